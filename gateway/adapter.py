@@ -1,0 +1,122 @@
+"""What a protocol has to bring: one subclass of `Adapter`, and one line in the registry.
+
+An adapter answers four questions: who may connect (`accept`), what a channel is called (`address`, `channel`),
+what a message from elsewhere becomes (`refer`, `form`), and what of it is to be found again (`tables`, `rows`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from .message import Form, Message
+from .session import Principal, Session
+
+if TYPE_CHECKING:
+    from .bus import Bus
+    from .index import Index, Row
+    from .log import Log
+    from .record import Fact
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a listener knows of a connection before it is one: a WebSocket's handshake, or where TCP came from."""
+
+    principal: Principal
+    path: str = ""
+    query: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Refusal(NamedTuple):
+    """Why there will be no connection, as an HTTP status and a plain text (TCP just closes)."""
+
+    status: int
+    text: str
+
+
+class Listener(NamedTuple):
+    """A TCP port that an adapter wants; *name* is its key in the ready line."""
+
+    name: str
+    port: int
+    tls: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What outlives a run: where secrets are kept (mode 0600), and which gateway this is."""
+
+    secrets: Path
+    gateway_id: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What a running gateway lends its adapters.
+
+    *post* runs a callable on the event loop, from any thread. *work* runs one in the worker thread, in order,
+    and gives its result to the callback on the loop (None where it raised; that is logged and counted).
+    """
+
+    bus: Bus
+    log: Log
+    index: Index
+    post: Callable[[Callable[[], None]], None]
+    work: Callable[[Callable[[], Any], Callable[[Any], None]], None]
+
+
+class Adapter(ABC):
+    """One protocol. Made from its own settings, started with the services of the gateway."""
+
+    name: ClassVar[str]  # in metrics, records and configuration: "topic_relay"
+    title: ClassVar[str]  # for people: "topic relay"
+    settings: ClassVar[type[Any]]  # a pydantic model; its section of the configuration is called *name*
+    paths: ClassVar[tuple[str, ...]] = ()  # of its WebSocket
+    tables: ClassVar[str] = ""  # SQL that makes its tables in the index
+
+    def __init__(self, settings: Any, home: Home) -> None:
+        self.options = settings
+        self.home = home
+
+    def start(self, services: Services) -> None:
+        """The log is caught up; the listeners open next."""
+        self.services = services
+        self.bus = services.bus
+
+    @abstractmethod
+    def accept(self, request: Request) -> Session | Refusal:
+        """A session for this connection, or why not."""
+
+    @abstractmethod
+    def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:
+        """What this protocol calls *channel*, where that follows from the name (see `gateway.channels`)."""
+
+    @abstractmethod
+    def channel(self, address: str) -> str | None:
+        """The channel that *address* names by rule."""
+
+    @abstractmethod
+    def refer(self, message: Message) -> Any:
+        """What the form of a message from elsewhere depends on, None for nothing, `bus.UNFIT` if it does not fit."""
+
+    @abstractmethod
+    def form(self, message: Message, key: str) -> Form:
+        """The *message*, live or out of the log, from anywhere, in this protocol's form called *key*."""
+
+    def rows(self, entry: Message | Fact) -> Iterable[Row]:
+        """What *entry* adds to this adapter's tables."""
+        return ()
+
+    def listeners(self) -> list[Listener]:
+        """The TCP ports it wants."""
+        return []
+
+    def routers(self) -> list[Any]:
+        """FastAPI routers of its own."""
+        return []

@@ -1,0 +1,309 @@
+"""The bus: who listens to which channel, and what happens when something is said.
+
+Everything here is a function call that ends in other sessions' outboxes: no await, no lock, and so one total
+order for each channel. The clock, the ids, the log and the index are injected. What is published is appended
+to the log before it is delivered; what is direct never touches the log. See design/architecture.md, section 6.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from .channels import Channels
+from .errors import AlreadySubscribed, NotSubscribed, Unavailable
+from .message import Message, MessageIds, Peer
+from .peers import Peers
+
+if TYPE_CHECKING:
+    from .session import Principal, Session
+
+DIRECT_MEMORY = 5 * 60_000  # ms for which the id of a direct message is remembered
+MAX_DIRECT_IDS = 100_000
+
+
+class Receipt(NamedTuple):
+    """What is known of a message that was taken earlier."""
+
+    seq: int
+    id: str
+    time: int
+    undelivered: tuple[str, ...] = ()
+
+
+class Ledger(Protocol):
+    """What the bus needs of the log and the index together."""
+
+    next_seq: int
+    congested: bool
+
+    def append(self, message: Message) -> None:
+        """Take a message that has its seq; it is found by its ids from now on, and on disk soon."""
+
+    def find(self, id: str) -> Receipt | None:
+        """The message with this id, accepted at any time before."""
+
+    def when_synced(self, seq: int, callback: Callable[[], None]) -> None:
+        """Call back once everything up to *seq* is on disk; at once if it is."""
+
+
+class Author(Protocol):
+    """Decides, for each message from elsewhere, what this protocol's form of it will depend on."""
+
+    name: str
+
+    def refer(self, message: Message) -> Any:
+        """What the bridged form depends on (a JSON value); `UNFIT` when the message does not fit the protocol."""
+
+
+UNFIT = object()
+
+
+class Counters(Protocol):
+    """What the bus counts."""
+
+    def published(self, message: Message, listeners: int) -> None:
+        """A message was accepted and handed to *listeners* sessions."""
+
+    def direct(self, message: Message, listeners: int) -> None:
+        """A direct message was handed to *listeners* sessions."""
+
+    def overflow(self, protocol: str) -> None:
+        """A session was closed because it read too slowly."""
+
+
+Allowed = Callable[["Principal", str, str], bool]
+Throttle = Callable[["Principal", Peer, str], float]
+
+
+class Bus:
+    """Joins the sessions of all protocols through named channels.
+
+    *clock* gives ms since 1970. *allowed* and *throttle* are asked by every session at every verb; *throttle*
+    answers the seconds to wait, None switches it off.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        channels: Channels,
+        peers: Peers,
+        ids: MessageIds,
+        clock: Callable[[], int],
+        metrics: Counters,
+        *,
+        authors: Iterable[Author] = (),
+        allowed: Allowed = lambda _principal, _verb, _channel: True,
+        throttle: Throttle | None = None,
+        last_time: int = 0,
+    ) -> None:
+        self.ledger = ledger
+        self.channels = channels
+        self.peers = peers
+        self.clock = clock
+        self.metrics = metrics
+        self.authors = list(authors)
+        self.allowed = allowed
+        self.throttle = throttle
+        self._ids = ids
+        self._time = last_time
+        self._members: dict[str, dict[Session, None]] = {}
+        self._sessions: dict[Session, None] = {}
+        self._numbers: dict[int, dict[Session, None]] = {}
+        self._waiting: dict[Session, None] = {}
+        self._direct_ids: OrderedDict[str, int] = OrderedDict()
+
+    # Who is here
+
+    def join(self, session: Session) -> Peer:
+        """Give *session* its number."""
+        peer = self.peers.connection(session.protocol)
+        self._sessions[session] = None
+        self._numbers[peer.number] = {session: None}
+        return peer
+
+    def leave(self, session: Session) -> None:
+        """Forget *session*; the others are told where their protocol has a word for it."""
+        if session not in self._sessions:
+            return
+        for channel in list(session.channels):
+            self.unsubscribe(session, channel)
+        self._unbind(session)
+        del self._numbers[session.peer.number], self._sessions[session]
+        self._waiting.pop(session, None)
+
+    def bind(self, session: Session, identity: Peer) -> None:
+        """Take *session* as a connection of *identity*; with a second identity it is a link, and nobody's."""
+        if session.link or session.identity == identity:
+            return
+        if session.identity is not None:
+            self._unbind(session)
+            session.link = True
+            return
+        session.identity = identity
+        self._numbers.setdefault(identity.number, {})[session] = None
+
+    def sessions(self) -> list[Session]:
+        """Every session there is."""
+        return list(self._sessions)
+
+    def connections(self, number: int) -> int:
+        """How many connections the peer with *number* has."""
+        return len(self._numbers.get(number, ()))
+
+    def present(self, channel: str) -> list[Peer]:
+        """The peers in *channel*, each once, in the order in which they came."""
+        return list({s.who.number: s.who for s in self._members.get(channel, ())}.values())
+
+    def members(self, channel: str) -> int:
+        """How many connections listen to *channel*."""
+        return len(self._members.get(channel, ()))
+
+    def listens(self, channel: str, protocol: str) -> bool:
+        """Whether a session of *protocol* listens to *channel*."""
+        return any(session.protocol == protocol for session in self._members.get(channel, ()))
+
+    def active(self) -> list[str]:
+        """The channels that somebody listens to."""
+        return list(self._members)
+
+    # Listening
+
+    def subscribe(self, session: Session, channel: str) -> list[Peer]:
+        """Let *session* hear *channel*, greet the others, and return who they are."""
+        if channel in session.channels:
+            raise AlreadySubscribed(channel)
+        members = self._members.get(channel)
+        if members is None:
+            self.channels.enter(channel)
+            members = self._members[channel] = {}
+        others = {member.who.number: member.who for member in members}
+        if session.who.number not in others:
+            for member in members:
+                member.greet(channel, session.who)
+        members[session] = session.channels[channel] = None
+        return list(others.values())
+
+    def unsubscribe(self, session: Session, channel: str) -> None:
+        """Let *session* hear *channel* no more, and tell the others."""
+        if channel not in session.channels:
+            raise NotSubscribed(channel)
+        del session.channels[channel]
+        members = self._members[channel]
+        del members[session]
+        if not members:
+            del self._members[channel]
+            self.channels.leave(channel)
+        elif all(member.who != session.who for member in members):
+            for member in members:
+                member.farewell(channel, session.who)
+
+    # Saying
+
+    @property
+    def congested(self) -> bool:
+        """Whether publishers have to wait for the disk."""
+        return self.ledger.congested
+
+    def known(self, id: str) -> Receipt | None:
+        """The earlier message with this id; ask before publishing what carries an id of its author's choice."""
+        return self.ledger.find(id)
+
+    def publish(self, message: Message, origin: Session | None = None) -> Message:
+        """Take *message*, log it, and hand it to everybody in its channel but the publishing session.
+
+        The message gets its seq, time and id here. It is accepted once `ledger.when_synced(seq)` calls back,
+        not before. Raises `Unavailable` while the log cannot write and `UnknownChannel` where channels are
+        only configured.
+        """
+        if self.ledger.congested:
+            raise Unavailable("the disk does not keep up; try again in a moment")
+        self.channels.settle(message.channel)
+        self._stamp(message, self.ledger.next_seq)
+        self._refer(message)
+        self.ledger.append(message)
+        heard = 0
+        for session in self._members.get(message.channel, ()):
+            if session is origin and not session.echo:
+                continue
+            if message.late and session.protocol != message.protocol:
+                continue
+            session.deliver(message)
+            heard += 1
+        self.metrics.published(message, heard)
+        return message
+
+    def direct(self, message: Message, number: int) -> int:
+        """Hand *message* to the peer with *number*, if it is in the channel; return to how many connections.
+
+        Nothing about it is kept but its ids, for `DIRECT_MEMORY`, so that a repeated one goes nowhere.
+        """
+        if any(id in self._direct_ids for id in message.ids):
+            return 0
+        receivers = [s for s in self._numbers.get(number, ()) if message.channel in s.channels]
+        if not receivers:
+            return 0
+        self._stamp(message, 0)
+        for id in message.ids:
+            self._direct_ids[id] = message.time + DIRECT_MEMORY
+        message.target = receivers[0].who if receivers[0].who.number == number else receivers[0].peer
+        for session in receivers:
+            session.deliver(message)
+        self.metrics.direct(message, len(receivers))
+        return len(receivers)
+
+    # Time and room
+
+    def tick(self) -> None:
+        """A second has passed."""
+        now = self.clock()
+        while self._direct_ids and (
+            len(self._direct_ids) > MAX_DIRECT_IDS or next(iter(self._direct_ids.values())) < now
+        ):
+            self._direct_ids.popitem(last=False)
+        for session in list(self._sessions):
+            session.tick(now)
+
+    def await_room(self, session: Session) -> None:
+        """Wake *session* when the log takes messages again."""
+        if self.ledger.congested:
+            self._waiting[session] = None
+
+    def room(self) -> None:
+        """The log takes messages again: those who had to wait go on."""
+        waiting, self._waiting = self._waiting, {}
+        for session in waiting:
+            session.resume()
+            session.wake()
+
+    def _stamp(self, message: Message, seq: int) -> None:
+        now = self.clock()
+        if now > self._time:
+            self._time = now
+        message.seq = seq
+        message.time = self._time
+        if not message.timestamp:
+            message.timestamp = self._time
+        if not message.id:
+            message.id = self._ids.make(self._time, seq)
+
+    def _refer(self, message: Message) -> None:
+        refs = {}
+        for author in self.authors:
+            if author.name != message.protocol:
+                ref = author.refer(message)
+                if ref is UNFIT:
+                    message.undelivered += (author.name,)
+                elif ref is not None:
+                    refs[author.name] = ref
+        if refs:
+            message.refs = refs
+
+    def _unbind(self, session: Session) -> None:
+        if session.identity is not None:
+            connections = self._numbers[session.identity.number]
+            del connections[session]
+            if not connections:
+                del self._numbers[session.identity.number]
+            session.identity = None

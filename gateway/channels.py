@@ -1,0 +1,153 @@
+"""Channel names and the address each protocol knows them by: total, reversible, never reused.
+
+A channel is a plain string. Its addresses follow from its name by the rule of each protocol (an
+`Addressing`), or are assigned (what must be minted cannot follow from a name). This module holds the
+table; what an address looks like is the adapters' business. See design/mapping.md, section 2.
+
+A channel is *entered* while somebody listens to it (memory only) and *settled* once it carried a message or
+was asked for by name (a fact in the log). Looking a channel up does neither.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from .errors import UnknownChannel
+
+MAX_NAME = 255
+OWN = "gateway/"  # channels on which only the gateway itself speaks
+INBOX = "/@"  # marks the address of one peer inside a channel
+
+Record = Callable[[str, Mapping[str, str], bool], None]
+
+
+class Addressing(Protocol):
+    """How one protocol names channels."""
+
+    name: str
+
+    def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:
+        """The address that follows from *channel*; None where addresses are assigned instead."""
+
+    def channel(self, address: str) -> str | None:
+        """The channel that *address* names by rule; None where only the table knows."""
+
+
+def valid_name(name: str) -> bool:
+    """Whether *name* can be a channel: 1 to 255 characters, none of them a control character or half of one."""
+    return 0 < len(name) <= MAX_NAME and INBOX not in name and not any(map(_bad, name))
+
+
+def _bad(character: str) -> bool:
+    return not character.isprintable() and unicodedata.category(character) in ("Cc", "Cs")
+
+
+class Channels:
+    """The table of channels and addresses.
+
+    *record* is called with (channel, addresses, open) whenever a settled channel changes; it writes the fact.
+    With *create* off only channels that were settled by configuration exist.
+    """
+
+    def __init__(self, rules: Iterable[Addressing], record: Record, *, create: bool = True) -> None:
+        self._rules = {rule.name: rule for rule in rules}
+        self._record = record
+        self._create = create
+        self._addresses: dict[str, dict[str, str]] = {}
+        self._names: dict[str, dict[str, str]] = {protocol: {} for protocol in self._rules}
+        self._settled: set[str] = set()
+        self._closed: set[str] = set()
+
+    def channel(self, protocol: str, address: str) -> str:
+        """The channel called *address* in *protocol*; `UnknownChannel` if there can be none."""
+        name = self._names[protocol].get(address)
+        if name is None:
+            name = self._rules[protocol].channel(address)
+            if name is None or not valid_name(name):
+                raise UnknownChannel(address)
+        return name
+
+    def address(self, protocol: str, channel: str) -> str | None:
+        """What *protocol* calls *channel*; None where no address has been assigned yet."""
+        entry = self._addresses.get(channel)
+        return entry.get(protocol) if entry is not None else self._follow(protocol, channel)
+
+    def addresses(self, channel: str) -> Mapping[str, str]:
+        """Every address of *channel*, by protocol."""
+        return self._addresses.get(channel) or self._all(channel)
+
+    def exists(self, channel: str) -> bool:
+        """Whether *channel* is settled and open."""
+        return channel in self._settled and channel not in self._closed
+
+    def settled(self) -> list[str]:
+        """The names of all channels that exist, sorted."""
+        return sorted(self._settled - self._closed)
+
+    def enter(self, channel: str) -> None:
+        """Make *channel* known in memory; `UnknownChannel` where channels are only configured."""
+        if channel in self._addresses:
+            return
+        if not self._create or not valid_name(channel):
+            raise UnknownChannel(channel)
+        self.load(channel, self._all(channel), settled=False)
+
+    def leave(self, channel: str) -> None:
+        """Nobody listens any more: what was only in memory is forgotten."""
+        if channel not in self._settled:
+            for protocol, address in self._addresses.pop(channel, {}).items():
+                del self._names[protocol][address]
+
+    def settle(self, channel: str) -> None:
+        """Make *channel* exist for good; nothing happens if it does."""
+        if channel in self._settled and channel not in self._closed:
+            return
+        self.enter(channel)
+        self._settled.add(channel)
+        self._closed.discard(channel)
+        self._record(channel, self._addresses[channel], True)
+
+    def assign(self, protocol: str, channel: str, address: str) -> None:
+        """Give *channel* the *address* that only the adapter could make; `ValueError` if it is taken."""
+        if self._names[protocol].get(address, channel) != channel:
+            raise ValueError(f"{address!r} is the address of {self._names[protocol][address]!r} already")
+        if self.address(protocol, channel) == address and channel in self._settled:
+            return
+        self.enter(channel)
+        self._put(protocol, channel, address)
+        self._settled.add(channel)
+        self._closed.discard(channel)
+        self._record(channel, self._addresses[channel], True)
+
+    def close(self, channel: str) -> None:
+        """Take *channel* off the list until somebody uses it again; its addresses stay its own."""
+        if self.exists(channel):
+            self._closed.add(channel)
+            self._record(channel, self._addresses[channel], False)
+
+    def load(self, channel: str, addresses: Mapping[str, str], *, settled: bool = True, open: bool = True) -> None:
+        """Take over what the log says (or, not *settled*, what somebody listens to)."""
+        self._addresses.setdefault(channel, {})
+        for protocol, address in addresses.items():
+            if protocol in self._names:  # an adapter may have been switched off
+                self._put(protocol, channel, address)
+        if settled:
+            self._settled.add(channel)
+            (self._closed.discard if open else self._closed.add)(channel)
+
+    def _put(self, protocol: str, channel: str, address: str) -> None:
+        entry = self._addresses[channel]
+        if (former := entry.get(protocol)) is not None:
+            del self._names[protocol][former]
+        entry[protocol] = address
+        self._names[protocol][address] = channel
+
+    def _all(self, channel: str) -> dict[str, str]:
+        found = {protocol: self._follow(protocol, channel) for protocol in self._rules}
+        return {protocol: address for protocol, address in found.items() if address is not None}
+
+    def _follow(self, protocol: str, channel: str) -> str | None:
+        names = self._names[protocol]
+        return self._rules[protocol].address(channel, lambda address: names.get(address, channel) != channel)

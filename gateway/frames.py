@@ -1,0 +1,24 @@
+"""Server frames of a WebSocket (RFC 6455, section 5.2): a text message in one unmasked frame.
+
+A text session queues frames, not payloads: a frame is made once with its message's form and shared by every
+connection that wants it. Shells that want the payload back ask `payload`.
+"""
+
+from __future__ import annotations
+
+_FIN_TEXT = 0x81
+
+
+def text_frame(payload: bytes) -> bytes:
+    """The frame that carries *payload*, which is UTF-8 text."""
+    size = len(payload)
+    if size < 126:
+        return bytes((_FIN_TEXT, size)) + payload
+    if size < 1 << 16:
+        return bytes((_FIN_TEXT, 126, size >> 8, size & 0xFF)) + payload
+    return bytes((_FIN_TEXT, 127)) + size.to_bytes(8, "big") + payload
+
+
+def payload(frame: bytes) -> bytes:
+    """The text that `text_frame` put into *frame*."""
+    return frame[{126: 4, 127: 10}.get(frame[1], 2) :]

@@ -1,0 +1,118 @@
+"""What travels on the bus: one message, who said it, and every wire form it has.
+
+The received form is kept verbatim, because signatures cover it. Every other form is made once, at the
+first need, and shared by all connections that want it. Nothing here knows what a form looks like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who says something: a connection, or an identity that outlives connections.
+
+    `number` is unique for the gateway's life; `identity` is the protocol's own durable name (an Arbor
+    author, an Ethereum address, the name of an API key) or None for a mere connection.
+    """
+
+    number: int
+    protocol: str
+    identity: str | None = None
+    name: str | None = None
+
+
+class Pending:
+    """A form that somebody is still making; whoever holds one is woken when it is there."""
+
+    __slots__ = ("_wakes", "data", "done")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.data: bytes | None = None
+        self._wakes: list[Callable[[], None]] = []
+
+    def when_done(self, wake: Callable[[], None]) -> None:
+        """Call *wake* once the form is there or has failed."""
+        if self.done:
+            wake()
+        else:
+            self._wakes.append(wake)
+
+    def fill(self, data: bytes | None) -> None:
+        """Set the finished form; None says that it could not be made and is to be skipped."""
+        self.data, self.done = data, True
+        wakes, self._wakes = self._wakes, []
+        for wake in wakes:
+            wake()
+
+
+Form = bytes | Pending
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """One thing said on one channel, or to one peer in it.
+
+    `seq` and `time` (ms, never decreasing) are the bus's, 0 until it takes the message. `timestamp` (ms)
+    is the author's. `content` is one JSON value as received text, on one line. `parent` is the canonical id
+    of the message this one answers. `ids` are the ids its author chose, by which a copy is recognised;
+    `native` is the same for people and for the log, by protocol. `refs` holds what each bridged form
+    depends on, by protocol; a protocol that the message does not fit is in `undelivered` instead.
+    """
+
+    channel: str
+    sender: Peer
+    protocol: str
+    content: bytes
+    id: str = ""
+    seq: int = 0
+    time: int = 0
+    timestamp: int = 0
+    parent: str | None = None
+    target: Peer | None = None
+    ids: tuple[str, ...] = ()
+    native: dict[str, Any] | None = None
+    key: str | None = None
+    wire: bytes | None = None
+    late: bool = False
+    refs: dict[str, Any] | None = None
+    undelivered: tuple[str, ...] = ()
+    forms: dict[str, Form] = field(default_factory=dict, repr=False)
+
+    def form(self, key: str, make: Callable[[Message, str], Form]) -> Form:
+        """This message in the form called *key*, made by *make* at most once."""
+        form = self.forms.get(key)
+        if form is None:
+            form = self.forms[key] = make(self, key)
+        return form
+
+
+class MessageIds:
+    """Canonical ids: version 7 UUIDs (RFC 9562) that carry their sequence number.
+
+    An id that this gateway made is found again without an index: the 62 low bits are the sequence (44 bits)
+    and, with `rand_a`, 30 bits of the gateway's own *salt*, so that two gateways do not collide.
+    """
+
+    def __init__(self, salt: int) -> None:
+        self._low = salt & 0x3FFFF
+        self._a = f"7{salt >> 18 & 0xFFF:03x}"
+
+    def make(self, time: int, seq: int) -> str:
+        """The id of the message with sequence *seq*, accepted at *time* (ms)."""
+        b = seq << 18 | self._low
+        return f"{time >> 16:08x}-{time & 0xFFFF:04x}-{self._a}-{0x8000 | b >> 48:04x}-{b & 0xFFFFFFFFFFFF:012x}"
+
+    def seq(self, id: str) -> int | None:
+        """The sequence number inside *id*, or None where it cannot be one of ours."""
+        if len(id) != 36 or id[14:18] != self._a:
+            return None
+        try:
+            b = int(id[19:23], 16) << 48 | int(id[24:], 16)
+        except ValueError:
+            return None
+        return b >> 18 & (1 << 44) - 1 if b & 0x3FFFF == self._low else None

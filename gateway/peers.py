@@ -1,0 +1,81 @@
+"""Peer numbers, and the identities that keep theirs for ever.
+
+Every connection has a number; a durable identity (an Arbor author, an Ethereum address, an API key) has one
+of its own that it keeps across restarts. Numbers are handed out in blocks: the block is a fact in the log before
+the first of it is used, so that no number is ever used twice. See design/mapping.md, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .message import Peer
+
+BLOCK = 1024
+RESERVE = 256  # numbers left when the next block is asked for, so that it is on disk before it is needed
+
+Lookup = Callable[[str, str], Peer | None]
+
+
+class Peers:
+    """Hands out numbers and remembers who has one.
+
+    *first* is the number after every block in the log. *reserve(first, count)* writes a block into the log,
+    *record(peer)* a durable peer, *find(protocol, identity)* and *find_number(number)* ask the index.
+    """
+
+    def __init__(
+        self,
+        first: int,
+        reserve: Callable[[int, int], None],
+        record: Callable[[Peer], None],
+        find: Lookup,
+        find_number: Callable[[int], Peer | None],
+    ) -> None:
+        self._next = self._end = first
+        self._reserve = reserve
+        self._record = record
+        self._find = find
+        self._find_number = find_number
+        self._durable: dict[tuple[str, str], Peer] = {}
+        self._numbers: dict[int, Peer] = {}
+
+    def connection(self, protocol: str) -> Peer:
+        """A new connection's peer; its number is never used again."""
+        return Peer(self._number(), protocol)
+
+    def identity(self, protocol: str, identity: str, name: str | None = None) -> Peer:
+        """The durable peer of *identity*, made at its first use; a new *name* is taken over."""
+        peer = self.known(protocol, identity)
+        if peer is None:
+            peer = Peer(self._number(), protocol, identity, name)
+        elif name is None or name == peer.name:
+            return peer
+        else:
+            peer = Peer(peer.number, protocol, identity, name)
+        self._remember(peer)
+        self._record(peer)
+        return peer
+
+    def known(self, protocol: str, identity: str) -> Peer | None:
+        """The durable peer of *identity* if it has one already."""
+        peer = self._durable.get((protocol, identity))
+        if peer is None and (peer := self._find(protocol, identity)) is not None:
+            self._remember(peer)
+        return peer
+
+    def numbered(self, number: int) -> Peer | None:
+        """The durable peer with *number*, if one has it."""
+        return self._numbers.get(number) or self._find_number(number)
+
+    def _remember(self, peer: Peer) -> None:
+        assert peer.identity is not None
+        self._durable[peer.protocol, peer.identity] = self._numbers[peer.number] = peer
+
+    def _number(self) -> int:
+        if self._end - self._next <= RESERVE:
+            self._reserve(self._end, BLOCK)
+            self._end += BLOCK
+        number = self._next
+        self._next += 1
+        return number

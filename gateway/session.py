@@ -1,0 +1,252 @@
+"""The contract of a connected peer: an object that is fed data and drained of data, and never waits.
+
+What a shell must do, and nothing else:
+1. Call `receive_data` with what arrived, however it was cut (a WebSocket: one call for each whole message).
+2. Call `data_to_send` whenever `wake` was called or the wire can take more, and write what it returns, in order.
+   Each element is whole: one frame of a WebSocket, one message of a line protocol.
+3. Read from the wire only while `readable`; look again after every `data_to_send`.
+4. When `closing` is set: write what `data_to_send` still returns, then close with that code and reason.
+5. Call `tick` once a second, and `receive_eof` exactly once at the end, whatever the end was.
+
+What the core promises in return: no call raises, whatever the bytes; `wake` is called when there is something to
+write again (or to close); nothing is written from another thread.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from .errors import Forbidden, ProtocolError, Throttled
+from .message import Form, Message, Peer, Pending
+
+if TYPE_CHECKING:
+    from .bus import Bus
+
+MAX_OUTBOX = 1 << 20  # deliveries waiting for a peer that reads too slowly; beyond it the peer is closed
+LOW_WATER = 1 << 16  # replies waiting; beyond it no further request is parsed, below it streams are pulled
+MAX_STREAMS = 16  # long answers under way on one connection; beyond it no further request is parsed
+
+
+class Principal(NamedTuple):
+    """Who stands behind a connection, as far as the gateway can tell: a name that keys and rights refer to."""
+
+    name: str
+    address: str = ""  # where from, for rate limits
+
+
+class Close(NamedTuple):
+    """Why a connection ends; *code* as in RFC 6455, section 7.4 (a plain TCP wire has no use for it)."""
+
+    code: int
+    reason: str
+
+
+class Session(ABC):
+    """One connected peer. Subclasses read requests in `handle` and write with `send`, `put` and `stream`."""
+
+    protocol: ClassVar[str]
+    text: ClassVar[bool] = False  # WebSocket text messages; data is UTF-8 bytes all the same
+    echo: ClassVar[bool] = False  # whether a publisher that listens hears itself
+    max_outbox: int = MAX_OUTBOX
+
+    def __init__(self, bus: Bus, principal: Principal) -> None:
+        self.bus = bus
+        self.principal = principal
+        self.wake: Callable[[], None] = _nothing
+        self.closing: Close | None = None
+        self.channels: dict[str, None] = {}
+        self.identity: Peer | None = None
+        self.link = False
+        self._queue: list[Form] = []
+        self._size = 0
+        self._held = 0  # forms in the queue that are still being made
+        self._streams: deque[Iterator[Form]] = deque()
+        self._backlog: deque[bytes] = deque()
+        self.peer = bus.join(self)
+
+    # What adapters write
+
+    @abstractmethod
+    def handle(self, data: bytes) -> None:
+        """Act on what arrived. Raise `ProtocolError`, after queueing the farewell, only when framing is lost."""
+
+    @abstractmethod
+    def deliver(self, message: Message) -> None:
+        """Queue *message* for the peer. Never calls the bus."""
+
+    def greet(self, channel: str, peer: Peer) -> None:
+        """Tell the peer that another joined *channel*; most protocols do not. Never calls the bus."""
+
+    def farewell(self, channel: str, peer: Peer) -> None:
+        """Tell the peer that another left *channel*; most protocols do not. Never calls the bus."""
+
+    def tick(self, now: int) -> None:
+        """A second has passed; *now* is the bus's clock in ms."""
+
+    def goodbye(self) -> None:
+        """The gateway stops: queue what the protocol has to say about that and close."""
+        self.close(1001, "the gateway is stopping")
+
+    # What shells call
+
+    @property
+    def readable(self) -> bool:
+        """Whether the shell should read more from the wire."""
+        return not self._backlog and not self.saturated
+
+    @property
+    def saturated(self) -> bool:
+        """Whether the next request has to wait until the peer, or the disk, has caught up."""
+        return self._size >= LOW_WATER or len(self._streams) >= MAX_STREAMS or self.bus.congested
+
+    def receive_data(self, data: bytes) -> None:
+        """Take what the peer sent; it is kept for later while the outbox is full."""
+        if self._backlog or self.saturated:
+            self._backlog.append(data)
+            self.bus.await_room(self)
+        else:
+            self._handle(data)
+
+    def receive_eof(self) -> None:
+        """The connection is over, for whatever reason."""
+        self.bus.leave(self)
+        self.wake = _nothing
+        self._streams.clear()
+        self._backlog.clear()
+
+    def data_to_send(self) -> list[bytes]:
+        """Everything that can be written now, in order; long answers come a piece at a time."""
+        if self._held or self._streams:
+            data = self._take()
+        else:
+            data, self._queue, self._size = self._queue, [], 0  # type: ignore[assignment]  # no Pending among them
+        if self._backlog:
+            self.resume()
+        return data
+
+    @property
+    def has_more(self) -> bool:
+        """Whether another `data_to_send` would return something right away."""
+        head = self._queue[0] if self._queue else None
+        return (head is not None and (type(head) is not Pending or head.done)) or (
+            bool(self._streams) and not self._held
+        )
+
+    def resume(self) -> None:
+        """Handle what had to wait, as far as there is room now."""
+        while self._backlog and not self.saturated and self.closing is None:
+            self._handle(self._backlog.popleft())
+
+    # What adapters call
+
+    @property
+    def who(self) -> Peer:
+        """The peer as others see it: its identity once it is bound to one, else its connection."""
+        return self.identity or self.peer
+
+    def check(self, verb: str, channel: str) -> None:
+        """Raise `Forbidden` or `Throttled` unless this peer may *verb* on *channel* now."""
+        if not self.bus.allowed(self.principal, verb, channel):
+            raise Forbidden(verb, channel)
+        if self.bus.throttle is not None and (wait := self.bus.throttle(self.principal, self.who, channel)):
+            raise Throttled(wait)
+
+    def send(self, data: bytes) -> None:
+        """Queue a whole frame."""
+        if not self._queue:
+            self.wake()
+        self._queue.append(data)
+        self._size += len(data)
+
+    def put(self, form: Form) -> None:
+        """Queue a delivery, finished or not; a peer that is too slow for its deliveries is closed."""
+        if type(form) is Pending:
+            if not form.done:
+                self._held += 1
+                self._queue.append(form)
+                form.when_done(self._filled)
+                return
+            if form.data is None:
+                return
+            form = form.data
+        assert isinstance(form, bytes)
+        self.send(form)
+        if self._size > self.max_outbox:
+            self.overflow()
+
+    def stream(self, forms: Iterator[Form]) -> None:
+        """Send *forms* as fast as the peer reads them, and no faster: they are pulled, never stored."""
+        self._streams.append(forms)
+        self.wake()
+
+    def overflow(self) -> None:
+        """Give up on a peer that does not read what it asked for."""
+        self._queue, self._size, self._held = [], 0, 0
+        self._streams.clear()
+        self.bus.metrics.overflow(self.protocol)
+        self.close(1013, "too slow: more than its share is waiting to be read")
+
+    def close(self, code: int, reason: str) -> None:
+        """End the connection once everything queued so far is written."""
+        if self.closing is None:
+            self.closing = Close(code, reason)
+            self._backlog.clear()
+            self.wake()
+
+    def _handle(self, data: bytes) -> None:
+        if self.closing is not None:
+            return
+        try:
+            self.handle(data)
+        except ProtocolError as error:
+            self.close(1002, str(error))
+
+    def _filled(self) -> None:
+        if self._queue and isinstance(head := self._queue[0], Pending) and head.done:
+            self.wake()
+
+    def _take(self) -> list[bytes]:
+        """The ready head of the queue, then what the streams give until `LOW_WATER` bytes are out."""
+        data: list[bytes] = []
+        size = 0
+        while True:
+            for taken, form in enumerate(self._queue):
+                if type(form) is Pending:
+                    if not form.done:
+                        del self._queue[:taken]
+                        return data
+                    self._held -= 1
+                    if form.data is None:
+                        continue
+                    size += len(form.data)
+                    data.append(form.data)
+                else:
+                    self._size -= len(form)  # type: ignore[arg-type]  # every other Form is bytes
+                    size += len(form)  # type: ignore[arg-type]
+                    data.append(form)  # type: ignore[arg-type]
+            self._queue.clear()
+            if size >= LOW_WATER or not self._pull():
+                return data
+
+    def _pull(self) -> bool:
+        """Move the next form of the first stream into the queue; False when there is none."""
+        while self._streams:
+            form = next(self._streams[0], None)
+            if form is not None:
+                if type(form) is Pending:
+                    if not form.done:
+                        form.when_done(self._filled)
+                    self._held += 1
+                else:
+                    self._size += len(form)  # type: ignore[arg-type]
+                self._queue.append(form)
+                return True
+            self._streams.popleft()
+        return False
+
+
+def _nothing() -> None:
+    pass
