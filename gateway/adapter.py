@@ -109,7 +109,7 @@ class Adapter(ABC):
     def form(self, message: Message, key: str) -> Form:
         """The *message*, live or out of the log, from anywhere, in this protocol's form called *key*."""
 
-    def rows(self, entry: Message | Fact) -> Iterable[Row]:
+    def rows(self, entry: Message | Fact) -> Iterable[Row]:  # noqa: ARG002  (the default adds nothing)
         """What *entry* adds to this adapter's tables."""
         return ()
 

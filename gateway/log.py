@@ -1,0 +1,239 @@
+"""The log: everything that was accepted, in order, on disk before anybody is told so. It is the truth.
+
+Laws of this file. `append` takes an entry and returns at once; one thread writes what has gathered, syncs it, and
+only then are the `when_synced` callbacks called, on the event loop, in order of sequence. A batch is one write and
+one fsync, however many entries it has. After a failed write or sync the segment is given up at its last synced
+offset and the same batch goes to a new one; until that succeeds the log is `congested`, and nothing is accepted.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from pathlib import Path
+from time import monotonic, sleep
+from typing import NamedTuple
+
+from .record import Entry, Fact, encode
+from .segments import Segments, sync_directory
+
+MAX_UNSYNCED = 16 << 20  # bytes that may wait for the disk; beyond it publishers are not read
+LINGER = 0.005  # seconds that a batch may gather while nobody waits for it
+RETRY = 1.0  # seconds until a failed batch is tried again at the latest
+
+
+@dataclass(frozen=True, slots=True)
+class Sealing:
+    """When a segment is sealed: at a size, or at an age (seconds) once enough is in it."""
+
+    bytes: int = 64 << 20
+    seconds: float = 60.0
+    worth_records: int = 1_000
+    worth_bytes: int = 1_000_000
+    any_seconds: float = 600.0
+
+
+class Synced(NamedTuple):
+    """An entry that is on disk, at *offset* of the segment that begins with *first*."""
+
+    entry: Entry
+    first: int
+    offset: int
+
+
+class Log:
+    """Appends entries and tells when they are safe.
+
+    *post* runs a callable on the event loop from the writer's thread. *on_synced* is called there with each batch
+    before its callbacks, *on_room* when the log takes entries again after it was congested, *on_fault* with the
+    error of a write that failed.
+    """
+
+    def __init__(
+        self,
+        segments: Segments,
+        post: Callable[[Callable[[], None]], None],
+        clock: Callable[[], int],
+        *,
+        sealing: Sealing | None = None,
+        on_fault: Callable[[OSError], None] = lambda _error: None,
+    ) -> None:
+        self.segments = segments
+        self.next_seq = segments.next_seq
+        self.synced_seq = segments.next_seq - 1
+        self.congested = False
+        self.on_synced: Callable[[Sequence[Synced]], None] = lambda _batch: None
+        self.on_room: Callable[[], None] = lambda: None
+        self._post = post
+        self._clock = clock
+        self._on_fault = on_fault
+        self._writer = _Writer(segments, sealing or Sealing())
+        self._queue: deque[tuple[Entry, bytes]] = deque()  # its popleft is atomic, so no lock
+        self._unsynced = 0
+        self._waiting: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = count()
+        self._stirred = threading.Event()
+        self._urgent = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def append(self, entry: Entry) -> None:
+        """Take *entry*, whose `seq` is `next_seq`; it is written soon."""
+        line = encode(entry)
+        self.next_seq = entry.seq + 1
+        self._queue.append((entry, line))
+        self._unsynced += len(line)
+        if self._unsynced > MAX_UNSYNCED:
+            self.congested = True
+        if not self._stirred.is_set():
+            self._stirred.set()
+
+    def fact(self, kind: str, fields: dict[str, object], ids: tuple[str, ...] = ()) -> Fact:
+        """Append a fact, dated now."""
+        fact = Fact(kind, fields, self.next_seq, self._clock(), ids)
+        self.append(fact)
+        return fact
+
+    def when_synced(self, seq: int, callback: Callable[[], None]) -> None:
+        """Call *callback* on the loop once everything up to *seq* is on disk; at once if it is already."""
+        if seq <= self.synced_seq:
+            callback()
+            return
+        heappush(self._waiting, (seq, next(self._order), callback))
+        if not self._urgent.is_set():
+            self._urgent.set()
+
+    def close(self) -> None:
+        """Write what is left, seal the segment and stop; callbacks that are due are still posted."""
+        self._stopping = True
+        self._urgent.set()
+        self._stirred.set()
+        self._thread.join()
+        self.segments.close()
+
+    # The writer's thread
+
+    def _run(self) -> None:
+        while not (self._stopping and not self._queue):
+            if self._stirred.wait(timeout=1.0) and not self._stopping:
+                self._urgent.wait(LINGER)
+            self._urgent.clear()
+            self._stirred.clear()
+            self._commit()
+        self._writer.seal()
+
+    def _commit(self) -> None:
+        """Write and sync everything that is queued, however often it takes."""
+        batch = [self._queue.popleft() for _ in range(len(self._queue))]
+        delay = RETRY / 16
+        while batch:
+            try:
+                synced = self._writer.write(batch)
+            except OSError as error:
+                if self._stopping:
+                    return  # nothing of it was accepted
+                self._post(partial(self._failed, error))
+                sleep(delay)
+                delay = min(delay * 2, RETRY)
+            else:
+                self._post(partial(self._done, synced, sum(len(line) for _, line in batch)))
+                return
+        self._writer.seal_if_due()
+
+    # On the loop
+
+    def _failed(self, error: OSError) -> None:
+        self.congested = True
+        self._on_fault(error)
+
+    def _done(self, batch: list[Synced], size: int) -> None:
+        self._unsynced -= size
+        self.synced_seq = batch[-1].entry.seq
+        self.on_synced(batch)
+        while self._waiting and self._waiting[0][0] <= self.synced_seq:
+            heappop(self._waiting)[2]()
+        if self.congested and self._unsynced <= MAX_UNSYNCED // 2:
+            self.congested = False
+            self.on_room()
+
+
+class _Writer:
+    """Writes batches into the open segment; lives in the writer's thread."""
+
+    def __init__(self, segments: Segments, sealing: Sealing) -> None:
+        self._segments = segments
+        self._sealing = sealing
+        self._file = -1
+        self._first = self._offset = self._records = 0
+        self._born = 0.0
+
+    def write(self, batch: list[tuple[Entry, bytes]]) -> list[Synced]:
+        """Put *batch* on disk and say where; after an `OSError` nothing of it counts, and it may be tried again."""
+        if self._file < 0:
+            self._open(batch[0][0].seq)
+        try:
+            _write_all(self._file, b"".join([line for _, line in batch]))
+            os.fdatasync(self._file)
+        except OSError:
+            self._abandon()
+            raise
+        synced = []
+        for entry, line in batch:
+            synced.append(Synced(entry, self._first, self._offset))
+            self._offset += len(line)
+        self._records += len(batch)
+        self.seal_if_due()
+        return synced
+
+    def seal_if_due(self) -> None:
+        """Seal the segment when it is big enough, or old enough for what is in it."""
+        rule, age = self._sealing, monotonic() - self._born
+        worth = self._records >= rule.worth_records or self._offset >= rule.worth_bytes
+        due = self._offset >= rule.bytes or (age >= rule.seconds and worth) or age >= rule.any_seconds
+        if self._file >= 0 and due:
+            self.seal()
+
+    def seal(self) -> None:
+        """Finish the open segment, if there is one."""
+        if self._file >= 0 and self._records:
+            os.fsync(self._file)
+            os.close(self._file)
+            self._file = -1
+            self._segments.seal(self._first)
+
+    def _open(self, first: int) -> None:
+        path = self._segments.open_path(first)
+        self._file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o644)
+        sync_directory(Path(path.parent))
+        self._first, self._offset, self._records, self._born = first, 0, 0, monotonic()
+        if first not in self._segments.firsts:
+            self._segments.firsts.append(first)
+
+    def _abandon(self) -> None:
+        """Give the segment up at its last synced offset; the next start cuts what cannot be cut now."""
+        file, self._file = self._file, -1
+        try:
+            os.ftruncate(file, self._offset)
+            if self._records:
+                os.fsync(file)
+                self._segments.seal(self._first)
+        except OSError:
+            pass  # it stays open-named: `Segments` cuts it at the next segment's first sequence
+        finally:
+            os.close(file)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]

@@ -1,0 +1,162 @@
+"""One record of the log: a line of JSON that carries its own checksum.
+
+A record is a message or a fact (something that must outlive retention: who has which number, what a channel is
+called, what a form came out as). The checksum is CRC-32, in hex, of the bytes before the last `,"crc"`.
+See design/interface.md, "The log".
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass, field
+from typing import Any
+from zlib import crc32
+
+import orjson
+
+from .jsontext import dumps, loads
+from .message import Message, Peer
+
+CRC = b',"crc":"'
+_TAIL = len(CRC) + len('12345678"}')
+
+# The kinds of facts, and the fields that a fact of the kind must have.
+FACTS: dict[str, tuple[str, ...]] = {
+    "start": ("gateway", "version"),
+    "peer": (),  # either a durable peer or a block of numbers
+    "channel": ("channel", "addresses", "open"),
+    "entity": ("protocol", "native", "wire"),
+    "form": ("protocol", "of", "native"),
+    "counts": ("minute", "flows"),
+}
+
+
+@dataclass(slots=True, eq=False)
+class Fact:
+    """Something the log remembers that is no message. *fields* are the record's own, as JSON values."""
+
+    kind: str
+    fields: dict[str, Any]
+    seq: int = 0
+    time: int = 0
+    ids: tuple[str, ...] = field(default=())
+
+    @property
+    def protocol(self) -> str:
+        """The protocol that the fact belongs to, empty for the gateway's own."""
+        return str(self.fields.get("protocol", ""))
+
+
+Entry = Message | Fact
+
+
+class BadRecord(ValueError):
+    """A line that is no record, or not the one that was written."""
+
+
+def encode(entry: Entry) -> bytes:
+    """The line of *entry*, newline included."""
+    body = _message(entry) if isinstance(entry, Message) else _fact(entry)
+    return b'%b,"crc":"%08x"}\n' % (body, crc32(body))
+
+
+def decode(line: bytes) -> Entry:
+    """Read a line back; `BadRecord` says why it cannot be trusted."""
+    body = checked(line)
+    try:
+        return _entry(loads(body + b"}"), body)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadRecord(f"not a record: {error}") from None
+
+
+def checked(line: bytes) -> bytes:
+    """The bytes of *line* that its checksum covers, once they have been found to agree with it."""
+    line = line.removesuffix(b"\n")
+    body, tail = line[:-_TAIL], line[-_TAIL:]
+    if not tail.startswith(CRC):
+        raise BadRecord("torn: no checksum at its end")
+    if tail[len(CRC) : -2] != b"%08x" % crc32(body):
+        raise BadRecord("the checksum does not agree")
+    return body
+
+
+def binary(wire: bytes) -> bytes:
+    """How bytes that are no text stand in a record: unpadded base64url."""
+    return urlsafe_b64encode(wire).rstrip(b"=")
+
+
+def unbinary(text: str | bytes) -> bytes:
+    """The bytes that `binary` wrote."""
+    raw = text.encode() if isinstance(text, str) else text
+    return urlsafe_b64decode(raw + b"=" * (-len(raw) % 4))
+
+
+def _message(m: Message) -> bytes:
+    parts = [
+        b'{"seq":%d,"time":%d,"channel":%b,"id":%b,"kind":"message","protocol":"%b","peer":%d'
+        % (m.seq, m.time, dumps(m.channel), dumps(m.id), m.protocol.encode(), m.sender.number)
+    ]
+    if m.sender.identity is not None:
+        parts.append(b',"sender":' + dumps(m.sender.identity))
+    if m.timestamp != m.time:
+        parts.append(b',"timestamp":%d' % m.timestamp)
+    parts.append(b',"content":' + m.content)
+    if m.parent is not None:
+        parts.append(b',"parent":' + dumps(m.parent))
+    if m.native is not None:
+        parts.append(b',"native":' + orjson.dumps(m.native))
+    if m.key is not None:
+        parts.append(b',"key":' + dumps(m.key))
+    if m.refs is not None:
+        parts.append(b',"refs":' + orjson.dumps(m.refs))
+    if m.undelivered:
+        parts.append(b',"undelivered":' + orjson.dumps(m.undelivered))
+    if m.wire is not None:
+        parts.append(b',"wire":' + dumps(m.wire.decode()))
+    return b"".join(parts)
+
+
+def _fact(fact: Fact) -> bytes:
+    head = {"seq": fact.seq, "time": fact.time, "kind": fact.kind}
+    return dumps(head | fact.fields)[:-1]
+
+
+def _entry(record: dict[str, Any], body: bytes) -> Entry:
+    kind, seq, time = record.pop("kind"), record.pop("seq"), record.pop("time")
+    if kind != "message":
+        missing = [name for name in FACTS.get(kind, ()) if name not in record]
+        if missing or kind not in FACTS:
+            raise BadRecord(f"a fact of kind {kind!r} without {missing}")
+        return Fact(kind, record, seq, time)
+    wire = record.get("wire")
+    return Message(
+        channel=record["channel"],
+        sender=Peer(record["peer"], record["protocol"], record.get("sender")),
+        protocol=record["protocol"],
+        content=_content(body, record),
+        id=record["id"],
+        seq=seq,
+        time=time,
+        timestamp=record.get("timestamp", time),
+        parent=record.get("parent"),
+        native=record.get("native"),
+        key=record.get("key"),
+        wire=wire.encode() if wire is not None else None,
+        refs=record.get("refs"),
+        undelivered=tuple(record.get("undelivered", ())),
+    )
+
+
+# The fields that may follow the content, as the writer orders them.
+_AFTER = ("parent", "native", "key", "refs", "undelivered", "wire")
+
+
+def _content(body: bytes, record: dict[str, Any]) -> bytes:
+    """The content's own text, cut out of the record so that no digit of it changes."""
+    start = body.index(b',"content":') + len(b',"content":')
+    after = b"".join(
+        b',"%b":%b' % (name.encode(), dumps(record[name])) for name in _AFTER if record.get(name) is not None
+    )
+    if after and not body.endswith(after):
+        raise BadRecord("the fields after the content are not as they were written")
+    return body[start : len(body) - len(after)]
