@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .bus import Bus
     from .index import Index, Row
     from .log import Log
+    from .metrics import Metrics
     from .record import Fact
 
 
@@ -54,14 +55,16 @@ class Home:
     secrets: Path
     gateway_id: str
     version: str
+    secret: bytes  # 32 random bytes that other keys are derived from
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
     """What a running gateway lends its adapters.
 
-    *post* runs a callable on the event loop, from any thread. *work* runs one in the worker thread, in order,
-    and gives its result to the callback on the loop (None where it raised; that is logged and counted).
+    *post* runs a callable on the event loop, from any thread. *work* runs one in the worker thread, in order, and
+    gives its result to the callback on the loop (None where it raised; that is logged and counted). *fact* logs a
+    fact and makes it known.
     """
 
     bus: Bus
@@ -69,6 +72,8 @@ class Services:
     index: Index
     post: Callable[[Callable[[], None]], None]
     work: Callable[[Callable[[], Any], Callable[[Any], None]], None]
+    fact: Callable[[str, dict[str, Any]], Fact]
+    metrics: Metrics
 
 
 class Adapter(ABC):

@@ -35,8 +35,13 @@ class Receipt(NamedTuple):
 class Ledger(Protocol):
     """What the bus needs of the log and the index together."""
 
-    next_seq: int
-    congested: bool
+    @property
+    def next_seq(self) -> int:
+        """The seq of the entry that is appended next."""
+
+    @property
+    def congested(self) -> bool:
+        """Whether nothing can be appended now."""
 
     def append(self, message: Message) -> None:
         """Take a message that has its seq; it is found by its ids from now on, and on disk soon."""
@@ -51,7 +56,9 @@ class Ledger(Protocol):
 class Author(Protocol):
     """Decides, for each message from elsewhere, what this protocol's form of it will depend on."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The protocol."""
 
     def refer(self, message: Message) -> Any:
         """What the bridged form depends on (a JSON value); `UNFIT` when the message does not fit the protocol."""

@@ -26,7 +26,9 @@ Record = Callable[[str, Mapping[str, str], bool], None]
 class Addressing(Protocol):
     """How one protocol names channels."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The protocol."""
 
     def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:
         """The address that follows from *channel*; None where addresses are assigned instead."""
@@ -108,6 +110,12 @@ class Channels:
         self._settled.add(channel)
         self._closed.discard(channel)
         self._record(channel, self._addresses[channel], True)
+
+    def configure(self, channel: str) -> None:
+        """Make *channel* exist because the operator says so, even where users cannot create any."""
+        if channel not in self._addresses:
+            self.load(channel, self._all(channel), settled=False)
+        self.settle(channel)
 
     def assign(self, protocol: str, channel: str, address: str) -> None:
         """Give *channel* the *address* that only the adapter could make; `ValueError` if it is taken."""

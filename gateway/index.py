@@ -51,8 +51,9 @@ class Row(NamedTuple):
 class Indexed(Protocol):
     """What the index asks of an adapter."""
 
-    name: str
-    tables: str
+    @property
+    def tables(self) -> str:
+        """SQL that makes the adapter's tables."""
 
     def rows(self, entry: Entry) -> Iterable[Row]:
         """What *entry* adds to the adapter's tables."""

@@ -1,0 +1,160 @@
+"""Who may do what: principals, API keys, and the one question that every session asks at every verb.
+
+Authentication is on as soon as there is one key or one grant. A key is 32 random bytes, so its SHA-256 is all
+that is kept of it: there is nothing to guess. Rights are pairs of a verb and a channel pattern, such as
+`publish:lobby` or `*:weather/*`; they belong to a key, or by `[auth.grants]` to a principal without one, such as
+`sprout:anonymous`. See design/quality.md, "Nobody gets in".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from .channels import OWN
+from .session import Principal
+
+VERBS = ("subscribe", "publish", "direct", "history", "admin")
+PREFIX = "trellis_"
+USUAL = ("subscribe:*", "publish:*", "direct:*", "history:*")  # what a key may do unless it says otherwise
+LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """Leave to use one verb (`*`: each but admin) on the channels that match a pattern."""
+
+    verb: str
+    pattern: str
+
+    @classmethod
+    def parse(cls, text: str) -> Right:
+        """Read `verb:pattern`; a `ValueError` says what is wrong with it."""
+        verb, colon, pattern = text.partition(":")
+        if not colon or not pattern or verb not in (*VERBS, "*"):
+            raise ValueError(f"{text!r} is not VERB:PATTERN with a verb of {', '.join(VERBS)} or *")
+        return cls(verb, pattern)
+
+    def allows(self, verb: str, channel: str) -> bool:
+        """Whether this right covers *verb* on *channel*."""
+        return (self.verb == verb or (self.verb == "*" and verb != "admin")) and fnmatchcase(channel, self.pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An API key as it is kept: its name, its SHA-256 in hex, and its rights as text."""
+
+    name: str
+    hash: str
+    rights: tuple[str, ...] = USUAL
+
+
+class KeyFile:
+    """The keys of a gateway, in a file of mode 0600."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def load(self) -> list[Key]:
+        """All keys; none if there is no file."""
+        if not self.path.exists():
+            return []
+        return [Key(row["name"], row["hash"], tuple(row["rights"])) for row in json.loads(self.path.read_text())]
+
+    def add(self, name: str, rights: Iterable[str] = USUAL) -> str:
+        """Make a key called *name* and return it, the only time it is ever shown."""
+        keys, rights = self.load(), tuple(rights)
+        for right in rights:
+            Right.parse(right)
+        if any(key.name == name for key in keys):
+            raise ValueError(f"there is a key called {name!r} already; remove it first")
+        secret = PREFIX + secrets.token_urlsafe(32)
+        self._save([*keys, Key(name, digest(secret), rights)])
+        return secret
+
+    def remove(self, name: str) -> bool:
+        """Remove the key called *name*; False if there is none."""
+        keys = self.load()
+        kept = [key for key in keys if key.name != name]
+        self._save(kept)
+        return len(kept) < len(keys)
+
+    def _save(self, keys: list[Key]) -> None:
+        rows = [{"name": key.name, "hash": key.hash, "rights": list(key.rights)} for key in keys]
+        write_secret(self.path, json.dumps(rows, indent=1).encode())
+
+
+def write_secret(path: Path, data: bytes) -> None:
+    """Replace the file at *path* by *data*, readable by its owner alone, durably."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    descriptor = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+    temporary.rename(path)
+
+
+def digest(secret: str) -> str:
+    """What is kept of an API key."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+@dataclass
+class Access:
+    """Answers who somebody is, and whether they may."""
+
+    keys: Iterable[Key] = ()
+    grants: Mapping[str, Iterable[str]] = field(default_factory=dict)
+    origins: Iterable[str] = ()
+
+    def __post_init__(self) -> None:
+        keys = list(self.keys)
+        self._names = {key.hash: key.name for key in keys}
+        self._rights = {f"key:{key.name}": tuple(map(Right.parse, key.rights)) for key in keys}
+        self._rights |= {name: tuple(map(Right.parse, rights)) for name, rights in self.grants.items()}
+        self.enabled = bool(self._rights)
+
+    def name_of(self, secret: str) -> str | None:
+        """The name of the key that *secret* is, None if it is none."""
+        return self._names.get(digest(secret))
+
+    def authenticate(self, protocol: str, token: str | None, address: str = "") -> Principal | None:
+        """The principal behind a connection; None when *token* was given and is no key of ours."""
+        if token is None:
+            return Principal(f"{protocol}:anonymous", address)
+        name = self.name_of(token)
+        return None if name is None else Principal(f"key:{name}", address)
+
+    def allowed(self, principal: Principal, verb: str, channel: str) -> bool:
+        """Whether *principal* may *verb* on *channel*: the one place where that is decided."""
+        if channel.startswith(OWN) and verb in ("publish", "direct"):
+            verb = "admin"
+        if not self.enabled:
+            return verb != "admin" or not channel.startswith(OWN)
+        return any(right.allows(verb, channel) for right in self._rights.get(principal.name, ()))
+
+    def welcome(self, origin: str | None, host: str | None) -> bool:
+        """Whether a web page of *origin* may connect to the gateway that it calls *host*."""
+        if origin is None or origin in self.origins or "*" in self.origins:
+            return True
+        try:
+            page = urlsplit(origin)
+            name = page.hostname
+        except ValueError:
+            return False
+        return name in LOCAL or (name is not None and page.netloc == host)
+
+
+def bearer(header: str | None) -> str | None:
+    """The token of an `Authorization: Bearer` header."""
+    scheme, _, token = (header or "").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None

@@ -1,0 +1,80 @@
+"""What the gateway counts, as plain integers on the hot path; Prometheus reads them when it asks.
+
+Label values are protocols, verbs and reasons, never names of peers or channels: their number is bounded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from .message import Message
+
+# name: (help, labels)
+COUNTERS = {
+    "messages": ("Messages accepted onto the bus", ("protocol",)),
+    "deliveries": ("Messages handed to a connection", ("protocol",)),
+    "direct_messages": ("Direct messages handed over", ("protocol",)),
+    "undeliverable": ("Messages that did not fit a protocol", ("protocol",)),
+    "overflows": ("Connections closed because they read too slowly", ("protocol",)),
+    "refused": ("Requests, nodes or messages refused", ("protocol", "reason")),
+    "connections": ("Connections accepted", ("protocol",)),
+    "faults": ("Things that should not happen: failed writes, damaged records, bugs", ("kind",)),
+}
+
+
+class Metrics:
+    """Counters by name and labels, and gauges that are asked for."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, Counter[tuple[str, ...]]] = {name: Counter() for name in COUNTERS}
+        self.gauges: dict[str, tuple[str, Callable[[], dict[tuple[str, ...], float]]]] = {}
+        self._messages = self.counts["messages"]
+        self._deliveries = self.counts["deliveries"]
+
+    def published(self, message: Message, listeners: int) -> None:
+        """A message was accepted and handed to *listeners* sessions."""
+        protocol = (message.protocol,)
+        self._messages[protocol] += 1
+        self._deliveries[protocol] += listeners
+        for unfit in message.undelivered:
+            self.counts["undeliverable"][unfit,] += 1
+
+    def direct(self, message: Message, listeners: int) -> None:
+        """A direct message was handed to *listeners* sessions."""
+        self.counts["direct_messages"][message.protocol,] += listeners
+
+    def overflow(self, protocol: str) -> None:
+        """A session was closed because it read too slowly."""
+        self.counts["overflows"][protocol,] += 1
+
+    def count(self, name: str, *labels: str, by: int = 1) -> None:
+        """Add to a counter of `COUNTERS`."""
+        self.counts[name][labels] += by
+
+    def exposition(self) -> bytes:
+        """All of it in the Prometheus text format."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Collector(self))
+        return generate_latest(registry)
+
+
+class _Collector(Collector):
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        for name, (text, labels) in COUNTERS.items():
+            counter = CounterMetricFamily(f"trellis_{name}", text, labels=labels)
+            for values, count in self._metrics.counts[name].items():
+                counter.add_metric(values, count)
+            yield counter
+        for name, (text, read) in self._metrics.gauges.items():
+            gauge = GaugeMetricFamily(f"trellis_{name}", text, labels=("protocol",))
+            for values, value in read().items():
+                gauge.add_metric(values, value)
+            yield gauge

@@ -1,0 +1,221 @@
+"""A running gateway: the one place where the log, the index, the bus and the adapters are put together."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from queue import SimpleQueue
+from time import monotonic, time_ns
+from typing import Any
+
+import structlog
+
+from .adapter import Adapter, Home, Services
+from .auth import Access, KeyFile, write_secret
+from .bus import Bus, Receipt
+from .channels import Channels
+from .config import Settings
+from .index import Index
+from .limits import Throttle
+from .log import Log, Sealing
+from .message import Message, MessageIds, Peer
+from .metrics import Metrics
+from .peers import Peers
+from .record import Fact
+from .segments import Segments
+
+logger = structlog.get_logger("trellis")
+
+Post = Callable[[Callable[[], None]], None]
+
+
+class InUse(Exception):
+    """Another gateway works in this data directory."""
+
+
+def clock() -> int:
+    """Milliseconds since 1970."""
+    return time_ns() // 1_000_000
+
+
+class Ledger:
+    """The log and the index as the bus sees them: what is appended is found at once."""
+
+    def __init__(self, log: Log, index: Index) -> None:
+        self._log = log
+        self._index = index
+        self.find: Callable[[str], Receipt | None] = index.find
+        self.when_synced: Callable[[int, Callable[[], None]], None] = log.when_synced
+
+    @property
+    def next_seq(self) -> int:
+        """The seq of the entry that is appended next."""
+        return self._log.next_seq
+
+    @property
+    def congested(self) -> bool:
+        """Whether nothing can be appended now."""
+        return self._log.congested
+
+    def append(self, message: Message) -> None:
+        """Log *message* and make it known."""
+        self._log.append(message)
+        self._index.note(message)
+
+    def fact(self, kind: str, fields: dict[str, Any]) -> Fact:
+        """Log a fact and make it known."""
+        fact = self._log.fact(kind, fields)
+        self._index.note(fact)
+        return fact
+
+
+class Gateway:
+    """Everything between the listeners and the disk. Made, started with a way back to its loop, stopped."""
+
+    def __init__(self, settings: Settings, adapters: Iterable[type[Adapter]]) -> None:
+        self.settings = settings
+        self.version = version("trellis-gateway")
+        self.metrics = Metrics()
+        self.started = clock()
+        settings.data.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(settings.data)
+        self.home = _home(settings.data / "keys", self.version)
+        self.keys = KeyFile(settings.data / "keys" / "api-keys.json")
+        self.access = Access(self.keys.load(), settings.auth.grants, settings.auth.origins)
+        self.adapters = [row(settings.section(row), self.home) for row in adapters if settings.section(row).enabled]
+        self.ready = False
+
+    def start(self, post: Post) -> None:
+        """Read the log, begin to write it, and start the adapters; *post* runs a call on this thread's loop."""
+        ids = MessageIds(int.from_bytes(self.home.gateway_id.encode()[:8]) & 0x3FFFFFFF)
+        segments = Segments(self.settings.data / "log")
+        self.index = Index(self.settings.data / "index.sqlite", segments, ids, self.adapters, post)
+        applied = self.index.catch_up()
+        for fault in segments.faults:
+            self.metrics.count("faults", "record")
+            logger.error("damaged log", file=fault.file, offset=fault.offset, reason=fault.reason)
+        self.log = Log(
+            segments, post, clock, sealing=Sealing(bytes=self.settings.log.segment_bytes), on_fault=self._disk_fault
+        )
+        ledger = self.ledger = Ledger(self.log, self.index)
+        self.channels = Channels(self.adapters, self._channel_fact, create=self.settings.channels.create == "open")
+        for name, addresses, is_open in self.index.channels():
+            self.channels.load(name, addresses, open=is_open)
+        self.peers = Peers(
+            self.index.next_number, self._block_fact, self._peer_fact, self.index.peer, self.index.peer_numbered
+        )
+        limits = self.settings.limits
+        self.bus = Bus(
+            ledger,
+            self.channels,
+            self.peers,
+            ids,
+            clock,
+            self.metrics,
+            authors=self.adapters,
+            allowed=self.access.allowed,
+            throttle=Throttle(limits, monotonic) if limits.rates == "on" else None,
+            last_time=self.index.last_time,
+        )
+        self.log.on_synced = self.index.take
+        self.log.on_room = self.bus.room
+        self.index.start()
+        self.log.start()
+        ledger.fact("start", {"gateway": self.home.gateway_id, "version": self.version})
+        for name in self.settings.channels.names:
+            self.channels.configure(name)
+        self._worker = Worker(post, self._worker_fault)
+        services = Services(self.bus, self.log, self.index, post, self._worker.do, ledger.fact, self.metrics)
+        for adapter in self.adapters:
+            adapter.start(services)
+        logger.info("started", gateway=self.home.gateway_id, last_seq=segments.next_seq - 1, indexed=applied)
+        self.ready = True
+
+    def goodbye(self) -> None:
+        """Tell every peer, in its protocol, that the gateway stops."""
+        self.ready = False
+        for session in self.bus.sessions():
+            session.goodbye()
+
+    def stop(self) -> None:
+        """Finish what was begun, write what is left, and let go of the data directory."""
+        self.ready = False
+        self._worker.stop()
+        self.log.close()
+        self.index.close()
+        os.close(self._lock)
+        logger.info("stopped", last_seq=self.log.next_seq - 1)
+
+    def _channel_fact(self, channel: str, addresses: Any, is_open: bool) -> None:
+        self.ledger.fact("channel", {"channel": channel, "addresses": dict(addresses), "open": is_open})
+
+    def _block_fact(self, first: int, count: int) -> None:
+        self.ledger.fact("peer", {"first": first, "count": count})
+
+    def _peer_fact(self, peer: Peer) -> None:
+        name = {} if peer.name is None else {"name": peer.name}
+        self.ledger.fact("peer", {"peer": peer.number, "protocol": peer.protocol, "sender": peer.identity} | name)
+
+    def _disk_fault(self, error: OSError) -> None:
+        self.metrics.count("faults", "disk")
+        logger.error("the log cannot be written", error=str(error), consequence="publishing is refused until it can")
+
+    def _worker_fault(self, error: Exception) -> None:
+        self.metrics.count("faults", "worker")
+        logger.error("a form could not be made", error=repr(error))
+
+
+class Worker:
+    """One thread for what takes long (RSA): calls are done in order, results come back on the loop."""
+
+    def __init__(self, post: Post, on_fault: Callable[[Exception], None]) -> None:
+        self._post = post
+        self._on_fault = on_fault
+        self._queue: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
+        self._thread.start()
+
+    def do(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Run *call* in the thread, then *done* with its result on the loop; None if it raised."""
+        self._queue.put((call, done))
+
+    def stop(self) -> None:
+        """Finish what was begun."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (task := self._queue.get()) is not None:
+            call, done = task
+            try:
+                result = call()
+            except Exception as error:
+                result = None
+                self._post(partial(self._on_fault, error))
+            self._post(partial(done, result))
+
+
+def _lock(data: Path) -> int:
+    descriptor = os.open(data / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise InUse(f"{data} is in use by another gateway; stop it or choose another --data") from None
+    return descriptor
+
+
+def _home(keys: Path, version: str) -> Home:
+    """Which gateway this is; made up at the first start."""
+    path = keys / "gateway.json"
+    if not path.exists():
+        write_secret(path, json.dumps({"id": secrets.token_hex(8), "secret": secrets.token_hex(32)}).encode())
+    found = json.loads(path.read_text())
+    return Home(keys, found["id"], version, bytes.fromhex(found["secret"]))
