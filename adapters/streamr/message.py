@@ -1,0 +1,285 @@
+"""Stream messages: what publishers sign and subscribers read, in versions 30, 31 and 32.
+
+`decode_message` reads every form in the wild, told apart by shape; `StreamMessage.row` writes the form
+of the libraries in the version a peer asked for. A signature covers strings (S0, signatureType), so
+content, keys and ids are never altered: only their places in the array change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from adapters.streamr import checks
+from adapters.streamr.checks import UNDEFINED
+from adapters.streamr.errors import REQUEST_FAILED, StreamrError
+from gateway import jsontext
+
+LATEST = 32
+
+# messageType. S0 names 27 to 31; 32 is GroupKeyRotate of S2.
+MESSAGE, GROUP_KEY_REQUEST, GROUP_KEY_RESPONSE, GROUP_KEY_ANNOUNCE, GROUP_KEY_ERROR_RESPONSE = range(27, 32)
+GROUP_KEY_ROTATE = 32
+# encryptionType. 3, a new key before the content, is known to message version 31 only.
+NONE, RSA, AES, NEW_KEY_AND_AES = range(4)
+# signatureType. ETH_LEGACY is read and never written.
+UNSIGNED, ETH_LEGACY, ETH = range(3)
+
+# The arrays of the three versions, as the libraries write them.
+# fmt: off
+ROWS: Final = {
+    30: ("version", "msgId", "prevMsgRef", "messageType", "content", "signatureType", "signature"),
+    31: ("version", "msgId", "prevMsgRef", "messageType", "encryptionType", "content", "signatureType", "signature"),
+    32: ("version", "msgId", "prevMsgRef", "messageType", "contentType", "encryptionType", "groupKeyId",
+         "content", "newGroupKey", "signatureType", "signature"),
+}
+# S1 writes version 30 without nesting; element 1 is then a string.
+FLAT_30: Final = (
+    "version", "streamId", "streamPartition", "timestamp", "sequenceNumber", "publisherId",
+    "prevTimestamp", "prevSequenceNumber", "ttl", "messageType", "content", "signatureType", "signature",
+)
+# S2 writes version 32 without newGroupKey (its text), and without groupKeyId too (its examples). The
+# signatureType is then the last but one element.
+SHORT_32: Final = {
+    10: ("version", "msgId", "prevMsgRef", "messageType", "contentType", "encryptionType", "groupKeyId",
+         "content", "signatureType", "signature"),
+    9: ("version", "msgId", "prevMsgRef", "messageType", "contentType", "encryptionType",
+        "content", "signatureType", "signature"),
+}
+# fmt: on
+
+_MESSAGE_TYPES: Final = frozenset(range(MESSAGE, GROUP_KEY_ROTATE + 1))
+_CONTENT_TYPES: Final = frozenset({0})
+_ENCRYPTION_TYPES: Final = {
+    30: frozenset({NONE}),
+    31: frozenset({NONE, RSA, AES, NEW_KEY_AND_AES}),
+    32: frozenset({NONE, RSA, AES}),
+}
+_SIGNATURE_TYPES: Final = frozenset({UNSIGNED, ETH_LEGACY, ETH})
+
+
+class MessageRef(NamedTuple):
+    """A place in a message chain (S0, MessageRef); genuine clients leave the sequence number out."""
+
+    timestamp: int
+    sequence_number: int | None = None
+
+
+class MessageID(NamedTuple):
+    """What makes a message unique (S0, MessageID)."""
+
+    stream_id: str
+    stream_partition: int
+    timestamp: int
+    sequence_number: int = 0
+    publisher_id: str = ""
+    msg_chain_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMessage:
+    """One stream message, whatever version it came in (S0, StreamMessage).
+
+    `version` and `wire` are the version and the text of the array it was received as, `verbatim` says that
+    this text is the libraries' form, not one of the specifications' only. `ttl_seconds` is S1's.
+    """
+
+    id: MessageID
+    content: str
+    prev_ref: MessageRef | None = None
+    message_type: int = MESSAGE
+    encryption_type: int = NONE
+    group_key_id: str | None = None
+    new_group_key: str | None = None
+    signature_type: int = UNSIGNED
+    signature: str | None = None
+    ttl_seconds: int | None = None
+    version: int = field(default=LATEST, compare=False)
+    wire: bytes | None = field(default=None, compare=False, repr=False)
+    verbatim: bool = field(default=False, compare=False, repr=False)
+
+    def row(self, version: int) -> bytes:
+        """The JSON array of this message in *version*: 30 (nested), 31 or 32."""
+        if version == self.version and self.verbatim and self.wire is not None:
+            return self.wire
+        return jsontext.dumps([self._element(name, version) for name in ROWS[version]])
+
+    def survives(self, version: int) -> bool:
+        """Whether readers of *version* get all of this message and can check its signature.
+
+        The signature covers newGroupKey, which older versions cannot carry; encryption 3 is known to
+        version 31 alone. Readers of version 30 are not told of any encryption, as the libraries have it.
+        """
+        if self.encryption_type == NEW_KEY_AND_AES:
+            return version == 31
+        return version == LATEST or self.new_group_key is None
+
+    def parsed_content(self) -> Any:
+        """The content as a JSON value; encrypted content is the string it is.
+
+        Raises a `StreamrError` (REQUEST_FAILED) when the content claims to be JSON and is not.
+        """
+        if self.message_type == MESSAGE and self.encryption_type != NONE:
+            return self.content
+        try:
+            return jsontext.loads(self.content)
+        except ValueError as error:
+            quoted = checks.js_text(self.content)
+            reason = f"Invalid JSON in stream {self.id.stream_id}: {quoted}. Error while parsing was: {error}"
+            raise StreamrError(reason, code=REQUEST_FAILED) from None
+
+    def _element(self, name: str, version: int) -> Any:
+        match name:
+            case "version":
+                return version
+            case "msgId":
+                return list(self.id)
+            case "prevMsgRef":
+                return self.prev_ref and list(self.prev_ref)
+            case "contentType":
+                return 0
+            case _:
+                return getattr(self, _ATTRIBUTES[name])
+
+
+_ATTRIBUTES: Final = {
+    "messageType": "message_type",
+    "encryptionType": "encryption_type",
+    "groupKeyId": "group_key_id",
+    "content": "content",
+    "newGroupKey": "new_group_key",
+    "signatureType": "signature_type",
+    "signature": "signature",
+}
+
+
+def parse_message(data: bytes | str) -> StreamMessage:
+    """Read the text of one message array; anything else raises a `StreamrError`."""
+    try:
+        wire = data if isinstance(data, bytes) else data.encode()
+        value = jsontext.loads(wire)
+    except ValueError as error:
+        raise StreamrError(f"Invalid JSON: {error}") from None
+    return decode_message(value, wire)
+
+
+def decode_message(value: Any, wire: bytes | None = None) -> StreamMessage:
+    """Read a message array that was parsed from the text *wire*; anything else raises a `StreamrError`."""
+    row = value if isinstance(value, list) else []
+    layout = _layout(row)
+    fields = dict(zip(layout, row, strict=False))
+    if layout is FLAT_30:
+        _nest(fields)
+    version = row[0]
+    message_id = _message_id(fields.get("msgId", UNDEFINED), version)
+    prev_ref = _prev_ref(fields.get("prevMsgRef"), message_id, version)
+    checks.code("content type", fields.get("contentType", 0), _CONTENT_TYPES)
+    return StreamMessage(
+        id=message_id,
+        prev_ref=prev_ref,
+        message_type=checks.code("message type", fields.get("messageType", MESSAGE), _MESSAGE_TYPES),
+        encryption_type=checks.code("encryption type", fields.get("encryptionType", NONE), _ENCRYPTION_TYPES[version]),
+        group_key_id=checks.optional_text("groupKeyId", fields.get("groupKeyId")),
+        new_group_key=_new_group_key(fields.get("newGroupKey")),
+        signature_type=checks.code("signature type", fields.get("signatureType", UNSIGNED), _SIGNATURE_TYPES),
+        signature=checks.optional_text("signature", fields.get("signature")),
+        content=_content(fields.get("content", UNDEFINED)),
+        ttl_seconds=checks.optional_integer("ttl", fields.get("ttl")),
+        version=version,
+        wire=jsontext.dumps(row) if wire is None else wire,
+        verbatim=layout is ROWS[version] and _is_plain(row, fields, message_id, prev_ref),
+    )
+
+
+def _layout(row: list[Any]) -> tuple[str, ...]:
+    version = row[0] if row else UNDEFINED
+    if type(version) is not int or version not in ROWS:
+        supported = ",".join(map(str, ROWS))
+        raise StreamrError(
+            f"Unsupported version: {checks.js_text(version)}, message: Supported versions: [{supported}]"
+        )
+    if version == 30 and len(row) > 1 and type(row[1]) is str:
+        return FLAT_30
+    if version == 32 and len(row) in SHORT_32 and type(row[-2]) is int:
+        return SHORT_32[len(row)]
+    return ROWS[version]
+
+
+def _is_plain(row: list[Any], fields: dict[str, Any], message_id: MessageID, prev_ref: MessageRef | None) -> bool:
+    """Whether the array can be shown as it came: every reader of its version understands it."""
+    return (
+        len(row) == len(ROWS[row[0]])
+        and type(fields["content"]) is str
+        and fields["msgId"] == list(message_id)
+        and (fields["prevMsgRef"] is None) == (prev_ref is None)
+    )
+
+
+def _nest(fields: dict[str, Any]) -> None:
+    """Give S1's flat fields the nested form. Its example writes the partition as a string."""
+    partition = fields.get("streamPartition")
+    if type(partition) is str and partition.isascii() and partition.isdigit() and len(partition) < 16:
+        partition = int(partition)
+    # S1 has no message chains: all messages of a producer are one chain.
+    head = [fields.get(name, UNDEFINED) for name in ("timestamp", "sequenceNumber", "publisherId")]
+    fields["msgId"] = [fields["streamId"], partition, *head, None]
+    fields["prevMsgRef"] = [fields.get("prevTimestamp"), fields.get("prevSequenceNumber")]
+
+
+def _message_id(value: Any, version: int) -> MessageID:
+    given = checks.padded(checks.array("msgId", value), 6)
+    stream, partition, timestamp, sequence, publisher, chain = given
+    if version == 30:  # its sequenceNumber, publisherId and msgChainId may be null or missing
+        sequence = 0 if sequence is None or sequence is UNDEFINED else sequence
+        publisher = checks.optional_text("publisherId", publisher) or ""
+        chain = checks.optional_text("msgChainId", chain) or ""
+    return MessageID(
+        checks.nonempty("streamId", stream),
+        checks.integer("streamPartition", partition),
+        checks.integer("timestamp", timestamp),
+        checks.integer("sequenceNumber", sequence),
+        checks.text("publisherId", publisher),
+        checks.text("msgChainId", chain),
+    )
+
+
+def decode_ref(name: str, value: Any) -> MessageRef:
+    """Read the array form of a MessageRef; the sequence number may be null or missing."""
+    timestamp, sequence = checks.padded(checks.array(name, value), 2)
+    return MessageRef(checks.integer("timestamp", timestamp), checks.optional_integer("sequenceNumber", sequence))
+
+
+def _prev_ref(value: Any, message_id: MessageID, version: int) -> MessageRef | None:
+    if value is None or (value == [None, None] and version < 32):  # the latter from clients 2.x
+        return None
+    prev = decode_ref("prevMsgRef", value)
+    current, previous = message_id[2:4], (prev.timestamp, prev.sequence_number or 0)
+    if previous < current:
+        return prev
+    fault = "cannot be identical to" if previous == current else "must come before"
+    raise StreamrError(
+        f"prevMessageRef {fault} current. Current: {checks.js_text(list(current))}"
+        f" Previous: {checks.js_text(list(prev))}"
+    )
+
+
+def _content(value: Any) -> str:
+    # S2's examples write arrays where the libraries write their text.
+    if type(value) in (list, dict):
+        value = jsontext.dumps(value).decode()
+    return checks.nonempty("content", value)
+
+
+def _new_group_key(value: Any) -> str | None:
+    """The text of `[groupKeyId, encryptedGroupKeyHex]`, as received: the signature covers it."""
+    serialized = checks.optional_text("newGroupKey", value)
+    if not serialized:
+        return None
+    try:
+        pair = jsontext.loads(serialized)
+    except ValueError as error:
+        raise StreamrError(f"Invalid JSON in newGroupKey: {error}") from None
+    key_id, key = checks.padded(checks.array("newGroupKey", pair), 2)
+    checks.text("groupKeyId", key_id)
+    checks.text("encryptedGroupKeyHex", key)
+    return serialized
