@@ -44,7 +44,7 @@ soak: env
 	TRELLIS_SOAK=200 $(BIN)/python -m pytest tests/faults
 
 lock: env
-	$(BIN)/pip-compile --quiet --allow-unsafe --generate-hashes --no-emit-index-url --no-emit-trusted-host \
+	$(BIN)/pip-compile --quiet --allow-unsafe --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
 		--strip-extras --extra dev --output-file requirements.lock pyproject.toml
 
 clean:
