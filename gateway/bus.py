@@ -7,7 +7,7 @@ to the log before it is delivered; what is direct never touches the log. See des
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -118,6 +118,7 @@ class Bus:
         self._members: dict[str, dict[Session, None]] = {}
         self._sessions: dict[Session, None] = {}
         self._numbers: dict[int, dict[Session, None]] = {}
+        self._addresses: Counter[str] = Counter()
         self._waiting: dict[Session, None] = {}
         self._direct_ids: OrderedDict[str, int] = OrderedDict()
 
@@ -128,6 +129,7 @@ class Bus:
         peer = self.peers.connection(session.protocol)
         self._sessions[session] = None
         self._numbers[peer.number] = {session: None}
+        self._addresses[session.principal.address] += 1
         return peer
 
     def leave(self, session: Session) -> None:
@@ -138,6 +140,10 @@ class Bus:
             self.unsubscribe(session, channel)
         self._unbind(session)
         del self._numbers[session.peer.number], self._sessions[session]
+        address = session.principal.address
+        self._addresses[address] -= 1
+        if not self._addresses[address]:
+            del self._addresses[address]
         self._waiting.pop(session, None)
 
     def bind(self, session: Session, identity: Peer) -> None:
@@ -154,6 +160,15 @@ class Bus:
     def sessions(self) -> list[Session]:
         """Every session there is."""
         return list(self._sessions)
+
+    @property
+    def population(self) -> int:
+        """How many sessions there are."""
+        return len(self._sessions)
+
+    def population_of(self, address: str) -> int:
+        """How many sessions come from *address*."""
+        return self._addresses[address]
 
     def connections(self, number: int) -> int:
         """How many connections the peer with *number* has."""

@@ -1,0 +1,149 @@
+"""The composition root: one FastAPI application with one gateway, every adapter and every listener in it."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import anyio
+import sniffio
+from anyio.abc import TaskGroup
+from fastapi import FastAPI, WebSocket
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from adapters import ADAPTERS
+
+from . import fast, rest, serve
+from .adapter import Adapter, Listener, Refusal
+from .config import Settings
+from .door import Door
+from .runtime import Gateway, Post
+from .session import Session
+
+RAW_PATHS = ("/v1/", "/api/v1/")  # where a name in a path may hold an encoded slash
+
+
+def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS) -> FastAPI:
+    """The whole service as an ASGI application; it starts and stops with its lifespan."""
+    gateway = Gateway(settings, adapters)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            gateway.start(_post())
+            stack.callback(gateway.stop)
+            gateway.door = Door(gateway.access, settings.limits, gateway.bus, gateway.metrics)
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+            stack.callback(tasks.cancel_scope.cancel)
+            tasks.start_soon(_tick, gateway)
+            app.state.listening = await _listen(gateway, tasks, stack)
+            yield
+            gateway.goodbye()
+
+    app = FastAPI(
+        title="Trellis", version=gateway.version, lifespan=lifespan, summary="Arbor, the topic relay, Streamr and REST"
+    )
+    app.state.gateway = gateway
+    app.state.listening = {}
+    for adapter in gateway.adapters:
+        for path in adapter.paths:
+            app.add_api_websocket_route(path, _endpoint(gateway, adapter), name=adapter.name)
+        for router in adapter.routers():
+            app.include_router(router)
+    app.include_router(rest.router(gateway))
+    app.add_middleware(RawPaths)
+    return app
+
+
+class RawPaths:
+    """Routes on the path as it was sent, so that `%2F` in a name does not end it; handlers unquote."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Give the raw path to the application in the place of the decoded one."""
+        if scope["type"] == "http" and scope["path"].startswith(RAW_PATHS):
+            raw = scope.get("raw_path") or scope["path"].encode()
+            scope = scope | {"path": raw.partition(b"?")[0].decode("latin-1")}
+        await self._app(scope, receive, send)
+
+
+def _endpoint(gateway: Gateway, adapter: Adapter) -> Callable[[WebSocket], Awaitable[None]]:
+    async def connect(websocket: WebSocket) -> None:
+        address = websocket.client.host if websocket.client else ""
+        headers = {name.lower(): value for name, value in websocket.headers.items()}
+        session = gateway.door.admit(adapter, address, websocket.url.path, dict(websocket.query_params), headers)
+        if isinstance(session, Refusal):
+            await websocket.send_denial_response(PlainTextResponse(session.text, session.status))
+            return
+        try:
+            await websocket.accept(next(iter(websocket.scope["subprotocols"]), None))
+        except BaseException:
+            session.receive_eof()
+            raise
+        await serve.run_websocket(websocket, session)
+
+    return connect
+
+
+async def _listen(gateway: Gateway, tasks: TaskGroup, stack: AsyncExitStack) -> dict[str, str | None]:
+    """Open the TCP ports the adapters want; where each listens, by the name it has in the ready line."""
+    listening: dict[str, str | None] = {}
+    for adapter in gateway.adapters:
+        for listener in adapter.listeners():
+            listening[listener.name] = await _open(gateway, adapter, listener, tasks, stack)
+    return listening
+
+
+async def _open(
+    gateway: Gateway, adapter: Adapter, listener: Listener, tasks: TaskGroup, stack: AsyncExitStack
+) -> str | None:
+    context = _tls(gateway.settings) if listener.tls else None
+    if listener.tls and context is None:
+        return None
+
+    def accept(address: str) -> Session | Refusal:
+        return gateway.door.admit(adapter, address)
+
+    host = gateway.settings.host
+    listen = fast.listen if sniffio.current_async_library() == "asyncio" else serve.listen
+    port = await listen(accept, host, listener.port, tasks=tasks, stack=stack, tls=context)
+    return f"{host}:{port}"
+
+
+async def _tick(gateway: Gateway) -> None:
+    while True:
+        await anyio.sleep(1)
+        gateway.bus.tick()
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    if settings.tls_cert is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    return context
+
+
+def _post() -> Post:
+    """How another thread runs a call on the current event loop."""
+    if sniffio.current_async_library() == "asyncio":
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+
+        def post(call: Callable[[], None]) -> None:
+            loop.call_soon_threadsafe(call)
+
+        return post
+    import trio
+
+    token = trio.lowlevel.current_trio_token()
+
+    def post_trio(call: Callable[[], None]) -> None:
+        token.run_sync_soon(call)
+
+    return post_trio

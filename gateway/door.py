@@ -1,0 +1,51 @@
+"""The door: whether a connection may come in, decided the same way for every listener and protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .adapter import Adapter, Refusal, Request
+from .auth import Access, bearer
+from .bus import Bus
+from .limits import Limits
+from .metrics import Metrics
+from .session import Session
+
+
+class Door:
+    """Checks origin, key and number of connections, then asks the adapter."""
+
+    def __init__(self, access: Access, limits: Limits, bus: Bus, metrics: Metrics) -> None:
+        self._access = access
+        self._limits = limits
+        self._bus = bus
+        self._metrics = metrics
+
+    def admit(
+        self,
+        adapter: Adapter,
+        address: str,
+        path: str = "",
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Session | Refusal:
+        """A session for a connection from *address*, or why not. Header names are in lower case."""
+        query, headers = query or {}, headers or {}
+        if not self._access.welcome(headers.get("origin"), headers.get("host")):
+            return self._refuse(adapter, 403, "this origin is not allowed here; the setting is auth.origins")
+        token = bearer(headers.get("authorization")) or query.get("key")
+        principal = self._access.authenticate(adapter.name, token, address)
+        if principal is None:
+            return self._refuse(adapter, 401, "no such key")
+        if self._bus.population >= self._limits.connections:
+            return self._refuse(adapter, 503, "too many connections; the setting is limits.connections")
+        if self._bus.population_of(address) >= self._limits.connections_per_address:
+            return self._refuse(adapter, 503, "too many from here; the setting is limits.connections_per_address")
+        session = adapter.accept(Request(principal, path, query, headers))
+        if isinstance(session, Session):
+            self._metrics.count("connections", adapter.name)
+        return session
+
+    def _refuse(self, adapter: Adapter, status: int, text: str) -> Refusal:
+        self._metrics.count("refused", adapter.name, str(status))
+        return Refusal(status, text)

@@ -1,0 +1,171 @@
+"""Runs the service: an ASGI server on asyncio or trio, the signals, the ready line, and a clean stop."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+import anyio
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from .app import create_app
+from .config import Settings, is_local
+from .fast import FastHttp, FastWebSocket
+
+BACKLOG = 4096
+MAX_FRAME = 1 << 20  # bytes of one WebSocket message; each protocol has its own, smaller limits
+STOP_SECONDS = 5  # for connections to end after they were told
+
+
+class CannotStart(Exception):
+    """Why the service did not start, and what to do about it."""
+
+
+def run(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT; `CannotStart` if that is impossible."""
+    configure_logging(settings.log_format)
+    with _bind(settings.host, settings.port) as listener:
+        app = create_app(settings)
+        gateway = app.state.gateway
+        if not is_local(settings.host) and not gateway.access.enabled and not settings.open_to_all:
+            raise CannotStart(
+                f"{settings.host} can be reached from other machines and there is no key yet: make one with "
+                "`trellis key add NAME`, or let everybody in with --open-to-all"
+            )
+        serve = _serve_trio if settings.loop == "trio" else _serve_asyncio
+        options = {"use_uvloop": True} if settings.loop == "asyncio" else {}
+        try:
+            anyio.run(serve, app, settings, listener, backend=settings.loop, backend_options=options)
+        except SystemExit:
+            raise CannotStart(getattr(app.state, "failure", "see the log above")) from None
+
+
+def configure_logging(form: str) -> None:
+    """Logs go to standard error, for people or as JSON; the server's own from warnings on."""
+    renderer: Any = (
+        structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s [%(levelname)s] %(name)s: %(message)s"
+    )
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise CannotStart(f"cannot listen on {host}:{port} ({error.strerror}); choose another with --port") from None
+
+
+def _announce(app: FastAPI, listener: socket.socket) -> None:
+    """Write the ready line: everything listens."""
+    host, port = listener.getsockname()[:2]
+    ready = {"event": "ready", "http": f"{host}:{port}", **app.state.listening, "pid": os.getpid()}
+    sys.stdout.write(json.dumps(ready) + "\n")
+    sys.stdout.flush()
+
+
+async def _stop_signal() -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            return
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, but for the signals (they are ours), the ready line and the goodbye."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, listener: socket.socket) -> None:
+        super().__init__(config)
+        self._app = app
+        self._listener = listener
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then say so."""
+        await super().startup(sockets)
+        _announce(self._app, self._listener)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Tell every peer in its protocol before the server closes what is left."""
+        for server in self.servers:
+            server.close()
+        self._app.state.gateway.goodbye()
+        await anyio.sleep(0)
+        await super().shutdown(sockets)
+
+
+async def _serve_asyncio(app: FastAPI, settings: Settings, listener: socket.socket) -> None:
+    config = uvicorn.Config(
+        app,
+        lifespan="on",
+        http=FastHttp,
+        ws=FastWebSocket,
+        ws_max_size=MAX_FRAME,
+        ws_per_message_deflate=False,
+        ws_ping_interval=60,
+        ws_ping_timeout=60,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=STOP_SECONDS,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
+    server = _Server(config, app, listener)
+
+    async def stop() -> None:
+        await _stop_signal()
+        server.should_exit = True
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stop)
+        await server._serve([listener])
+        tasks.cancel_scope.cancel()
+
+
+async def _serve_trio(app: FastAPI, settings: Settings, listener: socket.socket) -> None:
+    import hypercorn.config
+    import hypercorn.trio
+    import trio
+
+    class Config(hypercorn.config.Config):
+        def create_sockets(self) -> hypercorn.config.Sockets:
+            secure = [listener] if self.ssl_enabled else []
+            return hypercorn.config.Sockets(secure, [] if secure else [listener], [])
+
+    config = Config()
+    config.backlog = BACKLOG
+    config.graceful_timeout = STOP_SECONDS
+    config.websocket_max_message_size = MAX_FRAME
+    config.include_server_header = False
+    config.loglevel = "WARNING"
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        config.certfile, config.keyfile = str(settings.tls_cert), str(settings.tls_key)
+
+    async def until_stopped() -> None:
+        await _stop_signal()
+        app.state.gateway.goodbye()
+
+    async with trio.open_nursery() as nursery:
+        serve: Any = hypercorn.trio.serve
+        await nursery.start(
+            lambda task_status: serve(app, config, shutdown_trigger=until_stopped, task_status=task_status)
+        )
+        _announce(app, listener)
