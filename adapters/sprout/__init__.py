@@ -1,0 +1,1 @@
+"""Sprout 0.0, the protocol of Arbor: lines over TCP or TLS that carry the signed nodes of a forest."""
