@@ -92,7 +92,8 @@ def _decode(frame: list[Any], wire: bytes) -> ControlFrame:
 
 
 def _version_and_type(frame: list[Any]) -> tuple[int, ControlType]:
-    version, kind = checks.padded(frame, 2)
+    version = frame[0] if frame else UNDEFINED
+    kind = frame[1] if len(frame) > 1 else UNDEFINED
     if type(version) is str and version in map(str, CONTROL):
         checks.integer("version", version)
     if type(version) is not int or version not in CONTROL:

@@ -48,6 +48,15 @@ SHORT_32: Final = {
 }
 # fmt: on
 
+# The fields of version 32, and what the libraries take for one that is missing.
+_DEFAULTS: Final = dict.fromkeys(ROWS[LATEST]) | {
+    "msgId": UNDEFINED,
+    "messageType": MESSAGE,
+    "contentType": 0,
+    "encryptionType": NONE,
+    "content": UNDEFINED,
+    "signatureType": UNSIGNED,
+}
 _MESSAGE_TYPES: Final = frozenset(range(MESSAGE, GROUP_KEY_ROTATE + 1))
 _CONTENT_TYPES: Final = frozenset({0})
 _ENCRYPTION_TYPES: Final = {
@@ -167,28 +176,39 @@ def decode_message(value: Any, wire: bytes | None = None) -> StreamMessage:
     """Read a message array that was parsed from the text *wire*; anything else raises a `StreamrError`."""
     row = value if isinstance(value, list) else []
     layout = _layout(row)
-    fields = dict(zip(layout, row, strict=False))
-    if layout is FLAT_30:
-        _nest(fields)
-    version = row[0]
-    message_id = _message_id(fields.get("msgId", UNDEFINED), version)
-    prev_ref = _prev_ref(fields.get("prevMsgRef"), message_id, version)
-    checks.code("content type", fields.get("contentType", 0), _CONTENT_TYPES)
+    fields = row if layout is ROWS[LATEST] and len(row) == len(layout) else _latest(layout, row)
+    version, given_id, given_ref, kind, content_type, encryption, key_id, content, new_key, signed, signature = fields
+    message_id = _message_id(given_id, version)
+    prev_ref = _prev_ref(given_ref, message_id, version)
+    checks.code("content type", content_type, _CONTENT_TYPES)
     return StreamMessage(
         id=message_id,
         prev_ref=prev_ref,
-        message_type=checks.code("message type", fields.get("messageType", MESSAGE), _MESSAGE_TYPES),
-        encryption_type=checks.code("encryption type", fields.get("encryptionType", NONE), _ENCRYPTION_TYPES[version]),
-        group_key_id=checks.optional_text("groupKeyId", fields.get("groupKeyId")),
-        new_group_key=_new_group_key(fields.get("newGroupKey")),
-        signature_type=checks.code("signature type", fields.get("signatureType", UNSIGNED), _SIGNATURE_TYPES),
-        signature=checks.optional_text("signature", fields.get("signature")),
-        content=_content(fields.get("content", UNDEFINED)),
-        ttl_seconds=checks.optional_integer("ttl", fields.get("ttl")),
+        message_type=checks.code("message type", kind, _MESSAGE_TYPES),
+        encryption_type=checks.code("encryption type", encryption, _ENCRYPTION_TYPES[version]),
+        group_key_id=checks.optional_text("groupKeyId", key_id),
+        new_group_key=_new_group_key(new_key),
+        signature_type=checks.code("signature type", signed, _SIGNATURE_TYPES),
+        signature=checks.optional_text("signature", signature),
+        content=_content(content),
+        ttl_seconds=checks.optional_integer("ttl", row[8]) if layout is FLAT_30 and len(row) > 8 else None,
         version=version,
         wire=jsontext.dumps(row) if wire is None else wire,
-        verbatim=layout is ROWS[version] and _is_plain(row, fields, message_id, prev_ref),
+        # The array can be shown as it came if every reader of its version understands it.
+        verbatim=layout is ROWS[version]
+        and len(row) == len(layout)
+        and type(content) is str
+        and given_id == list(message_id)
+        and (given_ref is None) == (prev_ref is None),
     )
+
+
+def _latest(layout: tuple[str, ...], row: list[Any]) -> list[Any]:
+    """The elements of *row* in the places they have in version 32; what is missing has its default there."""
+    fields = dict(zip(layout, row, strict=False))
+    if layout is FLAT_30:
+        _nest(fields)
+    return [fields.get(name, default) for name, default in _DEFAULTS.items()]
 
 
 def _layout(row: list[Any]) -> tuple[str, ...]:
@@ -203,16 +223,6 @@ def _layout(row: list[Any]) -> tuple[str, ...]:
     if version == 32 and len(row) in SHORT_32 and type(row[-2]) is int:
         return SHORT_32[len(row)]
     return ROWS[version]
-
-
-def _is_plain(row: list[Any], fields: dict[str, Any], message_id: MessageID, prev_ref: MessageRef | None) -> bool:
-    """Whether the array can be shown as it came: every reader of its version understands it."""
-    return (
-        len(row) == len(ROWS[row[0]])
-        and type(fields["content"]) is str
-        and fields["msgId"] == list(message_id)
-        and (fields["prevMsgRef"] is None) == (prev_ref is None)
-    )
 
 
 def _nest(fields: dict[str, Any]) -> None:
