@@ -17,13 +17,13 @@ connection, or crashes, on everything that is a `SproutError` here.
 from __future__ import annotations
 
 import re
-from binascii import a2b_base64, b2a_base64
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
+from adapters.sprout import base64url
 from gateway.errors import ProtocolError, RequestError
 
 # A reply with 65,535 bytes of content and as much metadata makes 175,506 characters behind an id of 55; the
@@ -169,23 +169,7 @@ def encode_response(message_id: int, lines: Iterable[bytes]) -> bytes:
 
 def node_line(id: str, raw: bytes) -> NodeLine:
     """The line of the node *raw*, whose id is *id*."""
-    return NodeLine(id, raw, b"%b %b" % (id.encode(), encode_base64(raw)))
-
-
-def encode_base64(raw: bytes) -> bytes:
-    """*raw* in base64url without padding (RFC 4648, section 5)."""
-    return b2a_base64(raw, newline=False).rstrip(b"=").translate(_TO_URL)
-
-
-def decode_base64(text: bytes) -> bytes:
-    """The bytes of base64url without padding; a `SproutError` where *text* is not what `encode_base64` writes."""
-    try:
-        raw = a2b_base64(text.translate(_FROM_URL) + b"=" * (-len(text) % 4), strict_mode=True)
-    except ValueError:
-        raise SproutError("not base64url without padding") from None
-    if text[-1:] not in _LAST[len(text) % 4]:
-        raise SproutError("base64url with bits behind its end")
-    return raw
+    return NodeLine(id, raw, b"%b %b" % (id.encode(), base64url.encode(raw)))
 
 
 class Parser:
@@ -376,7 +360,11 @@ def _read_node_id(word: bytes) -> str:
 
 
 def _read_node_line(words: list[bytes]) -> NodeLine:
-    return NodeLine(_read_node_id(words[0]), decode_base64(words[1]), b" ".join(words))
+    try:
+        raw = base64url.decode(words[1])
+    except ValueError:
+        raise SproutError("not base64url without padding") from None
+    return NodeLine(_read_node_id(words[0]), raw, b" ".join(words))
 
 
 def _legible_id(words: list[bytes]) -> int:
@@ -391,12 +379,6 @@ _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,20}")
 _VERSION: Final = re.compile(rb"([+-]?[0-9]{1,18})\.([0-9]{1,18})")
 # Any qualified hash; that we hold no node with a hash of another length is not the codec's business.
 _NODE_ID: Final = re.compile(rb"[A-Za-z0-9]{1,16}_B[0-9]{1,5}__[A-Za-z0-9_-]{0,86}")
-
-_TO_URL: Final = bytes.maketrans(b"+/", b"-_")
-_FROM_URL: Final = bytes.maketrans(b"-_+/=", b"+/!!!")
-# The characters that can end a text, by its length modulo 4: the bits behind the last whole byte are zero.
-_ANY: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-_LAST: Final = (_ANY, b"", _ANY[::16], _ANY[::4])
 
 # fmt: off
 ID        = _number(-(1 << 63), (1 << 63) - 1)  # as the reference: any int, echoed as it is
