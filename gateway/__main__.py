@@ -1,0 +1,7 @@
+"""`python -m gateway` is the `trellis` command."""
+
+from __future__ import annotations
+
+from .cli import main
+
+main()

@@ -1,0 +1,88 @@
+"""A real gateway for tests: the `trellis serve` command in a process of its own, on free ports."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+START_SECONDS = 30
+
+
+class Server:
+    """A running gateway. `http` and `sprout` are addresses; `log` is what it wrote to standard error."""
+
+    def __init__(self, data: Path, *flags: str, env: dict[str, str] | None = None) -> None:
+        self.data = data
+        command = [sys.executable, "-m", "gateway", "serve", "--data", str(data), "--port", "0", "--sprout-port", "0"]
+        self.process = subprocess.Popen(
+            [*command, *flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TRELLIS_LIMITS__RATES": "off", **(env or {})},
+        )
+        self._errors: list[str] = []
+        self._reader = threading.Thread(target=self._read_errors, daemon=True)
+        self._reader.start()
+        self.ready = self._ready()
+        self.http: str = self.ready["http"]
+        self.sprout: str = self.ready.get("sprout", "")
+        self.pid: int = self.ready["pid"]
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.stop()
+
+    @property
+    def log(self) -> str:
+        """What the gateway wrote to standard error so far."""
+        return "".join(self._errors)
+
+    def stop(self, seconds: float = 20) -> int:
+        """Stop it as an operator would; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self._wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def kill(self) -> int:
+        """Stop it as a power cut would."""
+        self.process.kill()
+        return self._wait(10)
+
+    def _wait(self, seconds: float) -> int:
+        code = self.process.wait(seconds)
+        self._reader.join(5)
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return code
+
+    def _ready(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        timer = threading.Timer(START_SECONDS, self.process.kill)
+        timer.start()
+        line = self.process.stdout.readline()
+        timer.cancel()
+        if not line:
+            self.kill()
+            raise RuntimeError(f"the gateway did not start:\n{self.log}")
+        ready: dict[str, Any] = json.loads(line)
+        return ready
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._errors.append(line)
