@@ -1,0 +1,261 @@
+"""OpenPGP keys and detached signatures (RFC 4880), as far as Arbor has them: version 4, RSA, SHA-2.
+
+A key is a binary transferable public key, of which the first entity counts. Its primary key signs; it needs
+a user id that it has certified itself (not with SHA-1), and key flags, where there are any, that allow signing.
+Signatures by subkeys are refused: neither genuine program makes them.
+
+A key that has expired signs nothing more, but what it signed before stays valid: the lifetime is compared
+with the signature's own time. The reference compares it with the present, so its old messages turn invalid.
+
+Key files are those of the reference: transferable secret keys without a passphrase.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import Final, NamedTuple
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
+
+from adapters.sprout import packets
+from adapters.sprout.packets import OpenPGPError, Packet, Signature
+
+USER_ID: Final = "Arbor identity key (Automatically generated) <none@arbor.chat>"
+# Below, `cryptography` refuses; above, one verification takes milliseconds. The exponent is bounded as in Go.
+MIN_BITS: Final = 1024
+MAX_BITS: Final = 8192
+MAX_EXPONENT: Final = (1 << 24) - 1
+# What one of our own keys has.
+_BITS: Final = 2048
+_EXPONENT: Final = 65537
+
+_BINARY: Final = 0x00  # types of signatures (section 5.2.1)
+_CERTIFICATIONS: Final = range(0x10, 0x14)
+_CERTIFICATION: Final = 0x13
+_SUBKEY_BINDING: Final = 0x18
+_REVOCATION: Final = 0x20
+_MAY_SIGN: Final = 0x02  # key flags (section 5.2.3.21)
+_SIGN_AND_CERTIFY: Final = b"\x03"
+_ENCRYPT: Final = b"\x0c"
+
+_DIGESTS: Final = {8: Prehashed(hashes.SHA256()), 9: Prehashed(hashes.SHA384()), 10: Prehashed(hashes.SHA512())}
+_PADDING: Final = PKCS1v15()
+
+# What Go says about its keys (section 5.2.3), in its order: key flags, features, that this is the primary user
+# id, and the ciphers, hashes and AEAD modes it would like.
+_ABOUT_KEY: Final = ((27, _SIGN_AND_CERTIFY), (30, b"\1"), (25, b"\1"), (11, b"\7"), (21, b"\x08"), (34, b"\1"))
+_ABOUT_SUBKEY: Final = ((27, _ENCRYPT),)
+
+
+class PublicKey:
+    """A key that signatures can be checked with.
+
+    `fingerprint` has 20 bytes, `id` its last 8; `expires` is in seconds since 1970, None for never.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        """Read a transferable public key; an `OpenPGPError` where it is not whole, certified and of use."""
+        primary, *others = packets.read_packets(data) or [Packet(0, b"")]
+        if primary.tag != packets.PUBLIC_KEY:
+            raise OpenPGPError("not a public key")
+        part = _read_public_part(primary.body)
+        if part.size != len(primary.body):
+            raise OpenPGPError("a key of another kind")
+        self.fingerprint = part.fingerprint
+        self.id = part.fingerprint[-8:]
+        self._rsa = part.key()
+        self._bytes = (self._rsa.key_size + 7) // 8
+        about = self._certification(primary.body, others)
+        if about.key_flags is not None and not about.key_flags & _MAY_SIGN:
+            raise OpenPGPError("a key that may not sign")
+        self.expires = None if about.key_seconds is None else part.created + about.key_seconds
+
+    def verify(self, data: bytes, signature: bytes) -> None:
+        """Return if *signature*, one binary packet, is this key's signature of *data*; else an `OpenPGPError`."""
+        parts = packets.read_packets(signature)
+        if len(parts) != 1 or parts[0].tag != packets.SIGNATURE:
+            raise OpenPGPError("not a signature")
+        made = packets.read_signature(parts[0].body)
+        if made.type != _BINARY:
+            raise OpenPGPError("a signature of another kind")
+        if self.expires is not None and made.created >= self.expires:
+            raise OpenPGPError("a signature by a key that had expired")
+        self._check(made, data)
+
+    def _check(self, made: Signature, data: bytes) -> None:
+        if made.issuer != self.id:
+            raise OpenPGPError("a signature by another key")
+        try:
+            value = made.value.to_bytes(self._bytes, "big")
+            self._rsa.verify(value, made.digest(data), _PADDING, _DIGESTS[made.hash])
+        except (InvalidSignature, OverflowError):
+            raise OpenPGPError("a forged signature") from None
+
+    def _certification(self, primary: bytes, others: list[Packet]) -> Signature:
+        """The newest of the key's certifications of its own user ids."""
+        certified: bytes | None = None
+        found: list[Signature] = []
+        for tag, body in others:
+            if tag == packets.PUBLIC_KEY:
+                break
+            if tag != packets.SIGNATURE:
+                certified = _certified(primary, body) if tag == packets.USER_ID else None
+            elif body[1:2] == bytes((_REVOCATION,)):
+                raise OpenPGPError("a key that is revoked")
+            elif certified is not None and (made := self._valid(certified, body)):
+                found.append(made)
+        if not found:
+            raise OpenPGPError("a key without a user id of its own")
+        return max(found, key=lambda made: made.created)
+
+    def _valid(self, certified: bytes, body: bytes) -> Signature | None:
+        try:
+            made = packets.read_signature(body)
+            self._check(made, certified)
+        except OpenPGPError:  # by others, or broken: it certifies nothing
+            return None
+        return made if made.type in _CERTIFICATIONS else None
+
+
+class Key:
+    """A key that signs, with the file it is kept in (`file`) and its `public_key`, both binary."""
+
+    def __init__(self, file: bytes) -> None:
+        """Read a key file; an `OpenPGPError` where it is not one, or locked by a passphrase."""
+        parts = packets.read_packets(file)
+        if not parts or parts[0].tag != packets.SECRET_KEY:
+            raise OpenPGPError("not a secret key")
+        self.file = file
+        self.public_key = b"".join(packets.write_packet(*_publish(part)) for part in parts)
+        self.fingerprint = PublicKey(self.public_key).fingerprint
+        self._rsa = _read_secret(parts[0].body)
+
+    @classmethod
+    def generate(cls, created_seconds: int) -> Key:
+        """A new key as the reference makes them: RSA-2048 to sign and certify, another one to encrypt."""
+        primary, subkey = (rsa.generate_private_key(_EXPONENT, _BITS) for _ in range(2))
+        name = USER_ID.encode()
+        body, sub_body = (_write_public_part(key.public_key(), created_seconds) for key in (primary, subkey))
+        issuer = _fingerprint(body)
+        binding = _hashed_key(body) + _hashed_key(sub_body)
+        certification = _make(primary, issuer, _CERTIFICATION, created_seconds, _certified(body, name), _ABOUT_KEY)
+        parts = (
+            Packet(packets.SECRET_KEY, body + _write_secret(primary)),
+            Packet(packets.USER_ID, name),
+            certification,
+            Packet(packets.SECRET_SUBKEY, sub_body + _write_secret(subkey)),
+            _make(primary, issuer, _SUBKEY_BINDING, created_seconds, binding, _ABOUT_SUBKEY),
+        )
+        return cls(b"".join(packets.write_packet(*part) for part in parts))
+
+    def sign(self, data: bytes, created_seconds: int) -> bytes:
+        """A detached signature of *data* as Go makes it; the same input always gives the same bytes."""
+        return packets.write_packet(*_make(self._rsa, self.fingerprint, _BINARY, created_seconds, data))
+
+
+class _PublicPart(NamedTuple):
+    """What stands in a key packet, public or secret (section 5.5.2), and its size in bytes."""
+
+    created: int
+    modulus: int
+    exponent: int
+    size: int
+    fingerprint: bytes
+
+    def key(self) -> rsa.RSAPublicKey:
+        if not MIN_BITS <= self.modulus.bit_length() <= MAX_BITS or self.exponent > MAX_EXPONENT:
+            raise OpenPGPError("a key of another size")
+        try:
+            return rsa.RSAPublicNumbers(self.exponent, self.modulus).public_key()
+        except ValueError:
+            raise OpenPGPError("numbers that are no RSA key") from None
+
+
+def _read_public_part(body: bytes) -> _PublicPart:
+    if len(body) < 6 or body[0] != 4 or body[5] != packets.RSA:
+        raise OpenPGPError("a key of another kind")
+    (modulus, exponent), size = packets.read_numbers(body, 6, 2)
+    created = int.from_bytes(body[1:5], "big")
+    return _PublicPart(created, modulus, exponent, size, _fingerprint(body[:size]))
+
+
+def _write_public_part(key: rsa.RSAPublicKey, created: int) -> bytes:
+    numbers = key.public_numbers()
+    head = struct.pack(">BIB", 4, created, packets.RSA)
+    return head + packets.write_number(numbers.n) + packets.write_number(numbers.e)
+
+
+def _read_secret(body: bytes) -> rsa.RSAPrivateKey:
+    """The key in a secret key packet (section 5.5.3) that no passphrase protects."""
+    public = _read_public_part(body)
+    secret = body[public.size :]
+    if secret[:1] != b"\0":
+        raise OpenPGPError("a secret key that is locked by a passphrase")
+    (d, p, q, _), end = packets.read_numbers(secret, 1, 4)
+    if secret[end:] != _checksum(secret[1:end]):
+        raise OpenPGPError("a secret key that is damaged")
+    try:
+        crt = rsa.rsa_crt_dmp1(d, p), rsa.rsa_crt_dmq1(d, q), rsa.rsa_crt_iqmp(p, q)
+        return rsa.RSAPrivateNumbers(p, q, d, *crt, public.key().public_numbers()).private_key()
+    except (ValueError, ZeroDivisionError):
+        raise OpenPGPError("numbers that are no RSA key") from None
+
+
+def _write_secret(key: rsa.RSAPrivateKey) -> bytes:
+    numbers = key.private_numbers()
+    p, q = numbers.p, numbers.q
+    secret = b"".join(map(packets.write_number, (numbers.d, p, q, pow(p, -1, q))))
+    return b"\0" + secret + _checksum(secret)
+
+
+def _checksum(secret: bytes) -> bytes:
+    return struct.pack(">H", sum(secret) & 0xFFFF)
+
+
+def _publish(part: Packet) -> Packet:
+    """A packet of a key file as it stands in the public key."""
+    tag = {packets.SECRET_KEY: packets.PUBLIC_KEY, packets.SECRET_SUBKEY: packets.PUBLIC_SUBKEY}.get(part.tag)
+    return part if tag is None else Packet(tag, part.body[: _read_public_part(part.body).size])
+
+
+def _make(
+    key: rsa.RSAPrivateKey,
+    fingerprint: bytes,
+    type: int,
+    created: int,
+    data: bytes,
+    about: tuple[tuple[int, bytes], ...] = (),
+) -> Packet:
+    """A signature packet, its hashed subpackets in Go's order."""
+    hashed = packets.write_subpackets(
+        (
+            (packets.CREATED, struct.pack(">I", created)),
+            (packets.ISSUER, fingerprint[-8:]),
+            (packets.ISSUER_FINGERPRINT, b"\x04" + fingerprint),
+            *about,
+        )
+    )
+    head = struct.pack(">BBBBH", 4, type, packets.RSA, packets.SHA256, len(hashed)) + hashed
+    digest = hashlib.sha256(data + head + b"\x04\xff" + struct.pack(">I", len(head))).digest()
+    value = key.sign(digest, _PADDING, _DIGESTS[packets.SHA256])
+    return Packet(packets.SIGNATURE, head + b"\0\0" + digest[:2] + packets.write_number(int.from_bytes(value, "big")))
+
+
+def _hashed_key(body: bytes) -> bytes:
+    """A key as it is hashed (section 5.2.4)."""
+    return b"\x99" + struct.pack(">H", len(body)) + body
+
+
+def _certified(primary: bytes, user_id: bytes) -> bytes:
+    """What a certification of *user_id* covers (section 5.2.4)."""
+    return _hashed_key(primary) + b"\xb4" + struct.pack(">I", len(user_id)) + user_id
+
+
+def _fingerprint(body: bytes) -> bytes:
+    """The fingerprint of a version 4 key (section 12.2)."""
+    return hashlib.sha1(_hashed_key(body), usedforsecurity=False).digest()

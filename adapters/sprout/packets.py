@@ -1,0 +1,200 @@
+"""The packets of OpenPGP (RFC 4880): lengths, big numbers, subpackets, and version 4 signatures.
+
+Only what keys and signatures of Arbor are made of. Lengths are written in the new format; both are read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from gateway.errors import RequestError
+
+SIGNATURE: Final = 2  # packet tags (section 4.3)
+SECRET_KEY: Final = 5
+PUBLIC_KEY: Final = 6
+SECRET_SUBKEY: Final = 7
+USER_ID: Final = 13
+PUBLIC_SUBKEY: Final = 14
+RSA: Final = 1  # the algorithm (section 9.1)
+
+CREATED: Final = 2  # subpackets of a signature (section 5.2.3.1)
+KEY_LIFETIME: Final = 9
+ISSUER: Final = 16
+KEY_FLAGS: Final = 27
+ISSUER_FINGERPRINT: Final = 33
+
+# Subpackets that may be marked critical: those above and the mere preferences. The lifetime of a signature (3)
+# is not looked at: what was said stays said.
+_UNDERSTOOD: Final = {CREATED, 3, KEY_LIFETIME, 11, ISSUER, 21, 22, 23, 25, KEY_FLAGS, 30, ISSUER_FINGERPRINT, 34}
+
+HASHES: Final = {8: "sha256", 9: "sha384", 10: "sha512"}  # section 9.4
+SHA256: Final = 8
+
+
+class OpenPGPError(RequestError):
+    """A key or a signature that does not do; one fixed text for each reason."""
+
+
+class Packet(NamedTuple):
+    """A packet: its tag and what is in it."""
+
+    tag: int
+    body: bytes
+
+
+class Signature(NamedTuple):
+    """A version 4 signature packet (section 5.2.3). `key_flags` and `key_seconds` are None where it does not say.
+
+    `trailer` is hashed behind what is signed; `check` is how the hash begins; `created` and `key_seconds` are
+    in seconds; `issuer` is a key id.
+    """
+
+    type: int
+    hash: int
+    trailer: bytes
+    check: bytes
+    value: int
+    created: int
+    issuer: bytes
+    key_flags: int | None
+    key_seconds: int | None
+
+    def digest(self, data: bytes) -> bytes:
+        """The hash of *data* as this signature covers it; an `OpenPGPError` where it begins otherwise."""
+        digest = hashlib.new(HASHES[self.hash], data + self.trailer).digest()
+        if digest[:2] != self.check:
+            raise OpenPGPError("a signature of something else")
+        return digest
+
+
+def read_packets(data: bytes) -> list[Packet]:
+    """All packets of *data* (section 4.2)."""
+    packets, at = [], 0
+    try:
+        while at < len(data):
+            tag, at, end = _read_header(data, at)
+            if end > len(data):
+                raise OpenPGPError("a packet that is cut off")
+            packets.append(Packet(tag, data[at:end]))
+            at = end
+    except (IndexError, struct.error):
+        raise OpenPGPError("a packet that is cut off") from None
+    return packets
+
+
+def write_packet(tag: int, body: bytes) -> bytes:
+    """A packet in the new format."""
+    return bytes((0xC0 | tag,)) + _length(len(body)) + body
+
+
+def read_numbers(body: bytes, at: int, count: int) -> tuple[list[int], int]:
+    """So many big numbers (section 3.2) from offset *at*, and the offset behind them."""
+    numbers = []
+    for _ in range(count):
+        size = (int.from_bytes(body[at : at + 2], "big") + 7) // 8
+        end = at + 2 + size
+        if end > len(body) or at + 2 > len(body):
+            raise OpenPGPError("a number that is cut off")
+        numbers.append(int.from_bytes(body[at + 2 : end], "big"))
+        at = end
+    return numbers, at
+
+
+def write_number(value: int) -> bytes:
+    """A big number."""
+    bits = value.bit_length()
+    return struct.pack(">H", bits) + value.to_bytes((bits + 7) // 8, "big")
+
+
+def read_signature(body: bytes) -> Signature:
+    """Read the body of a signature packet: version 4, RSA, a SHA-2 hash."""
+    try:
+        version, type, algorithm, hash, size = struct.unpack_from(">BBBBH", body)
+        hashed_end = 6 + size
+        (size,) = struct.unpack_from(">H", body, hashed_end)
+    except struct.error:
+        raise OpenPGPError("a signature that is cut off") from None
+    if version != 4 or algorithm != RSA or hash not in HASHES:
+        raise OpenPGPError("a signature of another kind")
+    unhashed_end = hashed_end + 2 + size
+    hashed = _read_subpackets(body[6:hashed_end])
+    every = _read_subpackets(body[hashed_end + 2 : unhashed_end]) | hashed
+    (value,), end = read_numbers(body, unhashed_end + 2, 1)
+    created, flags = hashed.get(CREATED, b""), hashed.get(KEY_FLAGS)
+    if end != len(body) or len(created) != 4:
+        raise OpenPGPError("a signature that is not whole")
+    return Signature(
+        type=type,
+        hash=hash,
+        trailer=body[:hashed_end] + b"\x04\xff" + struct.pack(">I", hashed_end),
+        check=body[unhashed_end : unhashed_end + 2],
+        value=value,
+        created=int.from_bytes(created, "big"),
+        issuer=every.get(ISSUER) or every.get(ISSUER_FINGERPRINT, b"")[-8:],
+        key_flags=None if flags is None else int.from_bytes(flags[:1], "big"),
+        key_seconds=int.from_bytes(hashed.get(KEY_LIFETIME, b""), "big") or None,
+    )
+
+
+def write_subpackets(subpackets: Iterable[tuple[int, bytes]]) -> bytes:
+    """Subpackets, in the order given."""
+    return b"".join(_length(1 + len(body)) + bytes((type,)) + body for type, body in subpackets)
+
+
+def _read_subpackets(area: bytes) -> dict[int, bytes]:
+    found, at = {}, 0
+    try:
+        while at < len(area):
+            size, at = _read_length(area, at)
+            type, end = area[at], at + size
+            if type & 0x80 and type & 0x7F not in _UNDERSTOOD:
+                raise OpenPGPError("a signature with a critical part that is not understood")
+            if not size or end > len(area):
+                raise OpenPGPError("a signature that is cut off")
+            found[type & 0x7F] = area[at + 1 : end]
+            at = end
+    except (IndexError, struct.error):
+        raise OpenPGPError("a signature that is cut off") from None
+    return found
+
+
+def _read_header(data: bytes, at: int) -> tuple[int, int, int]:
+    """The tag, the offset of the body, and of its end."""
+    head = data[at]
+    if not head & 0x80:
+        raise OpenPGPError("not an OpenPGP packet")
+    if head & 0x40:
+        size, at = _read_length(data, at + 1, partial=False)
+        return head & 0x3F, at, at + size
+    width = 1 << (head & 3)
+    if width == 8:
+        raise OpenPGPError("a packet without a length")
+    size = int.from_bytes(data[at + 1 : at + 1 + width], "big")
+    return head >> 2 & 0xF, at + 1 + width, at + 1 + width + size
+
+
+def _read_length(data: bytes, at: int, *, partial: bool = True) -> tuple[int, int]:
+    """A length of the new format (sections 4.2.2 and 5.2.3.1), and the offset behind it.
+
+    From 224 to 254 the first octet begins a partial body in a packet header, and a longer length in a
+    subpacket.
+    """
+    first = data[at]
+    if first < 192:
+        return first, at + 1
+    if first == 255:
+        return int(struct.unpack_from(">I", data, at + 1)[0]), at + 5
+    if first >= 224 and not partial:
+        raise OpenPGPError("a packet without a length")
+    return (first - 192 << 8) + data[at + 1] + 192, at + 2
+
+
+def _length(size: int) -> bytes:
+    if size < 192:
+        return bytes((size,))
+    if size < 8384:
+        return bytes(((size - 192 >> 8) + 192, size - 192 & 0xFF))
+    return b"\xff" + struct.pack(">I", size)

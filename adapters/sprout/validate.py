@@ -1,0 +1,197 @@
+"""Whether a node may enter: `RULES`, and beside each what the reference relay does with a node that breaks it.
+
+The rules stand in the order in which they are asked: the node alone, then its author and signature, then
+its parent; so a forged node never makes us ask anybody for its ancestors. What is held was validated itself:
+a reply whose depth, community and conversation follow from its parent's is whole, and its community and
+conversation need no look of their own.
+
+The reference has most of these rules, in functions that its relay never calls. Content that is said to be
+text and is not UTF-8 may enter, as it may there: `Content.text` tells.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime
+from enum import Enum
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from adapters.sprout import forest, twig
+from adapters.sprout.forest import NULL_ID, TWIG, Community, Identity, Node, Reply
+from adapters.sprout.openpgp import PublicKey
+from adapters.sprout.packets import OpenPGPError
+from adapters.sprout.twig import TwigError
+
+MAX_NAME: Final = 256  # bytes (forest-go, nodes.go)
+MAX_CREATED: Final = 253_402_300_799_999  # the end of the year 9999 in ms; no calendar here goes beyond
+MAX_KEYS: Final = 1024  # parsed keys that are kept, about 2 KiB each
+
+EXPIRATION: Final = "expiration/1"  # a time of RFC 3339, after which a node is to be forgotten
+_RFC3339: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)")
+
+
+class Verdict(NamedTuple):
+    """Whether a node may enter: `reason` says why not, `missing` names the nodes that must come first."""
+
+    reason: str = ""
+    missing: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing stands against the node."""
+        return not self.reason and not self.missing
+
+
+def validate(node: Node, raw: bytes, now_ms: int, find: Callable[[str], Node | None]) -> Verdict:
+    """The verdict on *node*, whose bytes are *raw*, at *now_ms*; *find* looks up what is held, by id.
+
+    A node with a valid signature whose parent is missing, or any that is else in order and whose author is
+    missing, is neither accepted nor refused: the verdict names what to ask for.
+    """
+    author = node if isinstance(node, Identity) else find(node.author)
+    parent = find(node.parent) if isinstance(node, Reply) else None
+    case = _Case(node, raw, now_ms, _pairs(node), author, parent)
+    for rule in _RULES_OF[type(node)]:
+        if (rule.of is None or getattr(case, rule.of) is not None) and not rule.holds(case):
+            return Verdict(rule.reason)
+    missing = [node.author] if author is None else []
+    if parent is None and isinstance(node, Reply):
+        missing.append(node.parent)
+    return Verdict(missing=tuple(missing))
+
+
+class Relay(Enum):
+    """What the reference relay does with a node; it answers status 0 unless it closes the connection."""
+
+    STORES = "stores it"
+    DROPS = "drops it without a word"
+    CLOSES = "closes the connection"
+
+
+class Rule(NamedTuple):
+    """Why a node is refused, which types the rule is for, what the reference relay does, and what must hold.
+
+    A rule *of* the author or the parent is asked only where that node is held.
+    """
+
+    reason: str
+    kinds: tuple[type, ...]
+    reference: Relay
+    holds: Callable[[_Case], bool]
+    of: str | None = None
+
+
+class _Case(NamedTuple):
+    """A node and what is known about it; typed so loosely because each rule is for certain types of nodes."""
+
+    node: Any
+    raw: bytes
+    now_ms: int
+    pairs: dict[str, bytes] | None
+    author: Any
+    parent: Any
+
+    @property
+    def expires(self) -> int | None:
+        """When it expires, in ms; None where it never does; -1 where that cannot be read."""
+        value = (self.pairs or {}).get(EXPIRATION)
+        return None if value is None else _milliseconds(value)
+
+    @property
+    def in_conversation(self) -> bool:
+        """Whether a reply says that it belongs to a conversation."""
+        return bool(self.node.conversation != NULL_ID)
+
+    @property
+    def place(self) -> forest.Place:
+        """Where a reply to that parent stands."""
+        return forest.below(self.node.parent, self.parent)
+
+
+def _pairs(node: Node) -> dict[str, bytes] | None:
+    try:
+        return twig.decode(node.metadata.blob)
+    except TwigError:
+        return None
+
+
+def _milliseconds(value: bytes) -> int:
+    try:
+        if _RFC3339.fullmatch(value):
+            return int(datetime.fromisoformat(value.decode()).timestamp() * 1000)
+    except ValueError:  # the 31st of February
+        pass
+    return -1
+
+
+def _has_key(case: _Case) -> bool:
+    try:
+        _key(case.node.public_key)
+    except OpenPGPError:
+        return False
+    return True
+
+
+def _is_signed(case: _Case) -> bool:
+    try:
+        _key(case.author.public_key).verify(forest.signed_part(case.node, case.raw), case.node.signature)
+    except OpenPGPError:
+        return False
+    return True
+
+
+_key: Final = lru_cache(MAX_KEYS)(PublicKey)
+
+_ALL: Final = (Identity, Community, Reply)
+_ROOTS: Final = (Identity, Community)
+_AUTHORED: Final = (Community, Reply)
+_REPLY: Final = (Reply,)
+_IDENTITY: Final = (Identity,)
+_S, _D, _C = Relay.STORES, Relay.DROPS, Relay.CLOSES
+
+# fmt: off
+RULES: Final = (
+    Rule("the metadata is not TWIG",             _ALL,      _D, lambda c: c.node.metadata.type == TWIG),
+    Rule("the metadata cannot be read",          _ALL,      _D, lambda c: c.pairs is not None),
+    Rule("the expiration cannot be read",        _ALL,      _D, lambda c: c.expires != -1),
+    Rule("it has expired",                       _ALL,      _D, lambda c: c.expires is None or c.expires > c.now_ms),
+    Rule("it was made after the year 9999",      _ALL,      _S, lambda c: c.node.created <= MAX_CREATED),
+    Rule("the name is not text",                 _ROOTS,    _S, lambda c: c.node.name.text is not None),
+    Rule("the name is too long",                 _ROOTS,    _S, lambda c: len(c.node.name.blob) <= MAX_NAME),
+    Rule("the name has a line break",            _ROOTS,    _S, lambda c: b"\n" not in c.node.name.blob),
+    Rule("a root is not at depth 0",             _ROOTS,    _S, lambda c: c.node.depth == 0),
+    Rule("a root has a parent",                  _ROOTS,    _S, lambda c: c.node.parent == NULL_ID),
+    Rule("an identity has an author",            _IDENTITY, _S, lambda c: c.node.author == NULL_ID),
+    Rule("it has no author",                     _AUTHORED, _D, lambda c: c.node.author != NULL_ID),
+    Rule("a reply has no parent",                _REPLY,    _D, lambda c: c.node.parent != NULL_ID),
+    Rule("a reply has no community",             _REPLY,    _D, lambda c: c.node.community != NULL_ID),
+    Rule("a reply is at depth 0",                _REPLY,    _S, lambda c: c.node.depth > 0),
+    Rule("a conversation within another",        _REPLY,    _S, lambda c: c.node.depth != 1 or not c.in_conversation),
+    Rule("a deep reply in no conversation",      _REPLY,    _D, lambda c: c.node.depth <= 1 or c.in_conversation),
+    Rule("the key cannot be used",               _IDENTITY, _S, _has_key),
+    Rule("the author is not an identity",        _AUTHORED, _S, lambda c: isinstance(c.author, Identity), "author"),
+    Rule("the signature is not the author's",    _ALL,      _S, _is_signed, "author"),
+    Rule("the parent is an identity",            _REPLY,    _S, lambda c: not isinstance(c.parent, Identity), "parent"),
+    Rule("the depth is not the parent's and 1",  _REPLY,    _S, lambda c: c.node.depth == c.place.depth, "parent"),
+    Rule("the community is not the parent's",    _REPLY,    _S, lambda c: c.node.community == c.place.community, "parent"),
+    Rule("the conversation is not the parent's", _REPLY,    _S, lambda c: c.node.conversation == c.place.conversation, "parent"),
+)
+
+# Why bytes are no node at all: the reasons of `forest.NodeError` when reading.
+READING: Final = {
+    "not the node of that id":              _C,
+    "schema version 0":                     _S,
+    "a later schema version":               _C,
+    "no such node type":                    _C,
+    "shorter than its fields":              _C,
+    "bytes behind the signature":           _S,
+    "an unknown kind of hash":              _C,
+    "an id that is the null hash":          _S,
+    "an unknown kind of id":                _C,
+    "an unknown kind of content":           _C,
+    "an unknown kind of key or signature":  _C,
+}
+# fmt: on
+_RULES_OF: Final = {kind: tuple(rule for rule in RULES if kind in rule.kinds) for kind in _ALL}
