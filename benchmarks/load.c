@@ -125,13 +125,6 @@ static size_t frame(const struct peer *peer, char *out, const char *text, size_t
     return nats_frame(out, subject, text, size);
 }
 
-static void write_number(char *out, uint64_t number, int digits) {
-    while (digits--) {
-        out[digits] = (char)('0' + number % 10);
-        number /= 10;
-    }
-}
-
 static void allow(int index, int count) {
     struct peer *peer = &peers[index];
     peer->due += count;
@@ -158,20 +151,6 @@ static void send_due(void) {
 }
 
 /* ---- receiving ---- */
-
-/* The number after *key* in the text from *at* on; -1 if there is none. *at* moves behind it. */
-static int64_t number_after(const char *key, const char **at, const char *end) {
-    size_t length = strlen(key);
-    const char *found = memmem(*at, (size_t)(end - *at), key, length);
-    if (found == NULL) return -1;
-    found += length;
-    while (found < end && *found == ' ') found++;
-    if (found == end || *found < '0' || *found > '9') return -1;
-    int64_t number = 0;
-    while (found < end && *found >= '0' && *found <= '9') number = number * 10 + (*found++ - '0');
-    *at = found;
-    return number;
-}
 
 static int hears(int subscriber, int publisher) {
     const struct peer *to = &peers[subscriber];

@@ -17,10 +17,16 @@ from .servers import REFERENCE
 
 NOTE = """\
 Deliveries per CPU-second of the server process, in thousands: best round (median). "of node" is the ratio of the
-bests (of the medians). CPU us are per delivery in the best round. Load busy is the share of that round in which
-the generator was on a CPU: well below 100 %, it is not the bottleneck. Latencies are the lowest of all rounds.
+bests (of the medians) to the reference server. CPU microseconds are per delivery, and busy is the share of time on
+a CPU, both in the best round. The load generator is not the bottleneck while its share is well below 100 %.
+Latencies are the lowest of all rounds. Absolute figures drift with the machine: quote ratios.
 """
-HEAD = ("work", "server", "deliveries", "of node", "must", "CPU us", "load's", "busy", "load busy", "p50 us", "p99 us")
+# fmt: off
+HEAD = (
+    "work", "server", "k deliveries", "of node", "must",
+    "server us", "load us", "server busy", "load busy", "p50 us", "p99 us",
+)
+# fmt: on
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-/* How a message travels: RFC 6455 frames as a client sends them, and the NATS client protocol.
+/* How a message travels: RFC 6455 frames as a client sends them, the NATS client protocol, numbers in texts.
  *
  * Nothing here does I/O. `*_frame` writes one outgoing message, `*_next` finds the next incoming one.
  */
@@ -97,6 +97,29 @@ static struct message nats_next(const char *data, size_t size) {
     if (!strncmp(data, "PONG", 4)) found.kind = TEXT; /* ours, after SUB: the answer to a subscription */
     if (!strncmp(data, "-ERR", 4)) found.kind = CLOSE;
     return found;
+}
+
+/* ---- numbers in the text of a packet ---- */
+
+static void write_number(char *out, uint64_t number, int digits) {
+    while (digits--) {
+        out[digits] = (char)('0' + number % 10);
+        number /= 10;
+    }
+}
+
+/* The number after *key* in the text from *at* on; -1 if there is none. *at* moves behind it. */
+static int64_t number_after(const char *key, const char **at, const char *end) {
+    size_t length = strlen(key);
+    const char *found = memmem(*at, (size_t)(end - *at), key, length);
+    if (found == NULL) return -1;
+    found += length;
+    while (found < end && *found == ' ') found++;
+    if (found == end || *found < '0' || *found > '9') return -1;
+    int64_t number = 0;
+    while (found < end && *found >= '0' && *found <= '9') number = number * 10 + (*found++ - '0');
+    *at = found;
+    return number;
 }
 
 #endif
