@@ -34,6 +34,7 @@ MAX_EXPONENT: Final = (1 << 24) - 1
 _BITS: Final = 2048
 _EXPONENT: Final = 65537
 
+_LAST_SECOND: Final = (1 << 32) - 1
 _BINARY: Final = 0x00  # types of signatures (section 5.2.1)
 _CERTIFICATIONS: Final = range(0x10, 0x14)
 _CERTIFICATION: Final = 0x13
@@ -154,8 +155,12 @@ class Key:
         return cls(b"".join(packets.write_packet(*part) for part in parts))
 
     def sign(self, data: bytes, created_seconds: int) -> bytes:
-        """A detached signature of *data* as Go makes it; the same input always gives the same bytes."""
-        return packets.write_packet(*_make(self._rsa, self.fingerprint, _BINARY, created_seconds, data))
+        """A detached signature of *data* as Go makes it; the same input always gives the same bytes.
+
+        OpenPGP's time ends in 2106: what was made later is said to be signed at the last second there is.
+        """
+        created = min(created_seconds, _LAST_SECOND)
+        return packets.write_packet(*_make(self._rsa, self.fingerprint, _BINARY, created, data))
 
 
 class _PublicPart(NamedTuple):

@@ -104,10 +104,9 @@ class _Case(NamedTuple):
         """Whether a reply says that it belongs to a conversation."""
         return bool(self.node.conversation != NULL_ID)
 
-    @property
-    def place(self) -> forest.Place:
-        """Where a reply to that parent stands."""
-        return forest.below(self.node.parent, self.parent)
+    def follows(self, name: str) -> bool:
+        """Whether a field of a reply is what it has to be below that parent."""
+        return bool(getattr(self.node, name) == getattr(forest.below(self.node.parent, self.parent), name))
 
 
 def _pairs(node: Node) -> dict[str, bytes] | None:
@@ -174,9 +173,9 @@ RULES: Final = (
     Rule("the author is not an identity",        _AUTHORED, _S, lambda c: isinstance(c.author, Identity), "author"),
     Rule("the signature is not the author's",    _ALL,      _S, _is_signed, "author"),
     Rule("the parent is an identity",            _REPLY,    _S, lambda c: not isinstance(c.parent, Identity), "parent"),
-    Rule("the depth is not the parent's and 1",  _REPLY,    _S, lambda c: c.node.depth == c.place.depth, "parent"),
-    Rule("the community is not the parent's",    _REPLY,    _S, lambda c: c.node.community == c.place.community, "parent"),
-    Rule("the conversation is not the parent's", _REPLY,    _S, lambda c: c.node.conversation == c.place.conversation, "parent"),
+    Rule("the depth is not the parent's and 1",  _REPLY,    _S, lambda c: c.follows("depth"), "parent"),
+    Rule("the community is not the parent's",    _REPLY,    _S, lambda c: c.follows("community"), "parent"),
+    Rule("the conversation is not the parent's", _REPLY,    _S, lambda c: c.follows("conversation"), "parent"),
 )
 
 # Why bytes are no node at all: the reasons of `forest.NodeError` when reading.
