@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .channels import Channels
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 DIRECT_MEMORY = 5 * 60_000  # ms for which the id of a direct message is remembered
 MAX_DIRECT_IDS = 100_000
+DIRECT = 1 << 43  # what the ids of direct messages carry for a sequence: numbers that the log never reaches
 
 
 class Receipt(NamedTuple):
@@ -61,7 +63,10 @@ class Author(Protocol):
         """The protocol."""
 
     def refer(self, message: Message) -> Any:
-        """What the bridged form depends on (a JSON value); `UNFIT` when the message does not fit the protocol."""
+        """What the bridged form depends on (a JSON value); `UNFIT` when the message does not fit the protocol.
+
+        The message has its seq already, so nothing may be logged here.
+        """
 
 
 UNFIT = object()
@@ -120,7 +125,8 @@ class Bus:
         self._numbers: dict[int, dict[Session, None]] = {}
         self._addresses: Counter[str] = Counter()
         self._waiting: dict[Session, None] = {}
-        self._direct_ids: OrderedDict[str, int] = OrderedDict()
+        self._direct_ids: OrderedDict[str, tuple[int, int]] = OrderedDict()  # when each expires, and its answer
+        self._directs = count(DIRECT)
 
     # Who is here
 
@@ -148,14 +154,19 @@ class Bus:
 
     def bind(self, session: Session, identity: Peer) -> None:
         """Take *session* as a connection of *identity*; with a second identity it is a link, and nobody's."""
-        if session.link or session.identity == identity:
+        if session.link:
             return
-        if session.identity is not None:
+        before = session.who
+        if session.identity is None:
+            session.identity = identity
+            self._numbers.setdefault(identity.number, {})[session] = None
+        elif session.identity.number == identity.number:
+            session.identity = identity  # perhaps with another name
+        else:
             self._unbind(session)
             session.link = True
-            return
-        session.identity = identity
-        self._numbers.setdefault(identity.number, {})[session] = None
+        if session.who.number != before.number:
+            self._introduce(session, before)
 
     def sessions(self) -> list[Session]:
         """Every session there is."""
@@ -217,7 +228,7 @@ class Bus:
         if not members:
             del self._members[channel]
             self.channels.leave(channel)
-        elif all(member.who != session.who for member in members):
+        elif all(member.who.number != session.who.number for member in members):
             for member in members:
                 member.farewell(channel, session.who)
 
@@ -259,16 +270,18 @@ class Bus:
     def direct(self, message: Message, number: int) -> int:
         """Hand *message* to the peer with *number*, if it is in the channel; return to how many connections.
 
-        Nothing about it is kept but its ids, for `DIRECT_MEMORY`, so that a repeated one goes nowhere.
+        Nothing about it is kept but its ids, for `DIRECT_MEMORY`, so that a repeated one goes nowhere; it is
+        answered as the first was.
         """
-        if any(id in self._direct_ids for id in message.ids):
-            return 0
+        for id in message.ids:
+            if id in self._direct_ids:
+                return self._direct_ids[id][1]
         receivers = [s for s in self._numbers.get(number, ()) if message.channel in s.channels]
         if not receivers:
             return 0
         self._stamp(message, 0)
         for id in message.ids:
-            self._direct_ids[id] = message.time + DIRECT_MEMORY
+            self._direct_ids[id] = message.time + DIRECT_MEMORY, len(receivers)
         message.target = receivers[0].who if receivers[0].who.number == number else receivers[0].peer
         for session in receivers:
             session.deliver(message)
@@ -281,7 +294,7 @@ class Bus:
         """A second has passed."""
         now = self.clock()
         while self._direct_ids and (
-            len(self._direct_ids) > MAX_DIRECT_IDS or next(iter(self._direct_ids.values())) < now
+            len(self._direct_ids) > MAX_DIRECT_IDS or next(iter(self._direct_ids.values()))[0] < now
         ):
             self._direct_ids.popitem(last=False)
         for session in list(self._sessions):
@@ -308,7 +321,7 @@ class Bus:
         if not message.timestamp:
             message.timestamp = self._time
         if not message.id:
-            message.id = self._ids.make(self._time, seq)
+            message.id = self._ids.make(self._time, seq or next(self._directs))
 
     def _refer(self, message: Message) -> None:
         refs = {}
@@ -321,6 +334,17 @@ class Bus:
                     refs[author.name] = ref
         if refs:
             message.refs = refs
+
+    def _introduce(self, session: Session, before: Peer) -> None:
+        """Tell the others, where *session* is, that who they knew as *before* has another number now."""
+        for channel in session.channels:
+            others = [member for member in self._members[channel] if member is not session]
+            numbers = {member.who.number for member in others}
+            for member in others:
+                if before.number not in numbers:
+                    member.farewell(channel, before)
+                if session.who.number not in numbers:
+                    member.greet(channel, session.who)
 
     def _unbind(self, session: Session) -> None:
         if session.identity is not None:

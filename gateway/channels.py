@@ -61,6 +61,7 @@ class Channels:
         self._names: dict[str, dict[str, str]] = {protocol: {} for protocol in self._rules}
         self._settled: set[str] = set()
         self._closed: set[str] = set()
+        self._behind: set[str] = set()  # settled when some adapter was switched off that is on now
 
     def channel(self, protocol: str, address: str) -> str:
         """The channel called *address* in *protocol*; `UnknownChannel` if there can be none."""
@@ -73,12 +74,12 @@ class Channels:
 
     def address(self, protocol: str, channel: str) -> str | None:
         """What *protocol* calls *channel*; None where no address has been assigned yet."""
-        entry = self._addresses.get(channel)
-        return entry.get(protocol) if entry is not None else self._follow(protocol, channel)
+        address = self._addresses.get(channel, {}).get(protocol)
+        return self._follow(protocol, channel) if address is None else address
 
     def addresses(self, channel: str) -> Mapping[str, str]:
         """Every address of *channel*, by protocol."""
-        return self._addresses.get(channel) or self._all(channel)
+        return self._all(channel) | self._addresses.get(channel, {})
 
     def exists(self, channel: str) -> bool:
         """Whether *channel* is settled and open."""
@@ -90,7 +91,7 @@ class Channels:
 
     def enter(self, channel: str) -> None:
         """Make *channel* known in memory; `UnknownChannel` where channels are only configured."""
-        if channel in self._addresses:
+        if channel in self._addresses and (self._create or channel not in self._closed):
             return
         if not self._create or not valid_name(channel):
             raise UnknownChannel(channel)
@@ -104,18 +105,16 @@ class Channels:
 
     def settle(self, channel: str) -> None:
         """Make *channel* exist for good; nothing happens if it does."""
-        if channel in self._settled and channel not in self._closed:
-            return
-        self.enter(channel)
-        self._settled.add(channel)
-        self._closed.discard(channel)
-        self._record(channel, self._addresses[channel], True)
+        if channel not in self._settled or channel in self._closed or channel in self._behind:
+            self.enter(channel)
+            self._settle(channel)
 
     def configure(self, channel: str) -> None:
         """Make *channel* exist because the operator says so, even where users cannot create any."""
         if channel not in self._addresses:
             self.load(channel, self._all(channel), settled=False)
-        self.settle(channel)
+        if not self.exists(channel) or channel in self._behind:
+            self._settle(channel)
 
     def assign(self, protocol: str, channel: str, address: str) -> None:
         """Give *channel* the *address* that only the adapter could make; `ValueError` if it is taken."""
@@ -125,9 +124,7 @@ class Channels:
             return
         self.enter(channel)
         self._put(protocol, channel, address)
-        self._settled.add(channel)
-        self._closed.discard(channel)
-        self._record(channel, self._addresses[channel], True)
+        self._settle(channel)
 
     def close(self, channel: str) -> None:
         """Take *channel* off the list until somebody uses it again; its addresses stay its own."""
@@ -144,6 +141,17 @@ class Channels:
         if settled:
             self._settled.add(channel)
             (self._closed.discard if open else self._closed.add)(channel)
+            if self._all(channel).keys() - self._addresses[channel].keys():
+                self._behind.add(channel)
+
+    def _settle(self, channel: str) -> None:
+        for protocol, address in self._all(channel).items():
+            if protocol not in self._addresses[channel]:
+                self._put(protocol, channel, address)
+        self._settled.add(channel)
+        self._closed.discard(channel)
+        self._behind.discard(channel)
+        self._record(channel, dict(self._addresses[channel]), True)
 
     def _put(self, protocol: str, channel: str, address: str) -> None:
         entry = self._addresses[channel]

@@ -19,15 +19,17 @@ from time import sleep
 from typing import Any, NamedTuple, Protocol
 
 from .bus import Receipt
+from .errors import Unavailable
 from .jsontext import dumps, loads
 from .log import Synced
 from .message import Message, MessageIds, Peer
 from .record import BadRecord, Entry, Fact, decode
-from .segments import Segments
+from .segments import NEVER, Fault, Segments
 
 PAGE = 256  # rows that one statement may answer
 GATHER = 0.05  # seconds between two batches while entries keep coming
 BATCH = 2_000  # entries in one transaction
+RETRY = 1.0  # seconds until a failed batch is tried again; what is in it is answered from memory meanwhile
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -56,7 +58,7 @@ class Indexed(Protocol):
         """SQL that makes the adapter's tables."""
 
     def rows(self, entry: Entry) -> Iterable[Row]:
-        """What *entry* adds to the adapter's tables."""
+        """What *entry* adds to the adapter's tables; the same when it comes back out of the log."""
 
 
 class Index:
@@ -77,13 +79,17 @@ class Index:
         self._ids = ids
         self._adapters = adapters
         self._post = post
-        self._write = _open(path, SCHEMA + "".join(adapter.tables for adapter in adapters))
-        self._read = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+        self.on_fault: Callable[[Exception], None] = lambda _error: None  # called on the loop
+        self._path = path
+        self._schema = SCHEMA + "".join(adapter.tables for adapter in adapters)
+        self._connect()
         self._pending: dict[int, Entry] = {}
         self._pending_ids: dict[str, int] = {}
         self._pending_channels: dict[str, dict[int, Message]] = {}
         self._synced = segments.next_seq - 1
         self._queue: SimpleQueue[Sequence[Synced] | None] = SimpleQueue()
+        self._chores: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="index", daemon=True)
 
     # Made level with the log
@@ -95,15 +101,15 @@ class Index:
 
     def catch_up(self) -> int:
         """Apply what the log has and the tables have not, drop what the log has lost; return how many entries."""
-        last = self._segments.next_seq - 1
-        if self.applied_seq > last:
-            self._start_over()
-        done = 0
-        entries = self._entries_after(self.applied_seq)
-        while batch := list(islice(entries, BATCH)):
-            self._apply(batch)
-            done += len(batch)
-        return done
+        try:
+            return self._catch_up()
+        except sqlite3.DatabaseError as error:
+            if not _damaged(error):
+                raise
+        self._disconnect()
+        _remove(self._path)
+        self._connect()
+        return self._catch_up()
 
     def start(self) -> None:
         """Begin to apply what `take` is given."""
@@ -112,27 +118,42 @@ class Index:
     def note(self, entry: Entry) -> None:
         """An entry was appended to the log: it can be found from now on."""
         self._pending[entry.seq] = entry
-        for id in entry.ids:
+        for id in self._chosen_ids(entry):
             self._pending_ids[id] = entry.seq
         if isinstance(entry, Message):
             self._pending_channels.setdefault(entry.channel, {})[entry.seq] = entry
-            if self._ids.seq(entry.id) != entry.seq:
-                self._pending_ids[entry.id] = entry.seq
 
     def take(self, batch: Sequence[Synced]) -> None:
         """A batch is on disk; it is applied soon."""
         self._synced = batch[-1].entry.seq
         self._queue.put(batch)
 
+    def do(self, chore: Callable[[], None]) -> None:
+        """Run *chore* in the index's thread, once everything taken before is applied."""
+        self._chores.put(chore)
+        self._queue.put(())
+
+    def prune(self, before: int) -> None:
+        """Forget the messages below sequence *before*, and every id of theirs; facts stay. Only for a chore."""
+        with self._write:
+            self._write.execute("BEGIN")
+            if self._write.execute("DELETE FROM records WHERE seq < ? AND channel IS NOT NULL", (before,)).rowcount:
+                self._write.execute("DELETE FROM ids WHERE seq < ? AND seq NOT IN (SELECT seq FROM records)", (before,))
+
     def close(self) -> None:
         """Apply what was taken and stop."""
+        self._stopping.set()
         if self._thread.is_alive():
             self._queue.put(None)
             self._thread.join()
-        self._read.close()
-        self._write.close()
+        self._disconnect()
 
     # Asked
+
+    @property
+    def synced_seq(self) -> int:
+        """The last sequence that was taken: it is on disk, and a chore given from now on finds it applied."""
+        return self._synced
 
     def find(self, id: str) -> Receipt | None:
         """The message with this canonical or chosen id, on disk or not yet."""
@@ -155,12 +176,12 @@ class Index:
         """The record with this sequence number."""
         if (pending := self._pending.get(seq)) is not None:
             return pending
-        row = self._read.execute("SELECT offset FROM records WHERE seq = ?", (seq,)).fetchone()
+        row = self.one("SELECT offset FROM records WHERE seq = ?", (seq,))
         return None if row is None else self._load(seq, row[0])
 
     def offset(self, seq: int) -> int:
         """Where the record *seq* stands in its segment; 0 where the tables do not know."""
-        row = self._read.execute("SELECT offset FROM records WHERE seq = ?", (seq,)).fetchone()
+        row = self.one("SELECT offset FROM records WHERE seq = ?", (seq,))
         return 0 if row is None else int(row[0])
 
     def history(
@@ -173,24 +194,33 @@ class Index:
         newest_first: bool = False,
         limit: int = PAGE,
     ) -> list[Message]:
-        """At most *limit* (`PAGE` at most) messages of *channel* between two sequences, both excluded."""
-        limit = min(limit, PAGE)
-        end = before if before is not None else 1 << 62
+        """At most *limit* (`PAGE` at most) messages of *channel* between two sequences, both excluded.
+
+        Fewer than *limit* are the last there are. What cannot be read any more is passed over.
+        """
+        after, end, limit = max(0, min(after, NEVER)), NEVER if before is None else min(before, NEVER), min(limit, PAGE)
+        found: list[Message] = []
+        while len(found) < limit and (page := self._page(channel, after, end, sender, newest_first, limit)):
+            loaded = (self._pending.get(seq) or self._load(seq, offset) for seq, offset in page)
+            found += (entry for entry in loaded if isinstance(entry, Message))
+            after, end = (after, page[-1][0]) if newest_first else (page[-1][0], end)
+        return found[:limit]
+
+    def _page(
+        self, channel: str, after: int, end: int, sender: int | None, newest_first: bool, limit: int
+    ) -> list[tuple[int, int]]:
+        """The sequences and offsets of the next *limit* messages, on disk or applied already."""
         where = "channel = ? AND seq > ? AND seq < ?" + ("" if sender is None else " AND sender = ?")
         values = (channel, after, end) if sender is None else (channel, after, end, sender)
         order = "DESC" if newest_first else "ASC"
-        rows = self._read.execute(
-            f"SELECT seq, offset FROM records WHERE {where} ORDER BY seq {order} LIMIT ?", (*values, limit)
-        ).fetchall()
-        found: dict[int, int] = dict(rows)
+        sql = f"SELECT seq, offset FROM records WHERE {where} ORDER BY seq {order} LIMIT ?"
+        applied: dict[int, int] = dict(self.rows(sql, (*values, limit)))
         pending = {
-            seq: message
+            seq: 0
             for seq, message in self._pending_channels.get(channel, {}).items()
             if after < seq < end and seq <= self._synced and (sender is None or message.sender.number == sender)
         }
-        chosen = sorted(found.keys() | pending.keys(), reverse=newest_first)[:limit]
-        loaded = (pending.get(seq) or self._load(seq, found[seq]) for seq in chosen)
-        return [entry for entry in loaded if isinstance(entry, Message)]
+        return sorted((pending | applied).items(), reverse=newest_first)[:limit]
 
     def last_seq(self, channel: str) -> int:
         """The sequence of the newest message of *channel* that is on disk, 0 without one."""
@@ -207,14 +237,18 @@ class Index:
         row = self.one("SELECT * FROM peers WHERE number = ?", (number,))
         return None if row is None else Peer(*row)
 
-    def peers(self) -> list[Peer]:
-        """The durable peers, lowest number first, at most `PAGE` of them."""
-        return [Peer(*row) for row in self.rows("SELECT * FROM peers ORDER BY number LIMIT ?", (PAGE,))]
+    def peers(self, after: int = -1) -> list[Peer]:
+        """The durable peers with numbers above *after*, lowest number first, at most `PAGE` of them."""
+        rows = self.rows("SELECT * FROM peers WHERE number > ? ORDER BY number LIMIT ?", (after, PAGE))
+        return [Peer(*row) for row in rows]
 
     def channels(self) -> Iterator[tuple[str, dict[str, str], bool]]:
         """Every channel with its addresses, and whether it is open."""
-        for name, addresses, is_open in self._write.execute("SELECT name, addresses, open FROM channels"):
-            yield name, loads(addresses), bool(is_open)
+        name = ""
+        sql = "SELECT name, addresses, open FROM channels WHERE name > ? ORDER BY name LIMIT ?"
+        while rows := self.rows(sql, (name, PAGE)):
+            for name, addresses, is_open in rows:
+                yield name, loads(addresses), bool(is_open)
 
     @property
     def next_number(self) -> int:
@@ -227,12 +261,21 @@ class Index:
         return int(self._meta("time", 0))
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-        """What an adapter asks of its own tables; the statement uses an index and a limit."""
-        return self._read.execute(sql, values).fetchall()
+        """What an adapter asks of its own tables; the statement uses an index and a limit.
+
+        Raises `Unavailable` where the file cannot be read.
+        """
+        try:
+            return self._read.execute(sql, [_plain(value) for value in values]).fetchall()
+        except sqlite3.Error as error:
+            raise Unavailable(f"the index cannot be read: {error}") from error
+        except OverflowError:
+            return []  # no column holds a number beyond 64 bits
 
     def one(self, sql: str, values: Sequence[Any] = ()) -> Any | None:
         """The first row of an answer, if there is one."""
-        return self._read.execute(sql, values).fetchone()
+        rows = self.rows(sql, values)
+        return rows[0] if rows else None
 
     # The writer's thread
 
@@ -245,8 +288,23 @@ class Index:
                     self._queue.put(None)
                     break
                 entries.extend(more)
-            self._apply(entries)
-            self._post(partial(self._applied, entries))
+            if entries and not self._applies(entries):
+                return
+            while not self._chores.empty():
+                self._chores.get()()
+
+    def _applies(self, entries: Sequence[Synced]) -> bool:
+        """Apply *entries*, however often it takes; False where the index stops before it could."""
+        while True:
+            try:
+                self._apply(entries)
+            except sqlite3.Error as error:
+                self._post(partial(self.on_fault, error))
+                if self._stopping.wait(RETRY):
+                    return False  # the next start catches up
+            else:
+                self._post(partial(self._applied, entries))
+                return True
 
     def _apply(self, batch: Sequence[Synced]) -> None:
         """Put a batch into the tables, in one transaction and one statement for each table."""
@@ -260,17 +318,15 @@ class Index:
                 values = [row.values for row in group]
                 columns = ",".join(f"json_extract(value,'$[{i}]')" for i in range(len(values[0])))
                 self._write.execute(
-                    f"INSERT OR REPLACE INTO {table} SELECT {columns} FROM json_each(?)", (dumps(values).decode(),)
+                    f"INSERT OR REPLACE INTO {table} SELECT {columns} FROM json_each(?)", (_json(values),)
                 )
 
     def _rows(self, synced: Synced) -> Iterator[Row]:
         entry = synced.entry
         if isinstance(entry, Message):
             yield Row("records", (entry.seq, synced.offset, entry.channel, entry.sender.number))
-            if self._ids.seq(entry.id) != entry.seq:
-                yield Row("ids", (entry.id, entry.seq))
-            if entry.key is not None:
-                yield Row("ids", (entry.key, entry.seq))
+            for id in self._chosen_ids(entry):
+                yield Row("ids", (id, entry.seq))
         else:
             yield Row("records", (entry.seq, synced.offset, None, None))
             yield from _fact_rows(entry)
@@ -283,16 +339,22 @@ class Index:
         for synced in batch:
             entry = synced.entry
             self._pending.pop(entry.seq, None)
-            for id in entry.ids:
+            for id in self._chosen_ids(entry):
                 if self._pending_ids.get(id) == entry.seq:
                     del self._pending_ids[id]
-            if isinstance(entry, Message):
-                self._pending_ids.pop(entry.id, None)
-                channel = self._pending_channels.get(entry.channel)
-                if channel is not None:
-                    channel.pop(entry.seq, None)
-                    if not channel:
-                        del self._pending_channels[entry.channel]
+            if isinstance(entry, Message) and (channel := self._pending_channels.get(entry.channel)) is not None:
+                channel.pop(entry.seq, None)
+                if not channel:
+                    del self._pending_channels[entry.channel]
+
+    def _chosen_ids(self, entry: Entry) -> Iterator[str]:
+        """The ids of *entry* that do not say themselves which record they belong to."""
+        yield from entry.ids
+        if isinstance(entry, Message):
+            if entry.key is not None:
+                yield entry.key
+            if self._ids.seq(entry.id) != entry.seq:
+                yield entry.id
 
     def _known_seq(self, id: str) -> int | None:
         row = self.one("SELECT seq FROM ids WHERE id = ?", (id,))
@@ -302,22 +364,41 @@ class Index:
         try:
             return decode(self._segments.read(seq, offset))
         except (BadRecord, OSError):
-            return None  # never served; `Segments` reports it when the log is verified
+            return None  # never served; `Segments` reports it
 
     def _entries_after(self, seq: int) -> Iterator[Synced]:
         for line in self._segments.scan(seq):
             try:
                 yield Synced(decode(line.data), line.first, line.offset)
-            except BadRecord:
-                continue
+            except BadRecord as error:
+                self._segments.fault(Fault(self._segments.path(line.first).name, line.offset, str(error)))
 
     def _meta(self, key: str, default: Any) -> Any:
-        row = self._write.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        row = self._read.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return default if row is None else row[0]
+
+    def _catch_up(self) -> int:
+        if self.applied_seq >= self._segments.next_seq:
+            self._start_over()
+        done = 0
+        entries = self._entries_after(self.applied_seq)
+        while batch := list(islice(entries, BATCH)):
+            self._apply(batch)
+            done += len(batch)
+        return done
+
+    def _connect(self) -> None:
+        self._write = _open(self._path, self._schema)
+        self._read = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+
+    def _disconnect(self) -> None:
+        self._read.close()
+        self._write.close()
 
     def _start_over(self) -> None:
         """The log ends before the tables do (it was replaced, or the disk lied): begin again."""
         with self._write:
+            self._write.execute("BEGIN")
             for (table,) in self._write.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
                 if table != "meta":
                     self._write.execute(f"DELETE FROM {table}")
@@ -334,9 +415,34 @@ def _fact_rows(fact: Fact) -> Iterator[Row]:
             yield Row("channels", (name, dumps(addresses).decode(), int(is_open)))
 
 
+def _plain(value: Any) -> Any:
+    """*value* as a column can hold it: half characters and NUL, which SQLite's JSON has no place for, written out."""
+    if not isinstance(value, str) or (value.isascii() and "\0" not in value):
+        return value
+    return value.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
+
+
+def _json(rows: Sequence[tuple[Any, ...]]) -> str:
+    text = dumps(rows)
+    if b"\\u0000" in text or b"\\ud" in text:  # perhaps what must be written out
+        text = dumps([[_plain(value) for value in row] for row in rows])
+    return text.decode()
+
+
+def _damaged(error: sqlite3.Error) -> bool:
+    """Whether *error* says that the file is not, or no longer, a database."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _remove(path: Path) -> None:
+    for name in (path.name, path.name + "-wal", path.name + "-shm"):
+        path.with_name(name).unlink(missing_ok=True)
+
+
 def _open(path: Path, schema: str) -> sqlite3.Connection:
     """The database at *path*, made anew where it is missing, damaged, or of another make."""
-    for attempt in range(2):
+    for _attempt in range(2):
         connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -346,10 +452,10 @@ def _open(path: Path, schema: str) -> sqlite3.Connection:
                 connection.execute("INSERT INTO meta VALUES ('schema', ?)", (schema,))
             if connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == (schema,):
                 return connection
-        except sqlite3.DatabaseError:
-            if attempt:
+        except sqlite3.DatabaseError as error:
+            if not _damaged(error) and "no such" not in str(error):
+                connection.close()
                 raise
         connection.close()
-        for stale in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
-            stale.unlink(missing_ok=True)
+        _remove(path)
     raise sqlite3.DatabaseError(f"{path} cannot be made anew; move it away and start again")

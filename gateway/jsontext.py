@@ -14,21 +14,21 @@ import orjson
 MAX_DEPTH = 200
 
 
-def loads(text: bytes | str) -> Any:
+def loads(text: bytes | str, max_depth: int = MAX_DEPTH) -> Any:
     """Read one JSON value; a `ValueError` says what is wrong with it.
 
     orjson reads nearly everything. What it refuses although JSON allows it (numbers beyond a double,
     lone surrogates) is read by the standard library: the former become null, the latter stay escapes.
-    NaN and Infinity are not JSON. Nesting over `MAX_DEPTH` is refused.
+    NaN and Infinity are not JSON. Nesting over *max_depth* is refused.
     """
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        if _depth(text) > MAX_DEPTH:
-            raise ValueError(f"nested deeper than {MAX_DEPTH}") from None
+        if _depth(text) > max_depth:
+            raise ValueError(f"nested deeper than {max_depth}") from None
         return _loads_slowly(text, error)
-    if _brackets(text) > MAX_DEPTH and _depth(text) > MAX_DEPTH:
-        raise ValueError(f"nested deeper than {MAX_DEPTH}")
+    if _brackets(text) > max_depth and _depth(text) > max_depth:
+        raise ValueError(f"nested deeper than {max_depth}")
     return value
 
 

@@ -4,6 +4,7 @@ Laws of this file. `append` takes an entry and returns at once; one thread write
 only then are the `when_synced` callbacks called, on the event loop, in order of sequence. A batch is one write and
 one fsync, however many entries it has. After a failed write or sync the segment is given up at its last synced
 offset and the same batch goes to a new one; until that succeeds the log is `congested`, and nothing is accepted.
+Sequences are dense, and `time` never decreases, whatever the clock does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
-from pathlib import Path
 from time import monotonic, sleep
 from typing import NamedTuple
 
@@ -76,6 +76,7 @@ class Log:
         self._writer = _Writer(segments, sealing or Sealing())
         self._queue: deque[tuple[Entry, bytes]] = deque()  # its popleft is atomic, so no lock
         self._unsynced = 0
+        self._time = segments.last_time
         self._waiting: list[tuple[int, int, Callable[[], None]]] = []
         self._order = count()
         self._stirred = threading.Event()
@@ -88,8 +89,12 @@ class Log:
         self._thread.start()
 
     def append(self, entry: Entry) -> None:
-        """Take *entry*, whose `seq` is `next_seq`; it is written soon."""
+        """Take *entry*, whose `seq` is `next_seq` (`ValueError` if not); it is written soon."""
+        if entry.seq != self.next_seq:
+            raise ValueError(f"record {self.next_seq} comes next, not {entry.seq}")
+        entry.time = max(entry.time, self._time)
         line = encode(entry)
+        self._time = entry.time
         self.next_seq = entry.seq + 1
         self._queue.append((entry, line))
         self._unsynced += len(line)
@@ -130,7 +135,7 @@ class Log:
             self._urgent.clear()
             self._stirred.clear()
             self._commit()
-        self._writer.seal()
+        self._finish(self._writer.seal)
 
     def _commit(self) -> None:
         """Write and sync everything that is queued, however often it takes."""
@@ -140,15 +145,23 @@ class Log:
             try:
                 synced = self._writer.write(batch)
             except OSError as error:
-                if self._stopping:
-                    return  # nothing of it was accepted
                 self._post(partial(self._failed, error))
+                if self._stopping and delay >= RETRY:
+                    self._queue.clear()  # nothing of it was accepted, and what follows must not take its place
+                    return
                 sleep(delay)
                 delay = min(delay * 2, RETRY)
             else:
                 self._post(partial(self._done, synced, sum(len(line) for _, line in batch)))
-                return
-        self._writer.seal_if_due()
+                break
+        self._finish(self._writer.seal_if_due)
+
+    def _finish(self, seal: Callable[[], None]) -> None:
+        """Seal a segment; what is in it is on disk already, so a failure is only reported."""
+        try:
+            seal()
+        except OSError as error:
+            self._post(partial(self._on_fault, error))
 
     # On the loop
 
@@ -192,7 +205,6 @@ class _Writer:
             synced.append(Synced(entry, self._first, self._offset))
             self._offset += len(line)
         self._records += len(batch)
-        self.seal_if_due()
         return synced
 
     def seal_if_due(self) -> None:
@@ -204,18 +216,25 @@ class _Writer:
             self.seal()
 
     def seal(self) -> None:
-        """Finish the open segment, if there is one."""
-        if self._file >= 0 and self._records:
-            os.fsync(self._file)
-            os.close(self._file)
-            self._file = -1
-            self._segments.seal(self._first)
+        """Finish the open segment, if there is one; after an `OSError` it stays as it is until the next start."""
+        if self._file < 0:
+            return
+        file, self._file = self._file, -1
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+        self._segments.seal(self._first)
 
     def _open(self, first: int) -> None:
         path = self._segments.open_path(first)
-        self._file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o644)
-        sync_directory(Path(path.parent))
-        self._first, self._offset, self._records, self._born = first, 0, 0, monotonic()
+        file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o644)
+        try:
+            sync_directory(path.parent)
+        except OSError:
+            os.close(file)
+            raise
+        self._file, self._first, self._offset, self._records, self._born = file, first, 0, 0, monotonic()
         if first not in self._segments.firsts:
             self._segments.firsts.append(first)
 

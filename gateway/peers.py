@@ -13,6 +13,7 @@ from .message import Peer
 
 BLOCK = 1024
 RESERVE = 256  # numbers left when the next block is asked for, so that it is on disk before it is needed
+MAX_KNOWN = 100_000  # durable peers kept in memory; far more than can be waiting for the index
 
 Lookup = Callable[[str, str], Peer | None]
 
@@ -71,6 +72,9 @@ class Peers:
     def _remember(self, peer: Peer) -> None:
         assert peer.identity is not None
         self._durable[peer.protocol, peer.identity] = self._numbers[peer.number] = peer
+        if len(self._durable) > MAX_KNOWN:
+            oldest = self._durable.pop(next(iter(self._durable)))
+            del self._numbers[oldest.number]
 
     def _number(self) -> int:
         if self._end - self._next <= RESERVE:

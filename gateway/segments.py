@@ -1,17 +1,19 @@
 """The files of the log: a directory of segments, each named after its first sequence number.
 
 `.open-N.jsonl` is being written; `N.jsonl` is sealed and never changes; `N.facts.jsonl` is what retention left of a
-segment. A name is never used twice, a visible file is never appended to. See design/interface.md, "The log".
+segment, and counts only once the segment is gone. A name is never used twice, a visible file is never appended to.
+See design/interface.md, "The log".
 """
 
 from __future__ import annotations
 
 import os
+import re
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from .record import BadRecord, checked
 
@@ -19,9 +21,11 @@ OPEN = ".open-"
 SUFFIX = ".jsonl"
 FACTS = ".facts.jsonl"
 MAX_READERS = 64  # file descriptors kept for reading
-NEVER = 1 << 63
+NEVER = 1 << 62
 TAIL = 4 << 20  # bytes at the end of a segment that hold a whole record, unless they are damaged
-MAX_LINE = 1 << 20  # far beyond the largest record: a message of 65,535 bytes, three times over
+
+_NAME = re.compile(r"(?:\.open-)?(\d{20})(?:\.facts)?\.jsonl")
+_HEAD = re.compile(rb'\{"seq":(\d{1,18}),"time":(\d{1,18}),')
 
 
 class Fault(NamedTuple):
@@ -49,72 +53,120 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def firsts(directory: Path) -> list[int]:
+    """The first sequence of every segment in *directory*, in order."""
+    matches = (_NAME.fullmatch(path.name) for path in directory.iterdir())
+    return sorted({int(match[1]) for match in matches if match})
+
+
+def paths(directory: Path, first: int) -> tuple[Path, Path, Path]:
+    """Where the segment of *first* may be: open, sealed, or only its facts. The first of them that exists counts."""
+    name = f"{first:020d}"
+    return directory / f"{OPEN}{name}{SUFFIX}", directory / f"{name}{SUFFIX}", directory / f"{name}{FACTS}"
+
+
+def head(line: bytes) -> tuple[int, int]:
+    """The sequence and the time of a record, read off the beginning of its line."""
+    if (match := _HEAD.match(line)) is None:
+        raise BadRecord("it does not begin with its sequence and its time")
+    return int(match[1]), int(match[2])
+
+
+def trusted(line: bytes) -> tuple[int, int]:
+    """The same, once the whole *line* has been found good; `BadRecord` where it is not."""
+    if not line.endswith(b"\n"):
+        raise BadRecord("torn: the line does not end")
+    checked(line)
+    return head(line)
+
+
 class Segments:
     """Finds and reads records; opened once, before anything is written, it repairs what a crash left.
 
-    `next_seq` is one more than the last record's. `faults` lists what was cut or cannot be trusted.
+    `next_seq` is one more than the last record's, `last_time` that record's time. `faults` lists what was cut or
+    cannot be trusted; `on_fault` is called with each of them that turns up later.
     """
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.faults: list[Fault] = []
+        self.on_fault: Callable[[Fault], None] = lambda _fault: None
         self._readers: OrderedDict[int, int] = OrderedDict()
         self._seal_leftovers()
-        self.firsts = sorted(self._first(path) for path in directory.glob(f"[0-9]*{SUFFIX}"))
-        self.next_seq = self._end() + 1
+        self.firsts = firsts(directory)
+        self.next_seq, self.last_time = self._end()
 
     def path(self, first: int) -> Path:
         """The file that holds the records from *first* on."""
-        sealed = self.directory / f"{first:020d}{SUFFIX}"
-        for path in (sealed, self.open_path(first), self.directory / f"{first:020d}{FACTS}"):
-            if path.exists():
-                return path
-        return sealed
+        candidates = paths(self.directory, first)
+        return next((path for path in candidates if path.exists()), candidates[1])
 
     def open_path(self, first: int) -> Path:
         """The file that the records from *first* on are written to before it is sealed."""
-        return self.directory / f"{OPEN}{first:020d}{SUFFIX}"
+        return paths(self.directory, first)[0]
 
     def seal(self, first: int) -> None:
         """Give the finished segment its name; its bytes are on disk already."""
-        self.open_path(first).rename(self.directory / f"{first:020d}{SUFFIX}")
+        being_written, sealed, _ = paths(self.directory, first)
+        being_written.rename(sealed)
         sync_directory(self.directory)
 
     def read(self, seq: int, offset: int) -> bytes:
-        """The line of record *seq*, which stands at *offset* of its segment; `BadRecord` where there is none."""
-        first = self.firsts[bisect_right(self.firsts, seq) - 1]
+        """The line of record *seq*; `BadRecord` where there is none that can be trusted.
+
+        It stands at *offset* of its segment, or where retention left only facts, somewhere before it.
+        """
+        if not (place := bisect_right(self.firsts, seq)):
+            raise BadRecord(f"the log begins after record {seq}")
+        first = self.firsts[place - 1]
         descriptor = self._reader(first)
-        line, size = b"", 4096
-        while not line.endswith(b"\n"):
-            line = os.pread(descriptor, size, offset)
-            if (end := line.find(b"\n")) >= 0:
-                line = line[: end + 1]
-            elif len(line) < size or size > MAX_LINE:
-                raise BadRecord(f"no record at {offset} of segment {first}")
-            size *= 8
-        checked(line)
+        line = _line_at(descriptor, offset)
+        if not _is(line, seq):
+            line = _search(descriptor, seq)
+        try:
+            trusted(line)
+        except BadRecord as error:
+            path = self.path(first)
+            if not path.name.endswith(FACTS):
+                self.fault(Fault(path.name, offset, str(error)))
+            raise
         return line
 
     def scan(self, after: int = 0, offset: int = 0) -> Iterator[Line]:
-        """Every line of the records after sequence *after*, in order; *offset* is where the first of them stands.
+        """Every line of the records after sequence *after*, in order; *offset* is where the first of them may stand.
 
-        Lines that cannot be trusted are left out; each is in `faults` afterwards.
+        Lines that cannot be trusted are left out; each is in `faults` afterwards. What is not synced yet may come too.
         """
         start = max(bisect_right(self.firsts, after + 1) - 1, 0)
-        firsts = self.firsts[start:]
-        for first, end in zip(firsts, [*firsts, NEVER][1:], strict=True):
-            for line in self._lines(first, offset):
+        chosen = self.firsts[start:]
+        for first, end in zip(chosen, [*chosen, NEVER][1:], strict=True):
+            for line in self._lines(first, after + 1, offset):
                 try:
-                    seq = _seq(line.data)
-                    if seq >= end:
-                        break  # the segment was given up here
-                    if seq > after:
-                        checked(line.data)
-                        yield line
+                    seq, _ = trusted(line.data)
                 except BadRecord as error:
-                    self._fault(Fault(self.path(first).name, line.offset, str(error)))
+                    self.fault(Fault(self.path(first).name, line.offset, str(error)))
+                    continue
+                if seq >= end:
+                    break  # the segment was given up here
+                if seq > after:
+                    yield line
             offset = 0
+
+    def last_line(self, first: int) -> tuple[bytes, int]:
+        """The last good line of a segment (empty without one), and how many damaged ones follow it."""
+        with self._open(first) as file:
+            size = file.seek(0, os.SEEK_END)
+            for tail in (TAIL, size):
+                file.seek(max(0, size - tail))
+                lines = file.readlines()
+                for damaged, data in enumerate(reversed(lines)):
+                    try:
+                        trusted(data)
+                    except BadRecord:
+                        continue
+                    return data, damaged
+        return b"", len(lines)
 
     def forget(self, first: int) -> None:
         """Drop the cached reader of a segment whose file has been replaced."""
@@ -126,85 +178,121 @@ class Segments:
         for first in list(self._readers):
             self.forget(first)
 
-    def _fault(self, fault: Fault) -> None:
+    def fault(self, fault: Fault) -> None:
+        """Report something that cannot be trusted, once."""
         if fault not in self.faults:
             self.faults.append(fault)
+            self.on_fault(fault)
 
-    def _lines(self, first: int, offset: int = 0) -> Iterator[Line]:
-        with self.path(first).open("rb") as file:
+    def _lines(self, first: int, seq: int, offset: int) -> Iterator[Line]:
+        with self._open(first) as file:
+            file.seek(offset)
+            if offset and not _is(file.readline(), seq):
+                offset = 0
             file.seek(offset)
             for data in file:
+                if not data.endswith(b"\n") and Path(file.name).name.startswith(OPEN):
+                    return  # it is just being written
                 yield Line(first, offset, data)
                 offset += len(data)
+
+    def _open(self, first: int) -> BinaryIO:
+        """The segment's file, which may be sealed or retired while we look for it."""
+        *before, last = paths(self.directory, first)
+        for path in before:
+            try:
+                return path.open("rb")
+            except FileNotFoundError:
+                continue
+        return last.open("rb")
 
     def _reader(self, first: int) -> int:
         descriptor = self._readers.get(first)
         if descriptor is None:
-            descriptor = self._readers[first] = os.open(self.path(first), os.O_RDONLY)
+            with self._open(first) as file:
+                descriptor = self._readers[first] = os.dup(file.fileno())
             if len(self._readers) > MAX_READERS:
                 self.forget(next(iter(self._readers)))
         return descriptor
 
-    @staticmethod
-    def _first(path: Path) -> int:
-        return int(path.name.removeprefix(OPEN).split(".")[0])
-
     def _seal_leftovers(self) -> None:
         """Cut the torn tail of every segment that a crash left open, then seal it; what holds nothing goes."""
-        leftovers = sorted(self.directory.glob(f"{OPEN}*{SUFFIX}"), key=self._first)
-        ends = [*map(self._first, leftovers), NEVER][1:]
-        for path, end in zip(leftovers, ends, strict=True):
-            good = self._good_end(path, end)
+        all_firsts = firsts(self.directory)
+        for first, end in zip(all_firsts, [*all_firsts, NEVER][1:], strict=True):
+            path = self.open_path(first)
+            if not path.exists():
+                continue
+            good = _good_end(path, end)
             with path.open("r+b") as file:
                 if (size := file.seek(0, os.SEEK_END)) > good:
-                    self._fault(Fault(path.name, good, f"{size - good} bytes of a torn tail were cut"))
+                    self.fault(Fault(path.name, good, f"{size - good} bytes of a torn tail were cut"))
                     file.truncate(good)
                 os.fsync(file.fileno())
             if good:
-                self.seal(self._first(path))
+                self.seal(first)
             else:
                 path.unlink()
                 sync_directory(self.directory)
 
-    def _good_end(self, path: Path, end: int) -> int:
-        """Where the last good record below sequence *end* ends: what follows was never promised to anybody."""
-        good = offset = 0
-        with path.open("rb") as file:
-            for data in file:
-                offset += len(data)
-                try:
-                    checked(data)
-                except BadRecord:
-                    continue
-                if _seq(data) >= end:
-                    break
-                good = offset
-        return good
-
-    def _end(self) -> int:
-        """The sequence of the last record that the files hold."""
+    def _end(self) -> tuple[int, int]:
+        """The next sequence, and the time of the last record; damaged lines at the end keep their numbers."""
+        next_seq = 1
         for first in reversed(self.firsts):
-            for size in (TAIL, 1 << 62):
-                if last := self._last_in(first, size):
-                    return last
-        return 0
-
-    def _last_in(self, first: int, size: int) -> int:
-        """The sequence of the last good record within the last *size* bytes of a segment, or 0."""
-        with self.path(first).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - size))
-            for data in reversed(file.readlines()):
-                try:
-                    checked(data)
-                    return _seq(data)
-                except BadRecord:
-                    continue
-        return 0
+            line, damaged = self.last_line(first)
+            seq, time = head(line) if line else (first - 1, 0)
+            next_seq = max(next_seq, seq + damaged + 1, first + 1)
+            if line:
+                return next_seq, time
+        return next_seq, 0
 
 
-def _seq(line: bytes) -> int:
-    """The sequence number of a record's line, read off its beginning."""
-    digits = line[len(b'{"seq":') : line.find(b",", 7, 40)]
-    if not line.startswith(b'{"seq":') or not digits.isdigit():
-        raise BadRecord("it does not begin with its sequence number")
-    return int(digits)
+def _good_end(path: Path, end: int) -> int:
+    """Where the last good record below sequence *end* ends: what follows was never promised to anybody."""
+    good = offset = 0
+    with path.open("rb") as file:
+        for data in file:
+            offset += len(data)
+            try:
+                seq, _ = trusted(data)
+            except BadRecord:
+                continue
+            if seq >= end:
+                break
+            good = offset
+    return good
+
+
+def _is(line: bytes, seq: int) -> bool:
+    return line.startswith(b'{"seq":%d,' % seq)
+
+
+def _line_at(descriptor: int, offset: int) -> bytes:
+    """The rest of the line at *offset*, newline included; empty where the file has no newline any more."""
+    size = 4096
+    while True:
+        data = os.pread(descriptor, size, offset)
+        if end := data.find(b"\n") + 1:
+            return data[:end]
+        if len(data) < size:
+            return b""
+        size *= 8
+
+
+def _search(descriptor: int, seq: int) -> bytes:
+    """The line of record *seq*, found by halving a file whose sequences rise; empty if there is none."""
+    low, high = 0, os.fstat(descriptor).st_size
+    while low < high:
+        middle = (low + high) // 2
+        start = middle + len(_line_at(descriptor, middle - 1)) - 1 if middle else 0
+        line = _line_at(descriptor, start) if start >= middle else b""
+        if _is(line, seq):
+            return line
+        try:
+            found, _ = head(line)
+        except BadRecord:
+            found = NEVER
+        if found > seq or start >= high:
+            high = middle
+        else:
+            low = start + len(line)
+    return b""

@@ -6,7 +6,7 @@ What a shell must do, and nothing else:
    Each element is whole: one frame of a WebSocket, one message of a line protocol.
 3. Read from the wire only while `readable`; look again after every `data_to_send`.
 4. When `closing` is set: write what `data_to_send` still returns, then close with that code and reason.
-5. Call `tick` once a second, and `receive_eof` exactly once at the end, whatever the end was.
+5. Call `receive_eof` exactly once at the end, whatever the end was. (`tick` is the bus's to call, once a second.)
 
 What the core promises in return: no call raises, whatever the bytes; `wake` is called when there is something to
 write again (or to close); nothing is written from another thread.
@@ -17,9 +17,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from .errors import Forbidden, ProtocolError, Throttled
+from .errors import Forbidden, ProtocolError, RequestError, Throttled
 from .message import Form, Message, Peer, Pending
 
 if TYPE_CHECKING:
@@ -94,8 +95,11 @@ class Session(ABC):
 
     @property
     def readable(self) -> bool:
-        """Whether the shell should read more from the wire."""
-        return not self._backlog and not self.saturated
+        """Whether the shell should read more from the wire; `wake` is called once a False may have become True."""
+        if self._backlog or self.saturated:
+            self.bus.await_room(self)  # does nothing unless it is the disk that is waited for
+            return False
+        return True
 
     @property
     def saturated(self) -> bool:
@@ -104,6 +108,8 @@ class Session(ABC):
 
     def receive_data(self, data: bytes) -> None:
         """Take what the peer sent; it is kept for later while the outbox is full."""
+        if self.closing is not None:
+            return
         if self._backlog or self.saturated:
             self._backlog.append(data)
             self.bus.await_room(self)
@@ -139,6 +145,8 @@ class Session(ABC):
         """Handle what had to wait, as far as there is room now."""
         while self._backlog and not self.saturated and self.closing is None:
             self._handle(self._backlog.popleft())
+        if self._backlog:
+            self.bus.await_room(self)
 
     # What adapters call
 
@@ -163,18 +171,20 @@ class Session(ABC):
 
     def put(self, form: Form) -> None:
         """Queue a delivery, finished or not; a peer that is too slow for its deliveries is closed."""
-        if type(form) is Pending:
+        if self.closing is not None:
+            return
+        if isinstance(form, Pending):
             if not form.done:
-                self._held += 1
-                self._queue.append(form)
-                form.when_done(self._filled)
+                self._hold(form)
                 return
             if form.data is None:
                 return
             form = form.data
-        assert isinstance(form, bytes)
-        self.send(form)
-        if self._size > self.max_outbox:
+        if not self._queue:  # as `send` does; the call would cost a quarter of the delivery
+            self.wake()
+        self._queue.append(form)
+        self._size = size = self._size + len(form)
+        if size > self.max_outbox:
             self.overflow()
 
     def stream(self, forms: Iterator[Form]) -> None:
@@ -204,8 +214,19 @@ class Session(ABC):
         except ProtocolError as error:
             self.close(1002, str(error))
 
-    def _filled(self) -> None:
-        if self._queue and isinstance(head := self._queue[0], Pending) and head.done:
+    def _hold(self, form: Pending) -> None:
+        """Keep the place of a form that is still being made."""
+        self._held += 1
+        self._queue.append(form)
+        form.when_done(partial(self._filled, form))
+
+    def _filled(self, form: Pending) -> None:
+        if not self._held:
+            return  # the outbox was given up meanwhile
+        self._size += len(form.data or b"")
+        if self._size > self.max_outbox:
+            self.overflow()
+        elif isinstance(head := self._queue[0], Pending) and head.done:
             self.wake()
 
     def _take(self) -> list[bytes]:
@@ -221,6 +242,7 @@ class Session(ABC):
                     self._held -= 1
                     if form.data is None:
                         continue
+                    self._size -= len(form.data)
                     size += len(form.data)
                     data.append(form.data)
                 else:
@@ -234,17 +256,21 @@ class Session(ABC):
     def _pull(self) -> bool:
         """Move the next form of the first stream into the queue; False when there is none."""
         while self._streams:
-            form = next(self._streams[0], None)
-            if form is not None:
-                if type(form) is Pending:
-                    if not form.done:
-                        form.when_done(self._filled)
-                    self._held += 1
-                else:
-                    self._size += len(form)  # type: ignore[arg-type]
-                self._queue.append(form)
+            try:
+                form = next(self._streams[0], None)
+            except RequestError as error:  # the index cannot be read: half an answer must not look whole
+                self._streams.clear()
+                self.close(1011, str(error))
+                return False
+            if form is None:
+                self._streams.popleft()
+            elif isinstance(form, Pending) and not form.done:
+                self._hold(form)
                 return True
-            self._streams.popleft()
+            elif (data := form.data if isinstance(form, Pending) else form) is not None:
+                self._queue.append(data)
+                self._size += len(data)
+                return True
         return False
 
 

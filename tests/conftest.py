@@ -1,0 +1,241 @@
+"""The synchronous core on a real disk, without an event loop: what threads post waits until a test drains it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, ClassVar
+
+import pytest
+
+from gateway.bus import Bus
+from gateway.channels import Channels
+from gateway.index import Index
+from gateway.log import Log, Sealing
+from gateway.message import Message, MessageIds, Peer
+from gateway.metrics import Metrics
+from gateway.peers import Peers
+from gateway.runtime import Ledger
+from gateway.segments import Segments
+from gateway.session import Principal, Session
+
+PATIENCE = 60.0  # seconds; nothing waits that long unless it is broken
+
+
+class Clock:
+    """Milliseconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1_763_700_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@dataclass
+class Toy:
+    """A protocol whose addresses are the names in capitals; `minted` ones are assigned."""
+
+    name: str = "toy"
+    minted: bool = False
+    unfit: bytes | None = None
+    tables: str = ""
+
+    def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:
+        if self.minted:
+            return None
+        address = channel.upper()
+        while taken(address):
+            address += "~"
+        return address
+
+    def channel(self, address: str) -> str | None:
+        return None if self.minted or address.endswith("~") else address.lower()
+
+    def rows(self, _entry: Any) -> list[Any]:
+        return []
+
+
+class ToySession(Session):
+    """Hears what is delivered, greeted and said farewell to, in order; what it is fed is published on `lobby`."""
+
+    protocol: ClassVar[str] = "toy"
+
+    def __init__(self, bus: Bus, name: str = "anonymous", address: str = "") -> None:
+        super().__init__(bus, Principal(name, address))
+        self.heard: list[Any] = []
+        self.ticks: list[int] = []
+        self.wakes = 0
+        self.wake = self._woken
+
+    def handle(self, data: bytes) -> None:
+        self.bus.publish(Message("lobby", self.who, "toy", data), self)
+
+    def deliver(self, message: Message) -> None:
+        self.heard.append(message.content)
+        self.put(message.form("toy", lambda m, _key: m.content))
+
+    def greet(self, channel: str, peer: Peer) -> None:
+        self.heard.append(("+", channel, peer.number))
+
+    def farewell(self, channel: str, peer: Peer) -> None:
+        self.heard.append(("-", channel, peer.number))
+
+    def tick(self, now: int) -> None:
+        self.ticks.append(now)
+
+    def take(self) -> list[Any]:
+        """What was heard since the last time."""
+        heard, self.heard = self.heard, []
+        return heard
+
+    def _woken(self) -> None:
+        self.wakes += 1
+
+
+class EchoSession(ToySession):
+    """A session of another protocol, which hears itself."""
+
+    protocol = "echo"
+    echo = True
+
+
+@dataclass
+class Core:
+    """Everything between the listeners and the disk, in *data*."""
+
+    data: Path
+    clock: Clock = field(default_factory=Clock)
+    sealing: Sealing = field(default_factory=Sealing)
+    rules: tuple[Toy, ...] = (Toy(),)
+    create: bool = True
+    salt: int = 0x2BADCAFE
+
+    def __post_init__(self) -> None:
+        self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.disk_faults: list[Exception] = []
+        self.ids = MessageIds(self.salt)
+        self.metrics = Metrics()
+        self.segments = Segments(self.data / "log")
+        self.index = Index(self.data / "index.sqlite", self.segments, self.ids, self.rules, self.posted.put)
+        self.index.on_fault = self.disk_faults.append
+        self.applied = self.index.catch_up()
+        self.log = Log(
+            self.segments, self.posted.put, self.clock, sealing=self.sealing, on_fault=self.disk_faults.append
+        )
+        self.ledger = Ledger(self.log, self.index)
+        self.channels = Channels(self.rules, self._channel, create=self.create)
+        for name, addresses, is_open in self.index.channels():
+            self.channels.load(name, addresses, open=is_open)
+        self.peers = Peers(
+            self.index.next_number,
+            lambda first, count: void(self.ledger.fact("peer", {"first": first, "count": count})),
+            self._peer,
+            self.index.peer,
+            self.index.peer_numbered,
+        )
+        self.bus = Bus(
+            self.ledger, self.channels, self.peers, self.ids, self.clock, self.metrics, last_time=self.index.last_time
+        )
+        self.log.on_synced = self.index.take
+        self.log.on_room = self.bus.room
+        self.open = True
+
+    def start(self) -> Core:
+        """Begin to write and to index."""
+        self.index.start()
+        self.log.start()
+        return self
+
+    def drain(self) -> None:
+        """Run what the threads have posted."""
+        while True:
+            try:
+                self.posted.get_nowait()()
+            except Empty:
+                return
+
+    def until(self, true: Callable[[], bool]) -> None:
+        """Run what is posted until something is *true*."""
+        while not true():
+            self.posted.get(timeout=PATIENCE)()
+
+    def sync(self) -> None:
+        """Wait until everything appended is on disk; the callbacks that were due have run."""
+        done: list[bool] = []
+        self.log.when_synced(self.log.next_seq - 1, lambda: done.append(True))
+        self.until(lambda: bool(done))
+
+    def settle(self) -> None:
+        """Wait until everything appended is on disk and in the tables."""
+        self.sync()
+        done: list[bool] = []
+        self.index.do(lambda: self.posted.put(lambda: done.append(True)))
+        self.until(lambda: bool(done))
+
+    def say(self, content: bytes = b'"hi"', channel: str = "lobby", **fields: Any) -> Message:
+        """Publish something that peer 1000 says."""
+        message = Message(channel, fields.pop("sender", Peer(1000, "toy")), "toy", content, **fields)
+        return self.bus.publish(message)
+
+    def stop(self) -> None:
+        """Stop cleanly."""
+        if self.open:
+            self.open = False
+            self.log.close()
+            self.drain()
+            self.index.close()
+
+    def _channel(self, channel: str, addresses: Any, is_open: bool) -> None:
+        self.ledger.fact("channel", {"channel": channel, "addresses": dict(addresses), "open": is_open})
+
+    def _peer(self, peer: Peer) -> None:
+        fields = {"peer": peer.number, "protocol": peer.protocol, "sender": peer.identity}
+        self.ledger.fact("peer", fields | ({} if peer.name is None else {"name": peer.name}))
+
+
+def void(_value: object) -> None:
+    """Nothing."""
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def make_core(tmp_path: Path) -> Iterator[Callable[..., Core]]:
+    """Makes a started core; a second one in the same place begins where the first, which is stopped, ended."""
+    cores: list[Core] = []
+
+    def make(**options: Any) -> Core:
+        for core in cores:
+            core.stop()
+        cores.append(Core(tmp_path / "data", **options).start())
+        return cores[-1]
+
+    yield make
+    for core in cores:
+        core.stop()
+
+
+@pytest.fixture
+def core(make_core: Callable[..., Core]) -> Core:
+    return make_core()
+
+
+@pytest.fixture
+def toy_session() -> type[ToySession]:
+    return ToySession
+
+
+@pytest.fixture
+def echo_session() -> type[EchoSession]:
+    return EchoSession
+
+
+@pytest.fixture
+def core_class() -> type[Core]:
+    return Core
