@@ -16,6 +16,7 @@ from .message import Form, Message
 from .session import Principal, Session
 
 if TYPE_CHECKING:
+    from .auth import Access
     from .bus import Bus
     from .index import Index, Row
     from .log import Log
@@ -64,7 +65,7 @@ class Services:
 
     *post* runs a callable on the event loop, from any thread. *work* runs one in the worker thread, in order, and
     gives its result to the callback on the loop (None where it raised; that is logged and counted). *fact* logs a
-    fact and makes it known.
+    fact and makes it known. *access* knows the keys, for adapters whose requests can carry one.
     """
 
     bus: Bus
@@ -74,6 +75,7 @@ class Services:
     work: Callable[[Callable[[], Any], Callable[[Any], None]], None]
     fact: Callable[[str, dict[str, Any]], Fact]
     metrics: Metrics
+    access: Access
 
 
 class Adapter(ABC):
@@ -84,6 +86,8 @@ class Adapter(ABC):
     settings: ClassVar[type[Any]]  # a pydantic model; its section of the configuration is called *name*
     paths: ClassVar[tuple[str, ...]] = ()  # of its WebSocket
     tables: ClassVar[str] = ""  # SQL that makes its tables in the index
+    versions: ClassVar[tuple[str, ...]] = ()  # what it speaks, for `GET /v1/protocols`
+    carries: ClassVar[Mapping[str, str]] = {}  # verb: what becomes of it here, or why it cannot be carried
 
     def __init__(self, settings: Any, home: Home) -> None:
         self.options = settings
@@ -113,6 +117,10 @@ class Adapter(ABC):
     @abstractmethod
     def form(self, message: Message, key: str) -> Form:
         """The *message*, live or out of the log, from anywhere, in this protocol's form called *key*."""
+
+    def describe(self, address: str) -> dict[str, Any]:
+        """The parts of *address* by the names that people know them by, for `GET /v1/channels`."""
+        return {self.name: address}
 
     def rows(self, entry: Message | Fact) -> Iterable[Row]:  # noqa: ARG002  (the default adds nothing)
         """What *entry* adds to this adapter's tables."""

@@ -132,7 +132,9 @@ class Gateway:
         for name in self.settings.channels.names:
             self.channels.configure(name)
         self._worker = Worker(post, self._worker_fault)
-        services = Services(self.bus, self.log, self.index, post, self._worker.do, ledger.fact, self.metrics)
+        services = Services(
+            self.bus, self.log, self.index, post, self._worker.do, ledger.fact, self.metrics, self.access
+        )
         for adapter in self.adapters:
             adapter.start(services)
         logger.info("started", gateway=self.home.gateway_id, last_seq=segments.next_seq - 1, indexed=applied)
