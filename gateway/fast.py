@@ -1,0 +1,386 @@
+"""The fast shell: sessions directly on asyncio transports, for TCP and for uvicorn.
+
+What arrives is handed to the session in the very call that reports it. What is to be written waits until the
+end of the loop's turn and leaves in one write for each connection. There is no task, no queue and no timer
+for a peer; a connection that ends has one, for `LINGER` seconds.
+
+`FastWebSocket` and `FastHttp` go to uvicorn as `ws=` and `http=`. They are subclasses of its internals:
+the version is pinned, and tests/gateway/test_fast.py tells when a new one does not fit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import MutableSet
+from contextlib import AsyncExitStack
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+from anyio.abc import TaskGroup
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
+
+from .serve import BACKLOG, EXTENSION, HANDSHAKE_SECONDS, LINGER, Accept, keep_alive
+from .session import Close, Session
+from .websocket import CLOSE, PING, PONG, TEXT, Reader, close_frame, control_frame
+
+MAX_HEAD = 1 << 16  # bytes of a request's first line and headers
+
+logger = logging.getLogger(__name__)
+
+
+class Flusher:
+    """Flushes all connections that were woken in a turn of the loop, by one callback."""
+
+    def __init__(self) -> None:
+        self._woken: dict[Connection, None] = {}
+
+    def add(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
+        """Flush *connection* soon, once."""
+        if not self._woken:
+            loop.call_soon(self._flush)
+        self._woken[connection] = None
+
+    def _flush(self) -> None:
+        woken, self._woken = self._woken, {}
+        for connection in woken:
+            try:
+                connection.flush()
+            except Exception:  # a bug in one session must not stop the others
+                logger.exception("a connection failed; the others go on")
+                connection.transport.abort()
+
+
+_flushers: WeakKeyDictionary[asyncio.AbstractEventLoop, Flusher] = WeakKeyDictionary()
+
+
+class Connection(asyncio.Protocol):
+    """A session on a transport; see `gateway.session` for what it owes the session."""
+
+    __slots__ = ("_deadline", "_flusher", "_held", "_house", "_loop", "_over", "_paused", "_session", "transport")
+
+    transport: asyncio.Transport
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, house: MutableSet[Any]) -> None:
+        self._loop = loop
+        self._house = house  # everybody who is to be told when the gateway stops
+        self._flusher = _flushers.setdefault(loop, Flusher())
+        self._session: Session | None = None
+        self._held = False  # reading stopped
+        self._paused = False  # the peer does not read what was written
+        self._over = False  # the peer will send nothing more
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def start(self, transport: asyncio.Transport, session: Session) -> None:
+        """Run *session* from now on."""
+        self.transport = transport
+        self._session = session
+        self._house.add(self)
+        keep_alive(transport.get_extra_info("socket"))
+        session.wake = self.wake
+        self.wake()
+
+    def shutdown(self) -> None:
+        """The gateway stops: say goodbye. (uvicorn calls this as well.)"""
+        if self._session is not None and self._session.closing is None:
+            self._session.goodbye()
+
+    # The session's side
+
+    def wake(self) -> None:
+        """There is something to write, or to close."""
+        self._flusher.add(self, self._loop)
+
+    def flush(self) -> None:
+        """Write what there is, a piece of what is long, and read again if there is room."""
+        session = self._session
+        if session is None:
+            return
+        if session.closing is not None:
+            self._linger()
+        if self._paused:
+            return
+        if data := session.data_to_send():
+            self.transport.write(b"".join(data))
+        if session.has_more:
+            self.wake()
+        elif session.closing is not None or self._over:
+            self._finish(session.closing)
+            return
+        if self._held and session.readable:
+            self._held = False
+            self.transport.resume_reading()
+
+    def _hold(self) -> None:
+        if not self._held and not self.transport.is_closing():
+            self._held = True
+            self.transport.pause_reading()
+
+    def _finish(self, close: Close | None) -> None:
+        """Everything is written. Closing with unread input would reset the connection and lose the farewell."""
+        self._detach()
+        self._linger()
+        if close is not None:
+            self.farewell(close)
+        if self._over or not self.transport.can_write_eof():  # TLS has no half-close
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        if self._held:
+            self._held = False
+            self.transport.resume_reading()
+
+    def farewell(self, close: Close) -> None:
+        """Write what the wire itself has to say about the end."""
+
+    def _linger(self) -> None:
+        if self._deadline is None:
+            self._deadline = self._loop.call_later(LINGER, self.transport.abort)
+
+    def _detach(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.receive_eof()
+
+    # The transport's side
+
+    def pause_writing(self) -> None:
+        """The peer reads too slowly: the session keeps what it has."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """It goes on."""
+        self._paused = False
+        self.wake()
+
+    def eof_received(self) -> bool:
+        """Write what is queued, then close; True keeps the transport open until then."""
+        self._over = True
+        self._linger()
+        self.flush()
+        return self._session is not None and self.transport.can_write_eof()
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  # whatever the end was
+        """The end."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._house.discard(self)
+        self._detach()
+
+
+class TcpProtocol(Connection):
+    """A session on a TCP or TLS connection."""
+
+    __slots__ = ("_accept",)
+
+    def __init__(self, accept: Accept, loop: asyncio.AbstractEventLoop, house: MutableSet[Any]) -> None:
+        super().__init__(loop, house)
+        self._accept = accept
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ask for a session, or close."""
+        self.transport = cast(asyncio.Transport, transport)
+        session = self._accept(str((transport.get_extra_info("peername") or ("",))[0]))
+        if isinstance(session, Session):
+            self.start(self.transport, session)
+        else:
+            self.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Hand it over; stop reading when the session has had enough."""
+        session = self._session
+        if session is not None:
+            session.receive_data(data)
+            if not session.readable:
+                self._hold()
+
+
+async def listen(
+    accept: Accept,
+    host: str,
+    port: int,
+    *,
+    tasks: TaskGroup,  # noqa: ARG001  # the signature is that of `gateway.serve.listen`
+    stack: AsyncExitStack,
+    tls: ssl.SSLContext | None = None,
+) -> int:
+    """Serve TCP, or TLS with the context *tls*, and return the port.
+
+    When *stack* is unwound nobody is accepted any more and every session says goodbye.
+    """
+    loop = asyncio.get_running_loop()
+    house: set[TcpProtocol] = set()
+    server = await loop.create_server(
+        lambda: TcpProtocol(accept, loop, house),
+        host,
+        port,
+        backlog=BACKLOG,
+        ssl=tls,
+        ssl_handshake_timeout=HANDSHAKE_SECONDS if tls else None,
+        ssl_shutdown_timeout=LINGER if tls else None,
+    )
+
+    async def close() -> None:
+        server.close()
+        for connection in list(house):
+            connection.shutdown()
+        while house:  # each is cut `LINGER` seconds after its goodbye
+            await asyncio.sleep(0.01)
+
+    stack.push_async_callback(close)
+    return int(server.sockets[0].getsockname()[1])
+
+
+class WebSocketProtocol(Connection):
+    """A session on a WebSocket, after the handshake."""
+
+    __slots__ = ("_reader",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, house: MutableSet[Any], max_size: int) -> None:
+        super().__init__(loop, house)
+        self._reader = Reader(max_size)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand over each message, answer pings, and stop reading when the session has had enough."""
+        session = self._session
+        if session is None or session.closing is not None:
+            return
+        answers = []
+        for opcode, payload in self._reader.feed(data):
+            if opcode == TEXT:
+                session.receive_data(payload)
+            elif opcode == PING:
+                answers.append(control_frame(PONG, payload))
+            elif opcode == CLOSE:
+                answers.append(control_frame(CLOSE, payload))
+                self._over = True
+        if answers:
+            self.transport.write(b"".join(answers))
+        if self._over:
+            self._finish(None)
+        elif self._reader.failure is not None:
+            session.close(*self._reader.failure)
+        elif not session.readable or (answers and self._paused):  # who pings and does not read is not read either
+            self._hold()
+
+    def farewell(self, close: Close) -> None:
+        """Send the code."""
+        self.transport.write(close_frame(*close))
+
+
+class _Nowhere(asyncio.Transport):
+    """What uvicorn's protocol is left with when its transport has gone to a `WebSocketProtocol`."""
+
+    def close(self) -> None:
+        """The application has returned; the connection has not ended."""
+
+
+class FastWebSocket(WebSocketsSansIOProtocol):
+    """uvicorn's protocol, with a way for an accepted WebSocket to be a session's from then on.
+
+    The ASGI extension `EXTENSION` is a function that takes the session. uvicorn's own class, its task, its
+    queue and the application's stack are then done with; messages never pass through ASGI. The largest message
+    is `ws_max_size`. There is no compression, whatever the configuration says: sessions send frames that are
+    shared between peers, and nobody gets to send a bomb.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.conn.available_extensions = []
+
+    def handle_connect(self, event: Request) -> None:
+        """Answer the handshake, offering the extension."""
+        super().handle_connect(event)
+        if self.response.status_code == 101:
+            extensions: Any = self.scope["extensions"]
+            extensions[EXTENSION] = self.attach
+
+    def data_received(self, data: bytes) -> None:
+        """Refuse what uvicorn leaves open: talk before the handshake is answered, a head that is none."""
+        if self.handshake_initiated and not self.handshake_complete:
+            self.transport.abort()  # RFC 6455, section 4.1: the client MUST wait
+            return
+        super().data_received(data)
+        if not self.handshake_initiated:
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.transport.close()
+
+    async def send(self, message: Any) -> None:
+        """After the accept nothing is read until it is known who reads: the application or a session."""
+        await super().send(message)
+        if message["type"] == "websocket.accept" and not self.transport.is_closing():
+            self.read_paused = True
+            self.transport.pause_reading()
+
+    async def receive(self) -> Any:
+        """It is the application."""
+        if self.read_paused and self.queue.empty():
+            self.read_paused = False
+            self.transport.resume_reading()
+        return await super().receive()
+
+    def attach(self, session: Session) -> None:
+        """It is *session*; the application returns now."""
+        if self.disconnected or self.transport.is_closing():
+            session.receive_eof()
+            return
+        self.stop_keepalive()
+        self.connections.discard(self)
+        transport, self.transport = self.transport, _Nowhere()
+        connection = WebSocketProtocol(self.loop, self.connections, self.config.ws_max_size)
+        transport.set_protocol(connection)
+        connection.start(transport, session)
+        transport.resume_reading()
+
+
+class FastHttp(HttpToolsProtocol):
+    """uvicorn's protocol, with a limit to the time and the size of a request's head."""
+
+    head_seconds = HANDSHAKE_SECONDS
+    max_head = MAX_HEAD
+    _deadline: asyncio.TimerHandle | None = None
+    _head = 0  # bytes of it so far
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """The clock runs from the connection on, so a silent one ends too."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end."""
+        self._have_head()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, and count where that did not complete the head."""
+        deadline = self._deadline
+        super().data_received(data)
+        if deadline is not None and deadline is self._deadline:  # all of it was of one head
+            self._head += len(data)
+            if self._head > self.max_head and not self.transport.is_closing():
+                self.send_400_response("The head of the request is too long.")
+
+    def on_message_begin(self) -> None:
+        """A request begins, the first or another."""
+        super().on_message_begin()
+        self._await_head()
+
+    def on_headers_complete(self) -> None:
+        """The head is here; too long a one is an invalid request."""
+        self._have_head()
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.max_head:
+            raise ValueError("the head of the request is too long")
+        super().on_headers_complete()
+
+    def _await_head(self) -> None:
+        if self._deadline is None:
+            self._head = 0
+            self._deadline = self.loop.call_later(self.head_seconds, self.transport.abort)
+
+    def _have_head(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
