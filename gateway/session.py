@@ -224,7 +224,7 @@ class Session(ABC):
         if not self._held:
             return  # the outbox was given up meanwhile
         self._size += len(form.data or b"")
-        if self._size > self.max_outbox:
+        if form.data and self._size > self.max_outbox:
             self.overflow()
         elif isinstance(head := self._queue[0], Pending) and head.done:
             self.wake()

@@ -22,7 +22,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 
 
 def message(content: bytes = b'{"a":1}', **fields: Any) -> Message:
-    defaults = {"id": "an-id", "seq": 7, "time": 1_763_700_000_123, "timestamp": 1_763_700_000_123}
+    defaults: dict[str, Any] = {"id": "an-id", "seq": 7, "time": 1_763_700_000_123, "timestamp": 1_763_700_000_123}
     return Message("lobby", Peer(3, "toy"), "toy", content, **defaults | fields)
 
 
@@ -59,7 +59,7 @@ def test_a_message_with_everything() -> None:
         key="alice:1",
         refs={"other": {"previous": None}},
         undelivered=("third",),
-        wire='as received, "quoted"\r\n\x00'.encode(),
+        wire=b'as received, "quoted"\r\n\x00',
     )
     full.sender = Peer(3, "toy", "who")
     line = encode(full)

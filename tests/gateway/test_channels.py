@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from gateway.channels import MAX_NAME, Channels, valid_name
+from gateway.errors import UnknownChannel
+
+
+class Capitals:
+    """The address is the name in capitals; where that is taken, with marks behind it."""
+
+    name = "capitals"
+
+    def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:
+        address = channel.upper()
+        while taken(address):
+            address += "!"
+        return address
+
+    def channel(self, address: str) -> str | None:
+        return address.lower()
+
+
+class Minted:
+    """Addresses are made, not derived."""
+
+    name = "minted"
+
+    def address(self, _channel: str, _taken: Callable[[str], bool]) -> str | None:
+        return None
+
+    def channel(self, _address: str) -> str | None:
+        return None
+
+
+class Desk:
+    """A table and the facts it has written."""
+
+    def __init__(self, *, create: bool = True, protocols: tuple[str, ...] = ("capitals", "minted")) -> None:
+        self.facts: list[tuple[str, dict[str, str], bool]] = []
+        rules: list[Any] = [rule for rule in (Capitals(), Minted()) if rule.name in protocols]
+        self.table = Channels(rules, self._record, create=create)
+
+    def restarted(self, **options: object) -> Desk:
+        """What the log's facts make of it."""
+        again = Desk(**options)  # type: ignore[arg-type]
+        for name, addresses, is_open in {fact[0]: fact for fact in self.facts}.values():
+            again.table.load(name, addresses, open=is_open)
+        return again
+
+    def _record(self, channel: str, addresses: Mapping[str, str], is_open: bool) -> None:
+        self.facts.append((channel, dict(addresses), is_open))
+
+
+@pytest.mark.parametrize("name", ["a", "x" * MAX_NAME, "gateway/x", "a b", "naïve ☃ 😀", "\u200b", "@/"])
+def test_names(name: str) -> None:
+    assert valid_name(name)
+
+
+@pytest.mark.parametrize("name", ["", "x" * (MAX_NAME + 1), "a\nb", "\0", "\x7f", "\x85", "a/@b", "\ud800"])
+def test_what_is_no_name(name: str) -> None:
+    assert not valid_name(name)
+    with pytest.raises(UnknownChannel):
+        Desk().table.enter(name)
+
+
+def test_looking_up_makes_nothing() -> None:
+    desk = Desk()
+    assert desk.table.channel("capitals", "LOBBY") == "lobby"
+    assert desk.table.address("capitals", "lobby") == "LOBBY"
+    assert desk.table.address("minted", "lobby") is None
+    assert desk.table.addresses("lobby") == {"capitals": "LOBBY"}
+    assert not desk.table.exists("lobby")
+    assert (desk.facts, desk.table.settled()) == ([], [])
+    with pytest.raises(UnknownChannel):
+        desk.table.channel("minted", "anything")
+    with pytest.raises(UnknownChannel):
+        desk.table.channel("capitals", "")
+
+
+def test_entering_is_memory_only_and_settling_a_fact() -> None:
+    desk = Desk()
+    desk.table.enter("lobby")
+    assert not desk.table.exists("lobby")
+    desk.table.leave("lobby")
+    assert desk.facts == []
+    desk.table.settle("lobby")
+    desk.table.settle("lobby")
+    desk.table.leave("lobby")
+    assert desk.table.settled() == ["lobby"]
+    assert desk.facts == [("lobby", {"capitals": "LOBBY"}, True)]
+    assert desk.restarted().table.settled() == ["lobby"]
+
+
+def test_two_channels_never_share_an_address() -> None:
+    desk = Desk()
+    desk.table.settle("lobby")
+    desk.table.settle("LOBBY")
+    assert desk.table.address("capitals", "LOBBY") == "LOBBY!"
+    assert desk.table.channel("capitals", "LOBBY!") == "LOBBY"
+    assert desk.table.channel("capitals", "LOBBY") == "lobby"
+    again = desk.restarted().table
+    assert again.channel("capitals", "LOBBY!") == "LOBBY"
+    again.enter("Lobby")
+    assert again.address("capitals", "Lobby") == "LOBBY!!"
+    again.leave("Lobby")
+    assert again.channel("capitals", "LOBBY!!") == "lobby!!"
+
+
+def test_assigned_addresses() -> None:
+    desk = Desk()
+    desk.table.assign("minted", "lobby", "0xabc")
+    desk.table.assign("minted", "lobby", "0xabc")
+    assert desk.facts == [("lobby", {"capitals": "LOBBY", "minted": "0xabc"}, True)]
+    assert desk.table.channel("minted", "0xabc") == "lobby"
+    with pytest.raises(ValueError, match="already"):
+        desk.table.assign("minted", "other", "0xabc")
+    again = desk.restarted().table
+    assert again.channel("minted", "0xabc") == "lobby"
+    assert again.addresses("lobby") == {"capitals": "LOBBY", "minted": "0xabc"}
+
+
+def test_a_closed_channel_is_off_the_list_until_somebody_uses_it() -> None:
+    desk = Desk()
+    desk.table.close("lobby")
+    desk.table.assign("minted", "lobby", "0xabc")
+    desk.table.close("lobby")
+    desk.table.close("lobby")
+    assert (desk.table.exists("lobby"), len(desk.facts)) == (False, 2)
+    again = desk.restarted()
+    assert not again.table.exists("lobby")
+    assert again.table.channel("minted", "0xabc") == "lobby"
+    again.table.enter("lobby")
+    again.table.leave("lobby")
+    assert again.table.channel("minted", "0xabc") == "lobby"
+    again.table.settle("lobby")
+    assert again.facts == [("lobby", {"capitals": "LOBBY", "minted": "0xabc"}, True)]
+
+
+def test_where_channels_are_only_configured() -> None:
+    desk = Desk(create=False)
+    for use in (desk.table.enter, desk.table.settle):
+        with pytest.raises(UnknownChannel):
+            use("lobby")
+    with pytest.raises(UnknownChannel):
+        desk.table.assign("minted", "lobby", "0xabc")
+    desk.table.configure("lobby")
+    desk.table.configure("lobby")
+    desk.table.enter("lobby")
+    desk.table.settle("lobby")
+    assert desk.facts == [("lobby", {"capitals": "LOBBY"}, True)]
+    desk.table.close("lobby")
+    for use in (desk.table.enter, desk.table.settle):
+        with pytest.raises(UnknownChannel):
+            use("lobby")
+    desk.table.configure("lobby")
+    assert desk.table.exists("lobby")
+
+
+def test_an_adapter_that_was_switched_off_catches_up() -> None:
+    old = Desk(protocols=("minted",))
+    old.table.assign("minted", "LOBBY", "0xabc")
+    old.table.assign("minted", "lobby", "0xdef")
+    desk = old.restarted()
+    assert desk.table.address("capitals", "lobby") == "LOBBY"
+    assert desk.table.addresses("lobby") == {"capitals": "LOBBY", "minted": "0xdef"}
+    assert desk.facts == []
+    desk.table.settle("lobby")
+    desk.table.settle("lobby")
+    desk.table.settle("LOBBY")
+    assert desk.facts == [
+        ("lobby", {"capitals": "LOBBY", "minted": "0xdef"}, True),
+        ("LOBBY", {"capitals": "LOBBY!", "minted": "0xabc"}, True),
+    ]
+    assert desk.restarted().table.channel("capitals", "LOBBY!") == "LOBBY"
+
+
+def test_an_adapter_that_is_switched_off_now_is_passed_over() -> None:
+    desk = Desk()
+    desk.table.assign("minted", "lobby", "0xabc")
+    assert desk.restarted(protocols=("capitals",)).table.addresses("lobby") == {"capitals": "LOBBY"}

@@ -1,0 +1,244 @@
+"""The bus against a naive model: who hears what, in which order, and what the ledger keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from gateway.bus import Bus, Receipt
+from gateway.channels import Channels
+from gateway.errors import AlreadySubscribed, NotSubscribed, Unavailable
+from gateway.message import Message, MessageIds, Peer
+from gateway.metrics import Metrics
+from gateway.peers import Peers
+from gateway.session import Principal, Session
+
+CHANNELS = st.sampled_from(["a", "b", "c"])
+NAMES = st.sampled_from(["alice", "bob"])
+IDS = st.sampled_from(["", "x", "y", "z"])
+
+
+class Memory:
+    """A ledger that only remembers."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.congested = False
+
+    @property
+    def next_seq(self) -> int:
+        return len(self.messages) + 1
+
+    def append(self, message: Message) -> None:
+        self.messages.append(message)
+
+    def find(self, id: str) -> Receipt | None:
+        return next((Receipt(m.seq, m.id, m.time) for m in self.messages if id in (m.id, *m.ids)), None)
+
+    def when_synced(self, _seq: int, _callback: Any) -> None:
+        raise AssertionError("the bus accepts nothing")
+
+
+class Listener(Session):
+    protocol = "toy"
+
+    def __init__(self, bus: Bus) -> None:
+        self.heard: list[Any] = []
+        super().__init__(bus, Principal("anonymous"))
+
+    def handle(self, data: bytes) -> None: ...
+
+    def deliver(self, message: Message) -> None:
+        self.heard.append((message.channel, message.content, message.target and message.target.number))
+
+    def greet(self, channel: str, peer: Peer) -> None:
+        self.heard.append(("+", channel, peer.number))
+
+    def farewell(self, channel: str, peer: Peer) -> None:
+        self.heard.append(("-", channel, peer.number))
+
+
+class EchoListener(Listener):
+    protocol = "echo"
+    echo = True
+
+
+@dataclass
+class Model:
+    """What one session is, in the plainest words."""
+
+    number: int
+    echo: bool
+    identity: int | None = None
+    link: bool = False
+    channels: list[str] = field(default_factory=list)
+    heard: list[Any] = field(default_factory=list)
+
+    @property
+    def who(self) -> int:
+        return self.number if self.identity is None else self.identity
+
+
+class BusMachine(RuleBasedStateMachine):
+    sessions = Bundle("sessions")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Memory()
+        self.now = 1000
+        self.durable: dict[str, Peer] = {}
+        peers = Peers(0, lambda _first, _count: None, lambda _peer: None, lambda *_key: None, lambda _number: None)
+        channels = Channels([], lambda *_fact: None)
+        self.bus = Bus(self.ledger, channels, peers, MessageIds(7), lambda: self.now, Metrics())
+        self.models: dict[Session, Model] = {}
+        self.order: dict[str, list[Session]] = {"a": [], "b": [], "c": []}
+        self.said: list[tuple[str, bytes]] = []
+        self.direct_ids: set[str] = set()
+        self.count = 0
+
+    @rule(target=sessions, echo=st.booleans())
+    def join(self, echo: bool) -> Session:
+        session = (EchoListener if echo else Listener)(self.bus)
+        self.models[session] = Model(session.peer.number, echo)
+        return session
+
+    @rule(session=consumes(sessions))
+    def leave(self, session: Session) -> None:
+        session.receive_eof()
+        for channel in list(self.models[session].channels):
+            self._left(session, channel)
+        del self.models[session]
+
+    @rule(session=sessions, channel=CHANNELS)
+    def subscribe(self, session: Session, channel: str) -> None:
+        model = self.models[session]
+        others = [self.models[other] for other in self.order[channel]]
+        try:
+            answer = self.bus.subscribe(session, channel)
+        except AlreadySubscribed:
+            assert channel in model.channels
+            return
+        assert [peer.number for peer in answer] == list(dict.fromkeys(other.who for other in others))
+        self._arrived(session, channel, others)
+        model.channels.append(channel)
+        self.order[channel].append(session)
+
+    @rule(session=sessions, channel=CHANNELS)
+    def unsubscribe(self, session: Session, channel: str) -> None:
+        try:
+            self.bus.unsubscribe(session, channel)
+        except NotSubscribed:
+            assert channel not in self.models[session].channels
+        else:
+            self._left(session, channel)
+
+    @rule(session=sessions, name=NAMES)
+    def bind(self, session: Session, name: str) -> None:
+        identity = self.bus.peers.identity("toy", name)
+        model = self.models[session]
+        before = model.who
+        self.bus.bind(session, identity)
+        if model.identity is None and not model.link:
+            model.identity = identity.number
+        elif model.identity != identity.number:
+            model.identity, model.link = None, True
+        if model.who != before:
+            for channel in model.channels:
+                others = [self.models[other] for other in self.order[channel] if other is not session]
+                here = [other.who for other in others]
+                for other in others:
+                    other.heard += [("-", channel, before)] * (before not in here)
+                    other.heard += [("+", channel, model.who)] * (model.who not in here)
+
+    @rule(session=sessions, channel=CHANNELS, late=st.booleans())
+    def publish(self, session: Session, channel: str, late: bool) -> None:
+        content = self._content()
+        message = Message(channel, session.who, session.protocol, content, late=late)
+        if self.ledger.congested:
+            try:
+                self.bus.publish(message, session)
+            except Unavailable:
+                return
+            raise AssertionError("it was taken while nothing can be")
+        self.bus.publish(message, session)
+        self.said.append((channel, content))
+        for other in self.order[channel]:
+            if (other is session and not session.echo) or (late and other.protocol != session.protocol):
+                continue
+            self.models[other].heard.append((channel, content, None))
+
+    @rule(session=sessions, channel=CHANNELS, number=st.integers(0, 12), id=IDS)
+    def direct(self, session: Session, channel: str, number: int, id: str) -> None:
+        content = self._content()
+        message = Message(channel, session.who, session.protocol, content, ids=(id,) if id else ())
+        delivered = self.bus.direct(message, number)
+        if id in self.direct_ids:
+            return
+        receivers = [m for m in self.models.values() if number in (m.number, m.identity) and channel in m.channels]
+        assert delivered == len(receivers)
+        for model in receivers:
+            model.heard.append((channel, content, number))
+        if id and receivers:
+            self.direct_ids.add(id)
+
+    @rule(full=st.booleans())
+    def disk(self, full: bool) -> None:
+        self.ledger.congested = full
+
+    @rule(passed=st.integers(-1000, 1000))
+    def time(self, passed: int) -> None:
+        self.now += passed
+
+    @invariant()
+    def all_heard_what_they_should_in_this_order(self) -> None:
+        for session, model in self.models.items():
+            assert isinstance(session, Listener)
+            assert session.heard == model.heard
+            assert list(session.channels) == model.channels
+            assert (session.who.number, session.link) == (model.who, model.link)
+
+    @invariant()
+    def the_ledger_has_what_was_published_and_nothing_else(self) -> None:
+        assert [(m.channel, m.content) for m in self.ledger.messages] == self.said
+        assert [m.seq for m in self.ledger.messages] == list(range(1, len(self.said) + 1))
+        times = [m.time for m in self.ledger.messages]
+        assert times == sorted(times)
+        assert len({m.id for m in self.ledger.messages}) == len(times)
+
+    @invariant()
+    def who_is_where(self) -> None:
+        for channel, order in self.order.items():
+            assert self.bus.members(channel) == len(order)
+            numbers = dict.fromkeys(self.models[session].who for session in order)
+            assert [peer.number for peer in self.bus.present(channel)] == list(numbers)
+        assert self.bus.population == len(self.models)
+        assert set(self.bus.active()) == {channel for channel, order in self.order.items() if order}
+        for model in self.models.values():
+            assert self.bus.connections(model.number) == 1
+
+    def _content(self) -> bytes:
+        self.count += 1
+        return b"%d" % self.count
+
+    def _arrived(self, session: Session, channel: str, others: list[Model]) -> None:
+        who = self.models[session].who
+        if who not in [other.who for other in others]:
+            for other in others:
+                other.heard.append(("+", channel, who))
+
+    def _left(self, session: Session, channel: str) -> None:
+        self.models[session].channels.remove(channel)
+        self.order[channel].remove(session)
+        others = [self.models[other] for other in self.order[channel]]
+        who = self.models[session].who
+        if who not in [other.who for other in others]:
+            for other in others:
+                other.heard.append(("-", channel, who))
+
+
+BusMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBus = BusMachine.TestCase

@@ -1,0 +1,156 @@
+"""Whatever a door lets in comes back out of the log as it was; whatever else stands there is refused."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+from zlib import crc32
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gateway.jsontext import loads
+from gateway.message import Message, Peer
+from gateway.record import FACTS, BadRecord, Entry, Fact, checked, decode, encode
+
+# Text that looks like the record around it.
+TRAPS = st.sampled_from(
+    [',"crc":"', ',"crc":"00000000"}', ',"content":', '"}', ',"wire":"', ',"parent":"x"', "\\", '\\"', "\ud800", "\0"]
+)
+TEXT = st.text(max_size=20) | st.lists(TRAPS | st.text(max_size=3), max_size=4).map("".join)
+WHOLE = st.integers(-(1 << 63), (1 << 64) - 1)
+NUMBERS = st.sampled_from([b"1e400", b"-0", b"-0.0", b"1.10", b"12345678901234567890123", b"1E+2", b"9" * 400])
+SPACE = st.sampled_from([b"", b" ", b"\t ", b"  "])
+
+
+def written(value: Any) -> bytes:
+    try:
+        return json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value).encode()
+
+
+def array(items: list[bytes]) -> bytes:
+    return b"[" + b" , ".join(items) + b"]"
+
+
+def object_(items: list[tuple[bytes, bytes]]) -> bytes:
+    return b"{" + b",".join(name + b" :" + value for name, value in items) + b"}"
+
+
+# One JSON value as somebody may write it, on one line: odd numbers, odd spaces, keys that come twice.
+VALUES = st.recursive(
+    TEXT.map(written) | NUMBERS | st.sampled_from([b"null", b"true", b"false"]),
+    lambda values: (
+        st.lists(values, max_size=4).map(array)
+        | st.lists(st.tuples(TEXT.map(written), values), max_size=4).map(object_)
+    ),
+    max_leaves=10,
+)
+CONTENTS = st.tuples(SPACE, VALUES, SPACE).map(b"".join)
+JSON = st.recursive(
+    st.none() | st.booleans() | WHOLE | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda values: st.lists(values, max_size=3) | st.dictionaries(TEXT, values, max_size=3),
+    max_leaves=8,
+)
+NATIVES = st.dictionaries(st.sampled_from(["sprout", "streamr"]), JSON, max_size=2)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> Message:
+    native = draw(st.none() | NATIVES)
+    named = [id for id in (native or {}).values() if isinstance(id, str)]
+    others = draw(st.lists(TEXT.filter(lambda other: other not in named), max_size=2))
+    return Message(
+        channel=draw(TEXT),
+        sender=Peer(draw(st.integers(0, 1 << 53)), "toy", draw(st.none() | TEXT)),
+        protocol="toy",
+        content=draw(CONTENTS),
+        id=draw(TEXT),
+        seq=draw(st.integers(1, 1 << 44)),
+        time=draw(st.integers(0, 1 << 48)),
+        timestamp=draw(st.integers(0, 1 << 48)),
+        parent=draw(st.none() | TEXT),
+        ids=(*named, *others),
+        native=native,
+        key=draw(st.none() | TEXT),
+        wire=draw(st.none() | st.text(max_size=50).map(str.encode)),
+        refs=draw(st.none() | NATIVES),
+        undelivered=tuple(draw(st.lists(st.sampled_from(["a", "b"]), max_size=2))),
+    )
+
+
+@st.composite
+def facts(draw: st.DrawFn) -> Fact:
+    kind = draw(st.sampled_from(sorted(FACTS)))
+    fields = {name: draw(JSON) for name in FACTS[kind]} | draw(
+        st.dictionaries(TEXT.filter(lambda name: name not in ("seq", "time", "kind", "crc")), JSON, max_size=2)
+    )
+    return Fact(kind, fields, draw(st.integers(1, 1 << 44)), draw(st.integers(0, 1 << 48)))
+
+
+def fields(entry: Entry) -> Any:
+    if isinstance(entry, Fact):
+        return entry.kind, entry.fields, entry.seq, entry.time
+    return {name: getattr(entry, name) for name in Message.__slots__ if name not in ("forms", "late", "target")}
+
+
+@given(messages() | facts())
+def test_what_is_written_is_read(entry: Entry) -> None:
+    line = encode(entry)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    back = decode(line)
+    assert fields(back) == fields(entry)
+    assert encode(back) == line
+
+
+@given(messages())
+def test_the_line_is_json_with_the_very_value(message: Message) -> None:
+    line = encode(message)
+    record = json.loads(line)
+    assert record["content"] == json.loads(message.content)
+    loads(message.content)  # a door takes it
+    assert int(record["crc"], 16) == crc32(line.rpartition(b',"crc"')[0])
+
+
+@given(st.binary(max_size=200))
+@example(b',"crc":"00000000"}')
+@example(b"")
+@example(b"\n")
+def test_any_bytes_are_a_record_or_a_bad_one(data: bytes) -> None:
+    for read in (checked, decode):
+        with suppress(BadRecord):
+            read(data)
+
+
+# Bodies that are nearly records, and sealed as if they were.
+HEADS = st.sampled_from(
+    [
+        b"",
+        b'{"seq":1,"time":2,"kind":"message","channel":"c","id":"i","protocol":"p","peer":1,"content":',
+        b'{"seq":1,"time":2,"kind":"start","gateway":"g","version":',
+        b'{"seq":1,"time":2,"kind":',
+    ]
+)
+
+
+@given(HEADS, st.binary(max_size=50) | CONTENTS, st.sampled_from([b"", b',"wire":"w"', b',"native":1', b',"ids":[1]']))
+def test_any_bytes_with_a_good_checksum_are_a_record_or_a_bad_one(head: bytes, body: bytes, tail: bytes) -> None:
+    body = head + body + tail
+    with suppress(BadRecord):
+        decode(b'%b,"crc":"%08x"}\n' % (body, crc32(body)))
+
+
+@given(messages(), st.data())
+def test_any_other_line_is_refused(message: Message, data: st.DataObject) -> None:
+    line = encode(message)
+    place = data.draw(st.integers(0, len(line) - 1))
+    flip = data.draw(st.integers(1, 255))
+    damaged = line[:place] + bytes([line[place] ^ flip]) + line[place + 1 :]
+    try:
+        back = decode(damaged)
+    except BadRecord:
+        return
+    raise AssertionError(f"{back} was taken")
