@@ -1,0 +1,200 @@
+"""`GET .../events`: a channel as server-sent events (WHATWG HTML, section 9.2), from now on or from where one left.
+
+A stream is a session like any other. What differs: a `message` is shown once it is on disk, because it carries its
+sequence; and whoever resumes is first shown what the log has, a page at a time, then what is said. In between lies a
+boundary: everything below it comes from the log, everything from it on from the bus, so nothing is missing and
+nothing comes twice.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import AsyncIterator
+
+import anyio
+from sse_starlette import EventSourceResponse
+from sse_starlette.sse import SendTimeoutError
+from starlette.types import Receive, Scope, Send
+
+from . import views
+from .callers import Caller
+from .jsontext import dumps
+from .message import Message, Peer
+from .problems import PROTOCOL, Problem
+from .runtime import Gateway
+from .segments import FACTS, Segments
+from .session import LOW_WATER, Session
+
+PAGE = 32  # messages that are read from the log in one turn of the loop
+PING_SECONDS = 15  # between two comments that keep proxies from closing a silent stream
+SEND_SECONDS = 30.0  # for a client to take what was written; one that reads nothing is cut
+
+
+class EventSession(Session):
+    """One stream of one channel. *after* is the sequence the client has seen last, None for a new one."""
+
+    protocol = PROTOCOL
+
+    def __init__(self, gateway: Gateway, caller: Caller, channel: str, after: int | None = None) -> None:
+        super().__init__(gateway.bus, caller.principal)
+        self._gateway = gateway
+        self._channel = channel
+        self._unsynced: deque[Message] = deque()  # heard, but not on disk yet
+        self._seen = after or 0
+        self._boundary: int | None = None  # the first sequence that the bus brings
+        self._behind = after is not None
+        self._waits = False  # for the disk, until what lies below the boundary is on it
+        if caller.key is not None:
+            self.bus.bind(self, caller.who)
+        try:
+            others = self.bus.subscribe(self, channel)
+        except BaseException:
+            self.receive_eof()
+            raise
+        peers = [views.peer(other) for other in others]
+        self.send(event("welcome", dumps(views.peer(self.who) | {"channel": channel, "peers": peers})))
+        if after is not None and (kept := first_kept(gateway.log.segments)) > after + 1:
+            self._seen = kept - 1
+            self.send(event("gap", dumps({"after": after, "before": kept})))
+
+    # What the bus brings
+
+    def handle(self, data: bytes) -> None:
+        """Nothing: a stream only listens."""
+
+    def deliver(self, message: Message) -> None:
+        """Show a direct message now, any other one when it is on disk."""
+        if message.target is not None:
+            self.put(event("direct", views.message(self.bus.peers, message)))
+        elif self.closing is None and (not self._behind or self._boundary is not None):
+            self._unsynced.append(message)
+            if len(self._unsynced) == 1 and not self._behind:
+                self.bus.ledger.when_synced(message.seq, self._on_disk)
+
+    def greet(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # a stream has one
+        """Say who came."""
+        self.put(event("joined", dumps(views.peer(peer))))
+
+    def farewell(self, channel: str, peer: Peer) -> None:  # noqa: ARG002
+        """Say who left."""
+        self.put(event("left", dumps(views.peer(peer))))
+
+    def overflow(self) -> None:
+        """What waits for the disk is given up as well."""
+        self._unsynced.clear()
+        super().overflow()
+
+    # What the shell takes
+
+    def data_to_send(self) -> list[bytes]:
+        """What is queued, and the next page of what the client missed."""
+        catching_up = self._behind and not self._waits and self.closing is None
+        page = self._page() if catching_up else []  # asked for first: behind the last one the outbox is filled
+        return super().data_to_send() + page
+
+    def _page(self) -> list[bytes]:
+        """The next page; behind the last one there is a boundary, and behind that the bus."""
+        page = self._gateway.index.history(self._channel, after=self._seen, before=self._boundary, limit=PAGE)
+        if page:
+            self._seen = page[-1].seq
+            return [self._form(message) for message in page]
+        if self._boundary is None:
+            self._boundary = self.bus.ledger.next_seq
+            self._waits = True
+            self.bus.ledger.when_synced(self._boundary - 1, self._below)
+            return [] if self._waits else self._page()
+        self._behind = False
+        if self._unsynced:
+            self.bus.ledger.when_synced(self._unsynced[0].seq, self._on_disk)
+        return []
+
+    def _below(self) -> None:
+        """Everything below the boundary is on disk."""
+        self._waits = False
+        self.wake()
+
+    def _on_disk(self) -> None:
+        """The first message that waits is on disk, and perhaps others."""
+        on_disk = self._gateway.log.synced_seq
+        while self._unsynced and self._unsynced[0].seq <= on_disk:
+            self.put(self._form(self._unsynced.popleft()))
+        if self._unsynced:
+            self.bus.ledger.when_synced(self._unsynced[0].seq, self._on_disk)
+
+    def _form(self, message: Message) -> bytes:
+        form = message.form(PROTOCOL, self._make)
+        assert isinstance(form, bytes)
+        return form
+
+    def _make(self, message: Message, _key: str) -> bytes:
+        return b"id: %d\n%b" % (message.seq, event("message", views.message(self.bus.peers, message)))
+
+
+def event(name: str, data: bytes) -> bytes:
+    """An event called *name*; *data* is JSON on one line."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+
+
+def first_kept(segments: Segments) -> int:
+    """The first sequence whose message retention has not taken."""
+    firsts = segments.firsts
+    place = bisect_left(firsts, True, key=lambda first: not segments.path(first).name.endswith(FACTS))
+    return firsts[place] if place < len(firsts) else segments.next_seq
+
+
+class EventStream(EventSourceResponse):
+    """The response that carries an `EventSession`; whatever its end is, the session leaves the bus."""
+
+    def __init__(self, session: EventSession) -> None:
+        super().__init__(_events(session), ping=PING_SECONDS, sep="\n", send_timeout=SEND_SECONDS)
+        self._session = session
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the session until either side has had enough."""
+        try:
+            await super().__call__(scope, receive, send)
+        except SendTimeoutError:  # nobody reads: the server closes what was not finished
+            self._session.bus.metrics.overflow(PROTOCOL)
+        finally:
+            self._session.receive_eof()
+
+
+async def _events(session: EventSession) -> AsyncIterator[bytes]:
+    while True:
+        woken = anyio.Event()
+        session.wake = woken.set
+        if data := session.data_to_send():
+            for piece in pieces(data):
+                yield piece
+        elif session.closing is not None:
+            yield b": %b\n\n" % session.closing.reason.encode()
+            return
+        else:
+            await woken.wait()
+
+
+def pieces(data: list[bytes]) -> list[bytes]:
+    """Events joined to pieces that are worth a write and do not fill memory."""
+    joined: list[bytes] = []
+    some: list[bytes] = []
+    size = 0
+    for one in data:
+        some.append(one)
+        size += len(one)
+        if size >= LOW_WATER:
+            joined.append(b"".join(some))
+            some, size = [], 0
+    return [*joined, b"".join(some)] if some else joined
+
+
+def open_stream(caller: Caller, channel: str, after: int | None) -> EventStream:
+    """Begin a stream; `Problem` 503 where there are too many connections."""
+    gateway = caller.gateway
+    limits, bus = gateway.settings.limits, gateway.bus
+    if bus.population >= limits.connections:
+        raise Problem(503, "too many connections; the setting is limits.connections", {"Retry-After": "10"})
+    if bus.population_of(caller.principal.address) >= limits.connections_per_address:
+        raise Problem(503, "too many from here; the setting is limits.connections_per_address", {"Retry-After": "10"})
+    gateway.metrics.count("connections", PROTOCOL)
+    return EventStream(EventSession(gateway, caller, channel, after))

@@ -1,0 +1,101 @@
+"""What was said, as REST reads it: pages of a channel, one message by its id, and the log itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
+from typing import Literal
+from urllib.parse import quote, urlencode
+
+import anyio
+
+from . import views
+from .message import Message
+from .problems import Problem
+from .runtime import Gateway
+from .segments import Segments, head
+
+Order = Literal["asc", "desc"]
+
+PAGE = 32  # messages that are read from the log in one turn of the loop
+MAX_ANSWER = 4 << 20  # bytes of content after which an answer ends early; `next` goes on
+LINES = 256  # lines of the log in one turn of the loop
+
+
+class Query:
+    """What is asked of the history of a channel, and how far it was answered."""
+
+    def __init__(
+        self, channel: str, after: int, before: int | None, limit: int, sender: int | None, order: Order
+    ) -> None:
+        self.channel = channel
+        self.after = after
+        self.before = before
+        self.limit = limit
+        self.sender = sender
+        self.order = order
+
+    async def answer(self, gateway: Gateway) -> bytes:
+        """One page, and where the next begins."""
+        found: list[bytes] = []
+        size = 0
+        more = True
+        while more and len(found) < self.limit and size < MAX_ANSWER:
+            page = self._read(gateway, min(PAGE, self.limit - len(found)))
+            more = bool(page)
+            for message in page:
+                found.append(views.message(gateway.peers, message))
+                size += len(found[-1])
+                self._move(message)
+                if size >= MAX_ANSWER:
+                    break
+            await anyio.sleep(0)
+        more = more and bool(self._read(gateway, 1))
+        return views.joined(b"messages", found, next=self._address() if more else None)
+
+    def _read(self, gateway: Gateway, limit: int) -> list[Message]:
+        return gateway.index.history(
+            self.channel,
+            after=self.after,
+            before=self.before,
+            sender=self.sender,
+            newest_first=self.order == "desc",
+            limit=limit,
+        )
+
+    def _move(self, message: Message) -> None:
+        if self.order == "desc":
+            self.before = message.seq
+        else:
+            self.after = message.seq
+
+    def _address(self) -> str:
+        asked = {name: value for name, value in vars(self).items() if name != "channel" and value is not None}
+        return f"/v1/channels/{quote(self.channel, safe='')}/messages?{urlencode(asked)}"
+
+
+def find(gateway: Gateway, channel: str, id: str) -> Message:
+    """The message of *channel* with this canonical or native id; `Problem` 404 without one."""
+    found = gateway.index.message(id)
+    if found is None or found.channel != channel:
+        raise Problem(404, f"there is no message {id!r} in {channel!r}; GET its /messages lists what there is")
+    return found
+
+
+async def log_lines(gateway: Gateway, after: int, limit: int) -> AsyncIterator[bytes]:
+    """At most *limit* lines of the log after sequence *after*, of those that are on disk."""
+    lines = islice(_scan(gateway.log.segments, after, gateway.index.offset(after + 1), gateway.log.synced_seq), limit)
+    while some := b"".join(islice(lines, LINES)):
+        yield some
+        await anyio.sleep(0)
+
+
+def _scan(segments: Segments, after: int, offset: int, last: int) -> Iterator[bytes]:
+    if after >= last:
+        return
+    for line in segments.scan(after, offset):
+        seq, _ = head(line.data)
+        if seq <= last:
+            yield line.data
+        if seq >= last:  # what follows is being written
+            return

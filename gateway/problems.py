@@ -1,0 +1,129 @@
+"""Errors as `application/problem+json` (RFC 9457): what happened, and what to do about it.
+
+Every refusal becomes its wire form here and nowhere else: what the gateway refuses (`RequestError`), what FastAPI
+finds wrong with parameters, and what is a bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from http import HTTPStatus
+from math import ceil
+from typing import Any
+
+import structlog
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from .errors import Conflict, Forbidden, RequestError, Throttled, Unavailable, UnknownChannel
+from .jsontext import dumps
+
+PROTOCOL = "rest"  # what this face is called in metrics and records
+MEDIA_TYPE = "application/problem+json"
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+logger = structlog.get_logger("trellis")
+
+
+class Problem(RequestError):
+    """A request refused with an HTTP *status*; *detail* says why, and what to do next."""
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers or {}
+
+    def body(self, **more: Any) -> bytes:
+        """The problem as a JSON object; *more* are members of our own."""
+        title = HTTPStatus(self.status).phrase
+        return dumps({"type": "about:blank", "title": title, "status": self.status, "detail": self.detail} | more)
+
+
+def _forbidden(error: Forbidden) -> Problem:
+    return Problem(403, f"{error}; use a key with the right `{error.verb}:{error.channel or '*'}`")
+
+
+def _throttled(error: Throttled) -> Problem:
+    return Problem(429, str(error), {"Retry-After": str(ceil(error.retry_after_seconds))})
+
+
+def _unknown(error: UnknownChannel) -> Problem:
+    return Problem(404, f"there is no channel {str(error)!r}; GET /v1/channels lists those that you may see")
+
+
+def _conflict(error: Conflict) -> Problem:
+    return Problem(422, f"{error}; use another Idempotency-Key for another message")
+
+
+def _unavailable(error: Unavailable) -> Problem:
+    return Problem(503, f"{error}; nothing was accepted", {"Retry-After": "1"})
+
+
+EXPLAINED: dict[type[RequestError], Callable[[Any], Problem]] = {
+    Problem: lambda problem: problem,
+    Forbidden: _forbidden,
+    Throttled: _throttled,
+    UnknownChannel: _unknown,
+    Conflict: _conflict,
+    Unavailable: _unavailable,
+}
+
+
+def explain(error: RequestError) -> Problem:
+    """The problem that *error* is to whoever made the request."""
+    return EXPLAINED.get(type(error), lambda other: Problem(400, str(other)))(error)
+
+
+def answer(problem: Problem) -> Response:
+    """The response that carries *problem*."""
+    return Response(problem.body(), problem.status, problem.headers, MEDIA_TYPE)
+
+
+class ProblemRoute(APIRoute):
+    """A route whose every failure is answered as a problem, and counted."""
+
+    def get_route_handler(self) -> Handler:
+        """FastAPI's own handler, with its errors translated."""
+        return partial(_guarded, super().get_route_handler())
+
+
+class RawRoute(ProblemRoute):
+    """A route that reads the request itself: the handler's parameters are for /docs, it is called without them.
+
+    FastAPI's way from a route to its handler takes longer than everything else that a publish needs.
+    """
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the handler with the request alone."""
+        response = await _guarded(self.endpoint, Request(scope, receive, send))
+        await response(scope, receive, send)
+
+
+async def _guarded(handler: Handler, request: Request) -> Response:
+    try:
+        return await handler(request)
+    except RequestError as error:
+        problem = explain(error)
+    except RequestValidationError as error:
+        problem = Problem(422, _faults(error))
+    except HTTPException as error:
+        problem = Problem(error.status_code, error.detail, error.headers)
+    except ClientDisconnect:
+        problem = Problem(400, "the body was cut off")
+    except Exception:  # a bug: counted and logged with where it happened, told without
+        logger.exception("a request failed", method=request.method, path=request.url.path)
+        request.app.state.gateway.metrics.count("faults", "request")
+        problem = Problem(500, "something is wrong with the gateway; its log says more")
+    request.app.state.gateway.metrics.count("refused", PROTOCOL, str(problem.status))
+    return answer(problem)
+
+
+def _faults(error: RequestValidationError) -> str:
+    return "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors())

@@ -1,0 +1,76 @@
+"""What REST shows of peers, messages and channels, as JSON.
+
+The content of a message is never read and written again: its text is put between what is said about it, so that
+no digit of it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .bus import Receipt
+from .jsontext import dumps
+from .message import Message, Peer
+from .peers import Peers
+from .runtime import Gateway
+
+MEDIA_TYPE = "application/json"
+
+
+def peer(peer: Peer) -> dict[str, Any]:
+    """A peer as `GET .../peers` lists it, and as `joined` and `left` tell of it."""
+    return {"number": peer.number, "protocol": peer.protocol, "identity": peer.identity, "name": peer.name}
+
+
+def sender(peers: Peers, peer: Peer) -> dict[str, Any]:
+    """Who said a message; the log keeps no names, so a durable peer is asked for its own."""
+    known = peers.numbered(peer.number) if peer.identity is not None and peer.name is None else peer
+    name = None if known is None else known.name
+    return {"peer": peer.number, "protocol": peer.protocol, "identity": peer.identity, "name": name}
+
+
+def message(peers: Peers, message: Message) -> bytes:
+    """A message out of the history; a direct one has no sequence."""
+    sequence = b'"sequence":%d,' % message.seq if message.seq else b""
+    return (
+        b'{"id":%b,%b"channel":%b,"timestamp":%d,"sender":%b,"content":%b,"inReplyTo":%b,"native":%b,"undelivered":%b}'
+        % (
+            dumps(message.id),
+            sequence,
+            dumps(message.channel),
+            message.timestamp,
+            dumps(sender(peers, message.sender)),
+            message.content,
+            dumps(message.parent),
+            dumps(message.native or {}),
+            dumps(message.undelivered),
+        )
+    )
+
+
+def accepted(channel: bytes, receipt: Receipt | Message) -> bytes:
+    """The answer to a publish, once it is on disk; *channel* is the name as JSON."""
+    return b'{"id":"%b","channel":%b,"sequence":%d,"timestamp":%d,"undelivered":%b}' % (
+        receipt.id.encode(),
+        channel,
+        receipt.seq,
+        receipt.time,
+        dumps(receipt.undelivered),
+    )
+
+
+def channel(gateway: Gateway, name: str) -> dict[str, Any]:
+    """A channel: how each protocol calls it, how many listen, and the sequence of its last message."""
+    addresses = gateway.channels.addresses(name)
+    shown: dict[str, Any] = {"name": name, "addresses": dict(addresses)}
+    for adapter in gateway.adapters:
+        if (address := addresses.get(adapter.name)) is not None:
+            shown |= adapter.describe(address)
+    return shown | {"members": gateway.bus.members(name), "sequence": gateway.index.last_seq(name)}
+
+
+def joined(name: bytes, items: Iterable[bytes], **more: Any) -> bytes:
+    """An object with a list of JSON texts called *name*, and *more* members."""
+    rest = b"".join(b',"%b":%b' % (key.encode(), dumps(value)) for key, value in more.items())
+    return b'{"%b":[%b]%b}' % (name, b",".join(items), rest)

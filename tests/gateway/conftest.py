@@ -1,0 +1,195 @@
+"""Gateways to test the REST face on: one without a loop, one on a thread of this process, one in its own process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import pytest
+import uvicorn
+from fastapi import Request
+
+from gateway.app import create_app
+from gateway.callers import Caller
+from gateway.config import settings_model
+from gateway.events import EventSession
+from gateway.fast import FastHttp
+from gateway.message import Message
+from gateway.runtime import Gateway
+
+PATIENCE = 60.0  # seconds; nothing waits that long unless it is broken
+
+# The whole service, with every port of every adapter a free one.
+LAUNCH = """
+import json, sys
+from adapters import ADAPTERS
+from gateway import config, service
+ports = {f"{row.name}.{field}": 0 for row in ADAPTERS for field in row.settings.model_fields if field.endswith("port")}
+service.run(config.load(ADAPTERS, None, ports | json.loads(sys.argv[1])))
+"""
+
+
+class Still:
+    """A gateway on a real disk without an event loop: what its threads post waits for `drain` or `sync`."""
+
+    def __init__(self, data: Path, **settings: Any) -> None:
+        self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.gateway = Gateway(settings_model(())(data=data, **settings), ())
+        self.gateway.start(self.posted.put)
+
+    def drain(self) -> None:
+        """Run what has been posted so far."""
+        while True:
+            try:
+                self.posted.get_nowait()()
+            except Empty:
+                return
+
+    def sync(self) -> None:
+        """Run what is posted until everything appended is on disk."""
+        done: list[bool] = []
+        self.gateway.ledger.when_synced(self.gateway.ledger.next_seq - 1, lambda: done.append(True))
+        while not done:
+            self.posted.get(timeout=PATIENCE)()
+
+    def caller(self) -> Caller:
+        """Somebody without a key."""
+        return Caller(self.gateway, Request({"type": "http", "headers": [], "client": ("127.0.0.1", 1)}))
+
+    def listen(self, after: int | None = None, channel: str = "lobby") -> EventSession:
+        """A stream of events that nobody carries anywhere."""
+        return EventSession(self.gateway, self.caller(), channel, after)
+
+    def say(self, content: bytes = b'"hi"', channel: str = "lobby") -> Message:
+        """Publish something without a session."""
+        return self.gateway.bus.publish(Message(channel, self.caller().who, "rest", content))
+
+    def stop(self) -> None:
+        """Stop cleanly."""
+        self.gateway.stop()
+        self.drain()
+
+
+class Local:
+    """A gateway behind uvicorn on a thread of this process; `url` is where."""
+
+    def __init__(self, data: Path, **settings: Any) -> None:
+        app = create_app(settings_model(())(data=data, **{"limits": {"rates": "off"}} | settings), ())
+        self.gateway: Gateway = app.state.gateway
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                port=0,
+                lifespan="on",
+                http=FastHttp,
+                ws="none",
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=5,
+            )
+        )
+        self._thread = threading.Thread(target=self._server.run)
+        self._thread.start()
+        while not self._server.started:
+            assert self._thread.is_alive(), "the server did not start"
+            self._thread.join(0.01)
+        self.port: int = self._server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        """Stop cleanly."""
+        self._server.should_exit = True
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+
+
+class Process:
+    """The service in a process of its own, to be stopped or killed; `url` is where."""
+
+    def __init__(self, data: Path, **flags: Any) -> None:
+        given = {"data": str(data), "port": 0, "limits.rates": "off"} | flags
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", LAUNCH, json.dumps(given)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=Path(__file__).parents[2],
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the service did not start"
+        self.url = f"http://{json.loads(line)['http']}"
+
+    def kill(self) -> None:
+        """As a power cut would."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """As an operator would."""
+        if self._process.poll() is None:
+            assert self._end(signal.SIGTERM) == 0
+
+    def _end(self, how: signal.Signals) -> int:
+        self._process.send_signal(how)
+        code = self._process.wait(PATIENCE)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return code
+
+
+def _maker(kind: Callable[..., Any], data: Path) -> Iterator[Callable[..., Any]]:
+    made: list[Any] = []
+
+    def make(**options: Any) -> Any:
+        while made:
+            made.pop().stop()
+        made.append(kind(data, **options))
+        return made[-1]
+
+    yield make
+    while made:
+        made.pop().stop()
+
+
+@pytest.fixture
+def make_still(tmp_path: Path) -> Iterator[Callable[..., Still]]:
+    """Makes a `Still`; a second one stops the first and begins where that ended."""
+    yield from _maker(Still, tmp_path / "data")
+
+
+@pytest.fixture
+def make_local(tmp_path: Path) -> Iterator[Callable[..., Local]]:
+    """Makes a `Local`; a second one stops the first and begins where that ended."""
+    yield from _maker(Local, tmp_path / "data")
+
+
+@pytest.fixture
+def make_process(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    """Makes a `Process`; a second one stops the first and begins where that ended."""
+    yield from _maker(Process, tmp_path / "data")
+
+
+@pytest.fixture
+def still(make_still: Callable[..., Still]) -> Still:
+    return make_still()
+
+
+@pytest.fixture
+def local(make_local: Callable[..., Local]) -> Local:
+    return make_local()
+
+
+@pytest.fixture
+def still_class() -> type[Still]:
+    return Still
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
