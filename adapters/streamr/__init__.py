@@ -1,1 +1,5 @@
-"""The Streamr adapter: control protocol v1 and v2, stream messages v30, v31 and v32."""
+"""Streamr: the control protocol over WebSocket, with signed messages, and the REST interface beside it."""
+
+from .adapter import StreamrAdapter
+
+__all__ = ["StreamrAdapter"]

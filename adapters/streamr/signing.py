@@ -94,16 +94,19 @@ def verify(message: StreamMessage) -> bool:
     return any(signed_by(message.id.publisher_id, payload, signature) for payload in payloads(message))
 
 
-def sign(payload: str, key: PrivateKey) -> str:
-    """The signature of *payload*, `0x` and 130 digits: always the same one (RFC 6979), v is 27 or 28."""
-    raw = key.sign_recoverable(digest(payload), hasher=None)
+def sign(payload: str, key: PrivateKey, *, utf16: bool = False) -> str:
+    """The signature of *payload*, `0x` and 130 digits: always the same one (RFC 6979), v is 27 or 28.
+
+    *utf16* makes the one that clients before 4.0 accept.
+    """
+    raw = key.sign_recoverable(digest(payload, _utf16_units(payload) if utf16 else None), hasher=None)
     return f"0x{raw[:64].hex()}{raw[64] + 27:02x}"
 
 
-def signed(message: StreamMessage, key: PrivateKey) -> StreamMessage:
-    """*message* with the signature (type ETH) of *key*, whose address must be its publisherId."""
+def signed(message: StreamMessage, key: PrivateKey, *, utf16: bool = False) -> StreamMessage:
+    """*message* with the signature (type ETH) of *key*, whose address must be its publisherId; *utf16* as in `sign`."""
     unsigned = replace(message, signature_type=ETH, signature=None, wire=None, verbatim=False)
-    return replace(unsigned, signature=sign(next(payloads(unsigned)), key))
+    return replace(unsigned, signature=sign(next(payloads(unsigned)), key, utf16=utf16))
 
 
 def _previous(message: StreamMessage) -> tuple[str, ...]:

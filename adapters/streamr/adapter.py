@@ -1,0 +1,255 @@
+"""Streamr's place in the gateway: who may connect, what a channel is called, what is found again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from adapters.streamr.author import Author, Chain
+from adapters.streamr.codec import encode_broadcast
+from adapters.streamr.control import CONTROL
+from adapters.streamr.exchange import KeyExchange
+from adapters.streamr.ids import channel_of, inbox_of, key_exchange_address, stream_of
+from adapters.streamr.keys import DerivedKeys
+from adapters.streamr.login import Logins
+from adapters.streamr.message import GROUP_KEY_ROTATE, LATEST, ROWS, StreamMessage, parse_message
+from adapters.streamr.session import NAME, StreamrSession, Unauthenticated
+from gateway.adapter import Adapter, Home, Refusal, Request, Services
+from gateway.bus import UNFIT
+from gateway.frames import text_frame
+from gateway.index import Row
+from gateway.jsontext import dumps
+from gateway.message import Form, Message, Pending
+from gateway.record import Fact
+from gateway.session import MAX_OUTBOX, Principal
+
+UTF16_VERSION = 31  # of messages: only clients before 4.0 ask for it
+MAX_PARTITIONS = 100  # the reference's limit
+MAX_CONTENT = (1 << 20) - 4096  # bytes of a content as JSON string: a frame is at most what the broker's would be
+_INTEGER = re.compile(r"\s*([+-]?[0-9]+)")
+
+# The versions that a client may ask for in the URL: the parameter, how the reference calls it, which there are.
+VERSIONS = (
+    ("controlLayerVersion", "ControlLayer", tuple(map(str, CONTROL))),
+    ("messageLayerVersion", "MessageLayer", tuple(map(str, ROWS))),
+)
+
+# fmt: off
+# The keys of the forms: a version of control frames and one of messages.
+PAIRS = {f"{NAME}/{control}/{message}": (control, message) for control in CONTROL for message in ROWS}
+# The keys of the signed array of a foreign message; clients that read version 31 check signatures in their own way.
+SEALED, SEALED_UTF16 = f"{NAME}/row", f"{NAME}/row/utf16"
+
+TABLES = """
+CREATE TABLE streamr_messages (
+    stream TEXT NOT NULL, partition INTEGER NOT NULL, timestamp INTEGER NOT NULL, sequence INTEGER NOT NULL,
+    publisher TEXT NOT NULL, chain TEXT NOT NULL, seq INTEGER NOT NULL,
+    PRIMARY KEY (stream, partition, timestamp, sequence, seq)
+) WITHOUT ROWID;
+CREATE INDEX streamr_publishers ON streamr_messages (stream, publisher, partition, timestamp, sequence);
+"""
+HEAD = """
+SELECT timestamp, sequence FROM streamr_messages
+WHERE stream = ? AND publisher = ? AND partition = ? AND chain = ? ORDER BY timestamp DESC, sequence DESC LIMIT 1
+"""
+PUBLISHED = "SELECT 1 FROM streamr_messages WHERE stream = ? AND publisher = ? LIMIT 1"
+NEXT_PUBLISHER = """
+SELECT publisher FROM streamr_messages WHERE stream = ? AND publisher > ? ORDER BY publisher LIMIT 1
+"""
+# fmt: on
+
+
+class Settings(BaseModel):
+    """The section `streamr` of the configuration."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool = True
+    partitions: int = Field(
+        1, ge=1, le=MAX_PARTITIONS, description="Partitions of a stream that `streams` does not name."
+    )
+    streams: dict[str, int] = Field({}, description="Streams with another number of partitions.")
+    max_outbox: int = Field(MAX_OUTBOX, ge=1 << 16, description="Bytes that may wait for a client that reads slowly.")
+
+
+class StreamrAdapter(Adapter):
+    """The Streamr control protocol, versions 1 and 2, with messages of versions 30 to 32."""
+
+    name = NAME
+    title = "Streamr"
+    settings = Settings
+    paths = ("/api/v1/ws",)
+    tables = TABLES
+    versions = ("control 1", "control 2", "message 30", "message 31", "message 32")
+
+    def __init__(self, settings: Any, home: Home) -> None:
+        super().__init__(settings, home)
+        self.logins = Logins()
+        self.exchange = KeyExchange(self.frame)
+        self.author = Author(DerivedKeys(home.secret, home.gateway_id))
+
+    def start(self, services: Services) -> None:
+        """Continue the chains where the log ended."""
+        super().start(services)
+        self.author.find = self._head
+
+    # Who comes
+
+    def accept(self, request: Request) -> StreamrSession | Refusal:
+        """A session in the versions the client asks for; the reference's words where there are no such ones."""
+        asked: list[int | None] = []
+        for parameter, layer, supported in VERSIONS:
+            text = request.query.get(parameter)
+            version = _parse_int(text) if text else None
+            if version is not None and version not in supported:
+                return Refusal(400, _unsupported(version, layer, supported))
+            asked.append(int(version) if version is not None else None)
+        return StreamrSession(self, request.principal, (asked[0], asked[1]), self.options.max_outbox)
+
+    def asker(self, tokens: Iterable[str | None], principal: Principal) -> tuple[Principal, str | None]:
+        """Who the first valid one of *tokens* (of a session, or API keys) belongs to, and its address.
+
+        *principal* where there is none, or authentication is off; else `Unauthenticated`.
+        """
+        given = [token for token in tokens if token]
+        access = self.services.access
+        for token in given:
+            if (address := self.logins.address(token, self.bus.clock())) is not None:
+                return Principal(f"{NAME}:{address}", principal.address), address
+            if (name := access.name_of(token)) is not None:
+                return Principal(f"key:{name}", principal.address), None
+        if given and access.enabled:
+            raise Unauthenticated("no such session token or API key")
+        return principal, None
+
+    def publishes(self, stream: str, address: str) -> bool:
+        """Whether messages of *address* (lower case) on *stream* are to be believed: asked by readers."""
+        channels = self.channels_of(stream)
+        principal = Principal(f"{NAME}:{address}")
+        return (
+            any(self.bus.allowed(principal, "publish", channel) for channel in channels)
+            or any(self.author.speaks(channel, address) for channel in channels)
+            or bool(self.services.index.rows(PUBLISHED, (stream, address)))
+        )
+
+    # What things are called
+
+    def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:  # noqa: ARG002  (never taken)
+        """The channel's own name: which stream and partition it is follows from that (`ids.stream_of`)."""
+        return channel
+
+    def channel(self, address: str) -> str | None:
+        """The channel called *address*; the key exchange is none."""
+        return None if key_exchange_address(address) is not None else address
+
+    def describe(self, address: str) -> dict[str, Any]:
+        """The stream and the partition."""
+        stream, partition = stream_of(address)
+        return {"stream": stream, "partition": partition}
+
+    def partitions(self, stream: str) -> int:
+        """How many partitions *stream* has; inboxes and key exchanges have one."""
+        if inbox_of(stream) is not None or key_exchange_address(stream) is not None:
+            return 1
+        count: int = self.options.streams.get(stream, self.options.partitions)
+        return count
+
+    def channels_of(self, stream: str) -> list[str]:
+        """The channels of the partitions of *stream*; of an inbox, the channel it is in."""
+        inbox = inbox_of(stream)
+        return (
+            [inbox.stream_id] if inbox is not None else [channel_of(stream, p) for p in range(self.partitions(stream))]
+        )
+
+    # What messages become
+
+    def refer(self, message: Message) -> object:
+        """The place in its sender's chain, or `UNFIT`."""
+        stream, partition = stream_of(message.channel)
+        if partition >= self.partitions(stream) or key_exchange_address(stream) is not None:
+            return UNFIT
+        if 2 * len(message.content) > MAX_CONTENT and len(_quoted(message.content)) > MAX_CONTENT:
+            return UNFIT
+        return self.author.refer(message)
+
+    def form(self, message: Message, key: str) -> Form:
+        """The BroadcastMessage, as a frame; *key* is of `PAIRS`, for a direct message with the inbox behind it."""
+        pair, _, inbox = key.partition("/@")
+        if message.protocol == NAME and message.wire is not None:
+            found = parse_message(message.wire)
+        elif inbox:
+            found = self.author.seal_direct(message, inbox)
+        elif message.refs is not None and NAME in message.refs:
+            row = message.form(SEALED_UTF16 if PAIRS[pair][1] == UTF16_VERSION else SEALED, self._seal)
+            assert isinstance(row, bytes)
+            found = parse_message(row)
+        else:
+            return _nothing()
+        return self.frame(found, pair) or _nothing()
+
+    def frame(self, message: StreamMessage, key: str) -> bytes | None:
+        """*message* for a client with the versions of *key*; None where those cannot show all of it."""
+        control, version = PAIRS[key]
+        if not message.survives(version) or (message.message_type == GROUP_KEY_ROTATE and version != LATEST):
+            return None
+        return text_frame(encode_broadcast(control, message.row(version)))
+
+    def _seal(self, message: Message, key: str) -> bytes:
+        utf16 = key == SEALED_UTF16 and not message.content.isascii()
+        return self.author.seal(message, utf16=utf16).row(LATEST)
+
+    # What is found again
+
+    def rows(self, entry: Message | Fact) -> Iterable[Row]:
+        """Where a stream message stands."""
+        if not isinstance(entry, Message):
+            return
+        if entry.protocol == NAME and entry.native is not None:
+            yield Row("streamr_messages", (*entry.native[NAME], entry.seq))
+        elif entry.refs is not None and NAME in entry.refs:
+            chain, position = self.author.chain(entry), entry.refs[NAME][:2]
+            yield Row("streamr_messages", (*stream_of(entry.channel), *position, chain.address, chain.name, entry.seq))
+
+    def publishers(self, stream: str, limit: int) -> list[str]:
+        """The addresses that have said something on *stream*, at most *limit*."""
+        found: list[str] = []
+        while len(found) < limit and (
+            row := self.services.index.one(NEXT_PUBLISHER, (stream, found[-1] if found else ""))
+        ):
+            found.append(row[0])
+        return found
+
+    def routers(self) -> list[Any]:
+        """The REST interface that clients expect beside the WebSocket."""
+        from adapters.streamr.rest import router  # FastAPI is for those who serve it
+
+        return [router(self)]
+
+    def _head(self, chain: Chain) -> tuple[int, int] | None:
+        stream, partition = stream_of(chain.channel)
+        row = self.services.index.one(HEAD, (stream, chain.address, partition, chain.name))
+        return None if row is None else (row[0], row[1])
+
+
+def _parse_int(text: str) -> str:
+    """The digits that JavaScript's `parseInt` would read."""
+    found = _INTEGER.match(text)
+    return str(int(found[1][:20])) if found else "NaN"
+
+
+def _unsupported(version: str, layer: str, supported: Iterable[str]) -> str:
+    listed = f"Supported {layer} versions: [{','.join(supported)}]. Are you using an outdated library?"
+    return f"Unsupported version: {version}, message: {listed}"
+
+
+def _quoted(content: bytes) -> bytes:
+    return dumps(content.decode())
+
+
+def _nothing() -> Pending:
+    form = Pending()
+    form.fill(None)
+    return form

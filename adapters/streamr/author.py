@@ -1,0 +1,135 @@
+"""Turns what other protocols say into signed stream messages.
+
+Whatever such a message depends on is decided once, in `refer`, and logged with the record: its timestamp, its
+sequence number and the message before it in its chain. `seal` is a function of the record and the sender's key
+alone, so the same message always comes out, signature included (RFC 6979). See design/architecture.md, section 6.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+from coincurve import PrivateKey
+
+from adapters.streamr.ids import inbox_id, stream_of
+from adapters.streamr.keys import DerivedKeys
+from adapters.streamr.message import MessageID, MessageRef, StreamMessage
+from adapters.streamr.signing import signed
+from gateway.message import Message
+
+LATE = 600_000  # ms; what is older than this when it comes is history (design/mapping.md, section 8)
+MAX_HEADS = 65_536  # chains whose last message is kept in memory; the others are in the index
+SETTLED = 60_000  # ms after which a head is in the index for certain
+
+
+class Link(NamedTuple):
+    """The place of a message in its chain: its own position and, unless it is the first, the one before."""
+
+    timestamp: int
+    sequence: int
+    prev_timestamp: int | None = None
+    prev_sequence: int | None = None
+
+
+class Chain(NamedTuple):
+    """A message chain (S0, msgChainId): what one publisher says in one stream partition, in order."""
+
+    channel: str
+    address: str
+    name: str
+
+
+FindHead = Callable[[Chain], tuple[int, int] | None]
+
+
+class Author:
+    """Keeps the chains of all foreign senders. *find* looks the last message of a chain up in the index."""
+
+    def __init__(self, keys: DerivedKeys) -> None:
+        self.keys = keys
+        self.find: FindHead = lambda _chain: None
+        self._heads: OrderedDict[Chain, tuple[int, int]] = OrderedDict()
+        self._origins: set[str] = set()  # the names of all chains: one for each protocol
+        self._direct = (0, 0)
+
+    def chain(self, message: Message) -> Chain:
+        """The chain of *message*, which names the protocol it came from."""
+        name = f"{message.protocol}:late" if _is_late(message) else message.protocol
+        return Chain(message.channel, self.address(message), name)
+
+    def address(self, message: Message) -> str:
+        """The address that says *message* in Streamr."""
+        return self.keys.of(message.protocol, message.sender.identity, message.sender.number).address
+
+    def refer(self, message: Message) -> Link:
+        """Put *message* at the end of its chain.
+
+        A timestamp is never below the one before it, nor ahead of the gateway's clock. What comes late would stand
+        before messages that readers have seen already: it is told apart by a chain without links, where the
+        sequence number is the record's own.
+        """
+        if _is_late(message):
+            return Link(message.timestamp, message.seq)
+        chain = self.chain(message)
+        head = self._head(chain)
+        wanted = min(message.timestamp, message.time)
+        last = _after(head, wanted)
+        self._heads[chain] = last
+        self._origins.add(chain.name)
+        self._forget(message.time)
+        return Link(*last) if head is None else Link(*last, *head)
+
+    def speaks(self, channel: str, address: str) -> bool:
+        """Whether *address* has a chain in *channel* that the index may not know of yet."""
+        return any(Chain(channel, address, name) in self._heads for name in self._origins)
+
+    def seal(self, message: Message, *, utf16: bool = False) -> StreamMessage:
+        """The signed form of a *message* that was published; *utf16* as in `signing.sign`."""
+        assert message.refs is not None
+        link = Link(*message.refs["streamr"])
+        prev = None if link.prev_timestamp is None else MessageRef(link.prev_timestamp, link.prev_sequence)
+        stream, partition = stream_of(message.channel)
+        key, message_id = self._id(message, stream, partition, (link.timestamp, link.sequence))
+        return signed(StreamMessage(message_id, message.content.decode(), prev), key, utf16=utf16)
+
+    def seal_direct(self, message: Message, inbox: int | str) -> StreamMessage:
+        """The signed form of a direct *message*, in the inbox of the peer that *inbox* numbers or addresses.
+
+        Direct messages are in no chain, but readers pass over what does not come after what they had: all of them
+        are in one order.
+        """
+        self._direct = _after(self._direct, message.time)
+        key, message_id = self._id(message, inbox_id(message.channel, inbox), 0, self._direct)
+        return signed(StreamMessage(message_id, message.content.decode()), key)
+
+    def _id(
+        self, message: Message, stream: str, partition: int, position: tuple[int, int]
+    ) -> tuple[PrivateKey, MessageID]:
+        signer = self.keys.of(message.protocol, message.sender.identity, message.sender.number)
+        return signer.key, MessageID(stream, partition, *position, signer.address, self.chain(message).name)
+
+    def _head(self, chain: Chain) -> tuple[int, int] | None:
+        head = self._heads.get(chain)
+        if head is None:
+            return self.find(chain)
+        self._heads.move_to_end(chain)
+        return head
+
+    def _forget(self, now: int) -> None:
+        """Let go of the chain that is longest unused, once the index surely has its head."""
+        if len(self._heads) > MAX_HEADS and next(iter(self._heads.values()))[0] < now - SETTLED:
+            self._heads.popitem(last=False)
+
+
+def _is_late(message: Message) -> bool:
+    """Whether *message* was history when it came: as the record tells it, at any time after."""
+    return message.timestamp < message.time - LATE
+
+
+def _after(head: tuple[int, int] | None, timestamp: int) -> tuple[int, int]:
+    """The next position behind *head*, at *timestamp* if that is later."""
+    if head is None or timestamp > head[0]:
+        return timestamp, 0
+    return head[0], head[1] + 1

@@ -1,0 +1,63 @@
+"""Key-exchange streams: group-key messages go from Streamr peer to Streamr peer, and nowhere else.
+
+They are never bridged, never logged, and not on the bus (design/mapping.md, section 9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from adapters.streamr.login import ADDRESS
+from adapters.streamr.publishing import Invalid
+from gateway.errors import NotSubscribed, UnknownChannel
+
+if TYPE_CHECKING:
+    from adapters.streamr.message import StreamMessage
+    from adapters.streamr.session import StreamrSession
+
+MAX_LISTENING = 64  # key-exchange streams of one connection; genuine clients listen to their own alone
+
+
+class KeyExchange:
+    """Who listens to the key-exchange stream of which address. *frame* makes the form of a message with a key."""
+
+    def __init__(self, frame: Callable[[StreamMessage, str], bytes | None]) -> None:
+        self._frame = frame
+        self._listeners: dict[str, dict[StreamrSession, None]] = {}
+        self._addresses: dict[StreamrSession, dict[str, None]] = {}
+
+    def listen(self, session: StreamrSession, address: str) -> None:
+        """Let *session* hear what is sent to *address*; `UnknownChannel` where that is none."""
+        if not ADDRESS.fullmatch(address):
+            raise UnknownChannel(address)
+        addresses = self._addresses.setdefault(session, {})
+        if address not in addresses and len(addresses) >= MAX_LISTENING:
+            raise Invalid(f"not more than {MAX_LISTENING} key exchange streams for one connection")
+        addresses[address] = None
+        self._listeners.setdefault(address, {})[session] = None
+
+    def ignore(self, session: StreamrSession, address: str) -> None:
+        """Let *session* hear it no more; `NotSubscribed` if it did not."""
+        listeners = self._listeners.get(address, {})
+        if session not in listeners:
+            raise NotSubscribed(address)
+        del listeners[session], self._addresses[session][address]
+        if not listeners:
+            del self._listeners[address]
+
+    def forget(self, session: StreamrSession) -> None:
+        """*session* is over."""
+        for address in list(self._addresses.get(session, ())):
+            self.ignore(session, address)
+        self._addresses.pop(session, None)
+
+    def send(self, message: StreamMessage, address: str) -> None:
+        """Hand *message* to all who listen to *address*, its sender among them, as the broker does."""
+        frames: dict[str, bytes | None] = {}
+        for session in self._listeners.get(address, ()):
+            if session.form_key not in frames:
+                frames[session.form_key] = self._frame(message, session.form_key)
+            made = frames[session.form_key]
+            if made is not None:
+                session.put(made)

@@ -1,0 +1,154 @@
+"""What a published stream message has to be, and what becomes of it on the bus.
+
+The checks are those of the reference's broker and of the validator in its library, in their words, with the
+departures that design/mapping.md and docs/protocols.md name.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+from adapters.streamr import message as kinds
+from adapters.streamr.errors import FUTURE_TIMESTAMP, StreamrError
+from adapters.streamr.message import StreamMessage
+from adapters.streamr.signing import payloads, verify
+from gateway import jsontext
+from gateway.bus import DIRECT_MEMORY
+from gateway.errors import RequestError
+from gateway.message import Message, Peer
+
+MAX_AHEAD = 300_000  # ms that a timestamp may lie in the future
+DIRECT_SKEW = DIRECT_MEMORY // 2  # ms, before and after: together what the bus remembers of direct messages
+MAX_SHOWN = 1_000  # characters of a refused message that the error repeats
+SIGNED_DIGITS = 32  # of the SHA-256 of what was signed: nobody finds two texts with the same ones
+OF_STREAMS = frozenset(
+    {kinds.MESSAGE, kinds.GROUP_KEY_ROTATE}
+)  # types that belong to a stream, not to the key exchange
+
+
+class Invalid(RequestError):
+    """A message that may not be published; the text is the validator's."""
+
+
+def invalid(reason: str, message: StreamMessage) -> Invalid:
+    """The error of the library's validator, which shows the message."""
+    return Invalid(f"{reason}. Message: {message.row(kinds.LATEST).decode()[:MAX_SHOWN]}")
+
+
+def check(message: StreamMessage, now: int, partitions: int) -> None:
+    """Raise unless *message* can be said on a stream with so many *partitions*; *now* is in ms."""
+    check_time(message, now)
+    if message.message_type not in OF_STREAMS:
+        raise invalid(
+            f"{message.message_type} can only occur on stream ids of form SYSTEM/keyexchange/{{address}}", message
+        )
+    if message.id.stream_partition >= partitions:
+        raise invalid(out_of_range(message.id.stream_partition, partitions), message)
+    if not _is_text(message.id.publisher_id + message.id.msg_chain_id):
+        raise invalid("Half a character in publisherId or msgChainId", message)
+    if message.encryption_type == kinds.NONE:
+        try:
+            message.parsed_content()
+        except StreamrError as error:
+            raise Invalid(error.message) from None
+
+
+def check_direct(message: StreamMessage, now: int) -> None:
+    """Raise unless *message* is so new that its id cannot have been forgotten since it was said first."""
+    if abs(message.id.timestamp - now) > DIRECT_SKEW:
+        raise invalid(f"The timestamp of a direct message must be within {DIRECT_SKEW} ms of the gateway's", message)
+
+
+def check_key_exchange(message: StreamMessage, now: int) -> None:
+    """Raise unless *message* may pass through a key-exchange stream: there everything is signed."""
+    check_time(message, now)
+    if message.message_type in OF_STREAMS or message.id.stream_partition != 0:
+        raise invalid("Key exchange streams have partition 0 and group-key messages only", message)
+    if not message.signature:
+        raise invalid(f"Received unsigned {message.message_type} (it must be signed to avoid MitM attacks)", message)
+    check_signature(message)
+
+
+def check_time(message: StreamMessage, now: int) -> None:
+    """Raise unless the timestamp is past, give or take."""
+    if message.id.timestamp > now + MAX_AHEAD:
+        reason = f"future timestamps are not allowed, max allowed +{MAX_AHEAD} ms"
+        text = f"Failed publish to stream {message.id.stream_id}, reason: {reason}"
+        raise StreamrError(text, code=FUTURE_TIMESTAMP)
+
+
+def check_signature(message: StreamMessage) -> None:
+    """Raise unless the publisher signed *message*."""
+    if not verify(message):
+        text = message.row(kinds.LATEST).decode()[:MAX_SHOWN]
+        raise Invalid(f"Signature validation failed for message: {text}")
+
+
+def out_of_range(partition: int, partitions: int) -> str:
+    """What is wrong with *partition*."""
+    return f"Partition {partition} is out of range (0..{partitions - 1})"
+
+
+def is_signed(message: StreamMessage) -> bool:
+    """Whether *message* claims to be signed."""
+    return message.signature_type != kinds.UNSIGNED or bool(message.signature)
+
+
+def native(message: StreamMessage) -> list[Any]:
+    """The message id, with the publisher as the signature has it: in lower case."""
+    return [*message.id[:4], message.id.publisher_id.lower(), message.id.msg_chain_id]
+
+
+def names_of(message: StreamMessage) -> tuple[str, ...]:
+    """The texts by which a copy of *message* is recognised, its id as JSON the first.
+
+    Whoever likes can use the id of an unsigned message, so the SHA-256 of its content is part of that name. A
+    signature covers the fields without anything between them, or only some of them: so what was signed has a name
+    of its own, lest the same text comes again cut into other fields.
+    """
+    parts = native(message)
+    if not is_signed(message):
+        return (jsontext.dumps([*parts, sha256(_utf8(message.content)).hexdigest()]).decode(),)
+    publisher = parts[4]
+    signed = (sha256(_utf8(publisher + payload)).hexdigest() for payload in payloads(message))
+    return (jsontext.dumps(parts).decode(), *(f"eth:{digest[:SIGNED_DIGITS]}" for digest in signed))
+
+
+def said(message: StreamMessage, channel: str, sender: Peer) -> Message:
+    """What *message* is on the bus, where *sender* says it."""
+    return Message(
+        channel,
+        sender,
+        "streamr",
+        content_of(message),
+        timestamp=message.id.timestamp,
+        ids=names_of(message),
+        native={"streamr": native(message)},
+        wire=message.wire,
+    )
+
+
+def content_of(message: StreamMessage) -> bytes:
+    """The content as one JSON value on one line; what is encrypted is wrapped (design/mapping.md, section 9)."""
+    if message.encryption_type == kinds.NONE:
+        return jsontext.one_line(_utf8(message.content))
+    return jsontext.dumps({"encrypted": {"groupKeyId": message.group_key_id, "content": message.content}})
+
+
+def answered(message: StreamMessage) -> str | None:
+    """The id in the content's `inReplyTo`, if it has one."""
+    if message.encryption_type != kinds.NONE or "inReplyTo" not in message.content:
+        return None
+    content = message.parsed_content()
+    parent = content.get("inReplyTo") if isinstance(content, dict) else None
+    return parent if isinstance(parent, str) else None
+
+
+def _is_text(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _utf8(text: str) -> bytes:
+    # Half a surrogate pair can only stand inside of a JSON string, where it may as well be an escape.
+    return text.encode(errors="backslashreplace")

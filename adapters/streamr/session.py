@@ -1,0 +1,331 @@
+"""One Streamr client: what each type of control frame does on the bus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from adapters.streamr import errors as codes
+from adapters.streamr.author import LATE
+from adapters.streamr.codec import decode_control, encode, encode_broadcast
+from adapters.streamr.control import Answer, ControlFrame, ControlType, Failure, Publish, Resend, Subscribe, Unsubscribe
+from adapters.streamr.errors import StreamrError
+from adapters.streamr.ids import Inbox, channel_of, inbox_of, key_exchange_address
+from adapters.streamr.message import StreamMessage, parse_message
+from adapters.streamr.publishing import (
+    Invalid,
+    answered,
+    check,
+    check_direct,
+    check_key_exchange,
+    check_signature,
+    invalid,
+    is_signed,
+    names_of,
+    out_of_range,
+    said,
+)
+from gateway.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, Throttled, UnknownChannel
+from gateway.frames import text_frame
+from gateway.message import Message, Peer
+from gateway.session import Principal, Session
+
+if TYPE_CHECKING:
+    from adapters.streamr.adapter import StreamrAdapter
+
+NAME = "streamr"
+MAX_INBOXES = 4  # names of a peer's inbox in one channel: its numbers and its address
+MAX_ID = 512  # characters of an id in `inReplyTo`
+
+# The message version of a peer that negotiates none: S1 has only 30, S0 and S2 only 32.
+UNNEGOTIATED = {1: 30, 2: 32}
+
+
+class Unauthenticated(RequestError):
+    """A token that is none of ours, where one is needed."""
+
+
+class StreamrSession(Session):
+    """A connected client that asked for *versions*, of control frames and messages; its first frame tells the rest."""
+
+    protocol = NAME
+    text = True
+    echo = True
+
+    def __init__(
+        self, adapter: StreamrAdapter, principal: Principal, versions: tuple[int | None, int | None], max_outbox: int
+    ) -> None:
+        super().__init__(adapter.bus, principal)
+        self.max_outbox = max_outbox
+        self._adapter = adapter
+        self._asked = versions
+        self._negotiated = None not in versions
+        self._speak(versions[0] or 2)
+        self._heard: set[str] = set()  # channels of which it wants everything, not only what is in its inbox there
+        self._inboxes: dict[str, dict[str, None]] = {}  # by channel, as the peer calls them
+
+    def handle(self, data: bytes) -> None:
+        """Act on one frame; whatever it is, the connection lives."""
+        try:
+            frame = decode_control(data)
+        except StreamrError as error:
+            if not self._negotiated and data.lstrip().startswith(b"[1,"):
+                self._speak(1)
+            self._fail(error.message, error.code, error.request_id)
+            return
+        if not self._negotiated:
+            self._speak(frame.version, frame.message.version if isinstance(frame, Publish) else None)
+            self._negotiated = True
+        try:
+            VERBS.get(frame.type, StreamrSession.unknown)(self, frame)
+        except RequestError as error:
+            self._fail(*refusal(frame, error), frame.request_id)
+
+    def deliver(self, message: Message) -> None:
+        """Queue what was said on a stream, or to this peer in its inbox."""
+        if message.target is not None:
+            self.put(message.form(f"{self.form_key}/@{self._inbox(message.channel, message.target)}", self._form))
+        elif message.channel in self._heard:
+            self.put(message.forms.get(self.form_key) or message.form(self.form_key, self._form))
+
+    def receive_eof(self) -> None:
+        """The connection is over."""
+        self._adapter.exchange.forget(self)
+        super().receive_eof()
+
+    # What the types of frames do
+
+    def subscribe(self, request: Subscribe) -> None:
+        """Hear a stream partition, an inbox or a key exchange from now on; once more changes nothing."""
+        stream, partition = request.stream_id, request.stream_partition
+        inbox, address = inbox_of(stream), key_exchange_address(stream)
+        partitions = self._adapter.partitions(stream)
+        if partition >= partitions:
+            raise Invalid(out_of_range(partition, partitions))
+        if address is not None:
+            self._adapter.exchange.listen(self, address)
+        elif inbox is not None:
+            self._open_inbox(request, inbox)
+        else:
+            self._listen(request, channel_of(stream, partition))
+            self._heard.add(channel_of(stream, partition))
+        self._answer(ControlType.SUBSCRIBED, request)
+
+    def unsubscribe(self, request: Unsubscribe) -> None:
+        """Hear it no more."""
+        stream, partition = request.stream_id, request.stream_partition
+        inbox, address = inbox_of(stream), key_exchange_address(stream)
+        if address is not None:
+            self._adapter.exchange.ignore(self, address)
+        elif inbox is not None and stream in self._inboxes.get(inbox.stream_id, ()):
+            del self._inboxes[inbox.stream_id][stream]
+            self._leave(inbox.stream_id)
+        elif (channel := channel_of(stream, partition)) in self._heard:
+            self._heard.remove(channel)
+            self._leave(channel)
+        else:
+            raise NotSubscribed(channel)
+        self._answer(ControlType.UNSUBSCRIBED, request)
+
+    def publish(self, request: Publish) -> None:
+        """Say something; silence means that it was taken."""
+        message = request.message
+        stream, partition = message.id.stream_id, message.id.stream_partition
+        if (address := key_exchange_address(stream)) is not None:
+            self._throttle(stream)
+            check_key_exchange(message, self.bus.clock())
+            self._adapter.exchange.send(message, address)
+        elif (inbox := inbox_of(stream)) is not None:
+            self._say_directly(request, self._channel(inbox.stream_id), inbox)
+        else:
+            self._say(request, self._channel(channel_of(stream, partition)))
+
+    def resend(self, request: Resend) -> None:
+        """Answer as a broker does for a stream without storage."""
+        raise StreamrError(f"No storage nodes: {request.stream_id}", code=codes.NO_STORAGE_NODES)
+
+    def unknown(self, frame: ControlFrame) -> None:
+        """Refuse what only servers send."""
+        raise StreamrError(f"Unknown request type: {int(frame.type)}")
+
+    # Listening
+
+    def _channel(self, name: str) -> str:
+        return self.bus.channels.channel(NAME, name)
+
+    def _listen(self, request: Subscribe, channel: str) -> None:
+        principal, _ = self._asker(request)
+        self._channel(channel)
+        if not self.bus.allowed(principal, "subscribe", channel):
+            raise Forbidden("subscribe", channel)
+        self._throttle(channel)
+        with suppress(AlreadySubscribed):  # the broker answers success, and so do we
+            self.bus.subscribe(self, channel)
+
+    def _leave(self, channel: str) -> None:
+        if channel not in self._heard and not self._inboxes.get(channel):
+            self._inboxes.pop(channel, None)
+            self.bus.unsubscribe(self, channel)
+
+    def _open_inbox(self, request: Subscribe, inbox: Inbox) -> None:
+        self._asker(request)  # which may tell who this is
+        mine = {self.peer.number, self.who.number, self.who.identity}
+        names = self._inboxes.get(inbox.stream_id, {})
+        if inbox.peer not in mine or len(names.keys() | {request.stream_id}) > MAX_INBOXES:
+            raise Forbidden("subscribe", request.stream_id)
+        self._listen(request, inbox.stream_id)
+        self._inboxes[inbox.stream_id] = names | {request.stream_id: None}
+
+    def _inbox(self, channel: str, target: Peer) -> str:
+        """Who an inbox in *channel* is for, in the words this peer used, else as others would address it."""
+        for name in self._inboxes.get(channel, ()):
+            return name.rpartition("/@")[2]
+        return target.identity if target.protocol == NAME and target.identity else str(target.number)
+
+    # Saying
+
+    def _say(self, request: Publish, channel: str) -> None:
+        message = request.message
+        self._check(request, "publish", channel)
+        if self._known(message):
+            return
+        sender = self._sender(request)
+        sent = self._said(message, channel, sender)
+        sent.late = message.id.timestamp < self.bus.clock() - LATE
+        self.bus.publish(sent, self)
+        if is_signed(message):
+            self.bus.bind(self, sender)
+
+    def _say_directly(self, request: Publish, channel: str, inbox: Inbox) -> None:
+        # Nothing is kept of a direct message, so one that comes again may be a replay: it never binds.
+        self._check(request, "direct", channel)
+        check_direct(request.message, self.bus.clock())
+        peer = self.bus.peers.known(NAME, inbox.peer) if isinstance(inbox.peer, str) else None
+        number = inbox.peer if isinstance(inbox.peer, int) else -1 if peer is None else peer.number
+        if not self.bus.direct(self._said(request.message, channel, self._sender(request)), number):
+            raise UnknownChannel(request.message.id.stream_id)
+
+    def _check(self, request: Publish, verb: str, channel: str) -> None:
+        """Raise unless the publisher of a signed message, or whoever asks, may *verb*, and the message is in order."""
+        message = request.message
+        publisher = Principal(f"{NAME}:{message.id.publisher_id.lower()}", self.principal.address)
+        self._throttle(channel)
+        if not (is_signed(message) and self.bus.allowed(publisher, verb, channel)):
+            principal, _ = self._asker(request)
+            if not self.bus.allowed(principal, verb, channel):
+                if is_signed(message):
+                    stream = message.id.stream_id
+                    raise invalid(f"{message.id.publisher_id} is not a publisher on stream {stream}", message)
+                raise Forbidden(verb, channel)
+        check(message, self.bus.clock(), self._adapter.partitions(message.id.stream_id))
+
+    def _sender(self, request: Publish) -> Peer:
+        """Who says a message: the address that signed it, or this peer."""
+        message = request.message
+        publisher = message.id.publisher_id.lower()
+        if is_signed(message):
+            check_signature(message)
+            return self.bus.peers.identity(NAME, publisher)
+        if not publisher:
+            return self.who
+        _, address = self._asker(request)
+        if publisher not in (address, self.who.identity):
+            raise invalid("An unsigned message can name no publisher but its own connection's address", message)
+        return self.bus.peers.identity(NAME, publisher)
+
+    def _known(self, message: StreamMessage) -> bool:
+        """Whether *message* was taken before; `Invalid` where its id was, with other content."""
+        for name in names_of(message):
+            receipt = self.bus.known(name)
+            entry = None if receipt is None else self._adapter.services.index.entry(receipt.seq)
+            if isinstance(entry, Message) and entry.protocol == NAME and entry.wire is not None:
+                if parse_message(entry.wire).content != message.content:
+                    raise invalid("The id of this message belongs to one with other content", message)
+                return True
+        return False
+
+    def _said(self, message: StreamMessage, channel: str, sender: Peer) -> Message:
+        sent = said(message, channel, sender)
+        if message.verbatim and message.wire is not None:
+            key = f"{NAME}/{self.control}/{message.version}"
+            sent.forms[key] = text_frame(encode_broadcast(self.control, message.wire))
+        parent = answered(message)
+        if parent is not None and len(parent) <= MAX_ID and (receipt := self.bus.known(parent)) is not None:
+            sent.parent = receipt.id
+        return sent
+
+    # Who asks, and how it is answered
+
+    def _asker(self, request: Publish | Subscribe) -> tuple[Principal, str | None]:
+        """Whose token the *request* carries, and the address behind it; the connection's own principal without one."""
+        principal, address = self._adapter.asker((request.session_token, request.api_key), self.principal)
+        if address is not None:
+            self.bus.bind(self, self.bus.peers.identity(NAME, address))
+        return principal, address
+
+    def _throttle(self, channel: str) -> None:
+        if self.bus.throttle is not None and (wait := self.bus.throttle(self.principal, self.who, channel)):
+            raise Throttled(wait)
+
+    def _form(self, message: Message, key: str) -> Any:
+        return self._adapter.form(message, key)
+
+    def _speak(self, control: int, message: int | None = None) -> None:
+        """Use these versions where the peer did not ask for others."""
+        self.control = self._asked[0] or control
+        self.form_key = f"{NAME}/{self.control}/{self._asked[1] or message or UNNEGOTIATED[self.control]}"
+
+    def _answer(self, kind: ControlType, request: Subscribe | Unsubscribe) -> None:
+        where = request.stream_id, request.stream_partition
+        answer = Answer(type=kind, stream_id=where[0], stream_partition=where[1], request_id=request.request_id)
+        self.send(text_frame(encode(answer, self.control)))
+
+    def _fail(self, text: str, code: str, request_id: str) -> None:
+        failure = Failure(error_message=text, error_code=code, request_id=request_id)
+        self.send(text_frame(encode(failure, self.control)))
+
+
+def refusal(frame: ControlFrame, error: RequestError) -> tuple[str, str]:
+    """The text and the code by which the reference's broker refuses *frame*."""
+    stream, partition = place(frame)
+    request, try_to, allowed_to = WORDS.get(frame.type, ("Resend", "resend", "resend from"))
+    match error:
+        case StreamrError():
+            return error.message, error.code
+        case Unauthenticated():
+            return f"Authentication failed while trying to {try_to} to stream {stream}", codes.AUTHENTICATION_FAILED
+        case Forbidden():
+            return f"You are not allowed to {allowed_to} stream {stream}", codes.PERMISSION_DENIED
+        case UnknownChannel():
+            return f"Stream {stream} not found.", codes.NOT_FOUND
+        case NotSubscribed():
+            return f"Not subscribed to stream {stream} partition {partition}!", codes.INVALID_REQUEST
+        case _:
+            return f"{request} request failed: {error}", codes.REQUEST_FAILED
+
+
+def place(frame: ControlFrame) -> tuple[str, int]:
+    """The stream and the partition that *frame* is about."""
+    if isinstance(frame, Subscribe | Unsubscribe | Resend):
+        return frame.stream_id, frame.stream_partition
+    return frame.message.id[:2] if isinstance(frame, Publish) else ("", 0)
+
+
+# fmt: off
+VERBS: dict[ControlType, Callable[[StreamrSession, Any], None]] = {
+    ControlType.PUBLISH:      StreamrSession.publish,
+    ControlType.SUBSCRIBE:    StreamrSession.subscribe,
+    ControlType.UNSUBSCRIBE:  StreamrSession.unsubscribe,
+    ControlType.RESEND_LAST:  StreamrSession.resend,
+    ControlType.RESEND_FROM:  StreamrSession.resend,
+    ControlType.RESEND_RANGE: StreamrSession.resend,
+}
+
+# How the broker's errors call each request.
+WORDS: dict[ControlType, tuple[str, str, str]] = {
+    ControlType.PUBLISH:     ("Publish", "publish", "write to"),
+    ControlType.SUBSCRIBE:   ("Subscribe", "subscribe", "subscribe to"),
+    ControlType.UNSUBSCRIBE: ("Unsubscribe", "unsubscribe", "unsubscribe from"),
+}
+# fmt: on
