@@ -118,6 +118,9 @@ class Adapter(ABC):
     def form(self, message: Message, key: str) -> Form:
         """The *message*, live or out of the log, from anywhere, in this protocol's form called *key*."""
 
+    def settled(self, channel: str) -> None:
+        """*channel* exists from now on, or has another address; what has to be made for it is made now."""
+
     def describe(self, address: str) -> dict[str, Any]:
         """The parts of *address* by the names that people know them by, for `GET /v1/channels`."""
         return {self.name: address}

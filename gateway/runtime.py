@@ -157,6 +157,9 @@ class Gateway:
 
     def _channel_fact(self, channel: str, addresses: Any, is_open: bool) -> None:
         self.ledger.fact("channel", {"channel": channel, "addresses": dict(addresses), "open": is_open})
+        if is_open and self.ready:  # until then each adapter looks for itself what there is
+            for adapter in self.adapters:
+                adapter.settled(channel)
 
     def _block_fact(self, first: int, count: int) -> None:
         self.ledger.fact("peer", {"first": first, "count": count})

@@ -1,9 +1,252 @@
-"""Settings of the Sprout tests."""
+"""A whole gateway on a real disk with Sprout and a protocol of toys, and no event loop."""
 
 from __future__ import annotations
 
-from hypothesis import settings
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
 
-# Some examples make or check RSA signatures, and machines are busy: an example may take as long as it takes.
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
+import pytest
+from pydantic import BaseModel
+
+from adapters.sprout import SproutAdapter, base64url, forest
+from adapters.sprout.openpgp import Key
+from adapters.sprout.session import SproutSession
+from gateway import runtime
+from gateway.adapter import Adapter, Refusal, Request
+from gateway.config import settings_model
+from gateway.message import Form, Message
+from gateway.runtime import Gateway
+from gateway.session import Principal, Session
+
+VECTORS = Path(__file__).parents[2] / "vectors/sprout"
+PATIENCE = 60.0  # seconds; nothing waits that long unless it is broken
+NOW = 1_795_240_000_000  # ms, an hour after the vectors were made
+
+
+class Clock:
+    """Milliseconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class ToySettings(BaseModel):
+    """No settings."""
+
+    enabled: bool = True
+
+
+class ToySession(Session):
+    """A peer of some other protocol: it keeps what it hears."""
+
+    protocol = "toy"
+
+    def __init__(self, bus: Any, principal: Principal) -> None:
+        super().__init__(bus, principal)
+        self.heard: list[Message] = []
+
+    def handle(self, data: bytes) -> None:
+        """Says nothing by itself."""
+
+    def deliver(self, message: Message) -> None:
+        self.heard.append(message)
+
+    def say(self, content: Any, channel: str = "lobby", parent: str | None = None) -> Message:
+        """Say something to everybody."""
+        text = content if isinstance(content, bytes) else json.dumps(content).encode()
+        return self.bus.publish(Message(channel, self.who, "toy", text, parent=parent), self)
+
+
+class ToyAdapter(Adapter):
+    """A protocol whose channels have their own names."""
+
+    name = "toy"
+    title = "Toys"
+    settings = ToySettings
+
+    def accept(self, request: Request) -> Session | Refusal:
+        return ToySession(self.bus, request.principal)
+
+    def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:
+        return None if taken(channel) else channel
+
+    def channel(self, address: str) -> str | None:
+        return address
+
+    def refer(self, message: Message) -> object:
+        del message
+
+    def form(self, message: Message, key: str) -> Form:
+        del key
+        return message.content
+
+
+class Line:
+    """One Sprout connection, as its client sees it."""
+
+    def __init__(self, place: Place, session: SproutSession) -> None:
+        self.place = place
+        self.session = session
+
+    def send(self, text: str | bytes) -> str:
+        """Send lines; what comes back at once."""
+        self.session.receive_data(text.encode() if isinstance(text, str) else text)
+        return self.read()
+
+    def ask(self, text: str | bytes) -> str:
+        """Send lines; what comes back when everything is on disk and made."""
+        heard = self.send(text)
+        self.place.settle()
+        return heard + self.read()
+
+    def read(self) -> str:
+        """What is there to read."""
+        return b"".join(iter(lambda: b"".join(self.session.data_to_send()), b"")).decode()
+
+    def close(self) -> None:
+        self.session.receive_eof()
+
+
+class Place:
+    """A gateway in a directory."""
+
+    def __init__(self, data: Path, clock: Clock, **settings: Any) -> None:
+        self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.clock = clock
+        limits = {"rates": "off", **settings.pop("limits", {})}
+        rows = (SproutAdapter, ToyAdapter)
+        self.gateway = Gateway(settings_model(rows)(data=data, limits=limits, **settings), rows)
+        self.gateway.start(self.posted.put)
+        self.bus = self.gateway.bus
+        adapter = self.gateway.adapters[0]
+        assert isinstance(adapter, SproutAdapter)
+        self.adapter = adapter
+        self.store = adapter.relay.store
+        self.open = True
+
+    def connect(self, name: str = "sprout:anonymous") -> Line:
+        """A new Sprout connection."""
+        return Line(self, self.adapter.accept(Request(Principal(name, ""))))
+
+    def toy(self) -> ToySession:
+        """A new peer of the other protocol."""
+        return ToySession(self.bus, Principal("toy:anonymous"))
+
+    def settle(self) -> None:
+        """Run what is posted until everything appended is on disk, and the worker has nothing left to do."""
+        for _ in range(2):  # what the worker made is appended as well
+            done: list[bool] = []
+            self.adapter.services.work(lambda: None, lambda _: done.append(True))
+            self.until(lambda: bool(done))
+            self.gateway.log.when_synced(self.gateway.log.next_seq - 1, lambda: done.append(True))
+            self.until(lambda: len(done) == 2)
+
+    def index(self) -> None:
+        """Wait until everything appended is in the tables."""
+        self.settle()
+        done: list[bool] = []
+        self.gateway.index.do(lambda: self.posted.put(lambda: done.append(True)))
+        self.until(lambda: bool(done))
+
+    def until(self, true: Callable[[], bool]) -> None:
+        """Run what is posted until something is *true*."""
+        while not true():
+            self.posted.get(timeout=PATIENCE)()
+
+    def stop(self) -> None:
+        """Stop cleanly."""
+        if self.open:
+            self.open = False
+            self.gateway.stop()
+            while True:
+                try:
+                    self.posted.get_nowait()()
+                except Empty:
+                    return
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(runtime, "clock", clock)
+    return clock
+
+
+@pytest.fixture
+def make_place(tmp_path: Path, clock: Clock) -> Iterator[Callable[..., Place]]:
+    """Makes a gateway; a second one in the same place begins where the first, which is stopped, ended."""
+    places: list[Place] = []
+
+    def make(folder: str = "data", **settings: Any) -> Place:
+        for place in places:
+            place.stop()
+        places.append(Place(tmp_path / folder, clock, **settings))
+        return places[-1]
+
+    yield make
+    for place in places:
+        place.stop()
+
+
+@pytest.fixture
+def place(make_place: Callable[..., Place]) -> Place:
+    return make_place()
+
+
+class Forge:
+    """Makes signed nodes for one author, whose key is among the vectors."""
+
+    def __init__(self, name: str = "alice") -> None:
+        self.key = Key((VECTORS / "keys" / f"{name}.privkey").read_bytes())
+        self.now = NOW
+        self.identity = self.line(forest.sign_identity(name, self.key, NOW))
+
+    @property
+    def id(self) -> str:
+        """The author's."""
+        return self.identity.split(" ")[0]
+
+    def community(self, name: str) -> str:
+        """A community's line."""
+        return self.line(forest.sign_community(name, self.id, self.key, self._moment()))
+
+    def reply(self, parent: str, text: str, metadata: bytes = b"", created: int | None = None) -> str:
+        """The line of a reply to the node on the line *parent*."""
+        id, _, wire = parent.partition(" ")
+        node = forest.decode(base64url.decode(wire.encode()))
+        assert isinstance(node, forest.Community | forest.Reply)
+        moment = self._moment() if created is None else created
+        content = forest.Content(text.encode())
+        return self.line(forest.sign_reply(forest.below(id, node), content, self.id, self.key, moment, metadata))
+
+    @staticmethod
+    def line(raw: bytes) -> str:
+        """The line of a node."""
+        return f"{forest.node_id(raw)} {base64url.encode(raw).decode()}"
+
+    def _moment(self) -> int:
+        self.now += 1
+        return self.now
+
+
+@pytest.fixture
+def alice() -> Forge:
+    return Forge("alice")
+
+
+@pytest.fixture
+def bob() -> Forge:
+    return Forge("bob")
+
+
+@pytest.fixture
+def valid() -> dict[str, str]:
+    """The lines of the valid vectors, by name."""
+    vectors = json.loads((VECTORS / "valid.json").read_text())
+    return {vector["name"]: f"{vector['node']['id']} {vector['node']['raw_b64u']}" for vector in vectors}

@@ -1,0 +1,98 @@
+"""Sprout's place in the gateway: its ports, its settings, and how what Arbor holds is found and made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.adapter import Adapter, Listener, Request, Services
+from gateway.index import Row
+from gateway.message import Form, Message
+from gateway.record import Entry
+
+from .author import Author, load_key
+from .directs import Directs
+from .intake import Intake
+from .relay import Relay
+from .session import SproutSession
+from .store import NAME, TABLES, Store, rows
+
+KEY_FILE = "sprout.privkey"
+TITLES = {"rest": "REST"}  # of those who speak and are no adapter
+
+
+class Settings(BaseModel):
+    """The section `sprout` of the configuration."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool = True
+    port: int = Field(7777, ge=0, le=65535, description="for TCP")
+    tls_port: int = Field(7778, ge=0, le=65535, description="for TLS, where there is a certificate")
+    direct: Literal["deliver", "refuse"] = Field("deliver", description="what is done with replies to one peer alone")
+
+
+class SproutAdapter(Adapter):
+    """Nodes of the Arbor forest, in lines over TCP or TLS."""
+
+    name = NAME
+    title = "Arbor"
+    settings = Settings
+    tables = TABLES
+    versions = ("0.0",)
+
+    def start(self, services: Services) -> None:
+        """Read the key, or make one; then every channel that exists becomes a community."""
+        super().start(services)
+        bus = self.bus
+        store, directs = Store(services.index, services.fact), Directs(bus.clock)
+        key = load_key(self.home.secrets / KEY_FILE, bus.clock())
+        titles = TITLES | {author.name: getattr(author, "title", author.name) for author in bus.authors}
+        self.relay = Relay(bus, store, directs)
+        name = f"Trellis {self.home.gateway_id}"
+        self.author = self.relay.author = Author(services, store, directs, key, name, titles, self.relay.introduce)
+        self.intake = Intake(self.relay, direct=self.options.direct == "deliver")
+        for channel in bus.channels.settled():
+            self.relay.settled(channel)
+
+    def accept(self, request: Request) -> SproutSession:
+        """A session for every connection."""
+        refused = partial(self.services.metrics.count, "refused", NAME)
+        session = SproutSession(self.bus, request.principal, self.relay, self.intake, refused)
+        self.relay.sessions[session] = None
+        return session
+
+    def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:  # noqa: ARG002
+        """Nothing: a community cannot follow from a name, it is minted or comes from Arbor."""
+        return None
+
+    def channel(self, address: str) -> str | None:  # noqa: ARG002
+        """Nothing, likewise."""
+        return None
+
+    def settled(self, channel: str) -> None:
+        """A channel exists: it is to have a community."""
+        self.relay.settled(channel)
+
+    def describe(self, address: str) -> dict[str, Any]:
+        """The community."""
+        return {"community": address}
+
+    def refer(self, message: Message) -> object:
+        """Where the message stands in the forest."""
+        return self.author.refer(message)
+
+    def form(self, message: Message, key: str) -> Form:
+        """The line of the message's node."""
+        return self.relay.form(message, key)
+
+    def rows(self, entry: Entry) -> Iterable[Row]:
+        """Where nodes stand."""
+        return rows(entry)
+
+    def listeners(self) -> list[Listener]:
+        """TCP, and TLS where there is a certificate."""
+        return [Listener(NAME, self.options.port), Listener(f"{NAME}_tls", self.options.tls_port, tls=True)]

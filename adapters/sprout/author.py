@@ -1,0 +1,366 @@
+"""The gateway as an author: its key, the identities, communities and conversations it mints, the replies it seals.
+
+Laws of this file. A node is made in the worker thread, one after another, parents before children, and its result
+comes back on the loop. What it says is decided before, on the loop; the worker only signs. Everything is a function
+of the key and of what the log holds: a node that was shown and whose fact was lost in a crash comes out the same.
+So nothing is dated when it is made: what has no date of its own has the key's.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.adapter import Services
+from gateway.auth import write_secret
+from gateway.bus import DIRECT_MEMORY, UNFIT
+from gateway.index import Row
+from gateway.message import Form, Message, Peer, Pending
+from gateway.record import Fact, unbinary
+
+from . import twig
+from .codec import NodeLine, node_line
+from .content import said
+from .directs import Directs
+from .forest import (
+    MAX_BLOB,
+    NULL_ID,
+    TWIG,
+    Content,
+    Identity,
+    Place,
+    Reply,
+    below,
+    decode,
+    node_id,
+    sign_community,
+    sign_identity,
+    sign_reply,
+)
+from .openpgp import Key
+from .packets import read_packets
+from .store import DAY, NAME, Store, day_of, moment, spot_from_elsewhere
+from .validate import EXPIRATION, MAX_NAME
+
+PRIVATE: Final = "private/1"
+JSON: Final = "json/1"
+ORIGIN: Final = "origin/1"
+CHANNEL: Final = "channel/1"
+TRUE: Final = b"true"
+GATEWAY: Final = "gateway"  # what the gateway's own identity is called among what it mints
+MAX_DEPTH: Final = 1000  # a reply below a deeper one from elsewhere starts anew: each needs the id of the one above
+MAX_LINES: Final = 16 << 20  # bytes of sealed lines that are kept, so that history is not signed at every reading
+MAX_IDS: Final = 10_000  # ids of minted nodes that are kept
+SHORT: Final = 12  # characters of an identity that are shown as they are
+
+
+class Made:
+    """A node of the gateway's: `id` is there once `line`, its line, is."""
+
+    __slots__ = ("id", "line")
+
+    def __init__(self, id: str = "") -> None:
+        self.id = id
+        self.line = Pending()
+
+
+Introduce = Callable[[Made, str, bool], None]
+
+
+def load_key(path: Path, now_ms: int) -> Key:
+    """The key in the file at *path*, which is made at the first start."""
+    if not path.exists():
+        write_secret(path, Key.generate(now_ms // 1000).file)
+    return Key(path.read_bytes())
+
+
+def name_of(peer: Peer, title: str) -> str:
+    """What a sender from elsewhere is called (design/mapping.md, section 4)."""
+    identity = peer.identity
+    if peer.name:
+        name = peer.name
+    elif identity is None:
+        name = f"peer {peer.number} ({title})"
+    else:
+        short = identity if len(identity) <= SHORT else f"{identity[:6]}…{identity[-4:]}"
+        name = f"{short} ({title})"
+    return name.replace("\n", " ").encode(errors="replace")[:MAX_NAME].decode(errors="ignore")
+
+
+class Author:
+    """Makes nodes for what others say.
+
+    *introduce(made, channel, everybody)* is called when the gateway mints a node: those who listen to *channel* are
+    to get its line before anything that follows, and everybody else, if so told, once it is there.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        store: Store,
+        directs: Directs,
+        key: Key,
+        name: str,
+        titles: Mapping[str, str],
+        introduce: Introduce,
+    ) -> None:
+        self._services = services
+        self._bus = services.bus
+        self._store = store
+        self._directs = directs
+        self._key = key
+        self._titles = titles
+        self._introduce = introduce
+        self._born = int.from_bytes(read_packets(key.file)[0].body[1:5], "big") * 1000
+        self._making: dict[str, Made] = {}
+        self._sealing: dict[int, Made] = {}
+        self._ids: OrderedDict[str, str] = OrderedDict()
+        self._lines: OrderedDict[int, bytes] = OrderedDict()
+        self._size = 0
+        self.id = self._own_identity(name)
+
+    # What a form depends on
+
+    def refer(self, message: Message) -> object:
+        """Where the Arbor form of *message* will stand; `UNFIT` if it is too long for one."""
+        ref = {} if message.parent is None else self._below(message, message.parent)
+        if len(message.content) > MAX_BLOB and len(said(message.content, ref.get("parent"))[0]) > MAX_BLOB:
+            return UNFIT
+        self._store.add(message.seq, [Row("sprout_nodes", tuple(spot_from_elsewhere(message, ref)))])
+        return ref
+
+    def _below(self, message: Message, parent_id: str) -> dict[str, Any]:
+        """The place of *message* below another one of its channel that Arbor gets; empty where it is none."""
+        receipt = self._bus.known(parent_id)
+        spot = None if receipt is None else self._store.spot(receipt.seq)
+        if spot is None or spot.channel != message.channel:
+            return {}
+        parent = self._store.entry(spot.seq)
+        if not isinstance(parent, Message):
+            return {}
+        if parent.protocol == NAME and parent.native is not None:
+            place = below(parent.native[NAME], self.reply(parent))
+            return {"parent": parent.id, "depth": place.depth, "conversation": place.conversation}
+        ref = _ref(parent)
+        depth = ref.get("depth", 2) + 1
+        if depth > MAX_DEPTH:
+            return {}
+        return {"parent": parent.id, "depth": depth, "conversation": ref.get("conversation") or _day(parent)}
+
+    def reply(self, message: Message) -> Reply:
+        """The node that *message* is, as far as its children need it: without signature if it is from elsewhere."""
+        if message.protocol == NAME and message.wire is not None:
+            node = decode(unbinary(message.wire))
+            assert isinstance(node, Reply)
+            return node
+        ref = _ref(message)
+        conversation = self._conversation(message.channel, ref.get("conversation") or _day(message)).id
+        community = self.community(message.channel).id
+        head = ("", ref.get("depth", 2), moment(message.timestamp), Content(b"", TWIG), "")
+        return Reply(*head, community, conversation, Content(b""), b"")
+
+    # Forms
+
+    def form(self, message: Message) -> Form:
+        """The line of a *message* from elsewhere: a direct one, one that was just said, or one out of the log."""
+        if not message.seq:
+            return self._seal_direct(message).line
+        if (line := self._lines.get(message.seq)) is not None:
+            self._lines.move_to_end(message.seq)
+            return line
+        ancestors = [message]
+        while (parent := self._unsealed_parent(ancestors[-1])) is not None:
+            ancestors.append(parent)
+        while len(ancestors) > 1:
+            self._seal(ancestors.pop())
+        return self._seal(message).line
+
+    def _unsealed_parent(self, message: Message) -> Message | None:
+        """The parent of *message*, where it is from elsewhere too and has no id yet."""
+        spot = self._store.known_as(_ref(message).get("parent", ""))
+        if spot is None or spot.seq in self._sealing or self._store.form(spot.seq) is not None:
+            return None
+        parent = self._store.entry(spot.seq)
+        return parent if isinstance(parent, Message) and parent.protocol != NAME else None
+
+    def _parent(self, ref: dict[str, Any]) -> Made:
+        """The node that has been sealed, or signed by its author, for the parent that *ref* names."""
+        spot = self._store.known_as(ref["parent"])
+        if spot is None:
+            return Made()  # retired; a node below it cannot be made
+        if (making := self._sealing.get(spot.seq)) is not None:
+            return making
+        parent = self._store.entry(spot.seq)
+        native = parent.native if isinstance(parent, Message) and parent.protocol == NAME else None
+        return Made(native[NAME] if native is not None else self._store.form(spot.seq) or "")
+
+    def _seal(self, message: Message) -> Made:
+        if (made := self._sealing.get(message.seq)) is not None:
+            return made
+        ref = _ref(message)
+        made = self._sealing[message.seq] = Made()
+        sign = self._signing(message, ref, {})
+        self._make(made, sign, partial(self._sealed, message.seq))
+        made.line.when_done(lambda: _void(self._sealing.pop(message.seq)))
+        return made
+
+    def _seal_direct(self, message: Message) -> Made:
+        expires = datetime.fromtimestamp((message.time + DIRECT_MEMORY) // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        made = Made()
+        sign = self._signing(message, {}, {PRIVATE: TRUE, EXPIRATION: expires.encode()})
+        self._make(made, sign, lambda line: self._directs.add(line.id, decode(line.raw), message.sender.number))
+        return made
+
+    def _signing(self, message: Message, ref: dict[str, Any], more: dict[str, bytes]) -> Callable[[], bytes]:
+        """Gather what a reply says; what is returned signs it, in the worker."""
+        community = self.community(message.channel)
+        conversation = self._conversation(message.channel, ref.get("conversation") or _day(message))
+        parent = self._parent(ref) if ref else conversation
+        author = self._identity(message.sender, message.channel)
+        text, is_json = said(message.content, ref.get("parent"))
+        pairs = {ORIGIN: message.id.encode(), **({JSON: TRUE} if is_json else {}), **more}
+        created, depth = moment(message.timestamp), ref.get("depth", 2)
+
+        def sign() -> bytes:
+            place = Place(parent.id, depth, community.id, conversation.id)
+            return sign_reply(place, Content(text), author.id, self._key, created, twig.encode(pairs))
+
+        return sign
+
+    def _sealed(self, seq: int, line: NodeLine) -> bool:
+        """Log the first showing; a form that came out otherwise than it was shown is a fault, and is not."""
+        shown = self._store.form(seq)
+        if shown is None:
+            self._store.shown(seq, line.id)
+        elif shown != line.id:
+            self._services.metrics.count("faults", "form")
+            return False
+        self._lines[seq] = line.line
+        self._size += len(line.line)
+        while self._size > MAX_LINES:
+            self._size -= len(self._lines.popitem(last=False)[1])
+        return True
+
+    # What is minted
+
+    def community(self, channel: str) -> Made:
+        """The community that *channel* is; minted where it is none yet."""
+        id = self._bus.channels.address(NAME, channel)
+        if id is not None:
+            return Made(id)
+        metadata = twig.encode({CHANNEL: channel.encode()})
+        name = channel.encode()[:MAX_NAME].decode(errors="ignore")
+
+        def assign(line: NodeLine) -> None:
+            self._store.entity(line)
+            if self._bus.channels.address(NAME, channel) is None:
+                self._bus.channels.assign(NAME, channel, line.id)
+
+        sign = partial(sign_community, name, self.id, self._key, self._born, metadata)
+        return self._mint(f"community {channel}", sign, assign, channel, everybody=True)
+
+    def _conversation(self, channel: str, name: str) -> Made:
+        """The conversation with that id or, where the gateway opens it, that name (`day_of`)."""
+        if not name.startswith(DAY):
+            return Made(name)
+        if (made := self._minted(name)) is not None:
+            return made
+        community = self.community(channel)
+        date = name.removeprefix(DAY).split(" ")[0]
+        created = int(datetime.fromisoformat(date).replace(tzinfo=UTC).timestamp()) * 1000
+
+        def sign() -> bytes:
+            place = Place(community.id, 1, community.id, NULL_ID)
+            return sign_reply(place, Content(date.encode()), self.id, self._key, created)
+
+        return self._mint(name, sign, self._recorder(name, channel=channel), channel, everybody=False)
+
+    def _identity(self, peer: Peer, channel: str) -> Made:
+        """The identity that stands for a sender from elsewhere, in Arbor, for ever."""
+        what = f"peer {peer.number}"
+        if (made := self._minted(what)) is not None:
+            return made
+        known = peer if peer.identity is None else self._bus.peers.known(peer.protocol, peer.identity)
+        name = name_of(known or peer, self._titles.get(peer.protocol, peer.protocol))
+        # The number, as milliseconds, tells apart those who are called the same.
+        sign = partial(sign_identity, name, self._key, self._born + peer.number)
+        return self._mint(what, sign, self._recorder(what), channel, everybody=True)
+
+    def _own_identity(self, name: str) -> str:
+        """The gateway's own identity, made with its key."""
+        seq = self._store.seq(self._store.minted(GATEWAY) or "")
+        entry = None if seq is None else self._store.entry(seq)
+        if isinstance(entry, Fact):
+            node = decode(unbinary(entry.fields["wire"]))
+            if isinstance(node, Identity) and node.public_key == self._key.public_key:
+                return str(entry.fields["native"][NAME])
+        line = _line(sign_identity(name, self._key, self._born))
+        self._store.entity(line, what=GATEWAY)
+        return line.id
+
+    def _minted(self, what: str) -> Made | None:
+        if (made := self._making.get(what)) is not None:
+            return made
+        id = self._ids.get(what) or self._store.minted(what)
+        if id is None:
+            return None
+        self._ids[what] = id
+        if len(self._ids) > MAX_IDS:
+            self._ids.popitem(last=False)
+        return Made(id)
+
+    def _mint(
+        self,
+        what: str,
+        sign: Callable[[], bytes],
+        record: Callable[[NodeLine], object],
+        channel: str,
+        *,
+        everybody: bool,
+    ) -> Made:
+        if (making := self._making.get(what)) is not None:
+            return making
+        made = self._making[what] = Made()
+        self._introduce(made, channel, everybody)
+        self._make(made, sign, record)
+        made.line.when_done(lambda: _void(self._making.pop(what)))
+        return made
+
+    def _recorder(self, what: str, **more: Any) -> Callable[[NodeLine], object]:
+        return lambda line: self._store.entity(line, what=what, **more)
+
+    # The worker
+
+    def _make(self, made: Made, sign: Callable[[], bytes], record: Callable[[NodeLine], object]) -> None:
+        """Sign in the worker, *record* on the loop, then hand out the line; nothing where either fails."""
+
+        def work() -> NodeLine:
+            line = _line(sign())
+            made.id = line.id  # the worker's next task may need it
+            return line
+
+        def done(line: NodeLine | None) -> None:
+            shown = line is not None and record(line) is not False
+            made.line.fill(line.line if line is not None and shown else None)
+
+        self._services.work(work, done)
+
+
+def _line(raw: bytes) -> NodeLine:
+    return node_line(node_id(raw), raw)
+
+
+def _ref(message: Message) -> dict[str, Any]:
+    return (message.refs or {}).get(NAME) or {}
+
+
+def _day(message: Message) -> str:
+    return day_of(message.channel, moment(message.timestamp))
+
+
+def _void(_value: object) -> None:
+    """Nothing."""

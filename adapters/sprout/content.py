@@ -1,0 +1,48 @@
+"""What a reply says on the bus, and how a value from the bus is said in a reply (design/mapping.md, section 3).
+
+Both ways are one-to-one: exactly `{"content": text}` is a reply of that text, with `inReplyTo` only where it is
+the canonical id of the node's parent; every other value is its JSON, marked `json/1`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.jsontext import dumps, loads, one_line
+
+from .forest import UTF8, Content
+
+_SPACE = b" \t\r\n"
+
+
+def heard(content: Content, is_json: bool, parent: str | None) -> bytes:
+    """The value that a reply to the message *parent* says, as JSON on one line.
+
+    What is marked as JSON and is none is text; bytes that are no text are shown with replacement characters.
+    """
+    if is_json and content.type == UTF8:
+        text = content.blob.strip(_SPACE)
+        try:
+            loads(text)
+        except ValueError:
+            pass
+        else:
+            return one_line(text)
+    return dumps(_plain(content.blob.decode(errors="replace"), parent))
+
+
+def said(content: bytes, parent: str | None) -> tuple[bytes, bool]:
+    """The text of a reply to the message *parent* that says the JSON value *content*, and whether it is JSON."""
+    if content.lstrip()[:1] == b"{":
+        value = loads(content)
+        text = value.get("content")
+        if isinstance(text, str) and value == _plain(text, parent):
+            try:
+                return text.encode(), False
+            except UnicodeEncodeError:  # half a character, which only JSON can write
+                pass
+    return content, True
+
+
+def _plain(text: str, parent: str | None) -> dict[str, Any]:
+    return {"content": text} if parent is None else {"content": text, "inReplyTo": parent}

@@ -1,0 +1,174 @@
+"""What becomes of a node that somebody announces: known, refused, waiting for others, logged, published, or direct."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gateway.channels import OWN, valid_name
+from gateway.errors import Forbidden, Unavailable, UnknownChannel
+from gateway.message import Message
+
+from . import twig
+from .author import JSON, PRIVATE, TRUE
+from .codec import NodeLine, StatusCode
+from .content import heard
+from .forest import Community, Identity, Node, NodeError, Reply, decode_as
+from .relay import Relay
+from .store import NAME
+from .validate import validate
+
+if TYPE_CHECKING:
+    from .session import SproutSession
+
+TO: Final = "to/1"
+ACTIVITY: Final = "activity/1"
+INVISIBLE: Final = "invisible/1"
+LATE: Final = 10 * 60_000  # ms between a node's making and its arrival, beyond which it is history
+UNNAMED: Final = "community"  # the beginning of the name of a channel whose community's name cannot be one
+DIGEST: Final = 6  # characters of a community's id that tell it from others of its name
+
+
+class Taken(NamedTuple):
+    """What became of a node: where it is logged, why it was refused, or which nodes must come first.
+
+    With none of them it is answered and goes nowhere. `status` is what the announce is answered with.
+    """
+
+    seq: int = 0
+    reason: str = ""
+    missing: tuple[str, ...] = ()
+    status: int = StatusCode.OK
+
+
+class Intake:
+    """Takes nodes in. `take` raises `Throttled` or `Unavailable` where the node is to be taken later."""
+
+    def __init__(self, relay: Relay, *, direct: bool = True) -> None:
+        self._relay = relay
+        self._bus = relay.bus
+        self._store = relay.store
+        self._directs = relay.directs
+        self._direct_allowed = direct
+
+    def take(self, line: NodeLine, session: SproutSession) -> Taken:
+        """Take the node that *session* announced on a *line*."""
+        if (seq := self._store.seq(line.id)) is not None:
+            return Taken(seq)
+        if self._bus.congested:
+            raise Unavailable("the disk does not keep up; try again in a moment")
+        try:
+            node = decode_as(line.id, line.raw)
+        except NodeError as error:
+            return Taken(reason=str(error))
+        channel = self._relay.channel(node.community) if isinstance(node, Reply) else None
+        self._relay.pace(session, channel or line.id)
+        verdict = validate(node, line.raw, self._bus.clock(), self._relay.node)
+        if not verdict.ok:
+            return Taken(reason=verdict.reason, missing=verdict.missing)
+        try:
+            return self._enter(line, node, channel, session)
+        except (Forbidden, UnknownChannel) as error:
+            return Taken(reason=type(error).__name__)
+
+    def _enter(self, line: NodeLine, node: Node, channel: str | None, session: SproutSession) -> Taken:
+        if isinstance(node, Identity):
+            seq = self._store.entity(line)
+            self._relay.tell(line.line, skip=session)
+        elif isinstance(node, Community):
+            seq = self._community(line, node, session)
+        elif channel is None:
+            return Taken(reason="its community is no channel")
+        else:
+            return self._reply(line, node, channel, session)
+        self._relay.hold(line.id, node)
+        return Taken(seq)
+
+    def _community(self, line: NodeLine, node: Community, session: SproutSession) -> int:
+        name = self._name(line.id, node.name.text or "")
+        self._relay.admit(session, "publish", name)
+        self._bus.channels.enter(name)  # raises where channels are only configured
+        seq = self._store.entity(line)
+        self._relay.tell(line.line, name, skip=session)
+        self._bus.channels.assign(NAME, name, line.id)
+        return seq
+
+    def _name(self, id: str, name: str) -> str:
+        """What the channel is called that a community becomes (design/mapping.md, section 2)."""
+        channels = self._bus.channels
+        usable = valid_name(name) and not name.startswith(OWN)
+        if usable and not channels.exists(name) and channels.address(NAME, name) is None:
+            return name
+        digest = id.rpartition("__")[2]
+        for size in range(DIGEST, len(digest)):
+            longer = f"{name if usable else UNNAMED}~{digest[:size]}"
+            if not valid_name(longer):
+                longer = f"{UNNAMED}~{digest[:size]}"
+            if channels.address(NAME, longer) is None:
+                break
+        return longer
+
+    def _reply(self, line: NodeLine, node: Reply, channel: str, session: SproutSession) -> Taken:
+        pairs = twig.decode(node.metadata.blob)
+        if TO in pairs or PRIVATE in pairs or self._directs.find(node.parent) is not None:
+            return self._direct(line, node, pairs, channel, session)
+        if ACTIVITY in pairs and INVISIBLE in pairs:
+            return Taken()
+        self._relay.admit(session, "publish", channel)
+        message = self._message(line, node, pairs, channel)
+        message.late = node.created < self._bus.clock() - LATE
+        if not message.late:  # an old node says nothing about who announces it
+            self._bus.bind(session, message.sender)
+        self._bus.publish(message, session)
+        self._store.note(message)
+        self._relay.hold(line.id, node, message.id)
+        return Taken(message.seq)
+
+    def _direct(
+        self, line: NodeLine, node: Reply, pairs: dict[str, bytes], channel: str, session: SproutSession
+    ) -> Taken:
+        """A node that is never stored; only the first announce by its author's own connection is handed over."""
+        asked = self._directs.find(node.parent)
+        if TO not in pairs and asked is None:
+            return Taken()
+        if not self._direct_allowed:
+            return Taken(reason="direct messages are switched off")
+        self._relay.admit(session, "direct", channel)
+        fresh = node.created >= self._bus.clock() - LATE and self._directs.find(line.id) is None
+        who = session.identity
+        own = who.identity == node.author if who is not None else not session.link
+        if not fresh or not own:
+            return Taken()
+        message = self._message(line, node, pairs, channel)
+        self._bus.bind(session, message.sender)
+        number = self._target(pairs[TO]) if TO in pairs else None
+        if asked is not None and number is None and self._directs.good(asked):
+            number = asked.sender
+        if number is None or not self._bus.direct(message, number):
+            return Taken(status=StatusCode.UNKNOWN_NODE)
+        self._directs.add(line.id, node, message.sender.number)
+        return Taken()
+
+    def _target(self, value: bytes) -> int | None:
+        """The number of the peer that `to/1` names: in decimal, or by its author's node id."""
+        text = value.decode(errors="replace")
+        if text.isascii() and text.isdigit():
+            return int(text) if len(text) < 19 else None
+        peer = self._bus.peers.known(NAME, text)
+        return None if peer is None else peer.number
+
+    def _message(self, line: NodeLine, node: Reply, pairs: dict[str, bytes], channel: str) -> Message:
+        author, parent = self._relay.node(node.author), self._relay.held(node.parent)
+        name = author.name.text if isinstance(author, Identity) else None
+        above = None if parent is None else parent.message
+        return Message(
+            channel,
+            self._bus.peers.identity(NAME, node.author, name or None),
+            NAME,
+            heard(node.content, pairs.get(JSON) == TRUE, above),
+            timestamp=node.created,
+            parent=above,
+            ids=(line.id,),
+            native={NAME: line.id},
+            wire=line.line.partition(b" ")[2],
+            forms={NAME: line.line},
+        )

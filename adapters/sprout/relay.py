@@ -1,0 +1,161 @@
+"""What all Sprout connections share: who is there, who hears what, and the nodes that are held."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gateway.bus import Bus
+from gateway.errors import Forbidden, Throttled, UnknownChannel
+from gateway.message import Form, Message
+from gateway.record import Entry, Fact, unbinary
+from gateway.session import Session
+
+from .author import Author, Made
+from .directs import Directs
+from .forest import Node, decode
+from .store import COMMUNITY, IDENTITY, NAME, Spot, Store
+
+if TYPE_CHECKING:
+    from .session import SproutSession
+
+MAX_HELD: Final = 4096  # nodes that are kept as they were read, about 1 KiB each
+
+
+class Held(NamedTuple):
+    """A node that is held, and the canonical id of the message that it is, None where it is none."""
+
+    node: Node
+    message: str | None = None
+
+
+class Relay:
+    """The connections and the forest. `author` is set once it is made."""
+
+    author: Author
+
+    def __init__(self, bus: Bus, store: Store, directs: Directs) -> None:
+        self.bus = bus
+        self.store = store
+        self.directs = directs
+        self.sessions: dict[SproutSession, None] = {}
+        self._held: OrderedDict[str, Held] = OrderedDict()
+
+    # Telling
+
+    def tell(self, line: bytes, channel: str = "", *, skip: Session | None = None) -> None:
+        """Announce a node to every connection but one; of a community only those who may know *channel*."""
+        for session in self.sessions:
+            if session is not skip and (not channel or self.may_know(session, channel)):
+                session.announce(line)
+
+    def introduce(self, made: Made, channel: str, everybody: bool) -> None:
+        """Announce a node that is being made: at its place to who listens to *channel*, to others once it is there."""
+        others = []
+        for session in self.sessions:
+            if channel in session.channels:
+                session.announce(made.line)
+            else:
+                others.append(session)
+
+        def tell_others() -> None:
+            if made.line.data is not None:
+                for session in others:
+                    session.announce(made.line.data)
+
+        if everybody:
+            made.line.when_done(tell_others)
+
+    def settled(self, channel: str) -> None:
+        """*channel* exists: those who wait for its community join, and where it has none it gets one."""
+        community = self.bus.channels.address(NAME, channel)
+        if community is None:
+            self.author.community(channel)
+            return
+        for session in list(self.sessions):
+            if community in session.wanted:
+                session.join(channel)
+
+    # Rights
+
+    def may_know(self, session: Session, channel: str) -> bool:
+        """Whether a connection may know that there is *channel*."""
+        return any(self.bus.allowed(session.principal, verb, channel) for verb in ("subscribe", "history", "publish"))
+
+    def may_read(self, session: Session, spot: Spot) -> bool:
+        """Whether a connection may read the node at *spot*."""
+        if spot.type == IDENTITY:
+            return True
+        if spot.type == COMMUNITY:
+            channel = self.channel(spot.key)
+            return channel is None or self.may_know(session, channel)
+        return self.bus.allowed(session.principal, "history", spot.channel)
+
+    def admit(self, session: Session, verb: str, channel: str) -> None:
+        """Raise `Forbidden` unless a connection may *verb* on *channel*; the rate was asked before."""
+        if not self.bus.allowed(session.principal, verb, channel):
+            raise Forbidden(verb, channel)
+
+    def pace(self, session: Session, channel: str) -> None:
+        """Raise `Throttled` if a connection asks too often; *channel* is what it asks about."""
+        throttle = self.bus.throttle
+        if throttle is not None and (wait := throttle(session.principal, session.who, channel)):
+            raise Throttled(wait)
+
+    # Finding
+
+    def channel(self, community: str) -> str | None:
+        """The channel that the community with this id is."""
+        try:
+            return self.bus.channels.channel(NAME, community)
+        except UnknownChannel:
+            return None
+
+    def spot(self, id: str) -> Spot | None:
+        """Where the node *id* stands."""
+        seq = self.store.seq(id)
+        return None if seq is None else self.store.spot(seq)
+
+    def node(self, id: str) -> Node | None:
+        """The node *id*, from the forest or a direct message; one from elsewhere without its signature."""
+        held = self.held(id)
+        return None if held is None else held.node
+
+    def held(self, id: str) -> Held | None:
+        """The node *id* and the message that it is."""
+        if (held := self._held.get(id)) is not None:
+            self._held.move_to_end(id)
+            return held
+        if (direct := self.directs.find(id)) is not None:
+            return Held(direct.node)
+        seq = self.store.seq(id)
+        entry = None if seq is None else self.store.entry(seq)
+        if entry is None:
+            return None
+        return self.hold(id, *self._read(entry))
+
+    def hold(self, id: str, node: Node, message: str | None = None) -> Held:
+        """Keep a node that children are likely to be asked for."""
+        held = self._held[id] = Held(node, message)
+        if len(self._held) > MAX_HELD:
+            self._held.popitem(last=False)
+        return held
+
+    def line(self, entry: Entry | None) -> Form | None:
+        """The line of a record's node; None where it is none."""
+        if isinstance(entry, Fact):
+            return b"%b %b" % (entry.fields["native"][NAME].encode(), entry.fields["wire"].encode())
+        if entry is None:
+            return None
+        return entry.forms.get(NAME) or entry.form(NAME, self.form)
+
+    def form(self, message: Message, _key: str) -> Form:
+        """The line of a message, live or out of the log."""
+        if message.protocol == NAME and message.wire is not None and message.native is not None:
+            return b"%b %b" % (message.native[NAME].encode(), message.wire)
+        return self.author.form(message)
+
+    def _read(self, entry: Entry) -> tuple[Node, str | None]:
+        if isinstance(entry, Fact):
+            return decode(unbinary(entry.fields["wire"])), None
+        return self.author.reply(entry), entry.id

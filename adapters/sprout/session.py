@@ -1,0 +1,373 @@
+"""One Sprout connection: what each verb does on the bus, and what we ask the peer ourselves.
+
+Every request has one answer. A malformed one is status 1, as is one that the peer has no right to; an ancestry of a
+node that is not held is status 4. An announce is answered once all of it that can be is on disk: status 1 only where
+nothing of it was known, taken or kept waiting, status 4 where a direct message reached nobody. A peer that is too
+fast is not refused but read more slowly. What the reference does is in design/reference, sprout.md, section 2.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final
+
+from gateway.errors import RequestError, Throttled, Unavailable
+from gateway.message import Form, Message, Pending
+from gateway.record import Fact
+from gateway.session import Principal, Session
+
+from . import codec
+from .codec import MAX_BODY, MAX_NODES, NO_ID, Frame, NodeLine, Parser, SproutError, StatusCode
+from .forest import Node, Reply, decode
+from .intake import Intake
+from .relay import Relay
+from .store import COMMUNITY, DAY, IDENTITY, NAME, REPLY, Spot
+from .waiting import Questions, Waiting
+
+MAX_OUTBOX: Final = 8 << 20  # a response of 4 MiB and as much in deliveries
+MAX_SUBSCRIPTIONS: Final = 10_000
+HALF_SECONDS: Final = 60  # for the rest of a message that has begun
+
+
+class Batch:
+    """An announce, or an answer to a question of ours (without an *id*), with the nodes that are still to be taken."""
+
+    def __init__(self, nodes: Iterable[NodeLine], unreadable: int, id: int | None = None) -> None:
+        self.id = id
+        self.nodes = deque(nodes)
+        self.taken = not self.nodes and not unreadable  # an empty announce is fine
+        self.seq = 0
+        self.status: int = StatusCode.OK
+        self.asks: dict[str, Frame] = {}
+
+
+class SproutSession(Session):
+    """A connected peer: a client, or a relay that acts as one."""
+
+    protocol = NAME
+
+    def __init__(
+        self, bus: Any, principal: Principal, relay: Relay, intake: Intake, refused: Callable[[str], None]
+    ) -> None:
+        super().__init__(bus, principal)
+        self.max_outbox = MAX_OUTBOX
+        self.wanted: dict[str, None] = {}  # the communities it subscribed to, known or not
+        self._relay = relay
+        self._store = relay.store
+        self._intake = intake
+        self._refused = refused
+        self._parser = Parser()
+        self._next_id = 0
+        self._waiting = Waiting()
+        self._questions = Questions()
+        self._work: Callable[[], None] | None = None
+        self._slow = False  # until the next tick
+        self._answering = False  # a long answer is still being made
+        self._half = 0  # seconds since the beginning of a message without its end
+
+    # What the shell and the bus call
+
+    @property
+    def saturated(self) -> bool:
+        """Whether the next request has to wait; also for the next second, or for an answer that is being made."""
+        return self._slow or self._answering or super().saturated
+
+    def handle(self, data: bytes) -> None:
+        """Act on what arrived, request by request, as long as there is room for answers."""
+        self._half = 0
+        self._parser.feed(data)
+        while self.closing is None:
+            if self.saturated:
+                self._backlog.appendleft(b"")  # there may be more in the parser
+                return
+            if not self._step():
+                return
+
+    def deliver(self, message: Message) -> None:
+        """Announce a message, unless it is too long for Arbor."""
+        if NAME not in message.undelivered:
+            self.announce(message.forms.get(NAME) or message.form(NAME, self._relay.form))
+
+    def tick(self, now: int) -> None:
+        """Give up what was asked too long ago, and go on where there was too much at once."""
+        for missing in self._questions.overdue(now):
+            self._give_up(missing)
+        if self._parser.amid and not self._backlog:
+            self._half += 1
+            if self._half > HALF_SECONDS:
+                self.close(1002, "half a message")
+        if self._slow:
+            self._slow = False
+            self.resume()
+            self.wake()
+
+    def receive_eof(self) -> None:
+        """The connection is over."""
+        self._relay.sessions.pop(self, None)
+        super().receive_eof()
+
+    # What others of this adapter call
+
+    def announce(self, line: Form) -> None:
+        """Announce one node, whose *line* may still be being made."""
+        id = self._next()
+        if isinstance(line, Pending):
+            framed = Pending()
+            line.when_done(lambda: framed.fill(None if line.data is None else _announce(id, line.data)))
+            self.put(framed)
+        else:
+            self.put(_announce(id, line))
+
+    def join(self, channel: str) -> None:
+        """Listen to the channel of a community that is wanted, if that is allowed."""
+        if channel not in self.channels and self.bus.allowed(self.principal, "subscribe", channel):
+            self.bus.subscribe(self, channel)
+
+    # Requests
+
+    def _step(self) -> bool:
+        """Act on the next frame, or go on with the last; False when there is none."""
+        try:
+            if self._work is None:
+                frame = self._parser.next_frame()
+                if frame is None:
+                    return False
+                self._work = self._begin(frame)
+            self._work()
+        except (Throttled, Unavailable):
+            self._slow = True
+            return True
+        except SproutError as error:
+            self._refused("malformed")
+            self._status(error.message_id, error.status)
+        self._work = None
+        return True
+
+    def _begin(self, frame: Frame) -> Callable[[], None]:
+        if isinstance(frame, codec.Announce):
+            return partial(self._enter, Batch(frame.nodes, len(frame.unreadable), frame.id))
+        if isinstance(frame, codec.Response):
+            missing = self._questions.answered(frame.id)
+            return _nothing if missing is None else partial(self._answered, Batch(frame.nodes, 0), missing)
+        return partial(self._do, frame)
+
+    def _do(self, frame: Frame) -> None:
+        try:
+            VERBS[type(frame)](self, frame)
+        except Throttled:
+            raise
+        except SproutError as error:
+            raise SproutError(str(error), error.status, frame.id) from None
+        except RequestError as error:
+            raise SproutError(str(error), message_id=frame.id) from None
+
+    def _version(self, frame: codec.Version) -> None:
+        """Every version 0 will do; others were refused when they were read."""
+        self._status(frame.id, StatusCode.OK)
+
+    def _list(self, frame: codec.List) -> None:
+        """The newest nodes of a type, newest first."""
+        self._relay.pace(self, "")
+        quantity = min(frame.quantity, MAX_NODES)
+        spots = self._store.of_type(frame.node_type, quantity) if frame.node_type <= REPLY else []
+        self._answer(frame.id, spots)
+
+    def _query(self, frame: codec.Query) -> None:
+        """Those that are held, in the order in which they were asked for."""
+        self._relay.pace(self, "")
+        spots = [spot for id in frame.node_ids if (spot := self._relay.spot(id)) is not None]
+        self._answer(frame.id, spots)
+
+    def _ancestry(self, frame: codec.Ancestry) -> None:
+        """The nodes above one, shallowest first."""
+        self._relay.pace(self, "")
+        spot = self._relay.spot(frame.node_id)
+        if spot is None or not self._relay.may_read(self, spot):
+            raise SproutError("no such node", StatusCode.UNKNOWN_NODE)
+        above: list[Spot] = []
+        while len(above) < min(frame.levels, MAX_NODES) and (spot := self._above(spot)) is not None:
+            above.append(spot)
+        self._answer(frame.id, above[::-1], nearest_last=True)
+
+    def _leaves_of(self, frame: codec.LeavesOf) -> None:
+        """The newest nodes that are, or are below, one; oldest first."""
+        self._relay.pace(self, "")
+        spot, quantity = self._relay.spot(frame.node_id), min(frame.quantity, MAX_NODES)
+        if spot is None or spot.type == IDENTITY:
+            newest = [spot][:quantity] if spot is not None else []
+        elif spot.type == COMMUNITY:
+            channel = self._relay.channel(frame.node_id)
+            below = [] if channel is None else self._store.in_channel(channel, quantity)
+            newest = sorted([*below, spot], key=lambda spot: spot.age, reverse=True)[:quantity]
+        else:
+            newest = self._store.below(self._names(spot), quantity)
+        self._answer(frame.id, newest[::-1], nearest_last=True)
+
+    def _subscribe(self, frame: codec.Subscribe) -> None:
+        """Any id will do: a community that nobody knows yet is joined when it comes."""
+        if len(self.wanted) >= MAX_SUBSCRIPTIONS:
+            raise SproutError("too many subscriptions")
+        channel = self._relay.channel(frame.node_id)
+        self._relay.pace(self, channel or "")
+        if channel is not None:
+            self._relay.admit(self, "subscribe", channel)
+            self.join(channel)
+        self.wanted[frame.node_id] = None
+        self._status(frame.id, StatusCode.OK)
+
+    def _unsubscribe(self, frame: codec.Unsubscribe) -> None:
+        """Whether it was subscribed to or not."""
+        self.wanted.pop(frame.node_id, None)
+        channel = self._relay.channel(frame.node_id)
+        if channel in self.channels:
+            self.bus.unsubscribe(self, channel)
+        self._status(frame.id, StatusCode.OK)
+
+    def _acknowledged(self, frame: codec.Status) -> None:
+        """An announce of ours was taken or not, which is the peer's affair; or a question has no answer."""
+        if (missing := self._questions.answered(frame.id)) is not None:
+            self._give_up(missing)
+
+    # Nodes that arrive
+
+    def _enter(self, batch: Batch) -> None:
+        """Take node after node, until one has to be taken later; then answer."""
+        while batch.nodes:
+            line = batch.nodes[0]
+            taken = self._intake.take(line, self)
+            batch.nodes.popleft()
+            batch.seq = max(batch.seq, taken.seq)
+            batch.status = max(batch.status, taken.status)
+            reason = taken.reason
+            if taken.missing and not self._keep(batch, line, taken.missing):
+                reason = "too many wait for others"
+            if reason:
+                self._refused(reason)
+                continue
+            batch.taken = True
+            if not taken.missing:
+                batch.nodes.extendleft(reversed(self._waiting.pop(line.id)))
+        self._ask(batch.asks)
+        if batch.id is not None:
+            status = batch.status if batch.taken else StatusCode.MALFORMED
+            self.bus.ledger.when_synced(batch.seq, partial(self._status, batch.id, status))
+
+    def _answered(self, batch: Batch, missing: str) -> None:
+        """An answer to a question of ours; what it did not bring will not come."""
+        self._enter(batch)
+        if not self._questions.asked(missing):
+            self._give_up(missing)
+
+    def _keep(self, batch: Batch, line: NodeLine, missing: tuple[str, ...]) -> bool:
+        """Let a node wait, and see to it that what it waits for is asked for."""
+        if not self._waiting.add(missing[0], line):
+            return False
+        node = decode(line.raw)
+        for id in missing:
+            batch.asks.setdefault(id, _question(id, line.id, node))
+        return True
+
+    def _ask(self, asks: dict[str, Frame]) -> None:
+        """Ask for what is still missing at the end of a batch."""
+        for missing, frame in asks.items():
+            if self._store.seq(missing) is not None or self._questions.asked(missing):
+                continue
+            if self._questions.full:
+                self._give_up(missing)
+                continue
+            id = self._next()
+            self._questions.add(id, missing, self.bus.clock())
+            self.send(codec.encode(frame._replace(id=id)))
+
+    def _give_up(self, missing: str) -> None:
+        """Nobody will bring *missing*: those that wait for it are refused."""
+        for _ in self._waiting.pop(missing):
+            self._refused("its author or parent is unknown")
+
+    # Answers
+
+    def _answer(self, id: int, spots: list[Spot], *, nearest_last: bool = False) -> None:
+        """Respond with the nodes at *spots* that the peer may read."""
+        lines = [self._relay.line(self._store.entry(spot.seq)) for spot in spots if self._relay.may_read(self, spot)]
+        forms = [line for line in lines if line is not None]
+        pending = [form for form in forms if isinstance(form, Pending) and not form.done]
+        if not pending:
+            self.send(_response(id, forms, nearest_last))
+            return
+        response, self._answering, left = Pending(), True, len(pending)
+
+        def made() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                self._answering = False
+                response.fill(_response(id, forms, nearest_last))
+
+        self.put(response)
+        for form in pending:
+            form.when_done(made)
+
+    def _above(self, spot: Spot) -> Spot | None:
+        """Where the parent of a node stands."""
+        parent = spot.parent
+        if parent.startswith(DAY):
+            parent = self._store.minted(parent) or ""
+        return self._store.known_as(parent)
+
+    def _names(self, spot: Spot) -> list[str]:
+        """What the children of a reply may call it: by its key, and by the name under which the gateway minted it."""
+        entry = self._store.entry(spot.seq)
+        name = entry.fields.get("what") if isinstance(entry, Fact) else None
+        return [spot.key] if name is None else [spot.key, name]
+
+    def _status(self, id: int, code: int) -> None:
+        self.send(codec.encode(codec.Status(id, code)))
+
+    def _next(self) -> int:
+        id, self._next_id = self._next_id, self._next_id + 1
+        return id
+
+
+# fmt: off
+VERBS: Final[dict[type, Callable[[SproutSession, Any], None]]] = {
+    codec.Version:     SproutSession._version,
+    codec.List:        SproutSession._list,
+    codec.Query:       SproutSession._query,
+    codec.Ancestry:    SproutSession._ancestry,
+    codec.LeavesOf:    SproutSession._leaves_of,
+    codec.Subscribe:   SproutSession._subscribe,
+    codec.Unsubscribe: SproutSession._unsubscribe,
+    codec.Status:      SproutSession._acknowledged,
+}
+# fmt: on
+
+
+def _announce(id: int, line: bytes) -> bytes:
+    return b"announce %d 1\n%b\n" % (id, line)
+
+
+def _response(id: int, forms: list[Form], nearest_last: bool) -> bytes:
+    """A response with as many lines as fit, from the end if those at the end matter most."""
+    lines = [form.data if isinstance(form, Pending) else form for form in forms]
+    fitting: list[bytes] = []
+    size = 0
+    for line in reversed(lines) if nearest_last else lines:
+        if line is not None:
+            size += len(line) + 1
+            if size > MAX_BODY:
+                break
+            fitting.append(line)
+    return codec.encode_response(id, reversed(fitting) if nearest_last else fitting)
+
+
+def _question(missing: str, id: str, node: Node) -> Frame:
+    """What to ask for *missing*, which the node *id* names: its author, or all that is above it."""
+    if isinstance(node, Reply) and missing == node.parent:
+        return codec.Ancestry(NO_ID, id, min(node.depth, MAX_NODES))
+    return codec.Query(NO_ID, (missing,))
+
+
+def _nothing() -> None:
+    """An answer to a question that we did not ask."""
