@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from pydantic import BaseModel
 
 from adapters.sprout import SproutAdapter, base64url, forest
@@ -20,6 +21,10 @@ from gateway.config import settings_model
 from gateway.message import Form, Message
 from gateway.runtime import Gateway
 from gateway.session import Principal, Session
+
+# Some examples make or check RSA signatures, and machines are busy: an example may take as long as it takes.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 VECTORS = Path(__file__).parents[2] / "vectors/sprout"
 PATIENCE = 60.0  # seconds; nothing waits that long unless it is broken
@@ -81,6 +86,7 @@ class ToyAdapter(Adapter):
 
     def refer(self, message: Message) -> object:
         del message
+        return None
 
     def form(self, message: Message, key: str) -> Form:
         del key
@@ -116,12 +122,12 @@ class Line:
 class Place:
     """A gateway in a directory."""
 
-    def __init__(self, data: Path, clock: Clock, **settings: Any) -> None:
+    def __init__(self, data: Path, clock: Clock, **values: Any) -> None:
         self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.clock = clock
-        limits = {"rates": "off", **settings.pop("limits", {})}
         rows = (SproutAdapter, ToyAdapter)
-        self.gateway = Gateway(settings_model(rows)(data=data, limits=limits, **settings), rows)
+        values = {"limits": {"rates": "off"}, "data": data, **values}
+        self.gateway = Gateway(settings_model(rows)(**values), rows)
         self.gateway.start(self.posted.put)
         self.bus = self.gateway.bus
         adapter = self.gateway.adapters[0]
@@ -141,23 +147,23 @@ class Place:
     def settle(self) -> None:
         """Run what is posted until everything appended is on disk, and the worker has nothing left to do."""
         for _ in range(2):  # what the worker made is appended as well
-            done: list[bool] = []
-            self.adapter.services.work(lambda: None, lambda _: done.append(True))
-            self.until(lambda: bool(done))
-            self.gateway.log.when_synced(self.gateway.log.next_seq - 1, lambda: done.append(True))
-            self.until(lambda: len(done) == 2)
+            self._until_called(lambda done: self.adapter.services.work(lambda: None, lambda _: done()))
+            self._until_called(lambda done: self.gateway.log.when_synced(self.gateway.log.next_seq - 1, done))
 
     def index(self) -> None:
         """Wait until everything appended is in the tables."""
         self.settle()
-        done: list[bool] = []
-        self.gateway.index.do(lambda: self.posted.put(lambda: done.append(True)))
-        self.until(lambda: bool(done))
+        self._until_called(lambda done: self.gateway.index.do(lambda: self.posted.put(done)))
 
     def until(self, true: Callable[[], bool]) -> None:
         """Run what is posted until something is *true*."""
         while not true():
             self.posted.get(timeout=PATIENCE)()
+
+    def _until_called(self, begin: Callable[[Callable[[], None]], None]) -> None:
+        called: list[bool] = []
+        begin(lambda: called.append(True))
+        self.until(lambda: bool(called))
 
     def stop(self) -> None:
         """Stop cleanly."""
@@ -183,10 +189,10 @@ def make_place(tmp_path: Path, clock: Clock) -> Iterator[Callable[..., Place]]:
     """Makes a gateway; a second one in the same place begins where the first, which is stopped, ended."""
     places: list[Place] = []
 
-    def make(folder: str = "data", **settings: Any) -> Place:
+    def make(folder: str = "data", **values: Any) -> Place:
         for place in places:
             place.stop()
-        places.append(Place(tmp_path / folder, clock, **settings))
+        places.append(Place(tmp_path / folder, clock, **values))
         return places[-1]
 
     yield make
