@@ -7,7 +7,6 @@ finds wrong with parameters, and what is a bug.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
 from http import HTTPStatus
 from math import ceil
 from typing import Any
@@ -15,10 +14,8 @@ from typing import Any
 import structlog
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
 
 from .errors import Conflict, Forbidden, RequestError, Throttled, Unavailable, UnknownChannel
 from .jsontext import dumps
@@ -86,27 +83,8 @@ def answer(problem: Problem) -> Response:
     return Response(problem.body(), problem.status, problem.headers, MEDIA_TYPE)
 
 
-class ProblemRoute(APIRoute):
-    """A route whose every failure is answered as a problem, and counted."""
-
-    def get_route_handler(self) -> Handler:
-        """FastAPI's own handler, with its errors translated."""
-        return partial(_guarded, super().get_route_handler())
-
-
-class RawRoute(ProblemRoute):
-    """A route that reads the request itself: the handler's parameters are for /docs, it is called without them.
-
-    FastAPI's way from a route to its handler takes longer than everything else that a publish needs.
-    """
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the handler with the request alone."""
-        response = await _guarded(self.endpoint, Request(scope, receive, send))
-        await response(scope, receive, send)
-
-
-async def _guarded(handler: Handler, request: Request) -> Response:
+async def guarded(handler: Handler, request: Request) -> Response:
+    """What *handler* answers, or the problem that its failure is; each is counted."""
     try:
         return await handler(request)
     except RequestError as error:

@@ -6,26 +6,20 @@ written raw: content passes through unchanged. Every failure is a problem (`gate
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from inspect import cleandoc
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from starlette.responses import StreamingResponse
 from starlette.routing import Match
 
-from . import history, views
+from . import history, operations, views
 from .callers import Caller, unquoted
 from .events import open_stream
-from .jsontext import dumps
 from .message import Message, Peer
-from .problems import MEDIA_TYPE as PROBLEM_TYPE
-from .problems import PROTOCOL, Problem, ProblemRoute, RawRoute
+from .problems import PROTOCOL, Problem
 from .publish import NDJSON, Bulk, Publisher, content_of, read_body, synced
-from .runtime import Gateway, clock
+from .routes import MAX, After, ProblemRoute, Route, add
+from .runtime import Gateway
 
-MAX = 1 << 62  # of sequences and numbers
 MAX_LIMIT = 256  # messages or channels in one answer
 
 # What FastAPI reads out of a request, and what /docs says about it. Paths come raw: see `callers.unquoted`.
@@ -34,7 +28,6 @@ IDEMPOTENCY_KEY = "Publishes once, however often it is sent; each line of NDJSON
 Channel = Annotated[str, Path(description=CHANNEL)]
 Id = Annotated[str, Path(description="A message's canonical id, or its id in any protocol; percent-encoded.")]
 Number = Annotated[int, Path(ge=0, le=MAX, description="A peer's number.")]
-After = Annotated[int, Query(ge=0, le=MAX, description="Only what has a higher sequence.")]
 AfterName = Annotated[str, Query(description="Only channels whose names come later.")]
 Before = Annotated[int | None, Query(ge=0, le=MAX, description="Only what has a lower sequence.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="How many at most.")]
@@ -44,10 +37,9 @@ Resume = Annotated[int | None, Query(ge=0, le=MAX, description="As `Last-Event-I
 LastEventId = Annotated[int | None, Header(ge=0, le=MAX, description="The `id` of the last `message` event seen.")]
 Key = Annotated[str | None, Query(description="The API key, for an `EventSource`, which cannot send headers.")]
 
-PROBLEM = {"description": "What is wrong, and what to do about it.", "content": {PROBLEM_TYPE: {}}}
 ANY_JSON = {"description": "Any JSON value.", "example": {"text": "hello"}}
 BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": ANY_JSON}}}}
-PUBLISH = {  # its handler is called without FastAPI (see `problems.RawRoute`), so nothing else describes it
+PUBLISH = {  # its handler is called without FastAPI (see `routes.RawRoute`), so nothing else describes it
     "parameters": [
         {"name": "channel", "in": "path", "required": True, "schema": {"type": "string"}, "description": CHANNEL},
         {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string"}, "description": IDEMPOTENCY_KEY},
@@ -60,11 +52,6 @@ PUBLISH = {  # its handler is called without FastAPI (see `problems.RawRoute`), 
         },
     },
 }
-
-
-def answer(value: Any, status: int = 200) -> Response:
-    """A JSON answer."""
-    return Response(dumps(value), status, media_type=views.MEDIA_TYPE)
 
 
 class Rest:
@@ -138,11 +125,11 @@ class Rest:
         visible = [name for name in sorted(names) if name > after and self._visible(caller, name)]
         shown = [views.channel(self.gateway, name) for name in visible[:limit]]
         url = str(request.url.include_query_params(after=visible[limit - 1]).query) if len(visible) > limit else None
-        return answer({"channels": shown, "next": url and f"/v1/channels?{url}"})
+        return views.answer({"channels": shown, "next": url and f"/v1/channels?{url}"})
 
     async def channel(self, request: Request, channel: Channel) -> Response:
         """One channel: how each protocol calls it, how many connections listen, the sequence of its last message."""
-        return answer(views.channel(self.gateway, self._existing(Caller(self.gateway, request), channel)))
+        return views.answer(views.channel(self.gateway, self._existing(Caller(self.gateway, request), channel)))
 
     async def make_channel(self, request: Request, channel: Channel) -> Response:
         """Make a channel; 200 if there is one already."""
@@ -151,7 +138,7 @@ class Rest:
         existed = self.gateway.channels.exists(name)
         self.gateway.channels.settle(name)
         await synced(self.gateway, self.gateway.ledger.next_seq - 1)
-        return answer(views.channel(self.gateway, name), 200 if existed else 201)
+        return views.answer(views.channel(self.gateway, name), 200 if existed else 201)
 
     async def close_channel(self, request: Request, channel: Channel) -> Response:
         """Take a channel off the list until somebody uses it again; its history and its addresses stay."""
@@ -165,7 +152,7 @@ class Rest:
     async def peers(self, request: Request, channel: Channel) -> Response:
         """Who listens to a channel, on any protocol; each peer once."""
         name = Caller(self.gateway, request).look("subscribe", channel)
-        return answer({"peers": [views.peer(peer) for peer in self.gateway.bus.present(name)]})
+        return views.answer({"peers": [views.peer(peer) for peer in self.gateway.bus.present(name)]})
 
     async def direct(self, request: Request, channel: Channel, number: Number) -> Response:
         """Say something to one peer in a channel; it is never logged, and 202 says how many connections got it."""
@@ -176,7 +163,7 @@ class Rest:
         delivered = self.gateway.bus.direct(message, number)
         if not delivered:
             raise Problem(404, f"peer {number} is not in {name!r}; GET its /peers lists who is")
-        return answer({"id": message.id, "delivered": delivered}, 202)
+        return views.answer({"id": message.id, "delivered": delivered}, 202)
 
     async def peer(self, request: Request, number: Number) -> Response:
         """A peer that is connected, or that has a durable identity."""
@@ -184,77 +171,7 @@ class Rest:
         found = self.gateway.peers.numbered(number) or self._connected(number)
         if found is None:
             raise Problem(404, f"nobody is number {number} now; GET a channel's /peers lists who is there")
-        return answer(views.peer(found) | {"connections": self.gateway.bus.connections(number)})
-
-    # The gateway
-
-    async def protocols(self, request: Request) -> Response:
-        """What is spoken here, in which versions, and what each protocol can and cannot carry."""
-        Caller(self.gateway, request)
-        rows: list[dict[str, Any]] = [
-            {
-                "name": adapter.name,
-                "title": adapter.title,
-                "versions": adapter.versions,
-                "paths": adapter.paths,
-                "listeners": [listener.name for listener in adapter.listeners()],
-                "carries": dict(adapter.carries),
-            }
-            for adapter in self.gateway.adapters
-        ]
-        own = {"name": PROTOCOL, "title": "REST", "versions": ["1"], "paths": ["/v1"], "listeners": [], "carries": {}}
-        return answer({"protocols": [*rows, own]})
-
-    async def log(
-        self,
-        request: Request,
-        after: After = 0,
-        limit: Annotated[int, Query(ge=1, le=MAX, description="How many lines at most.")] = 1_000,
-    ) -> Response:
-        """The log's own lines, as they are on disk (right: `admin`)."""
-        Caller(self.gateway, request).check("admin", "")
-        return StreamingResponse(history.log_lines(self.gateway, after, limit), media_type=NDJSON[0])
-
-    async def stats(self, request: Request) -> Response:
-        """What was counted since the start, by protocol."""
-        Caller(self.gateway, request).check("history", "")
-        protocols: dict[str, dict[str, int]] = {}
-        for name, counter in self.gateway.metrics.counts.items():
-            for (label, *_), value in counter.items():
-                if name != "faults":
-                    row = protocols.setdefault(label, {})
-                    row[name] = row.get(name, 0) + value
-        return answer(
-            {
-                "version": self.gateway.version,
-                "uptimeSeconds": (clock() - self.gateway.started) // 1000,
-                "sequence": self.gateway.log.synced_seq,
-                "connections": self.gateway.bus.population,
-                "protocols": protocols,
-                "faults": {kind: value for (kind,), value in self.gateway.metrics.counts["faults"].items()},
-            }
-        )
-
-    async def home(self) -> Response:
-        """Where to go from here."""
-        links = {"api": "/docs", "channels": "/v1/channels", "protocols": "/v1/protocols", "health": "/readyz"}
-        return answer({"name": "Trellis", "version": self.gateway.version, **links})
-
-    async def healthz(self) -> Response:
-        """Whether the process lives."""
-        return answer({"status": "alive"})
-
-    async def readyz(self) -> Response:
-        """Whether messages are taken; 503 while they are not."""
-        if not self.gateway.ready:
-            return answer({"status": "the gateway starts or stops"}, 503)
-        if self.gateway.bus.congested:
-            return answer({"status": "the disk does not keep up, or cannot be written"}, 503)
-        return answer({"status": "ready"})
-
-    async def metrics(self) -> Response:
-        """Everything that is counted, for Prometheus."""
-        return Response(self.gateway.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+        return views.answer(views.peer(found) | {"connections": self.gateway.bus.connections(number)})
 
     # What they need
 
@@ -272,28 +189,19 @@ class Rest:
         return next((s.peer for s in self.gateway.bus.sessions() if s.peer.number == number), None)
 
 
-# method, path, handler, the status of success and its media type, what more /docs says
-JSON = views.MEDIA_TYPE
 # fmt: off
-ROUTES: list[tuple[str, str, Callable[..., Any], int, str, dict[str, Any]]] = [
-    ("POST",   "/v1/channels/{channel}/messages",                Rest.publish,       201, JSON, PUBLISH),
-    ("GET",    "/v1/channels/{channel}/messages",                Rest.messages,      200, JSON, {}),
-    ("GET",    "/v1/channels/{channel}/messages/{id}",           Rest.message,       200, JSON, {}),
-    ("GET",    "/v1/channels/{channel}/events",                  Rest.events,        200, "text/event-stream", {}),
-    ("GET",    "/v1/channels",                                   Rest.channels,      200, JSON, {}),
-    ("GET",    "/v1/channels/{channel}",                         Rest.channel,       200, JSON, {}),
-    ("PUT",    "/v1/channels/{channel}",                         Rest.make_channel,  201, JSON, {}),
-    ("DELETE", "/v1/channels/{channel}",                         Rest.close_channel, 204, JSON, {}),
-    ("GET",    "/v1/channels/{channel}/peers",                   Rest.peers,         200, JSON, {}),
-    ("POST",   "/v1/channels/{channel}/peers/{number}/messages", Rest.direct,        202, JSON, BODY),
-    ("GET",    "/v1/peers/{number}",                             Rest.peer,          200, JSON, {}),
-    ("GET",    "/v1/protocols",                                  Rest.protocols,     200, JSON, {}),
-    ("GET",    "/v1/log",                                        Rest.log,           200, NDJSON[0], {}),
-    ("GET",    "/v1/stats",                                      Rest.stats,         200, JSON, {}),
-    ("GET",    "/",                                              Rest.home,          200, JSON, {}),
-    ("GET",    "/healthz",                                       Rest.healthz,       200, JSON, {}),
-    ("GET",    "/readyz",                                        Rest.readyz,        200, JSON, {}),
-    ("GET",    "/metrics",                                       Rest.metrics,       200, "text/plain", {}),
+ROUTES = [  # the one that is asked for most comes first: routes are tried in order
+    Route("POST",   "/v1/channels/{channel}/messages",                Rest.publish, 201, more=PUBLISH, raw=True),
+    Route("GET",    "/v1/channels/{channel}/messages",                Rest.messages),
+    Route("GET",    "/v1/channels/{channel}/messages/{id}",           Rest.message),
+    Route("GET",    "/v1/channels/{channel}/events",                  Rest.events, media_type="text/event-stream"),
+    Route("GET",    "/v1/channels",                                   Rest.channels),
+    Route("GET",    "/v1/channels/{channel}",                         Rest.channel),
+    Route("PUT",    "/v1/channels/{channel}",                         Rest.make_channel, 201),
+    Route("DELETE", "/v1/channels/{channel}",                         Rest.close_channel, 204),
+    Route("GET",    "/v1/channels/{channel}/peers",                   Rest.peers),
+    Route("POST",   "/v1/channels/{channel}/peers/{number}/messages", Rest.direct, 202, more=BODY),
+    Route("GET",    "/v1/peers/{number}",                             Rest.peer),
 ]
 # fmt: on
 
@@ -301,36 +209,15 @@ ROUTES: list[tuple[str, str, Callable[..., Any], int, str, dict[str, Any]]] = [
 def router(gateway: Gateway) -> APIRouter:
     """All of it; the last route answers for the rest of /v1/, so that nothing there fails in another form."""
     routes = APIRouter(route_class=ProblemRoute)
-    rest = Rest(gateway)
-    for method, path, handler, status, media_type, more in ROUTES:
-        content: dict[str, Any] = {} if status == 204 else {"content": {media_type: {}}}
-        responses: dict[int | str, dict[str, Any]] = {status: {"description": "Done."} | content}
-        if path.startswith("/v1/"):
-            responses |= {"default": PROBLEM, 422: PROBLEM}
-        summary, _, description = cleandoc(handler.__doc__ or "").partition("\n")
-        routes.add_api_route(
-            path,
-            getattr(rest, handler.__name__),
-            methods=[method],
-            summary=summary.rstrip("."),
-            description=description.strip(),
-            status_code=status,
-            response_class=Response,
-            responses=responses,
-            openapi_extra=more,
-            route_class_override=RawRoute if more is PUBLISH else ProblemRoute,
-            tags=["REST" if path.startswith("/v1/") else "operations"],
-        )
+    for owner, table in ((Rest(gateway), ROUTES), (operations.Operations(gateway), operations.ROUTES)):
+        for route in table:
+            add(routes, owner, route)
     served = list(routes.routes)
 
     async def elsewhere(request: Request) -> Response:
         """Say that there is nothing here, or nothing for this method."""
-        methods = {
-            method
-            for route in served
-            if route.matches(request.scope)[0] == Match.PARTIAL
-            for method in getattr(route, "methods", ())
-        }
+        partly = (route for route in served if route.matches(request.scope)[0] == Match.PARTIAL)
+        methods = {method for route in partly for method in getattr(route, "methods", ())}
         if methods:
             allow = ", ".join(sorted(methods))
             raise Problem(405, f"{request.method} is not for this; it takes {allow}", {"Allow": allow})

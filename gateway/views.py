@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from fastapi import Response
+
 from .bus import Receipt
 from .jsontext import dumps
 from .message import Message, Peer
@@ -74,3 +76,8 @@ def joined(name: bytes, items: Iterable[bytes], **more: Any) -> bytes:
     """An object with a list of JSON texts called *name*, and *more* members."""
     rest = b"".join(b',"%b":%b' % (key.encode(), dumps(value)) for key, value in more.items())
     return b'{"%b":[%b]%b}' % (name, b",".join(items), rest)
+
+
+def answer(value: Any, status: int = 200) -> Response:
+    """A JSON answer."""
+    return Response(dumps(value), status, media_type=MEDIA_TYPE)

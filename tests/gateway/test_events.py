@@ -327,6 +327,18 @@ def test_a_client_that_does_not_read_is_told_at_the_end(local: Any) -> None:
     assert b"\n: too slow" in end
 
 
+def test_a_client_that_never_reads_is_given_up(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "SEND_SECONDS", 0.1)
+    with socket.socket() as dead, httpx.Client(timeout=PATIENCE) as client:
+        dead.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        dead.connect(("127.0.0.1", local.port))
+        dead.sendall(b"GET /v1/channels/lobby/events HTTP/1.1\r\nHost: x\r\n\r\n")
+        deadline = time.monotonic() + PATIENCE
+        while local.gateway.bus.population or not local.gateway.metrics.counts["connections"]["rest",]:
+            assert time.monotonic() < deadline
+            client.post(f"{local.url}/v1/channels/lobby/messages", content=b'"' + b"x" * 500_000 + b'"')
+
+
 @pytest.mark.anyio
 async def test_a_gateway_that_stops_says_so(make_process: Callable[..., Any]) -> None:
     process = make_process()

@@ -19,12 +19,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway import jsontext, publish
+from gateway import jsontext, operations, publish, rest
 from gateway.auth import KeyFile
 from gateway.publish import Lines
-from gateway.rest import ROUTES
 
 PATIENCE = 60.0
+ROUTES = rest.ROUTES + operations.ROUTES
 NDJSON = {"Content-Type": "application/x-ndjson"}
 LOBBY = "/v1/channels/lobby/messages"
 

@@ -1,0 +1,78 @@
+"""How a handler becomes a route: its errors are problems, and /docs tells what it takes and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import cleandoc
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.routing import APIRoute
+from starlette.types import Receive, Scope, Send
+
+from . import views
+from .problems import MEDIA_TYPE as PROBLEM_TYPE
+from .problems import Handler, guarded
+
+PREFIX = "/v1/"
+MAX = 1 << 62  # of sequences and numbers
+
+After = Annotated[int, Query(ge=0, le=MAX, description="Only what has a higher sequence.")]
+
+PROBLEM = {"description": "What is wrong, and what to do about it.", "content": {PROBLEM_TYPE: {}}}
+
+
+class Route(NamedTuple):
+    """A row of a table of routes. *more* goes to /docs as it is; a *raw* handler is called with the request alone."""
+
+    method: str
+    path: str
+    handler: Callable[..., Any]
+    status: int = 200
+    media_type: str = views.MEDIA_TYPE
+    more: Mapping[str, Any] = MappingProxyType({})
+    raw: bool = False
+
+
+class ProblemRoute(APIRoute):
+    """A route whose every failure is answered as a problem, and counted."""
+
+    def get_route_handler(self) -> Handler:
+        """FastAPI's own handler, with its errors translated."""
+        return partial(guarded, super().get_route_handler())
+
+
+class RawRoute(ProblemRoute):
+    """A route that reads the request itself: the handler's parameters are for /docs, it is called without them.
+
+    FastAPI's way from a route to its handler takes longer than everything else that a publish needs.
+    """
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the handler with the request alone."""
+        response = await guarded(self.endpoint, Request(scope, receive, send))
+        await response(scope, receive, send)
+
+
+def add(router: APIRouter, owner: object, route: Route) -> None:
+    """Serve the *route*, whose handler is a method of *owner*; the handler's docstring describes it."""
+    content: dict[str, Any] = {} if route.status == 204 else {"content": {route.media_type: {}}}
+    responses: dict[int | str, dict[str, Any]] = {route.status: {"description": "Done."} | content}
+    if route.path.startswith(PREFIX):
+        responses |= {"default": PROBLEM, 422: PROBLEM}
+    summary, _, description = cleandoc(route.handler.__doc__ or "").partition("\n")
+    router.add_api_route(
+        route.path,
+        getattr(owner, route.handler.__name__),
+        methods=[route.method],
+        summary=summary.rstrip("."),
+        description=description.strip(),
+        status_code=route.status,
+        response_class=Response,
+        responses=responses,
+        openapi_extra=dict(route.more),
+        route_class_override=RawRoute if route.raw else ProblemRoute,
+        tags=["REST" if route.path.startswith(PREFIX) else "operations"],
+    )
