@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import sniffio
+import structlog
 from anyio.abc import TaskGroup
 from fastapi import FastAPI, WebSocket
 from starlette.responses import PlainTextResponse
@@ -18,9 +19,10 @@ from adapters import ADAPTERS
 from . import fast, rest, serve
 from .adapter import Adapter, Listener, Refusal
 from .config import Settings
-from .door import Door
 from .runtime import Gateway, Post
 from .session import Session
+
+logger = structlog.get_logger("trellis")
 
 RAW_PATHS = ("/v1/", "/api/v1/")  # where a name in a path may hold an encoded slash
 
@@ -34,7 +36,6 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
         async with AsyncExitStack() as stack:
             gateway.start(_post())
             stack.callback(gateway.stop)
-            gateway.door = Door(gateway.access, settings.limits, gateway.bus, gateway.metrics)
             tasks = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(tasks.cancel_scope.cancel)
             tasks.start_soon(_tick, gateway)
@@ -67,7 +68,7 @@ class RawPaths:
         """Give the raw path to the application in the place of the decoded one."""
         if scope["type"] == "http" and scope["path"].startswith(RAW_PATHS):
             raw = scope.get("raw_path") or scope["path"].encode()
-            scope = scope | {"path": raw.partition(b"?")[0].decode("latin-1")}
+            scope = {**scope, "path": raw.partition(b"?")[0].decode("latin-1")}
         await self._app(scope, receive, send)
 
 
@@ -118,6 +119,18 @@ async def _tick(gateway: Gateway) -> None:
     while True:
         await anyio.sleep(1)
         gateway.bus.tick()
+        if gateway.keys.changed():
+            _read_keys(gateway)
+
+
+def _read_keys(gateway: Gateway) -> None:
+    """Follow what `trellis key` did; every session asks at each verb, so a removed key is worth nothing at once."""
+    try:
+        gateway.access.use(gateway.keys.load())
+    except (OSError, ValueError) as error:
+        logger.error("the key file cannot be read", error=str(error), consequence="the keys stay as they were")
+    else:
+        logger.info("the keys were read again")
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:

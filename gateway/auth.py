@@ -61,12 +61,21 @@ class KeyFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._loaded: tuple[int, int] | None = None
 
     def load(self) -> list[Key]:
-        """All keys; none if there is no file."""
-        if not self.path.exists():
+        """All keys; none if there is no file. A `ValueError` says that it is damaged."""
+        self._loaded = self._version()
+        if self._loaded is None:
             return []
-        return [Key(row["name"], row["hash"], tuple(row["rights"])) for row in json.loads(self.path.read_text())]
+        try:
+            return [Key(row["name"], row["hash"], tuple(row["rights"])) for row in json.loads(self.path.read_text())]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{self.path} is no key file: {error!r}") from None
+
+    def changed(self) -> bool:
+        """Whether the file is another one than at the last `load`."""
+        return self._version() != self._loaded
 
     def add(self, name: str, rights: Iterable[str] = USUAL) -> str:
         """Make a key called *name* and return it, the only time it is ever shown."""
@@ -85,6 +94,13 @@ class KeyFile:
         kept = [key for key in keys if key.name != name]
         self._save(kept)
         return len(kept) < len(keys)
+
+    def _version(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
 
     def _save(self, keys: list[Key]) -> None:
         rows = [{"name": key.name, "hash": key.hash, "rights": list(key.rights)} for key in keys]
@@ -117,11 +133,16 @@ class Access:
     origins: Iterable[str] = ()
 
     def __post_init__(self) -> None:
-        keys = list(self.keys)
+        self.enabled = False
+        self.use(self.keys)
+
+    def use(self, keys: Iterable[Key]) -> None:
+        """Take these keys in the place of the former ones; authentication that is on stays on, even without a key."""
+        keys = list(keys)
+        allowed = {f"key:{key.name}": key.rights for key in keys} | dict(self.grants)
+        self._rights = {name: tuple(map(Right.parse, rights)) for name, rights in allowed.items()}
         self._names = {key.hash: key.name for key in keys}
-        self._rights = {f"key:{key.name}": tuple(map(Right.parse, key.rights)) for key in keys}
-        self._rights |= {name: tuple(map(Right.parse, rights)) for name, rights in self.grants.items()}
-        self.enabled = bool(self._rights)
+        self.enabled = self.enabled or bool(self._rights)
 
     def name_of(self, secret: str) -> str | None:
         """The name of the key that *secret* is, None if it is none."""

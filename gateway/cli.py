@@ -1,53 +1,53 @@
-"""The `trellis` command."""
+"""The `trellis` command: `serve`, and what the other modules of `gateway.commands` bring."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from adapters import ADAPTERS
+from .commands import keys, operate, tail, talk
+from .commands.common import ConfigFile, Data, Failed, load_settings, say
+from .commands.demo import demo
 
-from . import config
-
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Trellis: a bridge gateway.")
-
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="a TOML file")]
-Data = Annotated[Path | None, typer.Option("--data", help="where everything is kept")]
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Trellis, a bridge gateway: what is said on one protocol is heard on every other.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage. README.md shows how to begin.",
+)
 
 
 def main() -> None:
     """Run the command; exit codes are 0 (done), 1 (failed) and 2 (wrong usage)."""
-    app()
-
-
-def load_settings(file: Path | None, **flags: Any) -> config.Settings:
-    """The configuration, or an exit with code 2 and every fault named."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # typeshed: TextIO, in fact a wrapper
     try:
-        return config.load(ADAPTERS, file, flags)
-    except config.BadConfiguration as error:
-        for fault in error.faults:
-            typer.echo(f"configuration: {fault}", err=True)
-        raise typer.Exit(2) from None
+        app()
+    except Failed as error:
+        say(f"trellis: {error}")
+        sys.exit(1)
 
 
 @app.command()
 def serve(
     config: ConfigFile = None,
-    host: Annotated[str | None, typer.Option(help="the address to listen on  [default: 127.0.0.1]")] = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen on.  [default: 127.0.0.1]")] = None,
     port: Annotated[
-        int | None, typer.Option(help="for HTTP and WebSocket; 0 takes a free one  [default: 8080]")
+        int | None, typer.Option(help="For HTTP and WebSocket; 0 takes a free one.  [default: 8080]")
     ] = None,
-    sprout_port: Annotated[int | None, typer.Option(help="for Sprout over TCP  [default: 7777]")] = None,
-    sprout_tls_port: Annotated[int | None, typer.Option(help="for Sprout over TLS  [default: 7778]")] = None,
+    sprout_port: Annotated[int | None, typer.Option(help="For Sprout over TCP.  [default: 7777]")] = None,
+    sprout_tls_port: Annotated[int | None, typer.Option(help="For Sprout over TLS.  [default: 7778]")] = None,
     data: Data = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="a certificate in PEM; with --tls-key")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="its key in PEM")] = None,
-    loop: Annotated[str | None, typer.Option(help="asyncio or trio  [default: asyncio]")] = None,
-    log_format: Annotated[str | None, typer.Option(help="console or json  [default: console]")] = None,
-    open_to_all: Annotated[bool, typer.Option("--open-to-all", help="serve other machines without keys")] = False,
+    tls_cert: Annotated[Path | None, typer.Option(help="A certificate in PEM; with --tls-key.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key in PEM.")] = None,
+    loop: Annotated[str | None, typer.Option(help="asyncio or trio.  [default: asyncio]")] = None,
+    log_format: Annotated[str | None, typer.Option(help="console or json.  [default: console]")] = None,
+    open_to_all: Annotated[bool, typer.Option("--open-to-all", help="Serve other machines without keys.")] = False,
 ) -> None:
     """Run the gateway until it is told to stop."""
     from .runtime import InUse
@@ -65,9 +65,13 @@ def serve(
         "log_format": log_format,
         "open_to_all": open_to_all or None,
     }
-    settings = load_settings(config, **flags)
+    settings = load_settings(config, flags)
     try:
         run(settings)
     except (CannotStart, InUse) as error:
-        typer.echo(f"trellis: {error}", err=True)
-        sys.exit(1)
+        raise Failed(str(error)) from None
+
+
+for command in (demo, talk.publish, tail.tail, talk.direct, talk.channels, talk.peers, operate.check_config):
+    app.command()(command)
+app.add_typer(keys.app, name="key")

@@ -20,6 +20,8 @@ from .channels import valid_name
 from .limits import Limits
 
 PREFIX = "TRELLIS_"
+# Variables that are no settings: for the commands that talk to a gateway, and for the test suite.
+OTHERS = frozenset({"TRELLIS_URL", "TRELLIS_KEY", "TRELLIS_FUZZ", "TRELLIS_SOAK", "TRELLIS_REQUIRE_INTEROP"})
 
 
 class BadConfiguration(Exception):
@@ -164,7 +166,7 @@ def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unknown_variables(model: type[Settings]) -> list[str]:
     known = {name.upper() for name in model.model_fields}
-    names = [name for name in os.environ if name.startswith(PREFIX)]
+    names = [name for name in os.environ if name.startswith(PREFIX) and name not in OTHERS]
     unknown = [name for name in names if name.removeprefix(PREFIX).split("__")[0].upper() not in known]
     return [f"{name}: no such setting" for name in sorted(unknown)]
 

@@ -22,6 +22,7 @@ from .auth import Access, KeyFile, write_secret
 from .bus import Bus, Receipt
 from .channels import Channels
 from .config import Settings
+from .door import Door
 from .index import Index
 from .limits import Throttle
 from .log import Log, Sealing
@@ -131,6 +132,7 @@ class Gateway:
         ledger.fact("start", {"gateway": self.home.gateway_id, "version": self.version})
         for name in self.settings.channels.names:
             self.channels.configure(name)
+        self.door = Door(self.access, limits, self.bus, self.metrics)
         self._worker = Worker(post, self._worker_fault)
         services = Services(
             self.bus, self.log, self.index, post, self._worker.do, ledger.fact, self.metrics, self.access

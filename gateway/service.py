@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from .app import create_app
 from .config import Settings, is_local
 from .fast import FastHttp, FastWebSocket
+from .welcome import welcome
 
 BACKLOG = 4096
 MAX_FRAME = 1 << 20  # bytes of one WebSocket message; each protocol has its own, smaller limits
@@ -75,9 +76,15 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def _announce(app: FastAPI, listener: socket.socket) -> None:
-    """Write the ready line: everything listens."""
+    """Everything listens: write the ready line for programs, and for people where to find what."""
     host, port = listener.getsockname()[:2]
-    ready = {"event": "ready", "http": f"{host}:{port}", **app.state.listening, "pid": os.getpid()}
+    http = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    gateway = app.state.gateway
+    if gateway.settings.log_format == "console":
+        tls = gateway.settings.tls_cert is not None
+        sys.stderr.write(welcome(gateway.adapters, http, app.state.listening, tls=tls) + "\n")
+        sys.stderr.flush()
+    ready = {"event": "ready", "http": http, **app.state.listening, "pid": os.getpid()}
     sys.stdout.write(json.dumps(ready) + "\n")
     sys.stdout.flush()
 

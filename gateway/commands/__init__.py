@@ -1,0 +1,1 @@
+"""The commands of `trellis`, but for `serve`: one module for each thing that people come to do."""

@@ -1,0 +1,53 @@
+"""What several commands have in common: the configuration they read, and how they fail."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from adapters import ADAPTERS
+from gateway import config
+
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file (docs/configuration.md).")]
+Data = Annotated[Path | None, typer.Option("--data", help="Where everything is kept.  [default: trellis-data]")]
+
+
+class Failed(Exception):
+    """Why a command did not do what it was asked to, and what to do about it; the exit code is 1."""
+
+
+def load_settings(file: Path | None, flags: Mapping[str, Any]) -> config.Settings:
+    """The configuration, or an exit with code 2 and every fault named."""
+    try:
+        return config.load(ADAPTERS, file, flags)
+    except config.BadConfiguration as error:
+        for fault in error.faults:
+            say(f"configuration: {fault}")
+        raise typer.Exit(2) from None
+
+
+def data_directory(file: Path | None, data: Path | None) -> Path:
+    """The data directory that the gateway with this configuration has."""
+    return load_settings(file, {"data": data}).data
+
+
+def say(text: str) -> None:
+    """Write *text* for people to standard error, so that standard output has results alone."""
+    sys.stdout.flush()
+    typer.echo(text, err=True)
+
+
+def table(rows: list[tuple[str, ...]]) -> str:
+    """*rows*, the first of them the heading, in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def visible(text: str) -> str:
+    """*text* on one line, with control characters written out: what a peer sent must not steer a terminal."""
+    return "".join(c if c.isprintable() or c == " " else repr(c)[1:-1] for c in text)

@@ -1,0 +1,190 @@
+"""`trellis demo`: a gateway of its own, peers of every protocol, and who heard whom."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import httpx
+import typer
+
+from gateway.clients import Heard, RelayClient, RestClient, SproutClient, StreamrClient
+
+from .common import Failed
+
+CHANNEL = "demo"
+START_SECONDS = 30.0
+STOP_SECONDS = 10.0
+PATIENCE = 3.0  # seconds after which a message is taken for lost
+WIDTH = 13  # of a column
+
+
+class Peers(NamedTuple):
+    """Who takes part: of each protocol somebody who speaks, and somebody else who listens."""
+
+    mouths: dict[str, Any]  # the clients of `gateway.clients`, by what their protocol is called for people
+    ears: dict[str, Any]
+
+
+@dataclass
+class Matrix:
+    """Who said something, who heard it, and after how many milliseconds; None if it was not heard."""
+
+    title: str
+    cells: dict[tuple[str, str], float | None] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def arrived(self) -> int:
+        """How many were heard."""
+        return sum(cell is not None for cell in self.cells.values())
+
+    def __str__(self) -> str:
+        names = list(dict.fromkeys(said_by for said_by, _ in self.cells))
+        lines = [self.title, "said by".ljust(WIDTH) + "".join(name.rjust(WIDTH) for name in names) + "  hears it"]
+        for said_by in names:
+            cells = (_drawn(self.cells[said_by, heard_by]).rjust(WIDTH) for heard_by in names)
+            lines.append(said_by.ljust(WIDTH) + "".join(cells))
+        return "\n".join(lines + self.faults) + "\n"
+
+
+def _drawn(cell: float | None) -> str:
+    return "✗" if cell is None else f"✓ {cell:3.0f} ms"
+
+
+def demo() -> None:
+    """Let every protocol talk to every other one.
+
+    Starts a gateway of its own with peers of every protocol, and prints who heard whom. Needs nothing and leaves
+    nothing behind: free ports, a temporary directory. Exits with 0 if every broadcast arrived on every protocol.
+    """
+    with tempfile.TemporaryDirectory(prefix="trellis-demo-") as folder:
+        broadcasts, directs = asyncio.run(_run(Path(folder)))
+    typer.echo(broadcasts)
+    typer.echo(directs)
+    typer.echo(
+        f"{directs.arrived} of {len(directs.cells)} direct messages arrived; in this version they decide nothing."
+    )
+    typer.echo(f"{broadcasts.arrived} of {len(broadcasts.cells)} broadcasts arrived; they decide.")
+    if broadcasts.arrived < len(broadcasts.cells):
+        raise Failed("not every broadcast arrived")
+
+
+async def _run(folder: Path) -> tuple[Matrix, Matrix]:
+    async with gateway(folder) as ready, AsyncExitStack() as stack:
+        peers = await _connect(ready, stack)
+        for ear in peers.ears.values():
+            await ear.subscribe(CHANNEL)
+        return await _broadcasts(peers), await _directs(peers, ready["http"])
+
+
+@asynccontextmanager
+async def gateway(folder: Path) -> AsyncIterator[dict[str, Any]]:
+    """A gateway in a process of its own, with the defaults and free ports; what its ready line said."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
+    flags = ("--port", "0", "--sprout-port", "0", "--data", str(folder / "data"))
+    command = (sys.executable, "-m", "gateway", "serve", *flags)
+    with (folder / "log").open("w+") as log:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=log, env=environment
+        )
+        assert process.stdout is not None
+        try:
+            line = await asyncio.wait_for(process.stdout.readline(), START_SECONDS)
+            if not line:
+                log.seek(0)
+                raise Failed(f"the gateway did not start:\n{log.read().strip()}")
+            yield json.loads(line)
+        finally:
+            await _stop(process)
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), STOP_SECONDS)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+async def _connect(ready: dict[str, Any], stack: AsyncExitStack) -> Peers:
+    from .forge import Author
+
+    authors = [await asyncio.to_thread(Author, name) for name in ("mouth", "ear")]
+    parts: list[dict[str, Any]] = [
+        {
+            "topic relay": RelayClient(ready["http"]),
+            "Sprout": SproutClient(ready["http"], ready["sprout"], author),
+            "Streamr": StreamrClient(ready["http"]),
+            "REST": RestClient(ready["http"]),
+        }
+        for author in authors
+    ]
+    for part in parts:
+        for client in part.values():
+            await stack.enter_async_context(client)
+    return Peers(*parts)
+
+
+async def _broadcasts(peers: Peers) -> Matrix:
+    matrix = Matrix("Broadcasts: said once, heard on every protocol")
+    for said_by, mouth in peers.mouths.items():
+        content = {"content": f"hello from {said_by}"}
+        await _exchange(matrix, said_by, peers.ears, mouth.say(CHANNEL, content), Heard(CHANNEL, content))
+    return matrix
+
+
+async def _directs(peers: Peers, http: str) -> Matrix:
+    matrix = Matrix("Direct messages: said to one peer")
+    numbers = await _numbers(http)
+    with suppress(ValueError):  # without an inbox of its own it may still hear
+        await peers.ears["Streamr"].subscribe(f"{CHANNEL}/@{numbers['streamr']}")
+    for said_by, mouth in peers.mouths.items():
+        exchanges = []
+        for heard_by, ear in peers.ears.items():
+            content = {"content": f"{said_by} to {heard_by}"}
+            said = mouth.direct(CHANNEL, numbers.get(ear.protocol, 0), content)
+            exchanges.append(_exchange(matrix, said_by, {heard_by: ear}, said, Heard(CHANNEL, content, True)))
+        await asyncio.gather(*exchanges)
+    return matrix
+
+
+async def _numbers(http: str) -> dict[str, int]:
+    """The number of whoever listens, by protocol."""
+    async with httpx.AsyncClient() as client:
+        found = (await client.get(f"http://{http}/v1/channels/{CHANNEL}/peers")).json()["peers"]
+    return {peer["protocol"]: peer["number"] for peer in found}
+
+
+async def _exchange(
+    matrix: Matrix, said_by: str, ears: dict[str, Any], said: Coroutine[Any, Any, None], what: Heard
+) -> None:
+    """Await *said*, and enter who heard *what* into the *matrix*."""
+    begin = perf_counter()
+    waiting = [asyncio.create_task(_arrival(ear, what)) for ear in ears.values()]
+    (fault,) = await asyncio.gather(asyncio.wait_for(said, PATIENCE), return_exceptions=True)
+    if fault is not None:
+        matrix.faults.append(f"{said_by} to {', '.join(ears)}: {fault or type(fault).__name__}")
+    for heard_by, moment in zip(ears, await asyncio.gather(*waiting), strict=True):
+        matrix.cells[said_by, heard_by] = None if moment is None else (moment - begin) * 1000
+
+
+async def _arrival(ear: Any, what: Heard) -> float | None:
+    """When *what* was heard, in seconds of `perf_counter`."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE):
+            while await ear.heard.get() != what:
+                pass
+            return perf_counter()
+    return None

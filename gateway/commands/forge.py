@@ -1,0 +1,44 @@
+"""An Arbor author for the demo: makes and reads nodes with the adapter's own forest and a fresh key."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+
+from adapters.sprout import forest, twig
+from adapters.sprout.forest import Content, Place, Reply
+from adapters.sprout.openpgp import Key
+from gateway.clients import Node, Read
+
+
+class Author:
+    """One identity; its key is made here and forgotten with it."""
+
+    def __init__(self, name: str) -> None:
+        now = int(time.time() * 1000)
+        self._moments = count(now)  # ms; two replies that say the same must not be the same node
+        self._key = Key.generate(now // 1000)
+        raw = forest.sign_identity(name, self._key, now)
+        self._identity = Node(forest.node_id(raw), raw)
+
+    def identity(self) -> Node:
+        """The author."""
+        return self._identity
+
+    def reply(self, community: str, text: str, twig: dict[str, str]) -> Node:
+        """A signed Reply, child of the community."""
+        place = Place(community, 1, community, forest.NULL_ID)
+        author, created = self._identity.id, next(self._moments)
+        raw = forest.sign_reply(place, Content(text.encode()), author, self._key, created, _metadata(twig))
+        return Node(forest.node_id(raw), raw)
+
+    def read(self, raw: bytes) -> Read | None:
+        """What a node says, None if it is no Reply."""
+        node = forest.decode(raw)
+        if not isinstance(node, Reply):
+            return None
+        return Read(node.community, node.content.text or "", frozenset(twig.decode(node.metadata.blob)))
+
+
+def _metadata(pairs: dict[str, str]) -> bytes:
+    return twig.encode({key: value.encode() for key, value in pairs.items()})

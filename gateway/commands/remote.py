@@ -1,0 +1,114 @@
+"""A running gateway as a command sees it: REST over HTTP, and errors that say what to do next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import httpx
+import typer
+
+from .common import Failed
+from .sse import Event, EventReader
+
+SECONDS = 30.0  # for an answer
+SILENCE = 45.0  # seconds without a byte after which a stream is taken for dead; the gateway writes every 15
+
+Url = Annotated[
+    str, typer.Option("--gateway", envvar="TRELLIS_URL", metavar="URL", help="The gateway to talk to.")
+]  # its default is `HERE`
+Key = Annotated[
+    str | None, typer.Option("--key", envvar="TRELLIS_KEY", show_envvar=True, help="An API key, where one is needed.")
+]
+HERE = "http://127.0.0.1:8080"
+
+
+class Unreachable(Failed):
+    """There is no gateway, or it does not take requests just now; later there may be one."""
+
+
+class Remote:
+    """One gateway. Every method raises `Failed` with the gateway's own words where it refuses."""
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        self.url = url if "://" in url else f"http://{url}"
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        try:
+            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=SECONDS)
+        except (httpx.InvalidURL, ValueError, UnicodeError) as error:
+            raise Failed(f"{url} is not the address of a gateway ({error}); try {HERE}") from None
+
+    def __enter__(self) -> Remote:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def get(self, path: str) -> Any:
+        """What is at *path*."""
+        return self.request("GET", path).json()
+
+    def request(self, method: str, path: str, body: bytes | None = None, **headers: str) -> httpx.Response:
+        """The answer to one request; underscores in the names of *headers* stand for hyphens."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        with self._translated():
+            response = self._http.request(method, path, content=body, headers=named)
+        if response.is_error:
+            raise self._refused(response)
+        return response
+
+    def events(self, channel: str, after: int | None) -> Iterator[Event]:
+        """What is said on *channel* after a sequence, until the gateway or the network ends it."""
+        headers = {} if after is None else {"Last-Event-ID": str(after)}
+        timeout = httpx.Timeout(SECONDS, read=SILENCE)
+        with (
+            self._translated(),
+            self._http.stream("GET", path_of(channel, "events"), headers=headers, timeout=timeout) as response,
+        ):
+            if response.is_error:
+                response.read()
+                raise self._refused(response)
+            reader = EventReader()
+            for data in response.iter_bytes():
+                yield from reader.receive_data(data)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.TimeoutException:
+            raise Unreachable(f"the gateway at {self.url} does not answer") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise Unreachable(
+                f"no gateway at {self.url} ({error or type(error).__name__}); start one with `trellis serve`, "
+                "or say where it is with --gateway or TRELLIS_URL"
+            ) from None
+
+    def _refused(self, response: httpx.Response) -> Failed:
+        reason = f"{response.status_code}: {_detail(response)}"
+        if response.status_code == httpx.codes.UNAUTHORIZED:
+            reason += "\ngive a key with --key or TRELLIS_KEY; `trellis key add NAME` makes one"
+        return (Unreachable if response.status_code == httpx.codes.SERVICE_UNAVAILABLE else Failed)(reason)
+
+
+def path_of(channel: str, *rest: object) -> str:
+    """The path of a channel, or of something in it."""
+    # A dot is encoded too: a channel called ".." is no way up.
+    name = quote(channel.encode(errors="surrogateescape"), safe="").replace(".", "%2E")
+    return "/".join(["/v1/channels", name, *map(str, rest)])
+
+
+def _detail(response: httpx.Response) -> str:
+    """What a problem says (RFC 9457), or what else an HTTP server answers with."""
+    try:
+        return str(response.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"{response.reason_phrase or 'refused'}; is {response.url} a Trellis gateway?"
+
+
+def pretty(value: Any) -> str:
+    """JSON for people and for jq alike."""
+    return json.dumps(value, indent=2, ensure_ascii=False)

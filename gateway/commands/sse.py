@@ -1,0 +1,54 @@
+"""Server-sent events out of bytes, however they were cut (WHATWG HTML, section 9.2.6).
+
+Lines end at LF, CR or CR LF and nowhere else: JSON may hold what other programs also take for line breaks.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_END = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a CR at the end of what is here may be half of a CR LF
+
+
+class Event(NamedTuple):
+    """One event; *id* is the one to resume after, None until there was one."""
+
+    name: str
+    data: str
+    id: str | None
+
+
+class EventReader:
+    """Reads one stream."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._name = ""
+        self._data: list[str] = []
+        self._id: str | None = None
+
+    def receive_data(self, data: bytes) -> list[Event]:
+        """The events that *data* completes."""
+        self._rest += data
+        *lines, self._rest = _END.split(self._rest)
+        events = (self._line(line.decode(errors="replace")) for line in lines)
+        return [event for event in events if event is not None]
+
+    def _line(self, line: str) -> Event | None:
+        if not line:
+            return self._dispatch()
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "event":
+            self._name = value
+        elif field == "data":
+            self._data.append(value)
+        elif field == "id" and "\0" not in value:
+            self._id = value
+        return None
+
+    def _dispatch(self) -> Event | None:
+        event = Event(self._name or "message", "\n".join(self._data), self._id) if self._data else None
+        self._name, self._data = "", []
+        return event

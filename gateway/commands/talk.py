@@ -1,0 +1,170 @@
+"""Commands that talk through a running gateway: say something, and see who is there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from io import BufferedReader
+from itertools import islice
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from gateway.jsontext import dumps, loads
+
+from .common import Failed, table, visible
+from .remote import HERE, Key, Remote, Url, path_of, pretty
+
+CHUNK = 16 << 10  # bytes of lines in one request; their results are fewer than the gateway holds back unread
+LINES = 128  # in one request, where every run has to cut its input at the same places
+SEPARATOR = "application/x-ndjson"
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the gateway's answer as JSON.")]
+Channel = Annotated[str, typer.Argument(help="The channel.")]
+
+
+def publish(
+    channel: Channel,
+    content: Annotated[
+        str, typer.Argument(metavar="[CONTENT|-]", help="JSON, or else text; - reads JSON values, one a line.")
+    ] = "-",
+    idempotency_key: Annotated[
+        str | None, typer.Option(metavar="K", help="With the same key again, nothing is published twice.")
+    ] = None,
+    gateway: Url = HERE,
+    key: Key = None,
+) -> None:
+    """Publish one message, or each line of input.
+
+    CONTENT that is no JSON is sent as {"content": CONTENT}. Without it, or with -, each line of standard input is a
+    message, and JSON. Prints {"id", "sequence", ...} for each message once it is on disk; a line that was refused gets
+    its problem instead, and the exit code is 1.
+    """
+    with Remote(gateway, key) as remote:
+        if content != "-":
+            headers = {"Content_Type": "application/json"} | _idempotency(idempotency_key)
+            typer.echo(remote.request("POST", path_of(channel, "messages"), json_text(content), **headers).text)
+        elif _publish_lines(remote, channel, sys.stdin.buffer, idempotency_key):
+            raise Failed("not every line was published; those that were have a sequence")
+
+
+def direct(
+    channel: Channel,
+    number: Annotated[int, typer.Argument(min=0, help="The peer's number: see `trellis peers CHANNEL`.")],
+    content: Annotated[str, typer.Argument(help="JSON, or else text.")],
+    gateway: Url = HERE,
+    key: Key = None,
+) -> None:
+    """Say something to one peer alone.
+
+    The peer has to be in the channel. Nobody else gets the message, and it is not kept.
+    """
+    with Remote(gateway, key) as remote:
+        path = path_of(channel, "peers", number, "messages")
+        typer.echo(remote.request("POST", path, json_text(content), Content_Type="application/json").text)
+
+
+def channels(
+    channel: Annotated[str | None, typer.Argument(help="Show this one alone, with all its names.")] = None,
+    as_json: AsJson = False,
+    gateway: Url = HERE,
+    key: Key = None,
+) -> None:
+    """List the channels, or show one."""
+    with Remote(gateway, key) as remote:
+        if channel is not None:
+            found = remote.get(path_of(channel))
+            typer.echo(pretty(found) if as_json else _fields(found))
+            return
+        rows = list(_channels(remote))
+    if as_json:
+        typer.echo(pretty(rows))
+    else:
+        head = ("CHANNEL", "LISTENING", "SEQUENCE")
+        typer.echo(table([head, *((visible(r["name"]), str(r["members"]), str(r["sequence"])) for r in rows)]))
+
+
+def peers(
+    who: Annotated[str, typer.Argument(metavar="CHANNEL|NUMBER", help="A channel, or a peer's number (digits alone).")],
+    as_json: AsJson = False,
+    gateway: Url = HERE,
+    key: Key = None,
+) -> None:
+    """List who listens to a channel, or show a peer."""
+    with Remote(gateway, key) as remote:
+        if who.isdecimal():
+            found = remote.get(f"/v1/peers/{who}")
+            typer.echo(pretty(found) if as_json else _fields(found))
+            return
+        rows = remote.get(path_of(who, "peers"))["peers"]
+    if as_json:
+        typer.echo(pretty(rows))
+    else:
+        head = ("NUMBER", "PROTOCOL", "NAME", "IDENTITY")
+        typer.echo(table([head, *(tuple(_cell(row[name.lower()]) for name in head) for row in rows)]))
+
+
+def json_text(content: str) -> bytes:
+    """*content* itself where it is JSON, else the JSON that says it as text."""
+    try:
+        loads(content)
+    except ValueError:
+        return dumps({"content": content})
+    return content.encode(errors="surrogateescape")
+
+
+def _idempotency(key: str | None) -> dict[str, str]:
+    return {} if key is None else {"Idempotency_Key": key}
+
+
+def _publish_lines(remote: Remote, channel: str, file: BufferedReader | Any, key: str | None) -> int:
+    """Publish each line of *file*, print each result, and return how many were refused."""
+    refused = first = 0
+    for lines in as_they_come(file) if key is None else equal_parts(file):
+        part = {} if key is None else _idempotency(f"{key}/{first}")
+        body = b"".join(lines)
+        response = remote.request("POST", path_of(channel, "messages"), body, Content_Type=SEPARATOR, **part)
+        typer.echo(response.text, nl=False)
+        refused += _count_refused(response)
+        first += len(lines)
+    return refused
+
+
+def _count_refused(response: httpx.Response) -> int:
+    return sum("sequence" not in json.loads(line) for line in response.content.splitlines())
+
+
+def as_they_come(file: BufferedReader | Any) -> Iterator[list[bytes]]:
+    """The lines of *file*, as many at a time as are there, so that nothing waits for what comes later."""
+    rest = b""
+    while data := file.read1(CHUNK):
+        *lines, rest = (rest + data).split(b"\n")
+        if lines:
+            yield [line + b"\n" for line in lines]
+    if rest:
+        yield [rest + b"\n"]
+
+
+def equal_parts(file: BufferedReader | Any) -> Iterator[list[bytes]]:
+    """The lines of *file*, always the same number at a time: a line's place is part of its key."""
+    while lines := list(islice(file, LINES)):
+        yield lines
+
+
+def _channels(remote: Remote) -> Iterator[dict[str, Any]]:
+    path = "/v1/channels?limit=256"
+    while path:
+        page = remote.get(path)
+        yield from page["channels"]
+        path = page["next"]
+
+
+def _fields(found: dict[str, Any]) -> str:
+    width = max(map(len, found))
+    return "\n".join(f"{name.ljust(width)}  {_cell(value)}" for name, value in found.items())
+
+
+def _cell(value: Any) -> str:
+    return visible(value if isinstance(value, str) else "-" if value is None else json.dumps(value))
