@@ -7,6 +7,7 @@ Three tasks and a few events a connection: plain, and slow. `gateway.fast` obeys
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import ssl
 from collections.abc import Callable
@@ -71,20 +72,23 @@ class _Pump:
 
     async def run(self) -> None:
         self._session.wake = self._wake
+        deadline = math.inf
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._read)
                 tasks.start_soon(self._write)
                 self._wake()
                 await self._over.wait()
-                with anyio.move_on_after(LINGER):
+                deadline = anyio.current_time() + LINGER
+                with anyio.CancelScope(deadline=deadline):
                     await self._written.wait()
                 self._end()  # not after the tasks: there are ASGI servers in which `send` cannot be cancelled
                 tasks.cancel_scope.cancel()
         finally:
             self._end()
             close = self._session.closing or Close(1001, "going away")
-            with anyio.move_on_after(LINGER, shield=True), suppress(*GONE):
+            deadline = min(deadline, anyio.current_time() + LINGER)
+            with anyio.CancelScope(deadline=deadline, shield=True), suppress(*GONE):
                 await self._wire.close(*close)
 
     def _wake(self) -> None:
@@ -251,7 +255,7 @@ class _House:
                 stream = await listener.accept()
             except anyio.ClosedResourceError:
                 return
-            except OSError as error:
+            except (OSError, anyio.BrokenResourceError) as error:  # which of them depends on the loop
                 logger.warning("cannot accept: %s", error)
                 await anyio.sleep(ACCEPT_PAUSE)
             else:
@@ -261,7 +265,7 @@ class _House:
         for session in list(self._sessions):
             if session.closing is None:
                 session.goodbye()
-        with anyio.move_on_after(2 * LINGER):  # to be written, to be read
+        with anyio.move_on_after(2 * LINGER):  # each takes one at most
             while self._sessions:
                 await anyio.sleep(0.01)
 

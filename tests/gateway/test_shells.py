@@ -5,12 +5,21 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import resource
 import socket
+import ssl
 import struct
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -23,6 +32,10 @@ import trio
 import uvicorn
 import websockets.sync.client
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fastapi import FastAPI, WebSocket
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
@@ -249,20 +262,22 @@ ASYNCIO: dict[str, Any] = {"backend": "asyncio"}
 UVLOOP: dict[str, Any] = {"backend": "asyncio", "backend_options": {"use_uvloop": True}}
 TRIO: dict[str, Any] = {"backend": "trio"}
 
-TCP = {
+Shells = dict[str, tuple[dict[str, Any], Any]]
+
+TCP: Shells = {
     "portable-tcp-asyncio": (ASYNCIO, partial(tcp, listen=serve.listen)),
     "portable-tcp-trio": (TRIO, partial(tcp, listen=serve.listen)),
     "fast-tcp-asyncio": (ASYNCIO, partial(tcp, listen=fast.listen)),
     "fast-tcp-uvloop": (UVLOOP, partial(tcp, listen=fast.listen)),
 }
-FAST_WEBSOCKET = {
+FAST_WEBSOCKET: Shells = {
     "fast-websocket-asyncio": (ASYNCIO, partial(uvicorned, ws=fast.FastWebSocket)),
     "fast-websocket-uvloop": (UVLOOP, partial(uvicorned, ws=fast.FastWebSocket)),
 }
-HYPERCORN = {"portable-websocket-hypercorn-trio": (TRIO, hypercorned)}
-UVICORN = {"portable-websocket-uvicorn": (ASYNCIO, partial(uvicorned, ws=WebSocketsSansIOProtocol))}
-WEBSOCKET = FAST_WEBSOCKET | UVICORN | HYPERCORN
-SHELLS = TCP | WEBSOCKET
+HYPERCORN: Shells = {"portable-websocket-hypercorn-trio": (TRIO, hypercorned)}
+UVICORN: Shells = {"portable-websocket-uvicorn": (ASYNCIO, partial(uvicorned, ws=WebSocketsSansIOProtocol))}
+WEBSOCKET: Shells = FAST_WEBSOCKET | UVICORN | HYPERCORN
+SHELLS: Shells = TCP | WEBSOCKET
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -296,7 +311,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     yield from run(backend, shell, request.param in WEBSOCKET)
 
 
-def only(shells: dict[str, Any]) -> pytest.MarkDecorator:
+def only(shells: Shells) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("server", shells, indirect=True, scope="module")
 
 
@@ -308,11 +323,15 @@ class Client:
 
     session: Toy
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int | None = None) -> None:
         self.socket = socket.socket()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
         self.socket.settimeout(PATIENCE)
+        if port is not None:
+            self.connect(port)
+
+    def connect(self, port: int) -> None:
         self.socket.connect(("127.0.0.1", port))
         self.file = self.socket.makefile("rb")
 
@@ -501,7 +520,7 @@ def write_until_stuck(client: Client, data: bytes, most: int = 1 << 26) -> int:
 
 
 def test_a_long_answer_is_pulled_as_it_is_read_and_holds_up_nobody(server: Server) -> None:
-    count = 30_000
+    count = 16_000
     with server.connect() as reader, server.connect() as other:
         reader.say(b"long %d" % count)
         assert reader.hear() == b"0 " + b"." * PIECE
@@ -591,6 +610,30 @@ def test_a_peer_that_left_is_told_nothing(server: Server) -> None:
         server.eventually(lambda: not server.bus.members(channel.decode()))
 
 
+def test_a_farewell_is_not_waited_for_for_ever(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    with server.connect() as client:
+        client.say(b"long 1000000")
+        client.hear()
+        monkeypatch.setattr(serve, "LINGER", 0.1)
+        monkeypatch.setattr(fast, "LINGER", 0.1)
+        server.call(client.session.goodbye)
+        server.eventually(lambda: client.session.over == 1)
+        client.reset()  # hypercorn waits for it
+
+
+@only(TCP | FAST_WEBSOCKET)
+def test_a_peer_that_does_not_hang_up_is_cut(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "LINGER", 0.1)
+    monkeypatch.setattr(fast, "LINGER", 0.1)
+    with server.connect() as client:
+        client.say(b"bye now")
+        assert client.hear() == b"now"
+        assert isinstance(client.hear(), int)
+        with suppress(ConnectionResetError, BrokenPipeError):
+            while client.session:
+                client.say(b"echo unheard")
+
+
 @only(TCP)
 def test_answers_still_come_after_a_half_close(server: Server) -> None:
     with server.connect() as client:
@@ -609,6 +652,129 @@ def test_bytes_that_are_no_message_end_quietly(server: Server, garbage: bytes) -
         client.socket.sendall(garbage)
         client.socket.shutdown(socket.SHUT_WR)
         assert client.hear() == 0
+
+
+# Listening
+
+
+@pytest.mark.parametrize("name", TCP | FAST_WEBSOCKET)
+def test_whoever_is_connected_hears_goodbye_when_the_gateway_stops(name: str) -> None:
+    running = run(*SHELLS[name], name in WEBSOCKET)
+    server = next(running)
+    with server.connect() as alice, server.connect() as bob:
+        stopping = threading.Thread(target=next, args=(running, None))
+        stopping.start()
+        assert hear_all(alice) == hear_all(bob) == ([b"goodbye"], end(server, 1001))
+    stopping.join()
+
+
+@pytest.mark.parametrize("name", ["portable-tcp-asyncio", "portable-tcp-trio"])
+def test_a_listener_survives_that_there_are_no_descriptors_left(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    with contextmanager(run)(*TCP[name], False) as server, Lines() as client:
+        with no_descriptors():
+            client.connect(server.port)
+            deadline = time.monotonic() + PATIENCE
+            while not caplog.records:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        client.say(b"echo alive")
+        assert client.hear() == b"alive"
+    assert {record.name for record in caplog.records} == {"gateway.serve"}
+    caplog.clear()
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Take what is left of them; the limit itself is lowered first, so that this is quick."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(link.name) for link in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 10, limits[1]))
+    taken = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for number in taken:
+            os.close(number)
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def identity(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate with its key, in PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    today = datetime.now(UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, today, today + timedelta(days=1))
+    path = tmp_path_factory.mktemp("tls") / "identity.pem"
+    path.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        + builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+    )
+    return path
+
+
+TLS: Shells = {
+    "portable-asyncio": (ASYNCIO, serve.listen),
+    "portable-trio": (TRIO, serve.listen),
+    "fast-asyncio": (ASYNCIO, fast.listen),
+    "fast-uvloop": (UVLOOP, fast.listen),
+}
+
+
+@pytest.fixture(params=TLS)
+def secure(request: pytest.FixtureRequest, identity: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(serve, "HANDSHAKE_SECONDS", 0.5)
+    monkeypatch.setattr(fast, "HANDSHAKE_SECONDS", 0.5)
+    monkeypatch.setattr(serve, "LINGER", 0.5)
+    monkeypatch.setattr(fast, "LINGER", 0.5)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(identity)
+    backend, listen = TLS[request.param]
+    yield from run(backend, partial(tcp, listen=listen, tls=context), framed=False)
+
+
+class Secure(Lines):
+    def connect(self, port: int) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        self.socket.connect(("127.0.0.1", port))
+        self.socket = context.wrap_socket(self.socket)
+        self.file = self.socket.makefile("rb")
+
+
+def test_tls_carries_a_session_to_its_end(secure: Server) -> None:
+    with Secure(secure.port) as client:
+        client.say(b"echo hello", b"size 300000", b"long 500")
+        heard = [client.hear() for _ in range(502)]
+        assert heard[:2] == [b"hello", b"x" * 300000]
+        client.say(b"bye now")
+        assert hear_all(client) == ([b"now"], 0)
+        secure.eventually(lambda: secure.sessions[-1].over == 1)
+
+
+def test_tls_peers_may_leave_as_they_like(secure: Server) -> None:
+    for leave in Client.reset, Client.__exit__:
+        client = Secure(secure.port)
+        client.say(b"long 100000")
+        client.hear()
+        leave(client)
+        secure.eventually(lambda: secure.sessions[-1].over == 1)
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 5000])
+def test_who_does_not_finish_the_tls_handshake_is_dropped(secure: Server, said: bytes) -> None:
+    with Lines(secure.port) as client:
+        client.socket.sendall(said)
+        with suppress(ConnectionResetError):
+            while client.socket.recv(4096):
+                pass
+    assert secure.sessions == []
 
 
 # WebSocket
