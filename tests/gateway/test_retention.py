@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway import retention as retention_module
+from gateway.log import Sealing
+from gateway.message import Message, Peer
+from gateway.record import FACTS, Fact, encode
+from gateway.retention import Keep, Retention, is_fact
+from gateway.segments import Segments, head
+
+if TYPE_CHECKING:
+    from tests.conftest import Core
+
+DAY = 86_400_000
+EACH = Sealing(bytes=1)  # a segment for each batch
+
+MakeCore = Callable[..., "Core"]
+
+
+def names(core: Core) -> list[str]:
+    return sorted(path.name for path in (core.data / "log").iterdir())
+
+
+def lines(core: Core) -> list[bytes]:
+    return [line.data for line in Segments(core.data / "log").scan()]
+
+
+def retention(core: Core, **keep: int) -> Retention:
+    def mark() -> None:
+        core.ledger.fact("counts", {"minute": 0, "flows": []})
+
+    return Retention(
+        core.segments,
+        core.index,
+        Keep(**keep),
+        core.clock,
+        post=core.posted.put,
+        mark=mark,
+        on_fault=core.disk_faults.append,
+    )
+
+
+def run(core: Core, retention: Retention) -> None:
+    """One tick, and all it brings about."""
+    retention.tick()
+    retention.tick()  # one at a time
+    core.settle()
+
+
+def retired(core: Core) -> list[bool]:
+    """For each segment, whether only its facts are left."""
+    files = {int(name.removeprefix(".open-").split(".")[0]): name for name in names(core)}
+    return [files[first].endswith(".facts.jsonl") for first in sorted(files)]
+
+
+def whole_from(core: Core, message: Message) -> bool:
+    """Whether every segment before the one of *message*, and none from there on, is retired."""
+    files = sorted(core.segments.firsts)
+    return retired(core) == [any(first < other <= message.seq for other in files) for first in files]
+
+
+def days(core: Core, count: int) -> list[Message]:
+    """A few segments a day: somebody new says something in a new channel."""
+    said = []
+    for day in range(count):
+        core.peers.identity("toy", f"peer {day}")
+        core.sync()
+        said.append(core.say(b'"day %d"' % day, ids=(f"id {day}",), channel=f"channel {day % 2}"))
+        core.settle()
+        core.clock.now += DAY
+    core.settle()
+    return said
+
+
+@pytest.fixture
+def core(make_core: MakeCore) -> Core:
+    return make_core(sealing=EACH)
+
+
+@pytest.mark.parametrize("kind", FACTS)
+def test_facts_are_told_from_messages(kind: str) -> None:
+    assert is_fact(encode(Fact(kind, {"channel": 'x","kind":"y'}, 7, 8)))
+    assert not is_fact(encode(Message(f'"kind":"{kind}"', Peer(1, "toy"), "toy", b'{"kind":"start"}')))
+
+
+def test_without_limits_everything_is_kept(core: Core) -> None:
+    days(core, 3)
+    before = names(core)
+    run(core, retention(core))
+    assert names(core) == before
+
+
+def test_old_messages_go_and_facts_stay(core: Core) -> None:
+    said = days(core, 3)
+    core.say(b'"today"', channel="channel 0")
+    core.settle()
+    before = lines(core)
+    run(core, retention(core, age=DAY + 1))
+    gone = {message.seq for message in said[:2]}
+    assert lines(core) == [line for line in before if head(line)[0] not in gone]
+    assert any(retired(core))
+    assert not retired(core)[-1]
+    assert [m.content for m in core.index.history("channel 0")] == [b'"day 2"', b'"today"']
+    assert core.index.history("channel 1") == []
+    assert [core.index.find(id) is None for id in ("id 0", "id 1", "id 2", said[0].id)] == [True, True, False, True]
+    assert core.disk_faults == []
+    for line in lines(core):
+        seq, _ = head(line)
+        entry = core.index.entry(seq)
+        assert entry is not None
+        assert encode(entry) == line
+    assert core.segments.faults == []
+
+
+def test_facts_are_found_after_a_restart_and_a_rebuild(make_core: MakeCore) -> None:
+    core = make_core(sealing=EACH)
+    days(core, 3)
+    core.say(b'"today"')
+    core.settle()
+    run(core, retention(core, age=1))
+    next_seq = core.log.next_seq
+    for damage in (False, True):
+        core.stop()
+        if damage:
+            (core.data / "index.sqlite").unlink()
+        core = make_core(sealing=EACH)
+        assert core.log.next_seq == next_seq
+        assert [core.index.peer("toy", f"peer {day}") is not None for day in range(3)] == [True] * 3
+        assert [name for name, _, _ in core.index.channels()] == ["channel 0", "channel 1", "lobby"]
+        assert core.index.history("channel 0") == []
+        assert [m.content for m in core.index.history("lobby")] == [b'"today"']
+        assert core.index.next_number == 1024
+
+
+def test_too_many_bytes_take_the_oldest(core: Core) -> None:
+    before = days(core, 5)
+    kept = sum(len(line) for line in lines(core) if head(line)[0] >= before[3].seq)
+    run(core, retention(core, bytes=kept))
+    assert [core.index.find(f"id {day}") is not None for day in range(5)] == [False, False, False, True, True]
+    assert whole_from(core, before[3])
+    run(core, retention(core, bytes=1))
+    assert retired(core) == [True] * (len(retired(core)) - 1) + [False]
+
+
+def test_what_nobody_follows_up_is_retired_too(core: Core) -> None:
+    days(core, 2)
+    for _ in range(10):  # the seal, the mark and the retirement each take a turn, and then no more happens
+        run(core, retention(core, age=1))
+    assert core.index.find("id 1") is None
+    assert [b'"counts"' in line for line in lines(core)[-2:]] == [False, True]
+    assert retired(core) == [True] * (len(retired(core)) - 1) + [False]
+
+
+def test_an_open_segment_stays(make_core: MakeCore) -> None:
+    core = make_core()
+    said = core.say()
+    core.settle()
+    core.clock.now += DAY
+    run(core, retention(core, age=1))
+    assert core.index.find(said.id) is not None
+
+
+def test_what_is_not_indexed_yet_stays(core: Core) -> None:
+    days(core, 3)
+    assert list(retention(core, age=1).due(core.segments.firsts[1] - 2)) == []
+    assert len(list(retention(core, age=1).due(core.segments.firsts[1] - 1))) == 1
+
+
+def test_a_damaged_line_is_reported_when_it_goes(core: Core) -> None:
+    days(core, 2)
+    path = core.data / "log" / f"{1:020d}.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"kind"', b'"kinx"', 1))
+    run(core, retention(core, age=DAY))
+    (fault,) = core.segments.faults
+    assert "lost when it was retired" in fault.reason
+    assert path.with_name(f"{1:020d}.facts.jsonl").exists()
+
+
+STEPS = ["open", "rename", "sync", "prune", "unlink"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("rebuild", [False, True])
+def test_a_crash_at_each_step_loses_no_fact(
+    make_core: MakeCore, monkeypatch: pytest.MonkeyPatch, step: str, rebuild: bool
+) -> None:
+    """The step does not happen; a later run, after a restart, finishes the work."""
+    core = make_core(sealing=EACH)
+    days(core, 2)
+    core.say(b'"today"')
+    core.settle()
+    facts = [line for line in lines(core) if is_fact(line)]
+
+    def crash(*_arguments: Any, **_options: Any) -> Any:
+        raise OSError("the machine stops here")
+
+    with monkeypatch.context() as patched:
+        target: tuple[Any, str] = {
+            "open": (os, "fsync"),
+            "rename": (Path, "rename"),
+            "sync": (retention_module, "sync_directory"),
+            "prune": (core.index, "prune"),
+            "unlink": (Path, "unlink"),
+        }[step]
+        patched.setattr(*target, crash)
+        retirement = retention(core, age=DAY)
+        retirement.tick()
+        core.until(lambda: not retirement._busy)
+    assert len(core.disk_faults) == 1
+    assert [line for line in lines(core) if is_fact(line)] == facts
+    core.stop()
+    if rebuild:
+        (core.data / "index.sqlite").unlink()
+    core = make_core(sealing=EACH)
+    assert [line for line in lines(core) if is_fact(line)] == facts
+    assert [core.index.peer("toy", f"peer {day}") is not None for day in range(2)] == [True, True]
+    core.clock.now += 3 * DAY
+    run(core, retention(core, age=DAY))
+    assert [line for line in lines(core) if is_fact(line)] == facts
+    assert [core.index.find(f"id {day}") for day in range(2)] == [None, None]
+    assert core.index.history("channel 0") == core.index.history("channel 1") == []
+    assert [name for name in names(core) if name.startswith(".retire")] == []
+    whole = {name.split(".")[0] for name in names(core) if name.count(".") == 1}
+    assert not whole & {name.split(".")[0] for name in names(core) if name.endswith(".facts.jsonl")}
