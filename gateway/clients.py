@@ -11,11 +11,14 @@ import json
 import time
 from abc import ABC, abstractmethod
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import AsyncIterator
 from typing import Any, ClassVar, NamedTuple, Protocol
 from urllib.parse import quote
 
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
+
+from .sse import EventReader
 
 WAIT = 10.0  # seconds for anything that should take a moment
 
@@ -249,15 +252,14 @@ class RestClient(Client):
         path = f"/v1/channels/{quote(channel, safe='')}/events"
         async with self.client.stream("GET", path, timeout=None) as response:
             response.raise_for_status()
-            event = ""
-            async for line in response.aiter_lines():
-                field, _, value = line.partition(": ")
-                if field == "event":
-                    event = value
-                elif field == "data" and event == "welcome":
-                    welcome.set()
-                elif field == "data" and event in ("message", "direct"):
-                    self.heard.put_nowait(Heard(channel, json.loads(value)["content"], event == "direct"))
+            reader = EventReader()
+            async for data in response.aiter_bytes():
+                for event in reader.receive_data(data):
+                    if event.name == "welcome":
+                        welcome.set()
+                    elif event.name in ("message", "direct"):
+                        content = json.loads(event.data)["content"]
+                        self.heard.put_nowait(Heard(channel, content, event.name == "direct"))
 
     async def _listen(self) -> None:
         """Each subscription has a task of its own."""
@@ -267,6 +269,7 @@ class SproutClient(Client):
     """An Arbor client over TCP."""
 
     protocol = "sprout"
+    DIRECT: ClassVar[frozenset[str]] = frozenset({"to/1", "private/1"})
 
     def __init__(self, http: str, sprout: str, forge: Forge) -> None:
         super().__init__(http)
@@ -288,15 +291,28 @@ class SproutClient(Client):
 
     async def subscribe(self, channel: str) -> None:
         """Hear the community that *channel* is."""
-        await self._request("subscribe {} " + await self._community(channel))
+        await self._request("subscribe {} " + await self.community(channel))
 
     async def say(self, channel: str, content: Any) -> None:
         """Announce a Reply; it is on disk when this returns."""
-        await self._announce(await self._community(channel), content, {})
+        await self._announce(await self.community(channel), content, {})
 
     async def direct(self, channel: str, number: int, content: Any) -> None:
         """Announce a Reply that is for the peer with *number* alone."""
-        await self._announce(await self._community(channel), content, {"to/1": str(number)})
+        await self._announce(await self.community(channel), content, {"to/1": str(number)})
+
+    async def community(self, channel: str) -> str:
+        """The id of the community that *channel* is; made if need be, as an operator would."""
+        if channel in self._communities:
+            return self._communities[channel]
+        path = f"http://{self.http}/v1/channels/{quote(channel, safe='')}"
+        async with httpx.AsyncClient(timeout=WAIT) as client:
+            (await client.put(path)).raise_for_status()
+            while channel not in self._communities:
+                if (community := (await client.get(path)).json().get("community")) is not None:
+                    self._communities[channel] = community
+                await asyncio.sleep(0.02)
+        return self._communities[channel]
 
     async def _announce(self, community: str, content: Any, twig: dict[str, str]) -> None:
         plain = isinstance(content, dict) and content.keys() == {"content"} and isinstance(content["content"], str)
@@ -310,17 +326,6 @@ class SproutClient(Client):
         self._writer.write(text.format(number).encode() + b"\n")
         if code := await asyncio.wait_for(status, WAIT):
             raise ValueError(f"status {code} to {text.split()[0]}")
-
-    async def _community(self, channel: str) -> str:
-        """The id of the community that *channel* is; made if need be, as an operator would."""
-        path = f"http://{self.http}/v1/channels/{quote(channel, safe='')}"
-        async with httpx.AsyncClient(timeout=WAIT) as client:
-            (await client.put(path)).raise_for_status()
-            while channel not in self._communities:
-                if (community := (await client.get(path)).json().get("community")) is not None:
-                    self._communities[channel] = community
-                await asyncio.sleep(0.02)
-        return self._communities[channel]
 
     async def _listen(self) -> None:
         while line := await self._reader.readline():
@@ -342,7 +347,16 @@ class SproutClient(Client):
         channels = {community: channel for channel, community in self._communities.items()}
         if reply is not None and reply.community in channels and "activity/1" not in reply.keys:
             content = json.loads(reply.text) if "json/1" in reply.keys else {"content": reply.text}
-            self.heard.put_nowait(Heard(channels[reply.community], content, "private/1" in reply.keys))
+            self.heard.put_nowait(Heard(channels[reply.community], content, bool(self.DIRECT & reply.keys)))
+
+
+async def _lines(response: httpx.Response) -> AsyncIterator[str]:
+    """The lines of an event stream; httpx's own would also split at U+2028 and its like, inside a value."""
+    rest = b""
+    async for data in response.aiter_bytes():
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r").decode()
 
 
 def _line(node: Node) -> str:
