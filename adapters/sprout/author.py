@@ -68,7 +68,7 @@ class Made:
         self.line = Pending()
 
 
-Introduce = Callable[[Made, str, bool], None]
+Introduce = Callable[[Made, str], None]
 
 
 def load_key(path: Path, now_ms: int) -> Key:
@@ -94,8 +94,9 @@ def name_of(peer: Peer, title: str) -> str:
 class Author:
     """Makes nodes for what others say.
 
-    *introduce(made, channel, everybody)* is called when the gateway mints a node: those who listen to *channel* are
-    to get its line before anything that follows, and everybody else, if so told, once it is there.
+    *introduce(made, channel)* is called when the gateway mints an identity or a community: those who listen to
+    *channel* are to get its line before anything that follows, everybody else once it is there. A conversation is
+    not announced: who lacks the parent of a reply asks for it, and who draws no tree has no use for it.
     """
 
     def __init__(
@@ -261,7 +262,7 @@ class Author:
                 self._bus.channels.assign(NAME, channel, line.id)
 
         sign = partial(sign_community, name, self.id, self._key, self._born, metadata)
-        return self._mint(f"community {channel}", sign, assign, channel, everybody=True)
+        return self._mint(f"community {channel}", sign, assign, channel)
 
     def _conversation(self, channel: str, name: str) -> Made:
         """The conversation with that id or, where the gateway opens it, that name (`day_of`)."""
@@ -270,14 +271,15 @@ class Author:
         if (made := self._minted(name)) is not None:
             return made
         community = self.community(channel)
+        metadata = twig.encode({CHANNEL: channel.encode()})
         date = name.removeprefix(DAY).split(" ")[0]
         created = int(datetime.fromisoformat(date).replace(tzinfo=UTC).timestamp()) * 1000
 
         def sign() -> bytes:
             place = Place(community.id, 1, community.id, NULL_ID)
-            return sign_reply(place, Content(date.encode()), self.id, self._key, created)
+            return sign_reply(place, Content(date.encode()), self.id, self._key, created, metadata)
 
-        return self._mint(name, sign, self._recorder(name, channel=channel), channel, everybody=False)
+        return self._mint(name, sign, partial(self._store.entity, what=name, channel=channel))
 
     def _identity(self, peer: Peer, channel: str) -> Made:
         """The identity that stands for a sender from elsewhere, in Arbor, for ever."""
@@ -288,7 +290,7 @@ class Author:
         name = name_of(known or peer, self._titles.get(peer.protocol, peer.protocol))
         # The number, as milliseconds, tells apart those who are called the same.
         sign = partial(sign_identity, name, self._key, self._born + peer.number)
-        return self._mint(what, sign, self._recorder(what), channel, everybody=True)
+        return self._mint(what, sign, partial(self._store.entity, what=what), channel)
 
     def _own_identity(self, name: str) -> str:
         """The gateway's own identity, made with its key."""
@@ -318,20 +320,16 @@ class Author:
         what: str,
         sign: Callable[[], bytes],
         record: Callable[[NodeLine], object],
-        channel: str,
-        *,
-        everybody: bool,
+        channel: str | None = None,
     ) -> Made:
         if (making := self._making.get(what)) is not None:
             return making
         made = self._making[what] = Made()
-        self._introduce(made, channel, everybody)
+        if channel is not None:
+            self._introduce(made, channel)
         self._make(made, sign, record)
         made.line.when_done(lambda: _void(self._making.pop(what)))
         return made
-
-    def _recorder(self, what: str, **more: Any) -> Callable[[NodeLine], object]:
-        return lambda line: self._store.entity(line, what=what, **more)
 
     # The worker
 

@@ -9,7 +9,7 @@ from gateway.errors import Forbidden, Unavailable, UnknownChannel
 from gateway.message import Message
 
 from . import twig
-from .author import JSON, PRIVATE, TRUE
+from .author import CHANNEL, JSON, PRIVATE, TRUE
 from .codec import NodeLine, StatusCode
 from .content import heard
 from .forest import Community, Identity, Node, NodeError, Reply, decode_as
@@ -114,6 +114,9 @@ class Intake:
         if ACTIVITY in pairs and INVISIBLE in pairs:
             return Taken()
         self._relay.admit(session, "publish", channel)
+        if CHANNEL in pairs and node.depth == 1:  # a conversation that another gateway opened; nobody said it
+            self._relay.hold(line.id, node)
+            return Taken(self._store.entity(line, channel=channel))
         message = self._message(line, node, pairs, channel)
         message.late = node.created < self._bus.clock() - LATE
         if not message.late:  # an old node says nothing about who announces it

@@ -49,7 +49,7 @@ class Relay:
             if session is not skip and (not channel or self.may_know(session, channel)):
                 session.announce(line)
 
-    def introduce(self, made: Made, channel: str, everybody: bool) -> None:
+    def introduce(self, made: Made, channel: str) -> None:
         """Announce a node that is being made: at its place to who listens to *channel*, to others once it is there."""
         others = []
         for session in self.sessions:
@@ -63,8 +63,7 @@ class Relay:
                 for session in others:
                     session.announce(made.line.data)
 
-        if everybody:
-            made.line.when_done(tell_others)
+        made.line.when_done(tell_others)
 
     def settled(self, channel: str) -> None:
         """*channel* exists: those who wait for its community join, and where it has none it gets one."""
