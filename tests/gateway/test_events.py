@@ -123,6 +123,20 @@ def test_property_a_resumed_stream_misses_nothing_and_repeats_nothing(
     assert ids(heard) == [seq for seq in said if seq > after]
 
 
+def test_what_is_said_while_the_boundary_waits_for_the_disk_comes_once(still: Any) -> None:
+    said = [still.say().seq]
+    still.sync()
+    session = still.listen(0)
+    heard = parse(session.data_to_send())
+    said.append(still.say().seq)
+    heard += parse(session.data_to_send())  # the log has no more on disk: the boundary is set here
+    said.append(still.say().seq)
+    still.sync()
+    while data := session.data_to_send():
+        heard += parse(data)
+    assert ids(heard) == said
+
+
 def test_a_long_catching_up_waits_in_the_log_and_not_in_memory(still: Any) -> None:
     big = b'"' + b"x" * 10_000 + b'"'
     said = [still.say(big).seq for _ in range(2 * MAX_OUTBOX // len(big))]
