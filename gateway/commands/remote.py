@@ -11,8 +11,9 @@ from urllib.parse import quote
 import httpx
 import typer
 
+from gateway.sse import Event, EventReader
+
 from .common import Failed
-from .sse import Event, EventReader
 
 SECONDS = 30.0  # for an answer
 SILENCE = 45.0  # seconds without a byte after which a stream is taken for dead; the gateway writes every 15

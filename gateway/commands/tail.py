@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
+from gateway.sse import Event
+
 from .common import Failed, say, visible
 from .remote import HERE, Key, Remote, Unreachable, Url, path_of
-from .sse import Event
 
 PAUSE = 1.0  # seconds before the first attempt to connect again; doubled each time
 MAX_PAUSE = 15.0
