@@ -1,0 +1,140 @@
+"""The topic relay's place in the gateway: who may connect, what a channel is called, what foreign messages become."""
+
+from __future__ import annotations
+
+import re
+from base64 import b32encode
+from collections.abc import Callable
+from hashlib import sha256
+from itertools import count
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.adapter import Adapter, Refusal, Request
+from gateway.bus import UNFIT
+from gateway.channels import valid_name
+from gateway.frames import text_frame
+from gateway.message import Form, Message, Pending
+from gateway.session import MAX_OUTBOX
+
+from .codec import MAX_PACKET, MAX_TOPIC, decode, encode, fits, forward, units
+from .session import NAME, TopicRelaySession
+
+MAX_HEAD = 512  # bytes; more than a packet has beside its content
+PREFIX = "topic:"  # of channels whose topic cannot be their name
+KEPT = 19  # units of a name that is too long; "~" and 10 characters of its digest follow
+
+
+class Settings(BaseModel):
+    """The section `topic_relay` of the configuration."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool = True
+    max_outbox: int = Field(
+        MAX_OUTBOX, ge=MAX_PACKET, description="Bytes that may wait for a peer that reads too slowly."
+    )
+
+
+class TopicRelayAdapter(Adapter):
+    """JSON packets over a WebSocket, as the Koshare Router speaks them."""
+
+    name = NAME
+    title = "topic relay"
+    settings = Settings
+    paths = ("/relay", "/")
+    carries = MappingProxyType(
+        {
+            "subscribe": "Subscribe and Unsubscribe",
+            "publish": "Broadcast",
+            "direct": "Message",
+            "presence": "Hello, and `peers` in the answer to Subscribe; nobody is told who leaves",
+            "history": "not at all: the protocol has no word for it",
+        }
+    )
+
+    def accept(self, request: Request) -> TopicRelaySession | Refusal:
+        """A session for every connection to one of our paths."""
+        if request.path not in self.paths:
+            return Refusal(404, f"the topic relay is at {' and '.join(self.paths)}")
+        return TopicRelaySession(self.bus, request.principal, self.form, self.home.version, self.options.max_outbox)
+
+    def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:
+        """The topic of *channel*: its name if it can be one, else a shortened one with a digest."""
+        topic = topic_of(channel)
+        if topic is not None and not taken(topic):
+            return topic
+        return next(topic for topic in (shortened(channel, n) for n in count()) if not taken(topic))
+
+    def channel(self, address: str) -> str | None:
+        """The channel of the topic *address*; None if it is too long for one."""
+        return channel_of(address) if units(address) <= MAX_TOPIC else None
+
+    def describe(self, address: str) -> dict[str, Any]:
+        """The topic."""
+        return {"topic": address}
+
+    def refer(self, message: Message) -> Any:
+        """Nothing, as long as the packet is not too long."""
+        return None if len(message.content) <= MAX_PACKET - MAX_HEAD or fits(self._packet(message)) else UNFIT
+
+    def form(self, message: Message, _key: str) -> Form:
+        """The frame of a *message* from elsewhere or out of the log; nothing where it does not fit."""
+        if message.protocol == NAME and message.wire is not None:
+            return text_frame(forward(decode(message.wire), message.sender.number))
+        packet = self._packet(message)
+        return text_frame(packet) if fits(packet) else _nothing()
+
+    def _packet(self, message: Message) -> bytes:
+        topic = self.bus.channels.address(NAME, message.channel)
+        assert topic is not None  # a topic always follows from the name
+        target = message.target
+        return encode(topic, message.content, message.sender.number, None if target is None else target.number)
+
+
+# Topics and channels. Without a table of what is taken the two are one-to-one: a topic that is a valid channel name
+# is that channel; any other one, and any that begins with PREFIX, is PREFIX and itself, with what a name must not
+# hold written as JavaScript's `escape` does (%1F, %uD800: a topic of 30 units stays far below a name's 255).
+# A channel that is neither a topic nor PREFIX with such a topic is called by a digest, and then only the table knows.
+
+_ESCAPED = re.compile("[%@\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_ESCAPE = re.compile("%(?:u([0-9A-F]{4})|([0-9A-F]{2}))")
+
+
+def channel_of(topic: str) -> str:
+    """The channel that *topic*, of at most `MAX_TOPIC` units, names by rule."""
+    if valid_name(topic) and not topic.startswith(PREFIX):
+        return topic
+    return PREFIX + _ESCAPED.sub(lambda match: _escape(ord(match[0])), topic)
+
+
+def topic_of(channel: str) -> str | None:
+    """The topic that names *channel* by rule; None if there is none."""
+    topic = channel
+    if channel.startswith(PREFIX):
+        topic = _ESCAPE.sub(lambda match: chr(int(match[1] or match[2], 16)), channel[len(PREFIX) :])
+    return topic if units(topic) <= MAX_TOPIC and channel_of(topic) == channel else None
+
+
+def shortened(channel: str, attempt: int) -> str:
+    """A topic for *channel*, whose name cannot be one: its beginning and, in lower case, the base32 of a digest.
+
+    The digest is SHA-256 of the name; from the second *attempt* on, of the name, a line feed (which no name holds)
+    and the attempt's number.
+    """
+    text = f"{channel}\n{attempt}" if attempt else channel
+    digest = b32encode(sha256(text.encode(errors="surrogatepass")).digest())[:10].decode().lower()
+    beginning = channel.encode("utf-16-le", "surrogatepass")[: 2 * KEPT].decode("utf-16-le", "ignore")
+    return f"{beginning}~{digest}"
+
+
+def _escape(code: int) -> str:
+    return f"%{code:02X}" if code < 256 else f"%u{code:04X}"
+
+
+def _nothing() -> Pending:
+    form = Pending()
+    form.fill(None)
+    return form

@@ -1,0 +1,266 @@
+"""Packets of the topic relay (the Koshare Router protocol): bytes to typed values and back.
+
+A packet's own text is never dumped again. What the gateway adds is spliced into it, what it says is cut out of
+it, so that numbers, escapes and spacing reach others as they were written. Lengths are UTF-16 units, as the
+reference counts them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from json import JSONDecoder
+from math import inf
+from typing import Any
+
+from gateway.errors import RequestError
+from gateway.jsontext import MAX_DEPTH, dumps, loads, one_line
+
+MAX_PACKET = 65_000
+MAX_TOPIC = 30
+OWN = frozenset({"type", "topic", "src", "dst", "error"})  # the protocol's own keys; all others are content
+WRAP = "json"  # carries a value that cannot be a packet's extra fields
+NOBODY = -1  # a destination that is a number and no peer's
+
+
+# The values of `type` (specification, "Basic").
+ERROR, ECHO, SUBSCRIBE, UNSUBSCRIBE, MESSAGE, INFO, BROADCAST, HELLO = range(8)
+
+
+@dataclass(slots=True)
+class Packet:
+    """One packet from a peer.
+
+    `text` is what was received, `fields` its members (perhaps without `type`, `topic` and `dst`). `dst` is that of a
+    Message: None if it has none, `NOBODY` if it cannot be a peer's. `content`, one JSON value on one line, and
+    `parent`, the id that this answers, are for a Message or a Broadcast.
+    """
+
+    kind: float
+    topic: str
+    text: bytes
+    fields: Mapping[str, Any]
+    dst: int | None = None
+    content: bytes = b""
+    parent: str | None = None
+
+
+class Refused(RequestError):
+    """A packet that is answered with an error; *code* is the reference's word for it.
+
+    *text* and *fields* are the packet, as far as it is one that can be echoed.
+    """
+
+    def __init__(self, code: str, text: bytes = b"{}", fields: Mapping[str, Any] | None = None) -> None:
+        super().__init__(code)
+        self.code = code
+        self.text = text
+        self.fields = fields or {}
+
+    def reply(self) -> bytes:
+        """The answer as text: the packet with its error."""
+        return extend(self.text, self.fields, error=self.code)
+
+
+def units(text: str) -> int:
+    """The length of *text* in UTF-16 units; half a surrogate pair is one."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def fits(text: bytes) -> bool:
+    """Whether the UTF-8 *text* is at most `MAX_PACKET` units long; what is not UTF-8 counts as U+FFFD."""
+    if len(text) <= MAX_PACKET:
+        return True
+    # A unit takes at most three bytes, so the work on a long packet has a bound.
+    return len(text) <= 3 * MAX_PACKET and units(text.decode(errors="replace")) <= MAX_PACKET
+
+
+def decode(data: bytes) -> Packet:
+    """Read one packet, or raise `Refused`; the checks come in the reference's order."""
+    if not fits(data):
+        raise Refused("MessageIsTooLong")
+    return _usual(data) or _any(data)
+
+
+# What programs write: {"type":6,"topic":"t",...}, or {...,"type":6,"topic":"t"} as the reference client does. A Message
+# has its `dst` after the topic in the first shape, and before everything else in the second.
+_NUMBER = rb"(0|[1-9]\d{0,14})"
+_TYPE_TOPIC = rb'"type":([46]),"topic":"([^"\\\x00-\x1f]{0,90})"'  # a unit takes at most three bytes
+_NEXT = rb'(?:,(?=")|(?=\}))'
+_HEAD = re.compile(rb"\{" + _TYPE_TOPIC + rb'(?:,"dst":' + _NUMBER + rb")?" + _NEXT)
+_TAIL = re.compile(rb"," + _TYPE_TOPIC + rb"\}")
+_DST = re.compile(rb'\{"dst":' + _NUMBER + _NEXT)
+
+
+def _usual(data: bytes) -> Packet | None:
+    """A Message or Broadcast of a usual shape; None where it has to be looked at more closely.
+
+    The protocol's own members are cut off. What is left is a JSON object without any of them, however they are
+    escaped, if and only if the whole is one with each of them once: so reading the rest is all the checking there is.
+    """
+    if head := _HEAD.match(data):
+        kind, topic, dst = head.groups()
+        content = b"{" + data[head.end() :]
+    elif tail := _cut_tail(data):
+        kind, topic, dst, content = tail
+    else:
+        return None
+    try:
+        name, fields = topic.decode(), loads(content)
+    except ValueError:
+        return None
+    if not OWN.isdisjoint(fields) or (len(fields) == 1 and WRAP in fields) or units(name) > MAX_TOPIC:
+        return None
+    if content[-1] != _BRACE or (dst is not None and kind != b"4"):
+        return None
+    parent = fields.get("inReplyTo")
+    return Packet(
+        int(kind),
+        name,
+        data,
+        fields,
+        None if dst is None else int(dst),
+        one_line(content),
+        parent if type(parent) is str else None,
+    )
+
+
+_BRACE = ord("}")
+
+
+def _cut_tail(data: bytes) -> tuple[bytes, bytes, bytes | None, bytes] | None:
+    """The type, topic and `dst` of the second shape, and the object that is left without them."""
+    at = data.rfind(b',"type":')
+    tail = _TAIL.fullmatch(data, at) if at > 0 else None
+    if tail is None:
+        return None
+    content = data[:at] + b"}"
+    if dst := _DST.match(content):
+        return tail[1], tail[2], dst[1], b"{" + content[dst.end() :]
+    return (tail[1], tail[2], None, content) if content[1:2] == b'"' else None  # else the comma came first
+
+
+def _any(data: bytes) -> Packet:
+    text, fields = _read(data)
+    if type(fields) is not dict:
+        raise Refused("InvalidParams")
+    kind, topic = _number(text, fields, "type"), fields.get("topic")
+    if kind is None or type(topic) is not str:
+        raise Refused("InvalidParams", text, fields)
+    if units(topic) > MAX_TOPIC:
+        raise Refused("TopicNameIsTooLong", text, fields)
+    packet = Packet(kind, topic, text, fields)
+    if kind == MESSAGE:
+        packet.dst = _peer(_number(text, fields, "dst"))
+    if kind in (MESSAGE, BROADCAST):
+        packet.content, packet.parent = _content(text), _parent(fields)
+    return packet
+
+
+def _read(data: bytes) -> tuple[bytes, Any]:
+    try:
+        return data, loads(data)
+    except UnicodeDecodeError:  # from a binary message; the reference reads it like this
+        return _read(data.decode(errors="replace").encode())
+    except ValueError:
+        raise Refused("InvalidParams" if _deep(data) else "InvalidJSON") from None
+
+
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
+_STEPS = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
+
+
+def _deep(text: bytes) -> bool:
+    """Whether *text* is nested more deeply than anything that `loads` reads."""
+    return max(accumulate(_STEPS.get(token, 0) for token in _TOKENS.findall(text)), default=0) > MAX_DEPTH
+
+
+def _number(text: bytes, fields: Mapping[str, Any], key: str) -> float | None:
+    """The number called *key*, None if it is none; `loads` reads what is beyond a double as null."""
+    value = fields.get(key)
+    if value is None and key in fields:
+        *_, raw = (value for name, _, value in members(text) if name == key)
+        return None if raw == "null" else inf
+    return value if type(value) in (int, float) else None
+
+
+def _peer(number: float | None) -> int | None:
+    if number is None:
+        return None
+    return int(number) if isinstance(number, int) or number.is_integer() else NOBODY
+
+
+def _content(text: bytes) -> bytes:
+    said = [member for member in members(text) if member[0] not in OWN]
+    if said and all(key == WRAP for key, _, _ in said):
+        return one_line(said[-1][2].encode())
+    return one_line(("{" + ",".join(member for _, member, _ in said) + "}").encode())
+
+
+def _parent(fields: Mapping[str, Any]) -> str | None:
+    said = fields[WRAP] if fields.keys() - OWN == {WRAP} else fields
+    parent = said.get("inReplyTo") if isinstance(said, dict) else None
+    return parent if isinstance(parent, str) else None
+
+
+# How the gateway changes and makes texts
+
+
+def forward(packet: Packet, src: int) -> bytes:
+    """The text that others get: *packet* as it was written, with the sender's number and never a second one."""
+    if "src" in packet.fields:
+        return extend(packet.text, packet.fields, src=src)
+    return b'%b,"src":%d}' % (packet.text.rstrip()[:-1], src)
+
+
+def extend(text: bytes, fields: Mapping[str, Any], **added: Any) -> bytes:
+    """The object *text*, whose members are *fields*, with *added* in place of members of these names."""
+    if not added.keys().isdisjoint(fields):
+        text = _without(text, added)
+    head = text.rstrip()[:-1]
+    return head + (b"" if head.strip() == b"{" else b",") + dumps(added)[1:]
+
+
+def encode(topic: str, content: bytes, src: int, dst: int | None = None) -> bytes:
+    """A message of another protocol as a packet: a Broadcast, or a Message to *dst*."""
+    head = b'{"type":%d,"topic":%b,"src":%d' % (
+        BROADCAST if dst is None else MESSAGE,
+        dumps(topic),
+        src,
+    )
+    if dst is not None:
+        head += b',"dst":%d' % dst
+    value, content = loads(content), content.strip()
+    if type(value) is not dict or not OWN.isdisjoint(value) or value.keys() == {WRAP}:
+        return b'%b,"%b":%b}' % (head, WRAP.encode(), content)
+    return head + (b"," if value else b"") + content[1:]
+
+
+def members(text: bytes) -> Iterator[tuple[str, str, str]]:
+    """The members of the JSON object *text*, which `loads` has accepted, in order.
+
+    Each is its key, its own text with the space around it, and the text of its value.
+    """
+    source = text.decode()
+    at = source.index("{") + 1
+    while key := _KEY.match(source, at):
+        start = key.end()
+        _, end = _scan(source, start)
+        after = _END.match(source, end)
+        assert after is not None  # the object has been read before
+        name = key[1] if "\\" not in key[1] else _scan(f'"{key[1]}"')[0]
+        yield name, source[at : after.start(1)], source[start:end]
+        at = after.end()
+
+
+_KEY = re.compile(r'[ \t\n\r]*"([^"\\]*(?:\\.[^"\\]*)*)"[ \t\n\r]*:[ \t\n\r]*')
+_END = re.compile(r"[ \t\n\r]*([,}])")
+# Numbers are only stepped over: as text they have no limit of digits.
+_scan = JSONDecoder(parse_int=str, parse_float=str).raw_decode
+
+
+def _without(text: bytes, names: Collection[str]) -> bytes:
+    kept = (member for key, member, _ in members(text) if key not in names)
+    return ("{" + ",".join(kept) + "}").encode()

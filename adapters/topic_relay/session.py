@@ -1,0 +1,159 @@
+"""One peer of the topic relay: what each type of packet does on the bus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from gateway.bus import Bus
+from gateway.errors import Forbidden, RequestError, Throttled, UnknownChannel
+from gateway.frames import text_frame
+from gateway.jsontext import dumps
+from gateway.message import Form, Message, Peer
+from gateway.session import MAX_OUTBOX, Principal, Session
+
+from . import codec
+from .codec import Packet, Refused, decode, extend, forward
+
+NAME = "topic_relay"
+
+
+class NoDestination(RequestError):
+    """A Message whose `dst` is no number."""
+
+
+class UnsupportedMessageType(RequestError):
+    """Hello, which only the gateway says, or a type that nobody knows."""
+
+
+# What the reference has no word for; it calls all other errors by the names of their classes here.
+ERRORS: dict[type[RequestError], str] = {
+    Forbidden: "PermissionDenied",
+    Throttled: "TooManyRequests",
+    UnknownChannel: "UnknownTopic",
+}
+
+
+class TopicRelaySession(Session):
+    """A connected peer. *form* makes the packet of a message from elsewhere, *version* is the gateway's."""
+
+    protocol = NAME
+    text = True
+
+    def __init__(
+        self,
+        bus: Bus,
+        principal: Principal,
+        form: Callable[[Message, str], Form],
+        version: str,
+        max_outbox: int = MAX_OUTBOX,
+    ) -> None:
+        super().__init__(bus, principal)
+        self.max_outbox = max_outbox
+        self.version = version
+        self._form = form
+
+    def handle(self, data: bytes) -> None:
+        """Act on one packet; whatever it is, the connection lives."""
+        try:
+            packet = decode(data)
+        except Refused as refused:
+            self.send(text_frame(refused.reply()))
+            return
+        try:
+            verb = VERBS.get(packet.kind)
+            if verb is None:
+                raise UnsupportedMessageType
+            verb(self, packet)
+        except RequestError as error:
+            self.answer(packet, error=ERRORS.get(type(error), type(error).__name__))
+
+    def deliver(self, message: Message) -> None:
+        """Queue the packet; every subscriber is sent the same frame."""
+        self.put(message.forms.get(NAME) or message.form(NAME, self._form))
+
+    def greet(self, channel: str, peer: Peer) -> None:
+        """Say Hello for *peer* (specification, "Subscribe")."""
+        self.put(hello(self.bus.channels.address(NAME, channel) or channel, peer.number))
+
+    # What the types of packets do
+
+    def ignore(self, packet: Packet) -> None:
+        """Error: the reference client's sign of life."""
+
+    def echo_back(self, packet: Packet) -> None:
+        """Echo: the packet as it came."""
+        self.send(text_frame(packet.text))
+
+    def subscribe(self, packet: Packet) -> None:
+        """Subscribe: an echo with the others who are there, who have heard Hello by then."""
+        channel = self.allowed("subscribe", packet)
+        self.answer(packet, peers=self.others(self.bus.subscribe(self, channel)))
+
+    def unsubscribe(self, packet: Packet) -> None:
+        """Unsubscribe: silence."""
+        self.bus.unsubscribe(self, self.bus.channels.channel(NAME, packet.topic))
+
+    def message(self, packet: Packet) -> None:
+        """Message: to one peer in the topic, and silence whether it is there or not."""
+        if packet.dst is None:
+            raise NoDestination
+        self.bus.direct(self.said(packet, self.allowed("direct", packet)), packet.dst)
+
+    def info(self, packet: Packet) -> None:
+        """Info: an echo with who is there and how others call the topic."""
+        channel = self.allowed("subscribe", packet)
+        addresses = dict(self.bus.channels.addresses(channel))
+        info = {"channel": channel, "addresses": addresses, "version": self.version}
+        self.answer(packet, peers=self.others(self.bus.present(channel)), info=info)
+
+    def broadcast(self, packet: Packet) -> None:
+        """Broadcast: to everybody else in the topic, and silence."""
+        self.bus.publish(self.said(packet, self.allowed("publish", packet)), self)
+
+    # What they need
+
+    def allowed(self, verb: str, packet: Packet) -> str:
+        """The channel that the packet's topic names, if the peer may *verb* there."""
+        channel = self.bus.channels.channel(NAME, packet.topic)
+        self.check(verb, channel)
+        return channel
+
+    def said(self, packet: Packet, channel: str) -> Message:
+        """What the packet says, with the form in which its own protocol forwards it."""
+        sender = self.who
+        return Message(
+            channel,
+            sender,
+            NAME,
+            packet.content,
+            parent=packet.parent,
+            wire=packet.text,
+            forms={NAME: text_frame(forward(packet, sender.number))},
+        )
+
+    def others(self, peers: list[Peer]) -> list[int]:
+        """The numbers of *peers* without this one, which may have another connection there."""
+        return [peer.number for peer in peers if peer.number != self.who.number]
+
+    def answer(self, packet: Packet, **added: Any) -> None:
+        """Echo the packet with what was *added*."""
+        self.send(text_frame(extend(packet.text, packet.fields, **added)))
+
+
+VERBS: dict[float, Callable[[TopicRelaySession, Packet], None]] = {
+    codec.ERROR: TopicRelaySession.ignore,
+    codec.ECHO: TopicRelaySession.echo_back,
+    codec.SUBSCRIBE: TopicRelaySession.subscribe,
+    codec.UNSUBSCRIBE: TopicRelaySession.unsubscribe,
+    codec.MESSAGE: TopicRelaySession.message,
+    codec.INFO: TopicRelaySession.info,
+    codec.BROADCAST: TopicRelaySession.broadcast,
+}
+
+
+@lru_cache(maxsize=64)  # one newcomer is announced to everybody in the topic
+def hello(topic: str, src: int) -> bytes:
+    """The frame that says that *src* has come."""
+    return text_frame(dumps({"type": codec.HELLO, "topic": topic, "src": src}))

@@ -1,0 +1,242 @@
+"""A peer of the topic relay on the bus: what each type of packet does, and what everybody hears of it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from adapters.topic_relay import codec
+from adapters.topic_relay.session import VERBS
+from gateway.frames import payload
+from gateway.message import Peer
+
+if TYPE_CHECKING:
+    from .conftest import Relay
+
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a test asserts no time
+
+
+def test_every_type_but_hello_has_a_verb() -> None:
+    assert set(range(8)) - set(VERBS) == {codec.HELLO}
+
+
+# Saying
+
+
+def test_all_subscribers_are_sent_one_and_the_same_frame(relay: Relay) -> None:
+    a, *others = relay.members(4)
+    a.receive_data(b'{"type":6,"topic":"t","n":12345678901234567890}')
+    frames = [session.data_to_send() for session in others]
+    assert payload(frames[0][0]) == b'{"type":6,"topic":"t","n":12345678901234567890,"src":0}'
+    assert all(len(frame) == 1 and frame[0] is frames[0][0] for frame in frames)
+    assert a.data_to_send() == []
+
+
+def test_a_message_on_the_bus(relay: Relay) -> None:
+    (a,) = relay.members(1)
+    text = b'{"type":6,"topic":"t",\r\n"n":1e400,"inReplyTo":"x"} '
+    a.receive_data(text)
+    (message,) = relay.ledger.messages
+    assert (message.channel, message.sender, message.protocol) == ("t", a.peer, "topic_relay")
+    assert message.content == b'{  "n":1e400,"inReplyTo":"x"}'
+    assert message.parent == "x"
+    assert message.wire == text
+
+
+def test_others_hear_the_content_alone(relay: Relay) -> None:
+    (a,) = relay.members(1)
+    stranger = relay.stranger()
+    for rest in ('"text":"hi"', '"json":[1.0,"x"]'):
+        a.receive_data(f'{{"type":6,"topic":"t",{rest}}}'.encode())
+    assert [message.content for message in stranger.heard] == [b'{"text":"hi"}', b'[1.0,"x"]']
+
+
+def test_one_may_say_something_without_listening(relay: Relay) -> None:
+    (a,) = relay.members(1)
+    assert relay.ask(relay.open(), '{"type":6,"topic":"t"}') == []
+    assert relay.packets(a) == [{"type": 6, "topic": "t", "src": 1}]
+
+
+def test_what_others_say_arrives_once_made(relay: Relay) -> None:
+    a, b = relay.members(2)
+    stranger = relay.stranger()
+    relay.texts(a), relay.texts(b)
+    stranger.says("t", b'{"n":1.0}')
+    stranger.says("t", b"5")
+    first, second = a.data_to_send(), b.data_to_send()
+    assert [payload(frame) for frame in first] == [
+        b'{"type":6,"topic":"t","src":2,"n":1.0}',
+        b'{"type":6,"topic":"t","src":2,"json":5}',
+    ]
+    assert all(one is other for one, other in zip(first, second, strict=True))
+
+
+# Telling
+
+
+def test_a_direct_message_reaches_one_peer_and_no_log(relay: Relay) -> None:
+    a, b, c = relay.members(3)
+    assert relay.ask(b, '{"dst":0,"m":1.0,"type":4,"topic":"t"}') == []
+    assert relay.texts(a) == [b'{"dst":0,"m":1.0,"type":4,"topic":"t","src":1}']
+    assert relay.texts(c) == []
+    assert relay.ledger.messages == []
+
+
+def test_direct_messages_from_and_to_elsewhere(relay: Relay) -> None:
+    (a,) = relay.members(1)
+    stranger = relay.stranger()
+    relay.texts(a)
+    assert stranger.tells(0, "t", b'{"n":1}') == 1
+    assert relay.packets(a) == [{"type": 4, "topic": "t", "src": 1, "dst": 0, "n": 1}]
+    a.receive_data(b'{"type":4,"topic":"t","dst":1,"n":2.0}')
+    (message,) = stranger.heard
+    assert (message.content, message.sender, message.target) == (b'{"n":2.0}', a.peer, stranger.peer)
+
+
+def test_a_number_that_is_nobodys_gets_silence(relay: Relay) -> None:
+    (a,) = relay.members(1)
+    for dst in ("7", "-1", "0.5", "1e400", "1" * 400):
+        assert relay.ask(a, f'{{"type":4,"topic":"t","dst":{dst}}}') == []
+
+
+# Listening
+
+
+def test_hello_is_made_once_for_all(relay: Relay) -> None:
+    a, b = relay.members(2)
+    relay.open().receive_data(b'{"type":2,"topic":"t"}')
+    ((one,), (other,)) = a.data_to_send(), b.data_to_send()
+    assert one is other
+    assert json.loads(payload(one)) == {"type": 7, "topic": "t", "src": 2}
+
+
+def test_peers_of_every_protocol_are_seen(relay: Relay) -> None:
+    (a,) = relay.members(1)
+    relay.stranger()
+    assert relay.packets(a) == [{"type": 7, "topic": "t", "src": 1}]
+    assert relay.ask(relay.open(), '{"type":2,"topic":"t"}')[0]["peers"] == [0, 1]
+
+
+def test_a_second_connection_of_an_identity_is_nobody_else(relay: Relay) -> None:
+    identity = Peer(500, "topic_relay", "somebody")
+    first, second = relay.open(), relay.open()
+    for session in (first, second):
+        relay.bus.bind(session, identity)
+        assert relay.ask(session, '{"type":2,"topic":"t"}')[0]["peers"] == []
+    assert relay.packets(first) == []
+    first.receive_data(b'{"type":6,"topic":"t"}')
+    assert relay.packets(second) == [{"type": 6, "topic": "t", "src": 500}]
+
+
+def test_echo_and_info(relay: Relay) -> None:
+    a, _ = relay.members(2)
+    a.receive_data(b' {"type":1,"topic":"t","n":1.0,"n":2} ')
+    assert relay.texts(a) == [b' {"type":1,"topic":"t","n":1.0,"n":2} ']
+    assert relay.ask(a, '{"type":5,"topic":"t","peers":0}') == [
+        {
+            "type": 5,
+            "topic": "t",
+            "peers": [1],
+            "info": {"channel": "t", "addresses": {"topic_relay": "t"}, "version": "1.2.3"},
+        }
+    ]
+
+
+def test_a_long_channel_is_heard_under_its_short_topic(relay: Relay) -> None:
+    channel = "a channel whose name is no topic"
+    topic = relay.channels.address("topic_relay", channel)
+    stranger = relay.stranger(channel)
+    a = relay.open()
+    reply, *_ = relay.ask(a, json.dumps({"type": 2, "topic": topic}))
+    assert reply["peers"] == [0]
+    stranger.says(channel, b"1")
+    assert relay.packets(a) == [{"type": 6, "topic": topic, "src": 0, "json": 1}]
+    a.receive_data(json.dumps({"type": 6, "topic": topic, "n": 1}).encode())
+    assert stranger.heard[0].channel == channel
+
+
+# Errors
+
+EVERY = ["2", "4", "5", "6"]
+
+
+def packet(kind: str) -> dict[str, Any]:
+    return {"type": int(kind), "topic": "t", "dst": 0, "id": 3}
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_what_is_not_allowed_is_refused(new_relay: type[Relay], kind: str) -> None:
+    verbs: list[tuple[str, str]] = []
+
+    def allowed(_principal: object, verb: str, channel: str) -> bool:
+        verbs.append((verb, channel))
+        return False
+
+    relay = new_relay(allowed=allowed)
+    assert relay.ask(relay.open(), json.dumps(packet(kind))) == [packet(kind) | {"error": "PermissionDenied"}]
+    assert verbs == [({"2": "subscribe", "4": "direct", "5": "subscribe", "6": "publish"}[kind], "t")]
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_what_is_too_much_is_refused(new_relay: type[Relay], kind: str) -> None:
+    relay = new_relay(throttle=lambda _principal, _peer, _channel: 1.0)
+    assert relay.ask(relay.open(), json.dumps(packet(kind))) == [packet(kind) | {"error": "TooManyRequests"}]
+
+
+@pytest.mark.parametrize("kind", ["2", "6"])
+def test_topics_that_nobody_configured(new_relay: type[Relay], kind: str) -> None:
+    relay = new_relay(create=False)
+    assert relay.ask(relay.open(), json.dumps(packet(kind))) == [packet(kind) | {"error": "UnknownTopic"}]
+
+
+def test_while_the_disk_does_not_keep_up(relay: Relay) -> None:
+    (a,) = relay.members(1)
+    relay.ledger.congested = True
+    a.handle(b'{"type":6,"topic":"t"}')
+    assert relay.packets(a) == [{"type": 6, "topic": "t", "error": "Unavailable"}]
+
+
+def test_who_does_not_read_is_closed_and_nobody_else(new_relay: type[Relay]) -> None:
+    relay = new_relay(max_outbox=1 << 20)
+    a, slow, quick = relay.members(3)
+    text = json.dumps({"type": 6, "topic": "t", "x": "x" * 60_000}).encode()
+    for _ in range(20):
+        a.receive_data(text)
+        assert len(quick.data_to_send()) == 1
+    assert slow.closing is not None
+    assert slow.closing.code == 1013
+    assert quick.closing is None
+    assert slow.data_to_send() == []
+
+
+def test_the_gateway_stops(relay: Relay) -> None:
+    a = relay.open()
+    a.goodbye()
+    assert a.closing is not None
+    assert a.closing.code == 1001
+
+
+@PATIENT
+@given(
+    st.lists(
+        st.binary(max_size=30)
+        | st.builds(
+            lambda kind, rest: f'{{"type":{kind},"topic":"t"{rest}}}'.encode(),
+            st.sampled_from(["0", "1", "2", "3", "4", "5", "6", "7", "8", "2.5", "1e400", "null"]),
+            st.sampled_from(["", ',"dst":0', ',"src":0', ',"\\u0073rc":{}', ',"json":1', ',"dst":1e400', ',"x":']),
+        ),
+        max_size=20,
+    )
+)
+def test_no_bytes_end_a_connection(new_relay: type[Relay], packets: list[bytes]) -> None:
+    relay = new_relay()
+    a, b = relay.members(2)
+    for data in packets:
+        a.receive_data(data)
+        for text in relay.texts(a) + relay.texts(b):
+            assert isinstance(json.loads(text), dict)
+    assert a.closing is b.closing is None
