@@ -314,6 +314,8 @@ class FastWebSocket(WebSocketsSansIOProtocol):
         if message["type"] == "websocket.accept" and not self.transport.is_closing():
             self.read_paused = True
             self.transport.pause_reading()
+        elif message["type"] == "websocket.http.response.body" and self.close_sent:
+            self.handshake_complete = True  # uvicorn forgets that a refusal is an answer, and logs an error
 
     async def receive(self) -> Any:
         """It is the application."""

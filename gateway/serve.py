@@ -155,10 +155,11 @@ class StreamWire:
 
     async def close(self, code: int, reason: str) -> None:  # noqa: ARG002  # TCP has no words for it
         """Say that nothing follows, then read until the peer does; a close with unread input would reset it."""
-        with suppress(*GONE, NotImplementedError):  # TLS has no half-close
-            await self._stream.send_eof()
-            while True:
-                await self._stream.receive()
+        if not isinstance(self._stream, TLSStream):  # TLS has no half-close
+            with suppress(*GONE):
+                await self._stream.send_eof()
+                while True:
+                    await self._stream.receive()
         await self._stream.aclose()
 
 
@@ -183,6 +184,7 @@ class WebSocketWire:
     async def send(self, data: list[bytes], /) -> None:
         """Send a text message for each frame; ASGI leaves no way to write them at once."""
         for text in [payload(frame).decode() for frame in data]:
+            await checkpoint()  # not every server lets others run; how else would it see that the peer is gone?
             if self._gone:  # not every server says so
                 raise anyio.ClosedResourceError
             try:

@@ -1,0 +1,477 @@
+"""What is special to the fast shell: its place inside uvicorn, its limits before a handshake, its one flush a turn."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
+
+import anyio
+import pytest
+import uvicorn
+from anyio.from_thread import start_blocking_portal
+from fastapi import FastAPI, WebSocket
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from gateway import fast, serve
+from gateway.bus import Bus, Receipt
+from gateway.channels import Channels
+from gateway.frames import text_frame
+from gateway.message import Message, MessageIds
+from gateway.peers import Peers
+from gateway.session import Principal, Session
+
+PATIENCE = 20  # seconds
+HEAD_SECONDS = 0.3
+
+HANDSHAKE = (
+    b"Host: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n"
+)
+
+
+class Ledger:
+    next_seq = 1
+    congested = False
+    available = True
+
+    def append(self, message: Message) -> None:
+        self.next_seq = message.seq + 1
+
+    def find(self, id: str) -> Receipt | None:  # noqa: ARG002
+        return None
+
+    def when_synced(self, seq: int, callback: Callable[[], None]) -> None:  # noqa: ARG002
+        callback()
+
+
+class Counts:
+    def published(self, message: Message, listeners: int) -> None: ...
+    def direct(self, message: Message, listeners: int) -> None: ...
+    def overflow(self, protocol: str) -> None: ...
+
+
+def new_bus() -> Bus:
+    nobody: Any = lambda *_: None  # noqa: E731
+    channels, peers = Channels([], nobody), Peers(1, nobody, nobody, nobody, nobody)
+    return Bus(Ledger(), channels, peers, MessageIds(1), lambda: 1, Counts())
+
+
+class Echo(Session):
+    """Says everything back, and to the room."""
+
+    protocol = "echo"
+    ended = 0
+
+    def __init__(self, bus: Bus) -> None:
+        super().__init__(bus, Principal("somebody"))
+        bus.subscribe(self, "room")
+
+    def handle(self, data: bytes) -> None:
+        self.send(text_frame(data))
+
+    def deliver(self, message: Message) -> None:
+        self.put(text_frame(message.content))
+
+    def receive_eof(self) -> None:
+        self.ended += 1
+        super().receive_eof()
+
+    def say(self, content: bytes) -> None:
+        self.bus.publish(Message("room", self.who, self.protocol, content), self)
+
+
+# A server with routes of every kind
+
+
+class Http(fast.FastHttp):
+    head_seconds = HEAD_SECONDS
+
+
+class Service:
+    def __init__(self) -> None:
+        self.bus = new_bus()
+        self.sessions: list[Echo] = []
+        self.gate = asyncio.Event()
+        self.app = FastAPI()
+        self.app.add_api_websocket_route("/session", self.session)
+        self.app.add_api_websocket_route("/hesitant", self.hesitant)
+        self.app.add_api_websocket_route("/late", self.late)
+        self.app.add_api_websocket_route("/plain", self.plain)
+        self.app.add_api_websocket_route("/refused", self.refused)
+        self.app.add_route("/length", self.length, methods=["POST"])
+        self.app.add_route("/slow", self.slow)
+
+    def new_session(self) -> Echo:
+        self.sessions.append(Echo(self.bus))
+        return self.sessions[-1]
+
+    async def session(self, websocket: WebSocket) -> None:
+        await websocket.accept()
+        await serve.run_websocket(websocket, self.new_session())
+
+    async def hesitant(self, websocket: WebSocket) -> None:
+        await websocket.accept()
+        await asyncio.sleep(0.2)
+        await serve.run_websocket(websocket, self.new_session())
+
+    async def late(self, websocket: WebSocket) -> None:
+        await asyncio.sleep(0.2)
+        session = self.new_session()
+        try:
+            await websocket.accept()
+            await serve.run_websocket(websocket, session)
+        except OSError:
+            session.receive_eof()
+
+    async def plain(self, websocket: WebSocket) -> None:
+        await websocket.accept()
+        async for text in websocket.iter_text():
+            await websocket.send_text(text)
+
+    async def refused(self, websocket: WebSocket) -> None:
+        await websocket.send_denial_response(PlainTextResponse("no such key", 401))
+
+    async def length(self, request: Request) -> PlainTextResponse:
+        return PlainTextResponse(str(len(await request.body())))
+
+    async def slow(self, request: Request) -> PlainTextResponse:  # noqa: ARG002
+        await asyncio.sleep(HEAD_SECONDS * 1.5)
+        return PlainTextResponse("done")
+
+
+@asynccontextmanager
+async def running(service: Service) -> AsyncIterator[int]:
+    config = uvicorn.Config(
+        service.app,
+        port=0,
+        http=Http,
+        ws=fast.FastWebSocket,
+        log_config=None,
+        lifespan="off",
+        ws_ping_interval=0.05,
+        timeout_keep_alive=1000,
+    )
+    server = uvicorn.Server(config)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server.serve)
+        while not server.started:
+            await anyio.sleep(0.001)
+        yield server.servers[0].sockets[0].getsockname()[1]
+        server.should_exit = True
+
+
+class Harness:
+    def __init__(self, portal: Any, service: Service, port: int) -> None:
+        self.call = portal.call
+        self.service = service
+        self.port = port
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
+
+    @contextmanager
+    def open(self, path: bytes, extra: bytes = b"", *, early: bytes = b"") -> Iterator[socket.socket]:
+        with self.connect() as peer:
+            peer.sendall(b"GET " + path + b" HTTP/1.1\r\n" + HANDSHAKE + extra + b"\r\n")
+            if early:
+                time.sleep(0.05)
+                peer.sendall(early)
+            yield peer
+
+    def eventually(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not self.call(condition):
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+
+
+@pytest.fixture(scope="module", params=["asyncio", "uvloop"])
+def server(request: pytest.FixtureRequest) -> Iterator[Harness]:
+    options = {"use_uvloop": request.param == "uvloop"}
+    with start_blocking_portal("asyncio", options) as portal:
+        service = portal.call(Service)
+        with portal.wrap_async_context_manager(running(service)) as port:
+            yield Harness(portal, service, port)
+
+
+@pytest.fixture(autouse=True)
+def allowed(caplog: pytest.LogCaptureFixture) -> Iterator[set[str]]:
+    """What a test allows to be in the log, which is nothing unless it says so."""
+    caplog.set_level(logging.WARNING)
+    messages: set[str] = set()
+    yield messages
+    assert {record.getMessage() for record in caplog.get_records("call")} <= messages
+
+
+def text(payload: bytes) -> bytes:
+    return bytes((0x81, 0x80 | len(payload))) + bytes(4) + payload
+
+
+def head(peer: socket.socket) -> bytes:
+    """The head of the response, byte by byte so that nothing after it is taken."""
+    data = b""
+    while not data.endswith(b"\r\n\r\n"):
+        data += peer.recv(1) or pytest.fail(f"the server hung up after {data!r}")
+    return data
+
+
+def rest(peer: socket.socket) -> bytes:
+    """Everything until the server hangs up."""
+    data = b""
+    try:
+        while piece := peer.recv(65536):
+            data += piece
+    except ConnectionResetError:
+        pass
+    return data
+
+
+def take(peer: socket.socket, count: int) -> bytes:
+    data = peer.recv(count, socket.MSG_WAITALL)
+    assert len(data) == count
+    return data
+
+
+def hear(peer: socket.socket) -> bytes:
+    """The next short message; uvicorn's own pings are passed over."""
+    while True:
+        first, size = take(peer, 2)
+        payload = take(peer, size)
+        if first == 0x81:
+            return payload
+        assert first == 0x89
+
+
+# Inside uvicorn
+
+
+def test_uvicorn_still_has_what_is_overridden() -> None:
+    for name in "handle_connect", "data_received", "send", "receive", "run_asgi", "stop_keepalive", "shutdown":
+        assert callable(getattr(WebSocketsSansIOProtocol, name))
+    for name in "connection_made", "connection_lost", "data_received", "on_message_begin", "on_headers_complete":
+        assert callable(getattr(HttpToolsProtocol, name))
+    assert callable(HttpToolsProtocol.send_400_response)
+
+
+def test_an_idle_peer_owns_no_task(server: Harness) -> None:
+    async def tasks() -> int:
+        return len(asyncio.all_tasks())
+
+    before = server.call(tasks)
+    with server.open(b"/session") as one, server.open(b"/session") as two:
+        for peer in one, two:
+            head(peer)
+            peer.sendall(text(b"hello"))
+            assert take(peer, 7) == text_frame(b"hello")
+        assert server.call(tasks) == before
+
+
+def test_a_session_outlives_its_route_and_is_not_pinged(server: Harness) -> None:
+    with server.open(b"/session") as peer:
+        head(peer)
+        time.sleep(0.2)  # several ping intervals of the configuration
+        peer.sendall(text(b"still here"))
+        assert take(peer, 12) == text_frame(b"still here")
+
+
+def test_other_routes_have_a_websocket_as_ever(server: Harness) -> None:
+    with server.open(b"/plain") as peer:
+        head(peer)
+        for i in range(3):
+            peer.sendall(text(b"%d" % i))
+            assert hear(peer) == b"%d" % i
+
+
+def test_a_refusal_is_an_http_response(server: Harness) -> None:
+    with server.open(b"/refused") as peer:
+        assert b" 401 " in head(peer)
+        assert rest(peer) == b"no such key"
+
+
+def test_what_comes_before_the_session_does_is_kept_for_it(server: Harness) -> None:
+    with server.open(b"/hesitant") as peer:
+        head(peer)
+        peer.sendall(text(b"a") + text(b"b")[:-1])
+        time.sleep(0.05)
+        peer.sendall(b"b")
+        assert [hear(peer), hear(peer)] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("path", [b"/hesitant", b"/late"])
+def test_a_session_for_a_peer_that_left_meanwhile_ends(server: Harness, path: bytes) -> None:
+    count = len(server.service.sessions)
+    with server.open(path) as peer:
+        time.sleep(0.05)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    server.eventually(lambda: [session.ended for session in server.service.sessions[count:]] == [1])
+
+
+def test_who_talks_before_the_handshake_is_answered_is_cut(server: Harness) -> None:
+    with server.open(b"/late", early=text(b"hello")) as peer:
+        assert rest(peer) == b""
+
+
+@pytest.mark.parametrize(
+    ("extra", "answer"),
+    [
+        (b"X: " + b"x" * 9000 + b"\r\n", b"HTTP/1.1 431"),
+        (b"".join(b"X%d: x\r\n" % i for i in range(200)), b"HTTP/1.1 431"),
+        (b"Sec-WebSocket-Version: 1\r\n", b"HTTP/1.1 400"),
+        (b"Content-Length: 1\r\n", b""),
+    ],
+)
+def test_a_handshake_that_is_none_does_not_leave_the_connection_open(
+    server: Harness, extra: bytes, answer: bytes
+) -> None:
+    with server.open(b"/session", extra) as peer:
+        assert rest(peer)[:12] == answer
+
+
+# Limits before the handshake
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n"])
+def test_who_does_not_finish_a_request_is_dropped(server: Harness, said: bytes) -> None:
+    with server.connect() as peer:
+        peer.sendall(said)
+        assert rest(peer) == b""
+
+
+def test_so_is_who_does_not_finish_another(server: Harness) -> None:
+    with server.connect() as peer:
+        peer.sendall(b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\nGET /again")
+        assert rest(peer).startswith(b"HTTP/1.1 404")
+
+
+def test_an_answer_may_take_longer_than_a_request(server: Harness) -> None:
+    with server.connect() as peer:
+        peer.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+        for _ in range(2):
+            assert head(peer).startswith(b"HTTP/1.1 200")
+            assert take(peer, 4) == b"done"
+
+
+@pytest.mark.parametrize(
+    "fields", [b"X: " + b"x" * (1 << 20), b"".join(b"X%d: %s\r\n" % (i, b"x" * 1000) for i in range(70))]
+)
+def test_the_head_of_a_request_is_bounded(server: Harness, allowed: set[str], fields: bytes) -> None:
+    allowed.add("Invalid HTTP request received.")
+    with server.connect() as peer:
+        peer.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
+        with suppress(ConnectionResetError, BrokenPipeError):
+            peer.sendall(fields + b"\r\n\r\n")
+        assert rest(peer)[:12] in (b"HTTP/1.1 400", b"")  # a reset may be faster
+
+
+def test_a_body_is_no_head(server: Harness) -> None:
+    body = b"x" * 300_000
+    request = b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + body
+    with server.connect() as peer:
+        peer.sendall(request + request[:40])
+        assert head(peer).startswith(b"HTTP/1.1 200")
+        assert take(peer, 6) == b"300000"
+        peer.sendall(request[40:])
+        assert head(peer).startswith(b"HTTP/1.1 200")
+        assert take(peer, 6) == b"300000"
+
+
+# One flush a turn
+
+
+class Recorder(asyncio.Transport):
+    """A transport that is the list of what was written to it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__({"socket": sock})
+        self.written: list[bytes] = []
+        self.aborted = False
+
+    def write(self, data: Any) -> None:
+        self.written.append(bytes(data))
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+Peer = tuple[fast.WebSocketProtocol, Recorder, Echo]
+
+
+async def connections(count: int, sock: socket.socket) -> list[Peer]:
+    loop, bus, found = asyncio.get_running_loop(), new_bus(), list[Peer]()
+    for _ in range(count):
+        connection, transport, session = fast.WebSocketProtocol(loop, set(), 1 << 20), Recorder(sock), Echo(bus)
+        connection.start(transport, session)
+        found.append((connection, transport, session))
+    await asyncio.sleep(0)
+    return found
+
+
+@pytest.fixture
+def sock() -> Iterator[socket.socket]:
+    with socket.socket() as sock:
+        yield sock
+
+
+def test_all_that_is_said_in_a_turn_of_the_loop_is_one_write_for_each_peer(sock: socket.socket) -> None:
+    async def check() -> None:
+        peers = await connections(5, sock)
+        for i in range(20):
+            peers[0][2].say(b"%d" % i)
+        assert [transport.written for _, transport, _ in peers] == [[]] * 5
+        await asyncio.sleep(0)
+        expected = b"".join(text_frame(b"%d" % i) for i in range(20))
+        assert [transport.written for _, transport, _ in peers] == [[], *[[expected]] * 4]
+
+    asyncio.run(check())
+
+
+def test_a_bug_in_one_session_ends_that_one_alone(
+    sock: socket.socket, caplog: pytest.LogCaptureFixture, allowed: set[str]
+) -> None:
+    async def check() -> None:
+        peers = await connections(4, sock)
+        peers[2][2].data_to_send = lambda: 1 // 0  # type: ignore[method-assign, assignment, return-value]
+        peers[0][2].say(b"x")
+        await asyncio.sleep(0)
+        assert [transport.aborted for _, transport, _ in peers] == [False, False, True, False]
+        assert [transport.written for _, transport, _ in peers] == [[], [text_frame(b"x")], [], [text_frame(b"x")]]
+
+    asyncio.run(check())
+    allowed.add("a connection failed; the others go on")
+    assert set(caplog.messages) == allowed
+
+
+def test_nothing_is_taken_from_a_session_while_its_peer_does_not_read(sock: socket.socket) -> None:
+    async def check() -> None:
+        (_, _, speaker), (connection, transport, session) = await connections(2, sock)
+        connection.pause_writing()
+        speaker.say(b"x")
+        await asyncio.sleep(0)
+        assert transport.written == []
+        assert session.has_more
+        connection.resume_writing()
+        await asyncio.sleep(0)
+        assert transport.written == [text_frame(b"x")]
+
+    asyncio.run(check())
+
+
+def test_a_long_answer_leaves_room_for_others_between_its_pieces(sock: socket.socket) -> None:
+    async def check() -> None:
+        (_, first, reader), (_, second, other) = await connections(2, sock)
+        reader.stream(iter([bytes(1 << 16)] * 3))
+        for i in range(1, 4):
+            other.send(b"%d" % i)
+            await asyncio.sleep(0)
+            assert [len(first.written), len(second.written)] == [i, i]
+
+    asyncio.run(check())
