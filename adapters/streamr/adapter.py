@@ -173,7 +173,7 @@ class StreamrAdapter(Adapter):
             return UNFIT
         if 2 * len(message.content) > MAX_CONTENT and len(_quoted(message.content)) > MAX_CONTENT:
             return UNFIT
-        return self.author.refer(message)
+        return [*self.author.refer(message)]  # a plain list: orjson writes no named tuples
 
     def form(self, message: Message, key: str) -> Form:
         """The BroadcastMessage, as a frame; *key* is of `PAIRS`, for a direct message with the inbox behind it."""

@@ -1,0 +1,180 @@
+"""A gateway with Streamr and a toy protocol on one bus, on a real disk, and publishers that sign for themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coincurve import PrivateKey, PublicKey
+from Crypto.Hash import keccak
+
+from adapters.streamr import StreamrAdapter
+from adapters.streamr.session import StreamrSession
+from gateway.adapter import Home, Request, Services
+from gateway.auth import Access, Key
+from gateway.frames import payload
+from gateway.message import Message
+from gateway.session import Principal
+
+V32 = {"controlLayerVersion": "2", "messageLayerVersion": "32"}
+
+
+def keccak256(data: bytes) -> bytes:
+    return keccak.new(data=data, digest_bits=256).digest()
+
+
+def personal_digest(text: str, length: int | None = None) -> bytes:
+    """What `personal_sign` hashes, written once more from EIP-191."""
+    data = text.encode()
+    return keccak256(b"\x19Ethereum Signed Message:\n" + str(len(data) if length is None else length).encode() + data)
+
+
+class Publisher:
+    """Somebody with a private key, who makes messages of version 32 by hand."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.key = PrivateKey.from_int(seed)
+        self.address = "0x" + keccak256(self.key.public_key.format(compressed=False)[1:])[12:].hex()
+
+    def sign(self, text: str, length: int | None = None) -> str:
+        raw = self.key.sign_recoverable(personal_digest(text, length), hasher=None)
+        return "0x" + raw[:64].hex() + f"{raw[64] + 27:02x}"
+
+    def message(self, stream: str, content: Any, at: int, seq: int = 0, **more: Any) -> list[Any]:
+        """A signed message; *more* are partition, prev, publisher (as it is spelt), chain, type and encryption."""
+        text = content if isinstance(content, str) else json.dumps(content)
+        publisher, chain = more.get("publisher", self.address), more.get("chain", "chain")
+        prev = more.get("prev")
+        head = f"{stream}{more.get('partition', 0)}{at}{seq}{publisher.lower()}{chain}"
+        signed = head + ("".join(map(str, prev)) if prev else "") + text
+        message_id = [stream, more.get("partition", 0), at, seq, publisher, chain]
+        kind, encryption, group_key = more.get("kind", 27), more.get("encryption", 0), more.get("group_key")
+        return [32, message_id, prev, kind, 0, encryption, group_key, text, None, 2, self.sign(signed)]
+
+
+def recovered(message: list[Any], length: int | None = None) -> str:
+    """The address that signed a message of version 32, found without the code under test."""
+    stream, partition, at, seq, publisher, chain = message[1]
+    prev = "".join(map(str, message[2])) if message[2] else ""
+    text = f"{stream}{partition}{at}{seq}{publisher.lower()}{chain}{prev}{message[7]}"
+    raw = bytes.fromhex(message[10][2:])
+    key = PublicKey.from_signature_and_message(
+        raw[:64] + bytes((raw[64] - 27,)), personal_digest(text, length), hasher=None
+    )
+    return "0x" + keccak256(key.format(compressed=False)[1:])[12:].hex()
+
+
+def unsigned(stream: str, content: Any, at: int, seq: int = 0, **more: Any) -> list[Any]:
+    """An unsigned message of version 32; *more* are partition, publisher and chain."""
+    text = content if isinstance(content, str) else json.dumps(content)
+    message_id = [stream, more.get("partition", 0), at, seq, more.get("publisher", ""), more.get("chain", "")]
+    return [32, message_id, None, 27, 0, 0, None, text, None, 0, None]
+
+
+class Broker:
+    """The inside of a gateway. A second one made by the same factory is the same gateway after a restart."""
+
+    def __init__(
+        self,
+        make_core: Callable[..., Any],
+        toy: Any,
+        toy_session: Any,
+        *,
+        grants: Mapping[str, tuple[str, ...]] | None = None,
+        keys: tuple[Key, ...] = (),
+        create: bool = True,
+        **settings: Any,
+    ) -> None:
+        self.adapter = StreamrAdapter(StreamrAdapter.settings(**settings), Home(Path(), "gw", "1.2.3", b"s" * 32))
+        self.core = make_core(rules=(self.adapter, toy), create=create)
+        self.clock = self.core.clock
+        self.bus = self.core.bus
+        self.access = Access(keys, grants or {})
+        self.bus.allowed = self.access.allowed
+        self.bus.authors = [self.adapter]
+        core = self.core
+        nothing: Any = None
+        self.adapter.start(
+            Services(
+                core.bus, core.log, core.index, core.posted.put, nothing, core.ledger.fact, core.metrics, self.access
+            )
+        )
+        self._toy_session = toy_session
+
+    def open(self, query: Mapping[str, str] | None = None, name: str = "streamr:anonymous") -> StreamrSession:
+        """A new connection, which asks for control 2 and message 32."""
+        session = self.adapter.accept(Request(Principal(name), "/api/v1/ws", V32 if query is None else query))
+        assert isinstance(session, StreamrSession)
+        return session
+
+    def toy(self, *channels: str) -> Any:
+        """A peer of another protocol, which listens to *channels*."""
+        session = self._toy_session(self.bus)
+        for channel in channels:
+            self.bus.subscribe(session, channel)
+        session.take()
+        return session
+
+    def say(self, channel: str, content: Any, **fields: Any) -> Message:
+        """What a toy says on *channel*."""
+        sender = fields.pop("sender", None) or self.toy().peer
+        message = 
+            Message(channel, sender, "toy", json.dumps(content, ensure_ascii=False).encode(), **fields)
+        self.bus.publish(message)
+        return message
+
+    def frames(self, session: StreamrSession) -> list[Any]:
+        """What *session* has to send."""
+        return [json.loads(payload(frame)) for frame in session.data_to_send()]
+
+    def ask(self, session: StreamrSession, frame: Any) -> list[Any]:
+        """What *session* answers to *frame*."""
+        session.receive_data(frame if isinstance(frame, bytes) else json.dumps(frame).encode())
+        return self.frames(session)
+
+    def listener(self, stream: str, partition: int = 0, **query: str) -> StreamrSession:
+        """A new connection that has subscribed."""
+        session = self.open(query or None)
+        assert self.ask(session, [2, 9, "r", stream, partition, None])[0][1] == 2
+        return session
+
+    def token(self, publisher: Publisher) -> str:
+        """A session token of *publisher*."""
+        logins, now = self.adapter.logins, self.clock()
+        challenge = logins.challenge(publisher.address, now)
+        signature = publisher.sign(challenge.text)
+        return logins.answer(challenge.id, challenge.text, signature, publisher.address, now).token
+
+
+@pytest.fixture
+def make_broker(make_core: Callable[..., Any], core_class: Any, toy_session: Any) -> Callable[..., Broker]:
+    toy = core_class.__dataclass_fields__["rules"].default[0]
+    return lambda **options: Broker(make_core, toy, toy_session, **options)
+
+
+@pytest.fixture
+def broker(make_broker: Callable[..., Broker]) -> Broker:
+    return make_broker()
+
+
+@pytest.fixture
+def alice() -> Publisher:
+    return Publisher(0xA11CE)
+
+
+@pytest.fixture
+def bob() -> Publisher:
+    return Publisher(0xB0B)
+
+
+@pytest.fixture(name="unsigned", scope="session")
+def _unsigned() -> Callable[..., list[Any]]:
+    return unsigned
+
+
+@pytest.fixture(name="recovered", scope="session")
+def _recovered() -> Callable[..., str]:
+    return recovered

@@ -1,0 +1,204 @@
+"""The REST interface as genuine clients call it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from anyio.from_thread import start_blocking_portal
+from fastapi import FastAPI
+
+from gateway.app import RawPaths
+from gateway.auth import Key, digest
+
+API = "/api/v1"
+
+
+class Caller:
+    """Calls the routes of a broker, without a socket."""
+
+    def __init__(self, broker: Any, portal: Any) -> None:
+        app = FastAPI()
+        for router in broker.adapter.routers():
+            app.include_router(router)
+        app.add_middleware(RawPaths)
+        self.app = app
+        self._portal = portal
+
+    def __call__(self, method: str, path: str, token: str | None = None, **options: Any) -> httpx.Response:
+        headers = options.pop("headers", {}) | ({} if token is None else {"Authorization": f"Bearer {token}"})
+
+        async def call() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app, client=("192.0.2.1", 1))
+            async with httpx.AsyncClient(transport=transport, base_url="http://gateway.example") as client:
+                return await client.request(method, API + path, headers=headers, **options)
+
+        response: httpx.Response = self._portal.call(call)
+        return response
+
+
+@pytest.fixture(scope="module")
+def portal() -> Iterator[Any]:
+    with start_blocking_portal() as portal:
+        yield portal
+
+
+@pytest.fixture
+def call(broker: Any, portal: Any) -> Caller:
+    return Caller(broker, portal)
+
+
+@pytest.fixture
+def guarded(make_broker: Callable[..., Any], alice: Any, bob: Any) -> Any:
+    return make_broker(
+        grants={
+            f"streamr:{alice.address}": ("subscribe:s", "publish:s"),
+            f"streamr:{bob.address}": ("subscribe:s",),
+        },
+        keys=(Key("machine", digest("trellis_machine")),),
+    )
+
+
+def log_in(call: Caller, publisher: Any) -> httpx.Response:
+    challenge = call("POST", f"/login/challenge/{publisher.address}").json()
+    assert set(challenge) == {"id", "challenge", "expires"}
+    signature = publisher.sign(challenge["challenge"])
+    body = {"challenge": challenge, "signature": signature, "address": publisher.address}
+    return call("POST", "/login/response", json=body)
+
+
+def test_login_gives_a_token_that_names_its_user(call: Caller, alice: Any) -> None:
+    answer = log_in(call, alice).json()
+    assert answer["expires"].endswith("Z")
+    user = call("GET", "/users/me", answer["token"]).json()
+    assert user["username"].lower() == alice.address
+    assert call("POST", "/logout", answer["token"]).status_code == 204
+    assert call("GET", "/users/me", answer["token"]).status_code == 401
+    assert call("GET", "/users/me").json() == {"code": "NOT_AUTHENTICATED", "message": "log in first"}
+
+
+def test_a_token_works_on_the_websocket(call: Caller, broker: Any, alice: Any) -> None:
+    session = broker.open()
+    broker.ask(session, [2, 9, "r", "s", 0, log_in(call, alice).json()["token"]])
+    assert session.who.identity == alice.address
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"nope", 400),
+        (b"[]", 400),
+        (b"{}", 400),
+        (b'{"challenge": "x", "signature": "0x", "address": "0x"}', 400),
+        (b'{"challenge": {"id": "x", "challenge": "y"}, "signature": "0x", "address": "0x"}', 401),
+        (b'{"challenge": {"id": "\\ud800", "challenge": "\\ud800"}, "signature": "0x", "address": "\\ud800"}', 401),
+        (b" " * 70_000, 413),
+    ],
+)
+def test_a_wrong_answer_is_refused(call: Caller, body: bytes, status: int) -> None:
+    response = call("POST", "/login/response", content=body)
+    assert response.status_code == status
+    assert set(response.json()) == {"code", "message"}
+
+
+def test_who_is_no_address_gets_no_challenge(call: Caller) -> None:
+    assert call("POST", "/login/challenge/bob").status_code == 400
+
+
+@pytest.mark.parametrize("path", ["/streams/my%2Fstream", "/streams/my/stream"])
+def test_ids_come_encoded_or_with_bare_slashes(call: Caller, alice: Any, path: str) -> None:
+    stream = call("GET", path).json()
+    assert stream["id"] == stream["name"] == "my/stream"
+    assert (stream["partitions"], stream["requireSignedData"], stream["config"]) == (1, False, {"fields": []})
+    assert call("GET", f"{path}/validation").json().keys() == {
+        "id",
+        "partitions",
+        "requireSignedData",
+        "requireEncryptedData",
+    }
+    assert call("GET", f"{path}/publisher/{alice.address}").json() == {}
+    assert call("GET", f"{path}/subscriber/{alice.address}").json() == {}
+    assert call("GET", f"{path}/publishers").json() == {"addresses": []}
+    operations = {entry["operation"] for entry in call("GET", f"{path}/permissions/me").json()}
+    assert operations == {"stream_get", "stream_subscribe", "stream_publish"}
+
+
+@pytest.mark.parametrize("name", ["a%2Fpublishers", "%F0%9F%8C%B3", "50%25", "a%3Fb", "a%23b"])
+def test_any_name_can_be_asked_for(call: Caller, name: str) -> None:
+    assert call("GET", f"/streams/{name}").json()["id"] == httpx.URL(f"http://h/{name}").path[1:]
+
+
+@pytest.mark.parametrize("name", ["tab%09", "x" * 256, "a%2F@b", "SYSTEM%2Fkeyexchange%2F0x" + "a" * 40])
+def test_what_can_be_no_stream_is_not_found(call: Caller, name: str) -> None:
+    response = call("GET", f"/streams/{name}")
+    assert response.status_code == 404
+    assert response.json()["code"] == "NOT_FOUND"
+
+
+def test_inboxes_are_answered_for(call: Caller, alice: Any) -> None:
+    assert call("GET", "/streams/s%2F%4012").json()["partitions"] == 1
+    assert call("GET", f"/streams/s%2F%40{alice.address}/publisher/{alice.address}").json() == {}
+
+
+def test_looking_makes_nothing_and_making_does(call: Caller, broker: Any) -> None:
+    call("GET", "/streams/new")
+    assert call("GET", "/streams?name=new&public=false").json() == []
+    assert broker.core.channels.settled() == []
+    for body in ('{"name":"new"}', '{"id":"new","partitions":7}'):
+        assert call("POST", "/streams", content=body, headers={"Content-Type": "text/plain"}).json()["id"] == "new"
+    assert [stream["id"] for stream in call("GET", "/streams").json()] == ["new"]
+    assert [stream["id"] for stream in call("GET", "/streams?name=new").json()] == ["new"]
+    for body in ("{}", '{"id":7}', '{"id":"s/@1"}'):
+        assert call("POST", "/streams", content=body).status_code == 400
+    assert call("POST", "/streams", content='{"id":"\\ud800"}').status_code == 404
+
+
+def test_only_configured_streams_exist_where_that_is_the_setting(make_broker: Callable[..., Any], portal: Any) -> None:
+    broker = make_broker(create=False)
+    broker.core.channels.configure("made")
+    call = Caller(broker, portal)
+    assert call("GET", "/streams/made").status_code == 200
+    assert call("GET", "/streams/nope").json() == {"code": "NOT_FOUND", "message": "Stream not found: nope"}
+    assert call("POST", "/streams", content='{"id":"nope"}').status_code == 404
+
+
+def test_publishers_are_those_who_spoke(call: Caller, broker: Any, alice: Any) -> None:
+    broker.ask(broker.open(), [2, 8, "r", alice.message("s", 1, broker.clock()), None])
+    foreign = broker.say("s", 2)
+    broker.core.settle()
+    expected = sorted([alice.address, broker.adapter.author.address(foreign)])
+    assert call("GET", "/streams/s/publishers").json() == {"addresses": expected}
+
+
+def test_rights_decide_who_is_told_and_who_is_believed(guarded: Any, portal: Any, alice: Any, bob: Any) -> None:
+    call = Caller(guarded, portal)
+    token = guarded.token(bob)
+    assert call("GET", "/streams/s").status_code == 403
+    assert call("GET", "/streams/s", "made up").status_code == 401
+    assert call("GET", "/streams/other", token).status_code == 403
+    assert call("GET", "/streams/s", token).status_code == 200
+    assert call("GET", "/streams/s", "trellis_machine").status_code == 200
+    assert call("GET", "/users/me", "trellis_machine").json() == {"name": "machine", "username": "machine"}
+    assert call("GET", f"/streams/s/publisher/{alice.address.upper().replace('0X', '0x')}", token).status_code == 200
+    assert call("GET", f"/streams/s/publisher/{bob.address}", token).status_code == 404
+    assert call("GET", f"/streams/s/subscriber/{bob.address}", token).status_code == 200
+    assert call("GET", f"/streams/s/subscriber/0x{'0' * 40}", token).status_code == 404
+    operations = [entry["operation"] for entry in call("GET", "/streams/s/permissions/me", token).json()]
+    assert operations == ["stream_get", "stream_subscribe"]
+    assert call("POST", "/streams", token, content='{"id":"s"}').status_code == 403
+    assert call("GET", "/streams").json() == []
+
+
+def test_pages_are_let_in_as_on_the_websocket(call: Caller) -> None:
+    stranger = call("GET", "/streams/s", headers={"Origin": "https://evil.example"})
+    assert stranger.status_code == 403
+    assert "auth.origins" in stranger.json()["message"]
+    assert "access-control-allow-origin" not in stranger.headers
+    for method in ("GET", "OPTIONS"):
+        welcome = call(method, "/streams/s", headers={"Origin": "http://localhost:3000"})
+        assert welcome.is_success
+        assert welcome.headers["access-control-allow-origin"] == "http://localhost:3000"
+        assert "streamr-client" in welcome.headers["access-control-allow-headers"].lower()

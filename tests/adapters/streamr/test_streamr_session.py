@@ -1,0 +1,515 @@
+"""What control frames do on the bus: one connection at a time, without an event loop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.adapter import Refusal, Request
+from gateway.auth import Key, digest
+from gateway.message import Message
+from gateway.session import Principal
+
+FAILED = "REQUEST_FAILED"
+
+
+def error(answers: list[Any]) -> tuple[str, str]:
+    """The text and the code of the one answer, an ErrorResponse."""
+    ((version, kind, _request, text, code),) = answers
+    assert (version, kind) == (2, 7)
+    return text, code
+
+
+def contents(toy: Any) -> list[bytes]:
+    """What a toy heard said since the last time."""
+    return [heard for heard in toy.take() if isinstance(heard, bytes)]
+
+
+# Connecting
+
+
+OUTDATED = "Are you using an outdated library?"
+
+
+@pytest.mark.parametrize(
+    ("control", "message", "text"),
+    [
+        ("3", "32", "Unsupported version: 3, message: Supported ControlLayer versions: [1,2]."),
+        ("abc", "32", "Unsupported version: NaN, message: Supported ControlLayer versions: [1,2]."),
+        ("2", "29", "Unsupported version: 29, message: Supported MessageLayer versions: [30,31,32]."),
+    ],
+)
+def test_unsupported_versions_are_refused_in_the_references_words(
+    broker: Any, control: str, message: str, text: str
+) -> None:
+    query = {"controlLayerVersion": control, "messageLayerVersion": message}
+    refused = broker.adapter.accept(Request(Principal("streamr:anonymous"), "/api/v1/ws", query))
+    assert refused == Refusal(400, f"{text} {OUTDATED}")
+
+
+@pytest.mark.parametrize(
+    ("first", "heard"),
+    [
+        ([2, 9, "r", "s", 0, None], (2, 32)),
+        ([1, 9, "s", 0, "key", None], (1, 30)),
+        ([1, 9, "s", 0, None], (1, 30)),
+    ],
+)
+def test_versions_that_are_not_asked_for_are_those_of_the_first_frame(broker: Any, first: Any, heard: Any) -> None:
+    session = broker.open({})
+    assert broker.ask(session, first)[0][0] == heard[0]
+    broker.say("s", 1)
+    (frame,) = broker.frames(session)
+    assert (frame[0], frame[-1][0]) == heard
+
+
+def test_the_first_frame_that_publishes_tells_the_message_version(broker: Any) -> None:
+    session = broker.open({"controlLayerVersion": "1"})
+    row = [31, ["s", 0, broker.clock(), 0, "", ""], None, 27, 0, "1", 0, None]
+    assert broker.ask(session, [1, 8, row, None]) == []
+    assert broker.ask(session, [1, 9, "s", 0, None]) == [[1, 2, "s", 0]]
+    broker.say("s", 1)
+    assert {frame[2][0] for frame in broker.frames(session)} == {31}
+
+
+def test_a_broken_first_frame_is_answered_in_the_version_it_seems_to_have(broker: Any) -> None:
+    assert broker.ask(broker.open({}), b"[1,99]")[0][:2] == [1, 7]
+    assert broker.ask(broker.open({}), b"{nope")[0][:2] == [2, 7]
+
+
+# Subscribing
+
+
+def test_one_delivery_for_each_message_however_often_subscribed(broker: Any) -> None:
+    session = broker.open()
+    for request in ("a", "b", "c"):
+        assert broker.ask(session, [2, 9, request, "s", 0, None]) == [[2, 2, request, "s", 0]]
+    broker.say("s", {"n": 1})
+    assert len(broker.frames(session)) == 1
+    assert broker.ask(session, [2, 10, "d", "s", 0]) == [[2, 3, "d", "s", 0]]
+    broker.say("s", {"n": 2})
+    assert broker.frames(session) == []
+    assert error(broker.ask(session, [2, 10, "e", "s", 0])) == (
+        "Not subscribed to stream s partition 0!",
+        "INVALID_REQUEST",
+    )
+
+
+def test_partitions_are_channels_of_their_own(make_broker: Callable[..., Any]) -> None:
+    broker = make_broker(streams={"wide": 3})
+    sessions = [broker.listener("wide", partition) for partition in range(3)]
+    broker.say("wide#2", "two")
+    broker.say("wide", "zero")
+    heard = [[frame[3][1][1] for frame in broker.frames(session)] for session in sessions]
+    assert heard == [[0], [], [2]]
+    assert error(broker.ask(broker.open(), [2, 9, "r", "wide", 3, None])) == (
+        "Subscribe request failed: Partition 3 is out of range (0..2)",
+        FAILED,
+    )
+
+
+@pytest.mark.parametrize("name", ["tab\there", "x" * 256, "a/@b"])
+def test_what_can_be_no_channel_is_not_found(broker: Any, name: str) -> None:
+    assert error(broker.ask(broker.open(), [2, 9, "r", name, 0, None])) == (f"Stream {name} not found.", "NOT_FOUND")
+    row = [32, [name, 0, broker.clock(), 0, "", ""], None, 27, 0, 0, None, "1", None, 0, None]
+    assert error(broker.ask(broker.open(), [2, 8, "r", row, None])) == (f"Stream {name} not found.", "NOT_FOUND")
+
+
+def test_only_configured_channels_exist_where_that_is_the_setting(make_broker: Callable[..., Any]) -> None:
+    broker = make_broker(create=False)
+    broker.core.channels.configure("made")
+    session = broker.open()
+    assert broker.ask(session, [2, 9, "r", "made", 0, None]) == [[2, 2, "r", "made", 0]]
+    assert error(broker.ask(session, [2, 9, "r", "nope", 0, None])) == ("Stream nope not found.", "NOT_FOUND")
+
+
+# Publishing
+
+
+def test_a_signed_message_reaches_all_protocols_and_its_publisher_unchanged(broker: Any, alice: Any) -> None:
+    toy, reader, writer = broker.toy("s"), broker.listener("s"), broker.listener("s")
+    row = alice.message("s", '{"n": 1.10}', broker.clock())
+    assert broker.ask(writer, [2, 8, "r", row, None]) == [[2, 0, "", row]]
+    assert broker.frames(reader) == [[2, 0, "", row]]
+    assert contents(toy) == [b'{"n": 1.10}']
+    (logged,) = broker.core.index._pending_channels["s"].values()
+    assert logged.native == {"streamr": row[1]}
+    assert json.loads(logged.wire) == row
+    assert (logged.sender.protocol, logged.sender.identity) == ("streamr", alice.address)
+
+
+def test_versions_are_converted_and_the_content_never_is(broker: Any, alice: Any) -> None:
+    old = broker.listener("s", controlLayerVersion="1", messageLayerVersion="30")
+    row = alice.message("s", '{"b" : 1,\n "a":[1.0,1E2]}', broker.clock())
+    broker.ask(broker.open(), [2, 8, "r", row, None])
+    (frame,) = broker.frames(old)
+    assert frame == [1, 0, [30, row[1], None, 27, row[7], 2, row[10]]]
+
+
+def test_content_with_line_breaks_is_one_line_on_the_bus(broker: Any, unsigned: Any) -> None:
+    toy = broker.toy("s")
+    broker.ask(broker.open(), [2, 8, "r", unsigned("s", '{\n"a":\r\n1}', broker.clock()), None])
+    assert contents(toy) == [b'{ "a":  1}']
+
+
+def test_half_characters_become_escapes(broker: Any) -> None:
+    toy = broker.toy("s")
+    frame = f'[2,8,"r",[32,["s",0,{broker.clock()},0,"",""],null,27,0,0,null,"\\"\\ud800\\"",null,0,null],null]'
+    assert broker.ask(broker.open(), frame.encode()) == []
+    assert contents(toy) == [b'"\\ud800"']
+    broken = frame.replace('0,"",""]', '1,"","\\ud800"]').encode()
+    assert error(broker.ask(broker.open(), broken))[1] == FAILED
+
+
+@pytest.mark.parametrize("publisher", ["checksum", "lower"])
+def test_the_spelling_of_an_address_is_nothing_new(broker: Any, alice: Any, publisher: str) -> None:
+    spelt = alice.address.upper().replace("0X", "0x") if publisher == "checksum" else alice.address
+    toy, session = broker.toy("s"), broker.open()
+    broker.ask(session, [2, 8, "r", alice.message("s", 1, broker.clock(), publisher=spelt), None])
+    broker.ask(session, [2, 8, "r", alice.message("s", 1, broker.clock()), None])
+    assert contents(toy) == [b"1"]
+
+
+def test_a_signature_must_be_the_publishers(broker: Any, alice: Any, bob: Any) -> None:
+    toy, session = broker.toy("s"), broker.open()
+    forgeries: list[Callable[[Any], None]] = [
+        lambda row: row[1].__setitem__(4, bob.address),
+        lambda row: row[1].__setitem__(0, "other"),
+        lambda row: row.__setitem__(2, [1, 0]),
+        lambda row: row.__setitem__(7, '{"n":2}'),
+        lambda row: row.__setitem__(9, 1),
+        lambda row: row.__setitem__(10, None),
+        lambda row: row.__setitem__(10, "0x00"),
+    ]
+    for forge in forgeries:
+        row = alice.message("s", {"n": 1}, broker.clock())
+        forge(row)
+        text, code = error(broker.ask(session, [2, 8, "r", row, None]))
+        assert text.startswith("Publish request failed: Signature validation failed for message: [32,")
+        assert code == FAILED
+    assert contents(toy) == []
+    assert session.identity is None
+
+
+@pytest.mark.parametrize("length", ["bytes", "units"])
+def test_both_lengths_of_the_ethereum_prefix_are_good(broker: Any, alice: Any, length: str) -> None:
+    content = '{"tree":"\U0001f333 é"}'
+    row = alice.message("s", content, broker.clock())
+    text = f"s0{broker.clock()}0{alice.address}chain{content}"
+    row[10] = alice.sign(text, len(text.encode("utf-16-le")) // 2 if length == "units" else None)
+    toy = broker.toy("s")
+    assert broker.ask(broker.open(), [2, 8, "r", row, None]) == []
+    assert contents(toy) == [content.encode()]
+
+
+@pytest.mark.parametrize("partition", ["", "0"])
+def test_both_payloads_of_legacy_signatures_are_good(broker: Any, alice: Any, partition: str) -> None:
+    row = alice.message("s", "1", broker.clock())
+    row[9:] = [1, alice.sign(f"s{partition}{broker.clock()}{alice.address}1")]
+    toy = broker.toy("s")
+    assert broker.ask(broker.open(), [2, 8, "r", row, None]) == []
+    assert contents(toy) == [b"1"]
+
+
+@pytest.mark.parametrize("content", ["nope", "{", "NaN", "1 2", "[" * 300 + "]" * 300, '{"a":01}'])
+def test_content_is_json_or_encrypted(broker: Any, unsigned: Any, content: str) -> None:
+    text, code = error(broker.ask(broker.open(), [2, 8, "r", unsigned("s", content, broker.clock()), None]))
+    assert text.startswith("Publish request failed: Invalid JSON in stream s: ")
+    assert code == FAILED
+
+
+def test_encrypted_content_passes_in_an_envelope(broker: Any, alice: Any) -> None:
+    toy, reader = broker.toy("s"), broker.listener("s")
+    row = alice.message("s", "abcdef", broker.clock(), encryption=2, group_key="k1")
+    broker.ask(broker.open(), [2, 8, "r", row, None])
+    assert [json.loads(content) for content in contents(toy)] == [
+        {"encrypted": {"groupKeyId": "k1", "content": "abcdef"}}
+    ]
+    assert broker.frames(reader) == [[2, 0, "", row]]
+
+
+def test_a_new_group_key_is_not_shown_to_versions_that_cannot_carry_it(broker: Any, unsigned: Any) -> None:
+    new, old = broker.listener("s"), broker.listener("s", controlLayerVersion="2", messageLayerVersion="31")
+    row = unsigned("s", "abcdef", broker.clock())
+    row[5], row[6], row[8] = 2, "k1", '["k2","00"]'
+    broker.ask(broker.open(), [2, 8, "r", row, None])
+    assert broker.frames(new) == [[2, 0, "", row]]
+    assert broker.frames(old) == []
+
+
+def test_rotations_of_s2_are_for_readers_of_version_32_alone(broker: Any, alice: Any) -> None:
+    new, old = broker.listener("s"), broker.listener("s", controlLayerVersion="1", messageLayerVersion="31")
+    row = alice.message("s", "abcdef", broker.clock(), kind=32, encryption=2, group_key="k1")
+    assert broker.ask(broker.open(), [2, 8, "r", row, None]) == []
+    assert broker.frames(new) == [[2, 0, "", row]]
+    assert broker.frames(old) == []
+
+
+def test_timestamps_are_not_far_in_the_future(broker: Any, alice: Any) -> None:
+    session, now = broker.open(), broker.clock()
+    assert broker.ask(session, [2, 8, "r", alice.message("s", 1, now + 300_000), None]) == []
+    assert error(broker.ask(session, [2, 8, "r", alice.message("s", 2, now + 300_001), None])) == (
+        "Failed publish to stream s, reason: future timestamps are not allowed, max allowed +300000 ms",
+        "FUTURE_TIMESTAMP",
+    )
+
+
+def test_what_comes_late_is_shown_on_its_own_protocol_only(broker: Any, alice: Any) -> None:
+    toy, reader = broker.toy("s"), broker.listener("s")
+    broker.ask(broker.open(), [2, 8, "r", alice.message("s", 1, broker.clock() - 600_001), None])
+    broker.ask(broker.open(), [2, 8, "r", alice.message("s", 2, broker.clock() - 600_000), None])
+    assert [frame[3][7] for frame in broker.frames(reader)] == ["1", "2"]
+    assert contents(toy) == [b"2"]
+
+
+def test_only_group_key_messages_belong_to_the_key_exchange(broker: Any, alice: Any) -> None:
+    for kind in range(28, 32):
+        text, _ = error(broker.ask(broker.open(), [2, 8, "r", alice.message("s", [], broker.clock(), kind=kind), None]))
+        assert f"{kind} can only occur on stream ids of form SYSTEM/keyexchange/{{address}}" in text
+
+
+def test_unsigned_messages_name_nobody_or_the_connections_own_address(broker: Any, alice: Any, unsigned: Any) -> None:
+    toy, session, now = broker.toy("s"), broker.open(), broker.clock()
+    assert broker.ask(session, [2, 8, "r", unsigned("s", 1, now), None]) == []
+    row = unsigned("s", 2, now, publisher=alice.address)
+    text, code = error(broker.ask(session, [2, 8, "r", row, None]))
+    assert text.startswith("Publish request failed: An unsigned message can name no publisher but")
+    assert code == FAILED
+    assert broker.ask(session, [2, 8, "r", row, broker.token(alice)]) == []
+    assert contents(toy) == [b"1", b"2"]
+    senders = [message.sender for message in broker.core.index._pending_channels["s"].values()]
+    assert senders[0] == session.peer
+    assert senders[1].identity == alice.address
+
+
+# Duplicates
+
+
+def test_a_repeated_message_goes_nowhere_and_is_no_error(broker: Any, alice: Any, unsigned: Any) -> None:
+    toy, session = broker.toy("s"), broker.open()
+    for row in (alice.message("s", 1, broker.clock()), unsigned("s", 2, broker.clock())):
+        for _ in range(3):
+            assert broker.ask(session, [2, 8, "r", row, None]) == []
+    assert contents(toy) == [b"1", b"2"]
+
+
+def test_a_signed_id_belongs_to_one_content(broker: Any, alice: Any, unsigned: Any) -> None:
+    toy, session, now = broker.toy("s"), broker.open(), broker.clock()
+    broker.ask(session, [2, 8, "r", alice.message("s", 1, now), None])
+    text, code = error(broker.ask(session, [2, 8, "r", alice.message("s", 2, now), None]))
+    assert text.startswith("Publish request failed: The id of this message belongs to one with other content")
+    assert code == FAILED
+    for content in (3, 4):
+        assert broker.ask(session, [2, 8, "r", unsigned("s", content, now), None]) == []
+    assert contents(toy) == [b"1", b"3", b"4"]
+
+
+def test_what_was_signed_is_not_cut_into_other_fields(broker: Any, alice: Any) -> None:
+    """A signature covers its fields without anything between them: `[..., 12, 34]` signs for `[..., 123, 4]`."""
+    toy, thief, at = broker.toy("s"), broker.open(), broker.clock() + 3
+    first = alice.message("s", 1, at, 12)
+    second = alice.message("s", 2, at, 13, chain="c", prev=[at - 5, 0])
+    for row in (first, second):
+        broker.ask(broker.open(), [2, 8, "r", row, None])
+    first[1][2:4] = at // 10, int(f"{at % 10}12")
+    second[1][5], second[2] = f"c{at - 5}0", None
+    for forged in (first, second):
+        assert broker.ask(thief, [2, 8, "r", forged, None]) == []
+    assert contents(toy) == [b"1", b"2"]
+    assert thief.identity is None
+
+
+def test_duplicates_are_known_after_a_restart(make_broker: Callable[..., Any], alice: Any, unsigned: Any) -> None:
+    first = make_broker()
+    rows = [alice.message("s", 1, first.clock()), unsigned("s", 2, first.clock())]
+    for row in rows:
+        first.ask(first.open(), [2, 8, "r", row, None])
+    first.core.settle()
+    second = make_broker()
+    toy = second.toy("s")
+    for row in rows:
+        assert second.ask(second.open(), [2, 8, "r", row, None]) == []
+    text, _ = error(second.ask(second.open(), [2, 8, "r", alice.message("s", 3, first.clock()), None]))
+    assert "belongs to one with other content" in text
+    assert contents(toy) == []
+
+
+# Who is who
+
+
+def test_a_new_signed_message_binds_the_connection(broker: Any, alice: Any, bob: Any) -> None:
+    session, thief = broker.open(), broker.open()
+    row = alice.message("s", 1, broker.clock())
+    broker.ask(session, [2, 8, "r", row, None])
+    assert session.who.identity == alice.address
+    broker.ask(thief, [2, 8, "r", row, None])
+    assert thief.identity is None
+    broker.ask(session, [2, 8, "r", bob.message("s", 2, broker.clock()), None])
+    assert session.link
+    assert session.who == session.peer
+
+
+def test_a_session_token_binds_the_connection(broker: Any, alice: Any) -> None:
+    session = broker.open()
+    broker.ask(session, [2, 9, "r", "s", 0, broker.token(alice)])
+    assert session.who.identity == alice.address
+
+
+def test_parents_are_found_by_any_id(broker: Any, alice: Any, unsigned: Any) -> None:
+    session, now = broker.open(), broker.clock()
+    first = broker.say("s", 1)
+    row = alice.message("s", {"inReplyTo": first.id}, now)
+    broker.ask(session, [2, 8, "r", row, None])
+    native = json.dumps(row[1], separators=(",", ":"))
+    broker.ask(session, [2, 8, "r", unsigned("s", {"inReplyTo": native}, now), None])
+    broker.ask(session, [2, 8, "r", unsigned("s", {"inReplyTo": "unknown"}, now), None])
+    _, second, third, fourth = broker.core.index._pending_channels["s"].values()
+    assert (second.parent, third.parent, fourth.parent) == (first.id, second.id, None)
+
+
+# Permissions
+
+
+@pytest.fixture
+def guarded(make_broker: Callable[..., Any], alice: Any, bob: Any) -> Any:
+    return make_broker(
+        grants={
+            f"streamr:{alice.address}": ("subscribe:s", "publish:s", "direct:s"),
+            f"streamr:{bob.address}": ("subscribe:s",),
+            "streamr:anonymous": ("subscribe:open",),
+        },
+        keys=(Key("machine", digest("trellis_machine"), ("*:s",)),),
+    )
+
+
+def test_the_verb_that_is_asked_is_the_one_that_is_checked(guarded: Any, bob: Any, unsigned: Any) -> None:
+    token, session = guarded.token(bob), guarded.open()
+    row = unsigned("s", 1, guarded.clock())
+    denied = ("You are not allowed to write to stream s", "PERMISSION_DENIED")
+    assert error(guarded.ask(session, [2, 8, "r", row, token])) == denied
+    assert guarded.ask(session, [2, 9, "r", "s", 0, token]) == [[2, 2, "r", "s", 0]]
+    assert error(guarded.ask(session, [2, 8, "r", row, token])) == denied
+    assert error(guarded.ask(guarded.open(), [2, 9, "r", "s", 0, None])) == (
+        "You are not allowed to subscribe to stream s",
+        "PERMISSION_DENIED",
+    )
+    assert guarded.ask(guarded.open(), [2, 9, "r", "open", 0, None])[0][1] == 2
+
+
+def test_an_unknown_token_is_told_apart_from_a_missing_right(guarded: Any, unsigned: Any) -> None:
+    session = guarded.open()
+    assert error(guarded.ask(session, [2, 9, "r", "s", 0, "made up"])) == (
+        "Authentication failed while trying to subscribe to stream s",
+        "AUTHENTICATION_FAILED",
+    )
+    row = unsigned("s", 1, guarded.clock())
+    assert error(guarded.ask(session, [2, 8, "r", row, "made up"])) == (
+        "Authentication failed while trying to publish to stream s",
+        "AUTHENTICATION_FAILED",
+    )
+
+
+def test_with_authentication_off_an_unknown_token_is_nothing(broker: Any) -> None:
+    assert broker.ask(broker.open(), [2, 9, "r", "s", 0, "from before a restart"])[0][1] == 2
+
+
+def test_a_signature_is_as_good_as_a_token(guarded: Any, alice: Any, bob: Any) -> None:
+    toy, session, now = guarded.toy("s"), guarded.open(), guarded.clock()
+    assert guarded.ask(session, [2, 8, "r", alice.message("s", 1, now), None]) == []
+    text, code = error(guarded.ask(session, [2, 8, "r", bob.message("s", 2, now), None]))
+    assert text.startswith(f"Publish request failed: {bob.address} is not a publisher on stream s. Message: [32,")
+    assert code == FAILED
+    assert contents(toy) == [b"1"]
+
+
+def test_an_api_key_of_the_gateway_is_as_good_as_a_token(guarded: Any, bob: Any, unsigned: Any) -> None:
+    toy, now = guarded.toy("s"), guarded.clock()
+    assert guarded.ask(guarded.open(), [2, 8, "r", unsigned("s", 1, now), "trellis_machine"]) == []
+    s1 = [1, 8, unsigned("s", 2, now), "trellis_machine", None]
+    assert guarded.ask(guarded.open(), s1) == []
+    assert guarded.ask(guarded.open(), [2, 8, "r", bob.message("s", 3, now), "trellis_machine"]) == []
+    assert contents(toy) == [b"1", b"2", b"3"]
+
+
+def test_too_many_requests_are_refused(broker: Any, unsigned: Any) -> None:
+    broker.bus.throttle = lambda _principal, _peer, _channel: 1.5
+    expected = "request failed: too many requests, try again in 1.5 s"
+    assert error(broker.ask(broker.open(), [2, 9, "r", "s", 0, None])) == (f"Subscribe {expected}", FAILED)
+    row = unsigned("s", 1, broker.clock())
+    assert error(broker.ask(broker.open(), [2, 8, "r", row, None])) == (f"Publish {expected}", FAILED)
+
+
+def test_nothing_is_taken_while_the_disk_cannot(broker: Any, unsigned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = broker.open()
+    monkeypatch.setattr(broker.core.log, "congested", True)
+    assert broker.ask(session, [2, 8, "r", unsigned("s", 1, broker.clock()), None]) == []
+    assert not session.readable
+    monkeypatch.setattr(broker.core.log, "congested", False)
+    toy = broker.toy("s")
+    broker.bus.room()
+    assert contents(toy) == [b"1"]
+
+
+# Whatever else comes
+
+
+def test_requests_that_are_not_served_are_refused(broker: Any, unsigned: Any) -> None:
+    session = broker.open()
+    for frame in ([2, 11, "r", "s", 0, 5, None], [2, 12, "r", "s", 0, [1, 0], None, None]):
+        assert broker.ask(session, frame) == [[2, 7, "r", "No storage nodes: s", "NO_STORAGE_NODES"]]
+    for frame in ([2, 2, "r", "s", 0], [2, 7, "r", "no", "CODE"], [2, 0, "r", unsigned("s", 1, 1)]):
+        assert broker.ask(session, frame) == [[2, 7, "r", f"Unknown request type: {frame[1]}", "INVALID_REQUEST"]]
+
+
+def test_the_request_id_is_in_the_error_whenever_it_can_be_read(broker: Any) -> None:
+    session = broker.open()
+    for frame in ([2, 9, "id", "", 0, None], [2, 99, "id"], b'[2,9,"id",', [2, 8, "id", [77], None]):
+        assert broker.ask(session, frame)[0][2] == "id"
+
+
+def test_whoever_leaves_hears_nothing_more(broker: Any, alice: Any) -> None:
+    session = broker.listener("s")
+    broker.ask(session, [2, 9, "r", f"SYSTEM/keyexchange/{alice.address}", 0, None])
+    session.receive_eof()
+    assert broker.bus.members("s") == 0
+    assert broker.adapter.exchange._listeners == {}
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_no_frame_whatever_raises(broker: Any, data: st.DataObject) -> None:
+    atoms = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+    atoms |= st.sampled_from(["s", "s/@0", "SYSTEM/keyexchange/0x" + "a" * 40, "gateway/x", broker.clock()])
+    rows = st.tuples(
+        st.sampled_from([30, 31, 32, 33]),
+        st.lists(atoms, min_size=5, max_size=6) | atoms,
+        atoms,
+        st.integers(26, 33),
+        *[atoms] * 7,
+    ).map(list)
+    frames = st.tuples(st.sampled_from([1, 2, 3]), st.integers(-1, 14), *[atoms | rows] * 5).map(list)
+    session = broker.open({})
+    for _ in range(3):
+        frame = data.draw(frames)
+        session.receive_data(json.dumps(frame).encode())
+    session.receive_data(data.draw(st.binary(max_size=64)))
+    assert session.closing is None
+    session.receive_eof()
+
+
+def test_form_keys_outlive_the_message(broker: Any, alice: Any) -> None:
+    """What is read back from the log has the same form as what was heard live."""
+    reader = broker.listener("s")
+    broker.ask(broker.open(), [2, 8, "r", alice.message("s", 1, broker.clock()), None])
+    broker.say("s", {"n": "é"})
+    live = broker.frames(reader)
+    broker.core.settle()
+    history = broker.core.index.history("s")
+    assert all(isinstance(message, Message) and not message.forms for message in history)
+    again = [broker.adapter.form(message, "streamr/2/32") for message in history]
+    assert [json.loads(form[2 if form[1] < 126 else 4 :]) for form in again] == live
