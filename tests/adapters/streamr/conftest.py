@@ -121,8 +121,8 @@ class Broker:
     def say(self, channel: str, content: Any, **fields: Any) -> Message:
         """What a toy says on *channel*."""
         sender = fields.pop("sender", None) or self.toy().peer
-        message = 
-            Message(channel, sender, "toy", json.dumps(content, ensure_ascii=False).encode(), **fields)
+        text = json.dumps(content, ensure_ascii=False).encode()
+        message = Message(channel, sender, "toy", text, **fields)
         self.bus.publish(message)
         return message
 
