@@ -202,7 +202,7 @@ class Index:
         found: list[Message] = []
         while len(found) < limit and (page := self._page(channel, after, end, sender, newest_first, limit)):
             loaded = (self._pending.get(seq) or self._load(seq, offset) for seq, offset in page)
-            found += (entry for entry in loaded if isinstance(entry, Message))
+            found += (entry for entry in loaded if isinstance(entry, Message) and entry.channel == channel)
             after, end = (after, page[-1][0]) if newest_first else (page[-1][0], end)
         return found[:limit]
 
@@ -450,7 +450,8 @@ def _open(path: Path, schema: str) -> sqlite3.Connection:
             if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0:
                 connection.executescript(schema)
                 connection.execute("INSERT INTO meta VALUES ('schema', ?)", (schema,))
-            if connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == (schema,):
+            whole = path.stat().st_size % connection.execute("PRAGMA page_size").fetchone()[0] == 0
+            if whole and connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == (schema,):
                 return connection
         except sqlite3.DatabaseError as error:
             if not _damaged(error) and "no such" not in str(error):

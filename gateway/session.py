@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 from .errors import Forbidden, ProtocolError, RequestError, Throttled
 from .message import Form, Message, Peer, Pending
@@ -77,6 +77,14 @@ class Session(ABC):
     @abstractmethod
     def deliver(self, message: Message) -> None:
         """Queue *message* for the peer. Never calls the bus."""
+
+    @classmethod
+    def deliver_all(cls, message: Message, sessions: Sequence[Self], origin: Session | None) -> int:
+        """Deliver *message* to all *sessions* of this class but *origin*; return to how many."""
+        receivers = [session for session in sessions if session is not origin]
+        for session in receivers:
+            session.deliver(message)
+        return len(receivers)
 
     def greet(self, channel: str, peer: Peer) -> None:
         """Tell the peer that another joined *channel*; most protocols do not. Never calls the bus."""
@@ -186,6 +194,22 @@ class Session(ABC):
         self._size = size = self._size + len(form)
         if size > self.max_outbox:
             self.overflow()
+
+    @staticmethod
+    def put_all(form: bytes, sessions: Sequence[Session], origin: Session | None) -> int:
+        """`put` the finished *form* for all *sessions* but *origin*; return for how many. This is the hot path."""
+        size = len(form)
+        for session in sessions:
+            if session is origin or session.closing is not None:
+                continue
+            queue = session._queue
+            if not queue:
+                session.wake()
+            queue.append(form)
+            session._size = waiting = session._size + size
+            if waiting > session.max_outbox:
+                session.overflow()
+        return len(sessions) - (origin in sessions if origin is not None else 0)
 
     def stream(self, forms: Iterator[Form]) -> None:
         """Send *forms* as fast as the peer reads them, and no faster: they are pulled, never stored."""
