@@ -4,4 +4,8 @@ from __future__ import annotations
 
 from gateway.adapter import Adapter
 
-ADAPTERS: tuple[type[Adapter], ...] = ()
+from .sprout import SproutAdapter
+from .streamr import StreamrAdapter
+from .topic_relay import TopicRelayAdapter
+
+ADAPTERS: tuple[type[Adapter], ...] = (TopicRelayAdapter, SproutAdapter, StreamrAdapter)
