@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -92,6 +92,13 @@ class SproutAdapter(Adapter):
     def rows(self, entry: Entry) -> Iterable[Row]:
         """Where nodes stand."""
         return rows(entry)
+
+    @classmethod
+    def commands(cls) -> Mapping[str, Any]:
+        """Identities and communities."""
+        from .commands import community, identity  # which a gateway does not need
+
+        return {"identity": identity, "community": community}
 
     def listeners(self) -> list[Listener]:
         """TCP, and TLS where there is a certificate."""

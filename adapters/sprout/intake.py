@@ -52,14 +52,14 @@ class Intake:
 
     def take(self, line: NodeLine, session: SproutSession) -> Taken:
         """Take the node that *session* announced on a *line*."""
-        if (seq := self._store.seq(line.id)) is not None:
-            return Taken(seq)
-        if self._bus.congested:
-            raise Unavailable("the disk does not keep up; try again in a moment")
         try:
             node = decode_as(line.id, line.raw)
         except NodeError as error:
             return Taken(reason=str(error))
+        if (seq := self._store.lookup(line.id, node.created)) is not None:
+            return Taken(seq)
+        if self._bus.congested:
+            raise Unavailable("the disk does not keep up; try again in a moment")
         channel = self._relay.channel(node.community) if isinstance(node, Reply) else None
         self._relay.pace(session, channel or line.id)
         verdict = validate(node, line.raw, self._bus.clock(), self._relay.node)

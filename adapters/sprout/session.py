@@ -249,10 +249,10 @@ class SproutSession(Session):
             batch.taken = True
             if not taken.missing:
                 batch.nodes.extendleft(reversed(self._waiting.pop(line.id)))
-        self._ask(batch.asks)
         if batch.id is not None:
             status = batch.status if batch.taken else StatusCode.MALFORMED
             self.bus.ledger.when_synced(batch.seq, partial(self._status, batch.id, status))
+        self._ask(batch.asks)
 
     def _answered(self, batch: Batch, missing: str) -> None:
         """An answer to a question of ours; what it did not bring will not come."""

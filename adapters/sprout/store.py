@@ -137,6 +137,7 @@ class Store:
         }
         self._keys: dict[str, Spot] = {}
         self._until_prune = _PRUNE
+        self._youngest = max(self._youngest_of(type) for type in (IDENTITY, COMMUNITY, REPLY))
 
     def entity(self, line: NodeLine, **more: Any) -> int:
         """Log a node that is no message, unless it is held already; where it stands."""
@@ -165,6 +166,7 @@ class Store:
             if table == "sprout_nodes":
                 spot = Spot(*values)
                 self._keys[spot.key] = spot
+                self._youngest = max(self._youngest, spot.created)
         self._until_prune -= 1
         if not self._until_prune:
             self.prune()
@@ -189,6 +191,13 @@ class Store:
         """Where the node *id* stands in the log."""
         seq: int | None = self._value("ids", id, BY_ID)
         return seq
+
+    def lookup(self, id: str, created: int) -> int | None:
+        """As `seq`, of a node made at *created* (ms): one that is newer than all that are held is none of them."""
+        fresh = self._fresh["ids"].get(id)
+        if fresh is None and created > self._youngest:
+            return None
+        return self.seq(id)
 
     def entry(self, seq: int) -> Entry | None:
         """The record of the node at *seq*; None where it cannot be read any more."""
@@ -253,6 +262,10 @@ class Store:
         fact = self._fact(kind, {"protocol": NAME, **fields})
         self.note(fact)
         return fact.seq
+
+    def _youngest_of(self, type: int) -> int:
+        newest = self.of_type(type, 1)
+        return newest[0].created if newest else 0
 
     def _value(self, table: str, key: Any, sql: str) -> Any:
         fresh = self._fresh[table].get(key)

@@ -256,3 +256,13 @@ def valid() -> dict[str, str]:
     """The lines of the valid vectors, by name."""
     vectors = json.loads((VECTORS / "valid.json").read_text())
     return {vector["name"]: f"{vector['node']['id']} {vector['node']['raw_b64u']}" for vector in vectors}
+
+
+@pytest.fixture
+def announce() -> Callable[..., str]:
+    """Announces nodes on a connection, in one message; what the answer is once everything is on disk."""
+
+    def announce(line: Line, *nodes: str) -> str:
+        return line.ask("\n".join((f"announce 77 {len(nodes)}", *nodes, "")))
+
+    return announce

@@ -1,0 +1,91 @@
+"""What Sprout adds to the `trellis` command: Arbor identities, and the communities that channels are."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gateway.auth import write_secret
+from gateway.commands.common import ConfigFile, Data, Failed, data_directory, fields, say
+from gateway.commands.remote import HERE, Key, Remote, Url, path_of
+
+from . import openpgp
+from .forest import node_id, sign_identity
+from .packets import read_packets
+
+KEY_FILE = "sprout.privkey"
+PATIENCE = 10.0  # seconds that a gateway may take to sign a community
+
+identity = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Arbor identities: who signs what is said.")
+community = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Arbor communities: what channels are there.")
+
+Channel = Annotated[str, typer.Argument(help="The channel.")]
+
+
+@identity.command("show")
+def show_identity(data: Data = None, config: ConfigFile = None) -> None:
+    """Show who the gateway is, to others and in the forest."""
+    keys = data_directory(config, data) / "keys"
+    try:
+        gateway = json.loads((keys / "gateway.json").read_bytes())["id"]
+        key = openpgp.Key((keys / KEY_FILE).read_bytes())
+    except FileNotFoundError:
+        raise Failed(f"no gateway has run with {keys.parent} yet; `trellis serve` makes its identity") from None
+    name = f"Trellis {gateway}"
+    born = int.from_bytes(read_packets(key.file)[0].body[1:5], "big") * 1000
+    id = node_id(sign_identity(name, key, born))
+    typer.echo(fields({"gateway": gateway, "name": name, "identity": id, "fingerprint": key.fingerprint.hex()}))
+
+
+@identity.command("new")
+def new_identity(
+    name: Annotated[str, typer.Argument(help="What the identity is called.")],
+    folder: Annotated[Path, typer.Option(help="Where its files go.")] = Path(),
+) -> None:
+    """Make an identity for an Arbor client.
+
+    Writes two files: NAME.privkey, the OpenPGP key that signs (without a passphrase, mode 0600), and the identity
+    node, in a file called like its id, as a grove keeps it. Prints the id.
+    """
+    if not name or "/" in name:
+        raise typer.BadParameter("a name of at least one character, and without /", param_hint="NAME")
+    path = folder / f"{name}.privkey"
+    if path.exists():
+        raise Failed(f"{path} exists already; choose another name or --folder")
+    now = int(time.time() * 1000)
+    key = openpgp.Key.generate(now // 1000)
+    node = sign_identity(name, key, now)
+    write_secret(path, key.file)
+    (folder / node_id(node)).write_bytes(node)
+    typer.echo(node_id(node))
+    say(f"its key is in {path}; who has that file is {name}")
+
+
+@community.command("show")
+def show_community(channel: Channel, gateway: Url = HERE, key: Key = None) -> None:
+    """Show the community that a channel is."""
+    with Remote(gateway, key) as remote:
+        found = remote.get(path_of(channel))
+    if found.get("community") is None:
+        raise Failed(
+            f"{channel!r} is no community yet; `trellis community new` makes one, and so does its first message"
+        )
+    typer.echo(fields({"channel": found["name"], "community": found["community"]}))
+
+
+@community.command("new")
+def new_community(channel: Channel, gateway: Url = HERE, key: Key = None) -> None:
+    """Make a channel, and the community that it is."""
+    with Remote(gateway, key) as remote:
+        found: dict[str, Any] = remote.request("PUT", path_of(channel)).json()
+        deadline = time.monotonic() + PATIENCE
+        while found.get("community") is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+            found = remote.get(path_of(channel))
+    if found.get("community") is None:
+        raise Failed(f"the channel is there, but no community after {PATIENCE:.0f} s; is Sprout enabled?")
+    typer.echo(fields({"channel": found["name"], "community": found["community"]}))
