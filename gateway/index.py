@@ -33,9 +33,13 @@ RETRY = 1.0  # seconds until a failed batch is tried again; what is in it is ans
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE records (seq INTEGER PRIMARY KEY, offset INTEGER NOT NULL, channel TEXT, sender INTEGER);
+CREATE TABLE records (
+    seq INTEGER PRIMARY KEY, offset INTEGER NOT NULL, channel TEXT, sender INTEGER, at INTEGER, parent TEXT
+);
 CREATE INDEX records_channel ON records (channel, seq) WHERE channel IS NOT NULL;
 CREATE INDEX records_sender ON records (channel, sender, seq) WHERE channel IS NOT NULL;
+CREATE INDEX records_at ON records (channel, at, seq) WHERE channel IS NOT NULL;
+CREATE INDEX records_parent ON records (parent) WHERE parent IS NOT NULL;
 CREATE TABLE ids (id TEXT PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE channels (name TEXT PRIMARY KEY, addresses TEXT NOT NULL, open INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE peers (number INTEGER PRIMARY KEY, protocol TEXT NOT NULL, identity TEXT NOT NULL, name TEXT);
@@ -324,11 +328,14 @@ class Index:
     def _rows(self, synced: Synced) -> Iterator[Row]:
         entry = synced.entry
         if isinstance(entry, Message):
-            yield Row("records", (entry.seq, synced.offset, entry.channel, entry.sender.number))
+            yield Row(
+                "records",
+                (entry.seq, synced.offset, entry.channel, entry.sender.number, entry.timestamp, entry.parent),
+            )
             for id in self._chosen_ids(entry):
                 yield Row("ids", (id, entry.seq))
         else:
-            yield Row("records", (entry.seq, synced.offset, None, None))
+            yield Row("records", (entry.seq, synced.offset, None, None, None, None))
             yield from _fact_rows(entry)
         for adapter in self._adapters:
             yield from adapter.rows(entry)
@@ -353,7 +360,7 @@ class Index:
         if isinstance(entry, Message):
             if entry.key is not None:
                 yield entry.key
-            if self._ids.seq(entry.id) != entry.seq:
+            if not entry.numbered and self._ids.seq(entry.id) != entry.seq:
                 yield entry.id
 
     def _known_seq(self, id: str) -> int | None:

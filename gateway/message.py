@@ -61,7 +61,8 @@ class Message:
     is the author's. `content` is one JSON value as received text, on one line. `parent` is the canonical id
     of the message this one answers. `ids` are the ids its author chose, by which a copy is recognised;
     `native` is the same for people and for the log, by protocol. `refs` holds what each bridged form
-    depends on, by protocol; a protocol that the message does not fit is in `undelivered` instead.
+    depends on, by protocol; a protocol that the message does not fit is in `undelivered` instead. `late` says that it
+    is history already, `numbered` that its id was made here and carries its seq.
     """
 
     channel: str
@@ -79,6 +80,7 @@ class Message:
     key: str | None = None
     wire: bytes | None = None
     late: bool = False
+    numbered: bool = False
     refs: dict[str, Any] | None = None
     undelivered: tuple[str, ...] = ()
     forms: dict[str, Form] = field(default_factory=dict, repr=False)

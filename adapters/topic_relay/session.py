@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 from gateway.bus import Bus
 from gateway.errors import Forbidden, RequestError, Throttled, UnknownChannel
@@ -72,6 +72,14 @@ class TopicRelaySession(Session):
     def deliver(self, message: Message) -> None:
         """Queue the packet; every subscriber is sent the same frame."""
         self.put(message.forms.get(NAME) or message.form(NAME, self._form))
+
+    @classmethod
+    def deliver_all(cls, message: Message, sessions: Sequence[Self], origin: Session | None) -> int:
+        """As `deliver`, for many."""
+        form = message.forms.get(NAME) or message.form(NAME, sessions[0]._form)
+        if not isinstance(form, bytes):  # it does not fit: nobody is sent anything
+            return 0
+        return cls.put_all(form, sessions, origin)
 
     def greet(self, channel: str, peer: Peer) -> None:
         """Say Hello for *peer* (specification, "Subscribe")."""
