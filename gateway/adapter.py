@@ -129,6 +129,11 @@ class Adapter(ABC):
         """What *entry* adds to this adapter's tables."""
         return ()
 
+    @classmethod
+    def commands(cls) -> Mapping[str, Any]:
+        """What it adds to the `trellis` command: typer applications by name."""
+        return {}
+
     def listeners(self) -> list[Listener]:
         """The TCP ports it wants."""
         return []

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from adapters import ADAPTERS
+
 from .commands import keys, operate, tail, talk
 from .commands.common import ConfigFile, Data, Failed, load_settings, say
 from .commands.demo import demo
@@ -72,6 +74,12 @@ def serve(
         raise Failed(str(error)) from None
 
 
-for command in (demo, talk.publish, tail.tail, talk.direct, talk.channels, talk.peers, operate.check_config):
+for command in (demo, talk.publish, tail.tail, talk.direct, talk.channels, talk.peers):
     app.command()(command)
+for command in (operate.check_config, operate.verify, operate.export):
+    app.command()(command)
+app.command("import")(operate.import_)
 app.add_typer(keys.app, name="key")
+for adapter in ADAPTERS:
+    for name, commands in adapter.commands().items():
+        app.add_typer(commands, name=name)

@@ -86,7 +86,7 @@ class Gateway:
         self.metrics = Metrics()
         self.started = clock()
         settings.data.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(settings.data)
+        self._lock = lock(settings.data)
         self.home = _home(settings.data / "keys", self.version)
         self.keys = KeyFile(settings.data / "keys" / "api-keys.json")
         self.access = Access(self.keys.load(), settings.auth.grants, settings.auth.origins)
@@ -209,7 +209,8 @@ class Worker:
             self._post(partial(done, result))
 
 
-def _lock(data: Path) -> int:
+def lock(data: Path) -> int:
+    """Take the data directory, until the descriptor that is returned is closed; `InUse` where somebody has it."""
     descriptor = os.open(data / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -33,7 +33,10 @@ def run(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT; `CannotStart` if that is impossible."""
     configure_logging(settings.log_format)
     with _bind(settings.host, settings.port) as listener:
-        app = create_app(settings)
+        try:
+            app = create_app(settings)
+        except (OSError, ValueError) as error:
+            raise CannotStart(f"{settings.data} cannot be used: {error}; choose another with --data") from None
         gateway = app.state.gateway
         if not is_local(settings.host) and not gateway.access.enabled and not settings.open_to_all:
             raise CannotStart(

@@ -27,7 +27,7 @@ IO = {
     "hypercorn",
     "sniffio",
 }
-ADAPTER_FACES = {"rest"}  # an adapter's own FastAPI routers
+ADAPTER_FACES = {"rest", "commands"}  # an adapter's own FastAPI routers, and its part of the command
 PROTOCOLS = re.compile(r"sprout|arbor|streamr|topic_relay|koshare|ethereum", re.IGNORECASE)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,6 +47,17 @@ def table(rows: list[tuple[str, ...]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
+
+
+def fields(values: Mapping[str, Any]) -> str:
+    """*values* below each other, by their names."""
+    width = max(map(len, values))
+    return "\n".join(f"{name.ljust(width)}  {cell(value)}" for name, value in values.items())
+
+
+def cell(value: Any) -> str:
+    """A JSON value as people read it."""
+    return visible(value if isinstance(value, str) else "-" if value is None else json.dumps(value))
 
 
 def visible(text: str) -> str:

@@ -1,15 +1,22 @@
-"""Commands for whoever runs a gateway: look at its configuration, and at what it keeps."""
+"""Commands for whoever runs a gateway: look at its configuration, and at its log; take it elsewhere."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 from collections.abc import Iterator
-from typing import Any
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from .common import ConfigFile, Data, load_settings
+from gateway import archive
+from gateway.segments import NEVER
+
+from .common import ConfigFile, Data, Failed, data_directory, load_settings, say
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
 
@@ -23,6 +30,90 @@ def check_config(config: ConfigFile = None, data: Data = None) -> None:
     typer.echo("# ok")
     for line in toml_lines(settings.model_dump(mode="json")):
         typer.echo(line)
+
+
+def verify(data: Data = None, config: ConfigFile = None) -> None:
+    """Check every record of the log.
+
+    Checksums, sequences without a gap, times that never decrease. Changes nothing; the gateway may run.
+    """
+    directory = data_directory(config, data) / "log"
+    if not directory.is_dir():
+        raise Failed(f"there is no log in {directory.parent}; say where it is with --data")
+    report = archive.verify(directory)
+    typer.echo(f"{report.records} records, {report.first} to {report.last}, faults: {len(report.faults)}")
+    _complain(report)
+
+
+def export(
+    after: Annotated[int, typer.Option(min=0, help="Only records after this sequence.")] = 0,
+    until: Annotated[int, typer.Option(min=0, help="Only records up to this sequence.", show_default=False)] = NEVER,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="A file.  [default: standard output]")] = None,
+    data: Data = None,
+    config: ConfigFile = None,
+) -> None:
+    """Write the log's records, one a line.
+
+    As they are on disk (JSON lines); `import` reads them. Changes nothing; the gateway may run.
+    """
+    directory = data_directory(config, data) / "log"
+    if not directory.is_dir():
+        raise Failed(f"there is no log in {directory.parent}; say where it is with --data")
+    with ExitStack() as stack:
+        out = sys.stdout.buffer if output is None else stack.enter_context(_created(output))
+        report = archive.export(directory, out, after, until)
+    say(f"{report.records} records")
+    _complain(report)
+
+
+def import_(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What `export` wrote.")],
+    data: Data = None,
+    config: ConfigFile = None,
+) -> None:
+    """Put exported records into the log.
+
+    Into an empty data directory they go as they are; into any other one messages are appended with new sequences, and
+    those that are there already are passed over. No gateway may run with that data directory meanwhile.
+    """
+    from gateway.runtime import InUse, clock, lock  # half of the gateway, which the other commands do not need
+
+    for file in files:
+        if not file.is_file():
+            raise typer.BadParameter(f"{file} is not a file", param_hint="FILE")
+    directory = data_directory(config, data)
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        taken = lock(directory)
+    except InUse as error:
+        raise Failed(str(error)) from None
+    try:
+        report = archive.import_(_lines(files), directory, clock())
+    finally:
+        os.close(taken)
+    typer.echo(f"{report.records} records imported, {report.skipped} passed over, faults: {len(report.faults)}")
+    _complain(report)
+
+
+def _created(path: Path) -> BinaryIO:
+    try:
+        return path.open("wb")
+    except OSError as error:
+        raise Failed(f"cannot write {path}: {error.strerror}") from None
+
+
+def _lines(files: list[Path]) -> Iterator[bytes]:
+    for path in files:
+        with path.open("rb") as file:
+            yield from file
+
+
+def _complain(report: archive.Report) -> None:
+    """Name every fault; a log with one is a failure."""
+    for fault in report.faults:
+        say(f"{fault.file or 'input'}, byte {fault.offset}: {fault.reason}")
+    if report.faults:
+        raise Failed("what cannot be trusted was left out; everything else is good")
 
 
 def toml_lines(values: dict[str, Any], prefix: str = "") -> Iterator[str]:

@@ -104,10 +104,9 @@ def path_of(channel: str, *rest: object) -> str:
 
 def _detail(response: httpx.Response) -> str:
     """What a problem says (RFC 9457), or what else an HTTP server answers with."""
-    try:
+    if response.headers.get("content-type") == "application/problem+json":
         return str(response.json()["detail"])
-    except (ValueError, KeyError, TypeError):
-        return f"{response.reason_phrase or 'refused'}; is {response.url} a Trellis gateway?"
+    return f"{response.reason_phrase or 'refused'}; is {response.url} of a Trellis gateway?"
 
 
 def pretty(value: Any) -> str:

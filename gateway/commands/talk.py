@@ -14,7 +14,7 @@ import typer
 
 from gateway.jsontext import dumps, loads
 
-from .common import Failed, table, visible
+from .common import Failed, cell, fields, table, visible
 from .remote import HERE, Key, Remote, Url, path_of, pretty
 
 CHUNK = 16 << 10  # bytes of lines in one request; their results are fewer than the gateway holds back unread
@@ -76,7 +76,7 @@ def channels(
     with Remote(gateway, key) as remote:
         if channel is not None:
             found = remote.get(path_of(channel))
-            typer.echo(pretty(found) if as_json else _fields(found))
+            typer.echo(pretty(found) if as_json else fields(found))
             return
         rows = list(_channels(remote))
     if as_json:
@@ -96,14 +96,14 @@ def peers(
     with Remote(gateway, key) as remote:
         if who.isdecimal():
             found = remote.get(f"/v1/peers/{who}")
-            typer.echo(pretty(found) if as_json else _fields(found))
+            typer.echo(pretty(found) if as_json else fields(found))
             return
         rows = remote.get(path_of(who, "peers"))["peers"]
     if as_json:
         typer.echo(pretty(rows))
     else:
         head = ("NUMBER", "PROTOCOL", "NAME", "IDENTITY")
-        typer.echo(table([head, *(tuple(_cell(row[name.lower()]) for name in head) for row in rows)]))
+        typer.echo(table([head, *(tuple(cell(row[name.lower()]) for name in head) for row in rows)]))
 
 
 def json_text(content: str) -> bytes:
@@ -159,12 +159,3 @@ def _channels(remote: Remote) -> Iterator[dict[str, Any]]:
         page = remote.get(path)
         yield from page["channels"]
         path = page["next"]
-
-
-def _fields(found: dict[str, Any]) -> str:
-    width = max(map(len, found))
-    return "\n".join(f"{name.ljust(width)}  {_cell(value)}" for name, value in found.items())
-
-
-def _cell(value: Any) -> str:
-    return visible(value if isinstance(value, str) else "-" if value is None else json.dumps(value))

@@ -1,0 +1,551 @@
+"""The `trellis` command: against a real gateway in a process of its own, and alone where it needs none."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import click
+import httpx
+import pytest
+import typer
+from pydantic import BaseModel, SecretStr
+from typer.testing import CliRunner
+
+from gateway.cli import app
+from gateway.commands import talk
+from gateway.commands.common import Failed, table, visible
+from gateway.commands.operate import toml_lines
+from gateway.commands.remote import path_of
+from gateway.welcome import lines_to_try, prefix, reachable
+from tests.server import Server
+
+SECONDS = 30
+COMMAND = (sys.executable, "-m", "gateway")
+
+
+Done = subprocess.CompletedProcess[str]
+Run = Callable[..., Done]
+
+
+def trellis(*arguments: str, stdin: str = "", **environment: str) -> Done:
+    """Run the command in this process, which is quicker; its environment is nothing but what is given."""
+    ours: dict[str, str | None] = {name: None for name in os.environ if name.startswith("TRELLIS_")}
+    result = CliRunner().invoke(app, arguments, input=stdin, env=ours | environment)
+    if isinstance(result.exception, Failed):
+        return Done(arguments, 1, result.stdout, f"{result.stderr}trellis: {result.exception}\n")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    return Done(arguments, result.exit_code, result.stdout, result.stderr)
+
+
+def process(*arguments: str, stdin: str = "", **environment: str) -> Done:
+    """Run the command as people do."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env=clean(environment),
+        check=False,
+    )
+
+
+def clean(more: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")} | more
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("cli") / "data") as server:
+        yield server
+
+
+@pytest.fixture
+def run(server: Server) -> Run:
+    """`trellis` that talks to the server."""
+    return lambda *arguments, **more: trellis(*arguments, TRELLIS_URL=f"http://{server.http}", **more)
+
+
+class Tail:
+    """A running `trellis tail`: its lines as they come, and what it says to people."""
+
+    def __init__(self, *arguments: str, url: str) -> None:
+        command = [*COMMAND, "tail", *arguments, "--gateway", url]
+        self.process = subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env=clean({}))
+        self.lines: SimpleQueue[str] = SimpleQueue()
+        self.said: SimpleQueue[str] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._read, args=pair, daemon=True)
+            for pair in ((self.process.stdout, self.lines), (self.process.stderr, self.said))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self, file: Any, lines: SimpleQueue[str]) -> None:
+        for line in file:
+            lines.put(line.rstrip("\n"))
+
+    def next(self) -> str:
+        return self.lines.get(timeout=SECONDS)
+
+    def until(self, said: str) -> None:
+        while said not in self.said.get(timeout=SECONDS):
+            pass
+
+
+@contextmanager
+def tailing(*arguments: str, url: str) -> Iterator[Tail]:
+    tail = Tail(*arguments, url=url)
+    try:
+        yield tail
+    finally:
+        tail.process.send_signal(signal.SIGINT)
+        assert tail.process.wait(SECONDS) == 0, "Ctrl-C is the way to end it"
+        for thread in tail._threads:
+            thread.join(SECONDS)
+        for file in (tail.process.stdout, tail.process.stderr):
+            assert file is not None
+            file.close()
+
+
+# Every command
+
+
+def commands(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        yield (*path, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, *path, name)
+
+
+GROUP = typer.main.get_group(app)
+ALL = list(commands(GROUP))  # type: ignore[arg-type]  # a group in fact, by a vendored name
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, [*path, "--help"])
+    assert result.exit_code == 0
+    assert "Usage: " in result.output
+    described = result.output.split("\n\n")[1]
+    assert described.strip().rstrip().endswith((".", "Commands:")), "a whole sentence says what it does"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["publish"],
+        ["serve", "--nonsense"],
+        ["serve", "--port", "many"],
+        ["direct", "lobby", "someone", "hi"],
+        ["tail", "lobby", "--after", "-1"],
+        ["key", "add", "ada", "--allow", "shout:*"],
+        ["import", "/nonexistent"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_2(arguments: list[str]) -> None:
+    done = trellis(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("Usage: ")
+
+
+# A gateway that cannot be talked to
+
+
+def test_without_a_gateway_the_error_says_how_to_get_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    for arguments in (["publish", "lobby", "hi"], ["tail", "lobby"], ["channels"], ["peers", "7"]):
+        done = process(*arguments, "--gateway", f"127.0.0.1:{port}")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"no gateway at http://127.0.0.1:{port}" in done.stderr
+        assert "trellis serve" in done.stderr
+
+
+@pytest.mark.parametrize("url", ["http://[", "http://nowhere.invalid", "ftp://127.0.0.1", "http://127.0.0.1:99999", ""])
+def test_no_address_is_a_traceback(url: str) -> None:
+    done = trellis("channels", "--gateway", url)
+    assert done.returncode == 1
+    assert done.stderr.startswith("trellis: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_something_else_than_a_gateway_is_said_to_be(run: Run, server: Server) -> None:
+    done = run("channels", "--gateway", f"http://{server.http}/elsewhere")
+    assert done.returncode == 1
+    assert "/elsewhere/v1/channels?limit=256 of a Trellis gateway?" in done.stderr
+
+
+# Publish
+
+
+@pytest.mark.parametrize(
+    ("given", "content"),
+    [
+        ("hello there", {"content": "hello there"}),
+        ('{"n": 1.10}', {"n": 1.1}),
+        ("42", 42),
+        ('"text"', "text"),
+        ("", {"content": ""}),
+        ("[1, 2", {"content": "[1, 2"}),
+    ],
+)
+def test_content_is_json_or_text(run: Run, server: Server, given: str, content: Any) -> None:
+    done = run("publish", "a/channel .. %", given)
+    assert (done.returncode, done.stderr) == (0, "")
+    result = json.loads(done.stdout)
+    assert result["channel"] == "a/channel .. %"
+    message = httpx.get(f"http://{server.http}{path_of('a/channel .. %', 'messages', result['id'])}").json()
+    assert message["content"] == content
+
+
+def test_a_channel_called_like_a_folder_is_no_way_up(run: Run) -> None:
+    assert json.loads(run("publish", "..", "hi").stdout)["channel"] == ".."
+
+
+def test_an_idempotency_key_publishes_once(run: Run) -> None:
+    once, twice = (run("publish", "once", "hi", "--idempotency-key", "k").stdout for _ in range(2))
+    assert once == twice
+    other = run("publish", "once", "something else", "--idempotency-key", "k")
+    assert (other.returncode, other.stdout) == (1, "")
+    assert "422" in other.stderr
+
+
+def test_lines_are_answered_each_in_order(run: Run) -> None:
+    done = run("publish", "lines", "-", stdin='{"n": 1}\nnot json\n"last one without an end"')
+    first, bad, last = map(json.loads, done.stdout.splitlines())
+    assert last["sequence"] > first["sequence"]
+    assert bad["status"] == 400
+    assert done.returncode == 1
+    assert "not every line" in done.stderr
+
+
+def test_many_lines_and_their_repetition(run: Run, server: Server) -> None:
+    lines = "".join(f'{{"n": {n}}}\n' for n in range(3 * talk.LINES + 5))
+    plain = run("publish", "many", stdin=lines)
+    assert plain.returncode == 0
+    sequences = [json.loads(line)["sequence"] for line in plain.stdout.splitlines()]
+    assert len(sequences) == 3 * talk.LINES + 5
+    assert sequences == sorted(sequences)
+    keyed = [run("publish", "many", "--idempotency-key", "k", stdin=lines).stdout for _ in range(2)]
+    assert keyed[0] == keyed[1] != plain.stdout
+    page = httpx.get(f"http://{server.http}/v1/channels/many/messages?order=desc&limit=1").json()
+    assert page["messages"][0]["sequence"] == json.loads(keyed[0].splitlines()[-1])["sequence"]
+
+
+def test_a_line_is_published_before_the_next_one_is_there(server: Server) -> None:
+    command = [*COMMAND, "publish", "typed", "--gateway", server.http]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, env=clean({})) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for n in range(2):
+            process.stdin.write(b"%d\n" % n)
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["sequence"]
+        process.stdin.close()
+        assert process.wait(SECONDS) == 0
+
+
+# Who is there
+
+
+def test_channels_and_peers(run: Run, server: Server) -> None:
+    run("publish", "listed", "hi")
+    with tailing("listed", url=server.http) as tail:
+        tail.until("listening to listed")
+        listing = run("channels").stdout
+        assert any(line.split()[:2] == ["listed", "1"] for line in listing.splitlines())
+        assert {"name": "listed", "members": 1}.items() <= json.loads(
+            run("channels", "listed", "--json").stdout
+        ).items()
+        assert run("channels", "listed").stdout.startswith("name")
+        (peer,) = json.loads(run("peers", "listed", "--json").stdout)
+        assert run("peers", "listed").stdout.splitlines()[1].split() == [str(peer["number"]), "rest", "-", "-"]
+        assert json.loads(run("peers", str(peer["number"]), "--json").stdout)["connections"] == 1
+        assert run("peers", str(peer["number"])).stdout.startswith("number")
+        done = run("direct", "listed", str(peer["number"]), "psst")
+        assert json.loads(done.stdout)["delivered"] == 1
+        assert "psst  (to you alone)" in tail.next()
+    gone = run("direct", "listed", str(peer["number"]), "psst")
+    assert (gone.returncode, gone.stdout) == (1, "")
+    assert "404: " in gone.stderr
+    assert run("channels", "no such").returncode == 1
+
+
+def test_more_channels_than_a_page(run: Run, server: Server) -> None:
+    with httpx.Client(base_url=f"http://{server.http}") as client:
+        for n in range(260):
+            client.put(f"/v1/channels/page-{n}").raise_for_status()
+    names = {row["name"] for row in json.loads(run("channels", "--json").stdout)}
+    assert {f"page-{n}" for n in range(260)} <= names
+
+
+# Tail
+
+
+def test_tail_shows_messages_of_people_and_of_programs(run: Run, server: Server) -> None:
+    with tailing("shown", url=server.http) as plain, tailing("shown", "--json", url=server.http) as as_json:
+        plain.until("listening to shown")
+        while len(json.loads(run("peers", "shown", "--json").stdout)) < 2:
+            pass
+        run("publish", "shown", "two\nlines \x1b[31m \u202e")
+        assert plain.next().endswith(r": two\nlines \x1b[31m \u202e"), "a peer does not steer the terminal"
+        assert json.loads(as_json.next())["content"] == {"content": "two\nlines \x1b[31m \u202e"}
+        run("publish", "shown", '{"a": [1, "\u2028"]}')
+        assert plain.next().endswith(r'peer 0 (rest): {"a": [1, "\u2028"]}')
+        assert json.loads(as_json.next())["content"] == {"a": [1, "\u2028"]}
+
+
+def test_tail_begins_where_it_is_told_to(run: Run, server: Server) -> None:
+    sequences = [json.loads(run("publish", "replayed", str(n)).stdout)["sequence"] for n in range(3)]
+    with tailing("replayed", "--after", str(sequences[0]), "--json", url=server.http) as tail:
+        assert [json.loads(tail.next())["sequence"] for _ in range(2)] == sequences[1:]
+
+
+def test_tail_outlives_the_gateway_and_misses_nothing(tmp_path: Path) -> None:
+    first = Server(tmp_path / "data")
+    port = first.http.rpartition(":")[2]
+    trellis("publish", "kept", "before", TRELLIS_URL=first.http)
+    with tailing("kept", "--json", url=first.http) as tail:
+        while not json.loads(trellis("peers", "kept", "--json", TRELLIS_URL=first.http).stdout):
+            pass
+        first.kill()
+        tail.until("connecting again")
+        with Server(tmp_path / "data", "--port", port) as second:
+            trellis("publish", "kept", "while away", TRELLIS_URL=second.http)
+            assert json.loads(tail.next())["content"] == {"content": "while away"}
+            trellis("publish", "kept", "again", TRELLIS_URL=second.http)
+            assert json.loads(tail.next())["content"] == {"content": "again"}
+            assert tail.lines.empty()
+
+
+# Keys
+
+
+def test_keys_are_added_listed_and_removed(tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path / "data"))
+    added = trellis("key", "add", "ada", *data)
+    assert added.returncode == 0
+    assert added.stdout.startswith("trellis_")
+    assert "from now on every request needs a key" in added.stderr
+    more = trellis("key", "add", "bob", "--allow", "subscribe:news/*", "--allow", "history:*", *data)
+    assert more.stdout != added.stdout
+    listed = trellis("key", "list", *data).stdout
+    assert listed.splitlines()[2].split() == ["bob", "subscribe:news/*", "history:*"]
+    assert added.stdout.strip() not in listed
+    assert stat.S_IMODE((tmp_path / "data/keys/api-keys.json").stat().st_mode) == 0o600
+    again = trellis("key", "add", "ada", *data)
+    assert (again.returncode, again.stdout) == (1, "")
+    assert trellis("key", "remove", "ada", *data).returncode == 0
+    gone = trellis("key", "remove", "ada", *data)
+    assert gone.returncode == 1
+    assert "no key called 'ada'" in gone.stderr
+
+
+def test_a_running_gateway_notices_keys(tmp_path: Path) -> None:
+    with Server(tmp_path / "data") as server:
+        here = {"TRELLIS_URL": f"http://{server.http}"}
+        assert trellis("publish", "lobby", "hi", **here).returncode == 0
+        key = trellis("key", "add", "ada", "--data", str(server.data)).stdout.strip()
+        await_(lambda: trellis("publish", "lobby", "hi", **here).returncode == 1)
+        refused = trellis("publish", "lobby", "hi", **here)
+        assert "401: " in refused.stderr
+        assert "--key or TRELLIS_KEY" in refused.stderr
+        assert process("publish", "lobby", "hi", **here, TRELLIS_KEY=key).returncode == 0
+        assert trellis("publish", "lobby", "hi", "--key", key, **here).returncode == 0
+        trellis("key", "remove", "ada", "--data", str(server.data))
+        await_(lambda: trellis("channels", "--key", key, **here).returncode == 1)
+        assert trellis("publish", "lobby", "hi", **here).returncode == 1, "no key does not mean no lock"
+        (server.data / "keys/api-keys.json").write_text("[{]")
+        await_(lambda: "the key file cannot be read" in server.log)
+        assert trellis("publish", "lobby", "hi", **here).returncode == 1
+        assert key not in server.log
+
+
+def await_(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# Configuration
+
+
+def test_check_config_prints_what_can_be_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "trellis.toml"
+    file.write_text(
+        '[auth.grants]\n"sprout:anonymous" = ["subscribe:*"]\n[channels]\nnames = ["news", "weather/berlin"]\n'
+    )
+    done = trellis("check-config", "--config", str(file), TRELLIS_SPROUT__PORT="7000")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("# ok\n")
+    assert "sprout.port = 7000\n" in done.stdout
+    again = tmp_path / "again.toml"
+    again.write_text(done.stdout)
+    assert trellis("check-config", "--config", str(again)).stdout == done.stdout
+
+
+def test_check_config_names_every_fault_by_its_key(tmp_path: Path) -> None:
+    file = tmp_path / "trellis.toml"
+    file.write_text('port = "x"\nnonsense = 1\n[channels]\ncreate = "never"\n')
+    done = trellis("check-config", "--config", str(file), TRELLIS_SPROUT__PORT="many", TRELLIS_NO_SUCH="1")
+    assert (done.returncode, done.stdout) == (2, "")
+    for key in ("port", "nonsense", "channels.create", "sprout.port", "TRELLIS_NO_SUCH"):
+        assert f"configuration: {key}: " in done.stderr
+    assert trellis("check-config", "--config", str(tmp_path / "none")).returncode == 2
+
+
+def test_secrets_are_stars() -> None:
+    class Section(BaseModel):
+        password: SecretStr = SecretStr("hunter2")
+        unset: int | None = None
+
+    assert list(toml_lines({"section": Section().model_dump(mode="json")})) == [
+        'section.password = "**********"',
+        "# section.unset =",
+    ]
+
+
+def test_variables_of_the_commands_are_no_faults_of_serve() -> None:
+    done = trellis("check-config", TRELLIS_URL="http://127.0.0.1:1", TRELLIS_KEY="x")
+    assert done.returncode == 0
+    assert "TRELLIS" not in done.stdout
+
+
+# The log
+
+
+def test_a_log_is_verified_exported_and_imported(tmp_path: Path) -> None:
+    with Server(tmp_path / "data") as server:
+        for n in range(5):
+            trellis("publish", "lobby", str(n), TRELLIS_URL=server.http)
+        assert trellis("verify", "--data", str(server.data)).returncode == 0, "while the gateway runs"
+        busy = trellis("import", __file__, "--data", str(server.data))
+        assert busy.returncode == 1
+        assert "in use by another gateway" in busy.stderr
+    verified = trellis("verify", "--data", str(server.data))
+    assert (verified.returncode, verified.stderr) == (0, "")
+    assert verified.stdout.endswith("faults: 0\n")
+    file, copy = tmp_path / "export.jsonl", str(tmp_path / "copy")
+    assert trellis("export", "--data", str(server.data), "-o", str(file)).returncode == 0
+    assert trellis("import", str(file), "--data", copy).returncode == 0
+    assert process("export", "--data", copy).stdout == file.read_text()
+    part = trellis("export", "--data", copy, "--after", "2", "--until", "4").stdout
+    assert [json.loads(line)["seq"] for line in part.splitlines()] == [3, 4]
+    repeated = trellis("import", str(file), "--data", copy)
+    assert repeated.stdout.startswith("0 records imported")
+    with Server(Path(copy)) as server:
+        messages = httpx.get(f"http://{server.http}/v1/channels/lobby/messages").json()["messages"]
+    assert [message["content"] for message in messages] == [0, 1, 2, 3, 4]
+
+
+def test_a_damaged_log_is_a_failure(tmp_path: Path) -> None:
+    with Server(tmp_path / "data") as server:
+        trellis("publish", "lobby", "precious", TRELLIS_URL=server.http)
+    (segment,) = (server.data / "log").glob("*.jsonl")
+    segment.write_bytes(segment.read_bytes().replace(b"precious", b"PRECIOUS"))
+    for command in ("verify", "export"):
+        done = trellis(command, "--data", str(server.data))
+        assert done.returncode == 1
+        assert f"{segment.name}, byte " in done.stderr
+        assert "PRECIOUS" not in done.stdout
+    nothing = trellis("verify", "--data", str(tmp_path / "nothing"))
+    assert (nothing.returncode, nothing.stdout) == (1, "")
+
+
+# Identities and communities
+
+
+def test_identities_and_communities(run: Run, server: Server, tmp_path: Path) -> None:
+    shown = fields(run("identity", "show", "--data", str(server.data)).stdout)
+    made = fields(run("community", "new", "a community").stdout)
+    assert fields(run("community", "show", "a community").stdout) == made
+    entities = [
+        record
+        for line in httpx.get(f"http://{server.http}/v1/log?limit=100000").content.splitlines()
+        if (record := json.loads(line))["kind"] == "entity"
+    ]
+    natives = {record["native"]["sprout"] for record in entities}
+    assert {shown["identity"], made["community"]} <= natives
+    assert shown["name"] == f"Trellis {shown['gateway']}"
+    assert run("community", "show", "no such").returncode == 1
+    assert trellis("identity", "show", "--data", str(tmp_path)).returncode == 1
+
+
+def fields(text: str) -> dict[str, str]:
+    return {name: value.strip() for name, _, value in (line.partition(" ") for line in text.splitlines())}
+
+
+def test_a_new_identity_is_a_key_and_a_node(tmp_path: Path) -> None:
+    done = trellis("identity", "new", "ada", "--folder", str(tmp_path))
+    assert done.returncode == 0
+    assert stat.S_IMODE((tmp_path / "ada.privkey").stat().st_mode) == 0o600
+    assert (tmp_path / done.stdout.strip()).is_file()
+    again = trellis("identity", "new", "ada", "--folder", str(tmp_path))
+    assert (again.returncode, again.stdout) == (1, "")
+    assert trellis("identity", "new", "a/b", "--folder", str(tmp_path)).returncode == 2
+
+
+# Serve
+
+
+def test_a_port_that_is_taken_is_said(server: Server, tmp_path: Path) -> None:
+    port = server.http.rpartition(":")[2]
+    done = process("serve", "--port", port, "--data", str(tmp_path))
+    assert done.returncode == 1
+    assert "choose another with --port" in done.stderr
+
+
+def test_the_lines_that_serve_prints_work(server: Server, run: Run) -> None:
+    lines = lines_to_try(server.http, f"{Path(sys.executable).parent}/")
+    printed = [line.strip() for line in server.log.splitlines()]
+    for line in lines_to_try(server.http, ""):
+        assert line in printed
+    listen, *speak = lines
+    with subprocess.Popen(listen, shell=True, stdout=-1, stderr=-1, env=clean({}), start_new_session=True) as tail:
+        assert tail.stdout is not None
+        await_(lambda: run("peers", "lobby", "--json").stdout.strip() not in ("[]", ""))
+        for line in speak:
+            subprocess.run(line, shell=True, check=True, capture_output=True, timeout=SECONDS, env=clean({}))
+        heard = [tail.stdout.readline().decode() for _ in speak]
+        os.killpg(tail.pid, signal.SIGINT)
+    assert [line.split(": ")[1].strip() for line in heard] == ["hello from REST", "hello from the topic relay"]
+
+
+def test_json_logs_are_json_alone(tmp_path: Path) -> None:
+    with Server(tmp_path / "data", "--log-format", "json") as server:
+        assert server.stop() == 0
+    assert all(json.loads(line) for line in server.log.splitlines())
+
+
+# Small things
+
+
+def test_lines_to_try_follow_how_the_program_was_started() -> None:
+    assert prefix(".venv/bin/trellis") == ".venv/bin/"
+    assert prefix("trellis") == prefix("/somewhere/gateway/__main__.py") == ""
+    assert reachable("0.0.0.0:8080") == "127.0.0.1:8080"
+    assert "--gateway" not in "".join(lines_to_try()[:2])
+    assert lines_to_try("127.0.0.1:1", tls=True)[0].endswith("--gateway https://127.0.0.1:1")
+
+
+def test_tables_and_terminals() -> None:
+    assert table([("A", "BB"), ("long", "x")]) == "A     BB\nlong  x"
+    assert visible("héllo \x07\t日本") == r"héllo \x07\t日本"
