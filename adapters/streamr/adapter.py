@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -84,6 +85,15 @@ class StreamrAdapter(Adapter):
     paths = ("/api/v1/ws",)
     tables = TABLES
     versions = ("control 1", "control 2", "message 30", "message 31", "message 32")
+    carries = MappingProxyType(
+        {
+            "subscribe": "SubscribeRequest and UnsubscribeRequest",
+            "publish": "PublishRequest, signed or not; encrypted content passes, in an envelope for other protocols",
+            "direct": "PublishRequest to the inbox stream S/@N of a peer's number or address",
+            "presence": "not at all: the protocol has no word for it",
+            "history": "not yet: resends are answered as by a broker without storage",
+        }
+    )
 
     def __init__(self, settings: Any, home: Home) -> None:
         super().__init__(settings, home)

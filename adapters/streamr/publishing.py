@@ -115,15 +115,15 @@ def names_of(message: StreamMessage) -> tuple[str, ...]:
     return (jsontext.dumps(parts).decode(), *(f"eth:{digest[:SIGNED_DIGITS]}" for digest in signed))
 
 
-def said(message: StreamMessage, channel: str, sender: Peer) -> Message:
-    """What *message* is on the bus, where *sender* says it."""
+def said(message: StreamMessage, names: tuple[str, ...], channel: str, sender: Peer) -> Message:
+    """What *message*, with its *names*, is on the bus, where *sender* says it."""
     return Message(
         channel,
         sender,
         "streamr",
         content_of(message),
         timestamp=message.id.timestamp,
-        ids=names_of(message),
+        ids=names,
         native={"streamr": native(message)},
         wire=message.wire,
     )

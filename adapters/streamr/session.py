@@ -186,12 +186,12 @@ class StreamrSession(Session):
     # Saying
 
     def _say(self, request: Publish, channel: str) -> None:
-        message = request.message
+        message, names = request.message, names_of(request.message)
         self._check(request, "publish", channel)
-        if self._known(message):
+        if self._known(message, names):
             return
         sender = self._sender(request)
-        sent = self._said(message, channel, sender)
+        sent = self._said(message, names, channel, sender)
         sent.late = message.id.timestamp < self.bus.clock() - LATE
         self.bus.publish(sent, self)
         if is_signed(message):
@@ -203,7 +203,8 @@ class StreamrSession(Session):
         check_direct(request.message, self.bus.clock())
         peer = self.bus.peers.known(NAME, inbox.peer) if isinstance(inbox.peer, str) else None
         number = inbox.peer if isinstance(inbox.peer, int) else -1 if peer is None else peer.number
-        if not self.bus.direct(self._said(request.message, channel, self._sender(request)), number):
+        sent = self._said(request.message, names_of(request.message), channel, self._sender(request))
+        if not self.bus.direct(sent, number):
             raise UnknownChannel(request.message.id.stream_id)
 
     def _check(self, request: Publish, verb: str, channel: str) -> None:
@@ -238,9 +239,11 @@ class StreamrSession(Session):
             raise invalid("An unsigned message can name no publisher but its own connection's address", message)
         return self.bus.peers.identity(NAME, publisher)
 
-    def _known(self, message: StreamMessage) -> bool:
+    def _known(self, message: StreamMessage, names: tuple[str, ...]) -> bool:
         """Whether *message* was taken before; `Invalid` where its id was, with other content."""
-        for name in names_of(message):
+        # Only others have a reason to cut what was signed into other fields: the publisher is looked up once.
+        own = self.who.identity == message.id.publisher_id.lower()
+        for name in names[:1] if own else names:
             receipt = self.bus.known(name)
             entry = None if receipt is None else self._adapter.services.index.entry(receipt.seq)
             if isinstance(entry, Message) and entry.protocol == NAME and entry.wire is not None:
@@ -249,8 +252,8 @@ class StreamrSession(Session):
                 return True
         return False
 
-    def _said(self, message: StreamMessage, channel: str, sender: Peer) -> Message:
-        sent = said(message, channel, sender)
+    def _said(self, message: StreamMessage, names: tuple[str, ...], channel: str, sender: Peer) -> Message:
+        sent = said(message, names, channel, sender)
         if message.verbatim and message.wire is not None:
             key = f"{NAME}/{self.control}/{message.version}"
             sent.forms[key] = text_frame(encode_broadcast(self.control, message.wire))
