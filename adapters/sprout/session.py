@@ -257,7 +257,7 @@ class SproutSession(Session):
     def _answered(self, batch: Batch, missing: str) -> None:
         """An answer to a question of ours; what it did not bring will not come."""
         self._enter(batch)
-        if not self._questions.asked(missing):
+        if not self._questions.asked(missing):  # not again
             self._give_up(missing)
 
     def _keep(self, batch: Batch, line: NodeLine, missing: tuple[str, ...]) -> bool:
@@ -272,7 +272,8 @@ class SproutSession(Session):
     def _ask(self, asks: dict[str, Frame]) -> None:
         """Ask for what is still missing at the end of a batch."""
         for missing, frame in asks.items():
-            if self._store.seq(missing) is not None or self._questions.asked(missing):
+            here = missing in self._waiting or self._store.seq(missing) is not None
+            if here or self._questions.asked(missing):
                 continue
             if self._questions.full:
                 self._give_up(missing)
@@ -282,9 +283,12 @@ class SproutSession(Session):
             self.send(codec.encode(frame._replace(id=id)))
 
     def _give_up(self, missing: str) -> None:
-        """Nobody will bring *missing*: those that wait for it are refused."""
-        for _ in self._waiting.pop(missing):
-            self._refused("its author or parent is unknown")
+        """Nobody will bring *missing*: those that wait for it are refused, unless it is here and waits itself."""
+        lost = [] if missing in self._waiting else [missing]
+        while lost:
+            for line in self._waiting.pop(lost.pop()):
+                self._refused("its author or parent is unknown")
+                lost.append(line.id)
 
     # Answers
 

@@ -21,28 +21,28 @@ class Waiting:
     """The nodes that wait, by what they wait for."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, dict[str, NodeLine]] = {}
-        self._count = 0
+        self._nodes: dict[str, list[NodeLine]] = {}
+        self._ids: set[str] = set()
         self._size = 0
 
-    def __contains__(self, missing: str) -> bool:
-        return missing in self._nodes
+    def __contains__(self, id: str) -> bool:
+        return id in self._ids
 
     def add(self, missing: str, line: NodeLine) -> bool:
         """Keep *line* until *missing* is there; False where that would be too much."""
-        if self._count >= MAX_WAITING or self._size + len(line.line) > MAX_WAITING_BYTES:
+        if line.id in self._ids:
+            return True
+        if len(self._ids) >= MAX_WAITING or self._size + len(line.line) > MAX_WAITING_BYTES:
             return False
-        nodes = self._nodes.setdefault(missing, {})
-        if line.id not in nodes:
-            nodes[line.id] = line
-            self._count += 1
-            self._size += len(line.line)
+        self._nodes.setdefault(missing, []).append(line)
+        self._ids.add(line.id)
+        self._size += len(line.line)
         return True
 
     def pop(self, missing: str) -> list[NodeLine]:
         """Those that wait for *missing*, in the order in which they came; they wait no more."""
-        lines = list(self._nodes.pop(missing, {}).values())
-        self._count -= len(lines)
+        lines = self._nodes.pop(missing, [])
+        self._ids.difference_update(line.id for line in lines)
         self._size -= sum(len(line.line) for line in lines)
         return lines
 

@@ -266,3 +266,9 @@ def announce() -> Callable[..., str]:
         return line.ask("\n".join((f"announce 77 {len(nodes)}", *nodes, "")))
 
     return announce
+
+
+@pytest.fixture
+def vectors() -> Path:
+    """The folder of the vectors."""
+    return VECTORS
