@@ -23,6 +23,7 @@ from .session import Principal
 
 VERBS = ("subscribe", "publish", "direct", "history", "admin")
 PREFIX = "trellis_"
+KEY = "key:"  # how the principal of a key begins
 USUAL = ("subscribe:*", "publish:*", "direct:*", "history:*")  # what a key may do unless it says otherwise
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -139,7 +140,7 @@ class Access:
     def use(self, keys: Iterable[Key]) -> None:
         """Take these keys in the place of the former ones; authentication that is on stays on, even without a key."""
         keys = list(keys)
-        allowed = {f"key:{key.name}": key.rights for key in keys} | dict(self.grants)
+        allowed = {KEY + key.name: key.rights for key in keys} | dict(self.grants)
         self._rights = {name: tuple(map(Right.parse, rights)) for name, rights in allowed.items()}
         self._names = {key.hash: key.name for key in keys}
         self.enabled = self.enabled or bool(self._rights)
@@ -153,7 +154,7 @@ class Access:
         if token is None:
             return Principal(f"{protocol}:anonymous", address)
         name = self.name_of(token)
-        return None if name is None else Principal(f"key:{name}", address)
+        return None if name is None else Principal(KEY + name, address)
 
     def allowed(self, principal: Principal, verb: str, channel: str) -> bool:
         """Whether *principal* may *verb* on *channel*: the one place where that is decided."""

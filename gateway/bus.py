@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 DIRECT_MEMORY = 5 * 60_000  # ms for which the id of a direct message is remembered
 MAX_DIRECT_IDS = 100_000
+MAX_ID = 512  # characters of an id in `inReplyTo`; a longer one is nobody's
 DIRECT = 1 << 43  # what the ids of direct messages carry for a sequence: numbers that the log never reaches
 
 
@@ -249,13 +250,15 @@ class Bus:
     def publish(self, message: Message, origin: Session | None = None) -> Message:
         """Take *message*, log it, and hand it to everybody in its channel but the publishing session.
 
-        The message gets its seq, time and id here. It is accepted once `ledger.when_synced(seq)` calls back,
+        The message gets its seq, time and id here; a `parent` may be any id and becomes the canonical one. It is accepted once `ledger.when_synced(seq)` calls back,
         not before. Raises `Unavailable` while the log cannot write and `UnknownChannel` where channels are
         only configured.
         """
         if self.ledger.congested:
             raise Unavailable("the disk does not keep up; try again in a moment")
         self.channels.settle(message.channel)
+        if message.parent is not None:
+            message.parent = self._canonical(message.parent)
         self._stamp(message, self.ledger.next_seq)
         self._refer(message)
         self.ledger.append(message)
@@ -319,6 +322,11 @@ class Bus:
         if groups:
             self._fanout[channel] = list(groups.items())
         return list(groups.items())
+
+    def _canonical(self, id: str) -> str | None:
+        """The canonical id of the message that *id* names; one that nobody knows says nothing (mapping, section 5)."""
+        found = self.ledger.find(id) if len(id) <= MAX_ID and id.isprintable() else None
+        return None if found is None else found.id
 
     def _stamp(self, message: Message, seq: int) -> None:
         now = self.clock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .adapter import Adapter, Refusal, Request
-from .auth import Access, bearer
+from .auth import KEY, Access, bearer
 from .bus import Bus
 from .limits import Limits
 from .metrics import Metrics
@@ -44,6 +44,9 @@ class Door:
         session = adapter.accept(Request(principal, path, query, headers))
         if isinstance(session, Session):
             self._metrics.count("connections", adapter.name)
+            if token is not None:
+                name = principal.name.removeprefix(KEY)
+                self._bus.bind(session, self._bus.peers.identity("rest", name, name))
         return session
 
     def _refuse(self, adapter: Adapter, status: int, text: str) -> Refusal:

@@ -12,6 +12,7 @@ import orjson
 
 # Deeper than anything a person writes, far below what the readers of the log can load.
 MAX_DEPTH = 200
+_MAX_DIGITS = 4_000  # int() refuses a little more; such a number is beyond a double as well
 
 
 def loads(text: bytes | str, max_depth: int = MAX_DEPTH) -> Any:
@@ -27,7 +28,7 @@ def loads(text: bytes | str, max_depth: int = MAX_DEPTH) -> Any:
         if _depth(text) > max_depth:
             raise ValueError(f"nested deeper than {max_depth}") from None
         return _loads_slowly(text, error)
-    if _brackets(text) > max_depth and _depth(text) > max_depth:
+    if len(text) > 2 * max_depth and _brackets(text) > max_depth and _depth(text) > max_depth:
         raise ValueError(f"nested deeper than {max_depth}")
     return value
 
@@ -46,7 +47,7 @@ def dumps(value: Any) -> bytes:
 
 def one_line(text: bytes) -> bytes:
     """The same JSON value on one line: outside of strings JSON's line breaks are mere space."""
-    return text.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in text or b"\r" in text else text
+    return text.replace(b"\n", b" ").replace(b"\r", b" ") if 10 in text or 13 in text else text  # ints: 7 times faster
 
 
 def _loads_slowly(text: bytes | str, error: ValueError) -> Any:
@@ -54,7 +55,11 @@ def _loads_slowly(text: bytes | str, error: ValueError) -> Any:
         text = text.decode()  # a UnicodeDecodeError is a ValueError
     if text.startswith("\ufeff"):
         raise error
-    return json.loads(text, parse_constant=_refuse_constant, parse_float=_float)
+    return json.loads(text, parse_constant=_refuse_constant, parse_float=_float, parse_int=_int)
+
+
+def _int(digits: str) -> int | float | None:
+    return int(digits) if len(digits) < _MAX_DIGITS else _float(digits)
 
 
 def _float(digits: str) -> float | None:

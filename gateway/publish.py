@@ -98,16 +98,9 @@ class Publisher:
 
     def _publish(self, content: bytes, value: Any, key: str | None = None) -> Message:
         message = Message(self.channel, self._who, PROTOCOL, content, key=key)
-        if type(value) is dict and "inReplyTo" in value:
-            message.parent = self._canonical(value["inReplyTo"])
+        if type(value) is dict and isinstance(parent := value.get("inReplyTo"), str):
+            message.parent = parent
         return self.gateway.bus.publish(message)
-
-    def _canonical(self, id: Any) -> str | None:
-        """The canonical id of the message that *id* names; one that nobody knows says nothing (mapping, section 5)."""
-        if not isinstance(id, str) or len(id) > MAX_ID or not id.isprintable():
-            return None
-        found = self.gateway.ledger.find(id)
-        return None if found is None else found.id
 
 
 class Lines:

@@ -202,10 +202,9 @@ class Session(ABC):
         for session in sessions:
             if session is origin or session.closing is not None:
                 continue
-            queue = session._queue
-            if not queue:
+            if not session._queue:
                 session.wake()
-            queue.append(form)
+            session._queue.append(form)
             session._size = waiting = session._size + size
             if waiting > session.max_outbox:
                 session.overflow()

@@ -38,12 +38,15 @@ def test_all_subscribers_are_sent_one_and_the_same_frame(relay: Relay) -> None:
 
 def test_a_message_on_the_bus(relay: Relay) -> None:
     (a,) = relay.members(1)
-    text = b'{"type":6,"topic":"t",\r\n"n":1e400,"inReplyTo":"x"} '
+    a.receive_data(b'{"type":6,"topic":"t","inReplyTo":"nobody knows it"}')
+    (first,) = relay.ledger.messages
+    assert first.parent is None
+    text = b'{"type":6,"topic":"t",\r\n"n":1e400,"inReplyTo":"%b"} ' % first.id.encode()
     a.receive_data(text)
-    (message,) = relay.ledger.messages
+    (_, message) = relay.ledger.messages
     assert (message.channel, message.sender, message.protocol) == ("t", a.peer, "topic_relay")
-    assert message.content == b'{  "n":1e400,"inReplyTo":"x"}'
-    assert message.parent == "x"
+    assert message.content == b'{  "n":1e400,"inReplyTo":"%b"}' % first.id.encode()
+    assert message.parent == first.id
     assert message.wire == text
 
 
