@@ -1,0 +1,213 @@
+"""What the documents say exists, and what exists is in the documents."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer
+from pydantic import BaseModel, SecretStr
+
+from adapters import ADAPTERS
+from gateway import config
+from gateway.app import create_app
+from gateway.cli import app
+from gateway.config import OTHERS, PREFIX, settings_model
+from gateway.welcome import lines_to_try
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+README = (ROOT / "README.md").read_text()
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
+NO_EFFECT = "No effect yet."
+REGISTRIES = ("pypi", "pythonhosted", "npmjs", "proxy.golang", "crates.io", "docker.io", "ghcr")
+
+each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+
+
+def code(text: str) -> list[str]:
+    """The pieces of *text* that are set as code."""
+    fence = re.compile(r"^```.*?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    blocks: list[str] = [line for block in fence.findall(text) for line in block.splitlines()]
+    inline: list[str] = re.findall(r"`([^`\n]+)`", fence.sub("", text))
+    return blocks + inline
+
+
+def rows(text: str, *head: str) -> list[list[str]]:
+    """The rows of the table with these headings."""
+    lines = text.split("| " + " | ".join(head) + " |\n")[1].split("\n\n")[0].splitlines()[1:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+# Settings
+
+
+def settings() -> dict[str, Any]:
+    """Every setting with its default."""
+
+    def walk(values: BaseModel, prefix: str) -> Iterator[tuple[str, Any]]:
+        for name in type(values).model_fields:
+            value = getattr(values, name)
+            if isinstance(value, BaseModel):
+                yield from walk(value, f"{prefix}{name}.")
+            else:
+                yield prefix + name, value
+
+    return dict(walk(settings_model(ADAPTERS).model_construct(), ""))
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith(PREFIX):
+            monkeypatch.delenv(name)
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    documented = {row[0].strip("`"): row[1] for row in rows(CONFIGURATION, "key", "default", "what it does")}
+    assert documented == {key: shown(value) for key, value in settings().items()}
+
+
+def shown(value: Any) -> str:
+    return "none" if value is None else f"`{json.dumps(value, default=str)}`"
+
+
+def test_the_readme_agrees_about_settings() -> None:
+    defaults = settings()
+    for key, default, _ in rows(README, "key", "default", "what it does"):
+        assert default == shown(defaults[key.strip("`")])
+
+
+def test_settings_without_effect_are_said_to_have_none() -> None:
+    claimed = {
+        key.strip("`") for key, _, text in rows(CONFIGURATION, "key", "default", "what it does") if NO_EFFECT in text
+    }
+    sources = [*(ROOT / "gateway").rglob("*.py"), *(ROOT / "adapters").rglob("*.py")]
+    program = "\n".join(path.read_text() for path in sources if path.stem != "config")
+    unused = {key for key in settings() if not re.search(rf"\.{key.split('.')[-1]}\b", program)}
+    computed = {"tls_cert", "tls_key"}  # `getattr` finds them in config.py; service.py uses them
+    assert unused - computed == claimed
+
+
+def test_secrets_have_a_type_that_hides_them() -> None:
+    for key, value in settings().items():
+        if re.search(r"secret|password|token|private", key):
+            assert isinstance(value, SecretStr), key
+
+
+@each_document
+def test_settings_and_variables_that_are_named_exist(path: Path) -> None:
+    keys = settings()
+    sections = {key.split(".")[0] for key in keys if "." in key}
+    for piece in code(path.read_text()):
+        if re.fullmatch(rf"({'|'.join(sections)})(\.[a-z_]+)+(?<!\.py)", piece):
+            assert any(key == piece or key.startswith(f"{piece}.") for key in keys), piece
+        for variable in re.findall(r"TRELLIS_[A-Z_]+[A-Z]", piece):
+            key = variable.removeprefix(PREFIX).lower().replace("__", ".")
+            assert variable in OTHERS or any(k == key or k.startswith(f"{key}.") for k in keys), variable
+
+
+def test_variables_that_are_no_settings_are_documented() -> None:
+    assert all(f"`{name}`" in CONFIGURATION for name in OTHERS)
+
+
+def test_the_example_is_a_configuration(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```toml\n(.*?)```", CONFIGURATION, re.DOTALL)
+    file = tmp_path / "trellis.toml"
+    file.write_text(block)
+    assert config.load(ADAPTERS, file).host == "0.0.0.0"
+
+
+# Commands
+
+
+def commands(group: click.Group, *path: str) -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, *path, name)
+        else:
+            yield " ".join((*path, name)), command
+
+
+COMMANDS = dict(commands(typer.main.get_group(app)))  # type: ignore[arg-type]  # typer's click is vendored
+
+
+def test_every_command_is_in_the_readme() -> None:
+    table = "\n".join(row[0] for row in rows(README, "command", "does"))
+    for name in COMMANDS:
+        assert re.search(rf"`trellis {name}\b", table), name
+
+
+@each_document
+def test_commands_and_flags_that_are_named_exist(path: Path) -> None:
+    for piece in code(path.read_text()):
+        for words in re.findall(r"(?:^|[\s/])trellis ([a-z][a-z -]*.*)", piece):
+            found = [name for name in COMMANDS if re.match(rf"{name}(?![\w-])", words)]
+            groups = {name.split()[0] for name in COMMANDS if " " in name}
+            assert found or words in groups, f"trellis {words}"
+            if found:
+                flags = {flag for option in COMMANDS[found[0]].params for flag in option.opts}
+                assert set(re.findall(r"(?<!\S)--[a-z-]+", words)) <= flags | {"--help"}, words
+
+
+@each_document
+def test_make_targets_that_are_named_exist(path: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for piece in code(path.read_text()):
+        for target in re.findall(r"^make ([a-z]+)", piece):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_readme_has_the_lines_that_serve_prints() -> None:
+    assert "\n".join(lines_to_try()) in README
+
+
+# Routes
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Everything that is served, as `GET /path/{}`."""
+    made = create_app(config.load(ADAPTERS, None, {"data": tmp_path_factory.mktemp("docs")}))
+    paths = made.openapi()["paths"].items()
+    http = {f"{method.upper()} {nameless(path)}" for path, methods in paths for method in methods}
+    sockets = {f"ws {path}" for adapter in ADAPTERS for path in adapter.paths}
+    return http | sockets
+
+
+def nameless(path: str) -> str:
+    return re.sub(r"\{[^}]*\}", "{}", path.partition("?")[0])
+
+
+@each_document
+def test_routes_that_are_named_exist(path: Path, served: set[str]) -> None:
+    for piece in code(path.read_text()):
+        for methods, route in re.findall(r"\b((?:GET|POST|PUT|DELETE)(?:\|[A-Z]+)*) (/[^\s?]*)", piece):
+            for method in methods.split("|"):
+                assert f"{method} {nameless(route)}" in served, piece
+        for route in re.findall(r"wss?://[^/\s]+(/[^\s?]*)", piece):
+            assert f"ws {route}" in served, piece
+
+
+# Files and links
+
+
+@each_document
+def test_links_and_files_lead_somewhere(path: Path) -> None:
+    text = path.read_text()
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        assert "://" in target or (path.parent / target).exists(), target
+    for piece in code(text):
+        if re.fullmatch(r"(gateway|adapters|tests|docs|benchmarks|docker)(/[\w/.]+)?", piece):
+            assert (ROOT / piece).exists(), piece
+
+
+@each_document
+def test_no_registry_is_named(path: Path) -> None:
+    assert not [host for host in REGISTRIES if host in path.read_text().lower()]
