@@ -105,8 +105,10 @@ def _message(m: Message) -> bytes:
         parts.append(b',"parent":' + dumps(m.parent))
     if m.native is not None:
         parts.append(b',"native":' + dumps(m.native))
-    if m.ids and (more := [id for id in m.ids if id not in _ids(m.native)]):
-        parts.append(b',"ids":' + dumps(more))
+    if m.ids:
+        named = () if m.native is None else m.native.values()
+        if more := [id for id in m.ids if id not in named]:
+            parts.append(b',"ids":' + dumps(more))
     if m.key is not None:
         parts.append(b',"key":' + dumps(m.key))
     if m.refs is not None:
@@ -116,11 +118,6 @@ def _message(m: Message) -> bytes:
     if m.wire is not None:
         parts.append(b',"wire":' + dumps(m.wire.decode()))
     return b"".join(parts)
-
-
-def _ids(native: dict[str, Any] | None) -> tuple[str, ...]:
-    """The ids that stand in the record as such; `ids` has only the others."""
-    return tuple(id for id in (native or {}).values() if isinstance(id, str))
 
 
 def _fact(fact: Fact) -> bytes:
@@ -148,7 +145,7 @@ def _entry(record: dict[str, Any], body: bytes) -> Entry:
         time=time,
         timestamp=record.get("timestamp", time),
         parent=record.get("parent"),
-        ids=(*_ids(native), *record.get("ids", ())),
+        ids=(*(id for id in (native or {}).values() if isinstance(id, str)), *record.get("ids", ())),
         native=native,
         key=record.get("key"),
         wire=wire.encode() if wire is not None else None,
