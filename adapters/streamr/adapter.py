@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from adapters.streamr.author import Author, Chain
+from adapters.streamr.author import Author, is_late
 from adapters.streamr.codec import encode_broadcast
 from adapters.streamr.control import CONTROL
 from adapters.streamr.exchange import KeyExchange
@@ -50,16 +50,11 @@ CREATE TABLE streamr_messages (
     publisher TEXT NOT NULL, chain TEXT NOT NULL, seq INTEGER NOT NULL,
     PRIMARY KEY (stream, partition, timestamp, sequence, seq)
 ) WITHOUT ROWID;
-CREATE INDEX streamr_publishers ON streamr_messages (stream, publisher, partition, timestamp, sequence);
+CREATE TABLE streamr_publishers (stream TEXT, publisher TEXT, PRIMARY KEY (stream, publisher)) WITHOUT ROWID;
 """
-HEAD = """
-SELECT timestamp, sequence FROM streamr_messages
-WHERE stream = ? AND publisher = ? AND partition = ? AND chain = ? ORDER BY timestamp DESC, sequence DESC LIMIT 1
-"""
-PUBLISHED = "SELECT 1 FROM streamr_messages WHERE stream = ? AND publisher = ? LIMIT 1"
-NEXT_PUBLISHER = """
-SELECT publisher FROM streamr_messages WHERE stream = ? AND publisher > ? ORDER BY publisher LIMIT 1
-"""
+PUBLISHED = "SELECT 1 FROM streamr_publishers WHERE stream = ? AND publisher = ?"
+PUBLISHERS = "SELECT publisher FROM streamr_publishers WHERE stream = ? ORDER BY publisher LIMIT ?"
+MAX_SEEN = 65_536  # publishers of streams that are known to be in the tables
 # fmt: on
 
 
@@ -100,6 +95,7 @@ class StreamrAdapter(Adapter):
         self.logins = Logins()
         self.exchange = KeyExchange(self.frame)
         self.author = Author(DerivedKeys(home.secret, home.gateway_id))
+        self._seen: dict[tuple[str, int], int] = {}
 
     def start(self, services: Services) -> None:
         """Continue the chains where the log ended."""
@@ -149,7 +145,7 @@ class StreamrAdapter(Adapter):
 
     def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:  # noqa: ARG002  (never taken)
         """The channel's own name: which stream and partition it is follows from that (`ids.stream_of`)."""
-        return channel
+        return None if key_exchange_address(channel) is not None else channel
 
     def channel(self, address: str) -> str | None:
         """The channel called *address*; the key exchange is none."""
@@ -183,7 +179,7 @@ class StreamrAdapter(Adapter):
             return UNFIT
         if 2 * len(message.content) > MAX_CONTENT and len(_quoted(message.content)) > MAX_CONTENT:
             return UNFIT
-        return [*self.author.refer(message)]  # a plain list: orjson writes no named tuples
+        return self.author.refer(message)
 
     def form(self, message: Message, key: str) -> Form:
         """The BroadcastMessage, as a frame; *key* is of `PAIRS`, for a direct message with the inbox behind it."""
@@ -214,23 +210,29 @@ class StreamrAdapter(Adapter):
     # What is found again
 
     def rows(self, entry: Message | Fact) -> Iterable[Row]:
-        """Where a stream message stands."""
+        """Where a stream message stands, and who publishes on which stream.
+
+        A message from elsewhere adds nothing but its publisher, once: the index finds it by its channel.
+        """
         if not isinstance(entry, Message):
             return
         if entry.protocol == NAME and entry.native is not None:
+            stream, *_, publisher, _chain = entry.native[NAME]
             yield Row("streamr_messages", (*entry.native[NAME], entry.seq))
+            yield from self._published(entry, stream, lambda: publisher)
         elif entry.refs is not None and NAME in entry.refs:
-            chain, position = self.author.chain(entry), entry.refs[NAME][:2]
-            yield Row("streamr_messages", (*stream_of(entry.channel), *position, chain.address, chain.name, entry.seq))
+            yield from self._published(entry, stream_of(entry.channel)[0], lambda: self.author.address(entry))
+
+    def _published(self, entry: Message, stream: str, publisher: Callable[[], str]) -> Iterable[Row]:
+        who = (stream, entry.sender.number)
+        if self._seen.setdefault(who, entry.seq) >= entry.seq:  # the same batch may be written more than once
+            yield Row("streamr_publishers", (stream, publisher().lower()))
+            if len(self._seen) > MAX_SEEN:
+                self._seen.clear()
 
     def publishers(self, stream: str, limit: int) -> list[str]:
         """The addresses that have said something on *stream*, at most *limit*."""
-        found: list[str] = []
-        while len(found) < limit and (
-            row := self.services.index.one(NEXT_PUBLISHER, (stream, found[-1] if found else ""))
-        ):
-            found.append(row[0])
-        return found
+        return [row[0] for row in self.services.index.rows(PUBLISHERS, (stream, limit))]
 
     def routers(self) -> list[Any]:
         """The REST interface that clients expect beside the WebSocket."""
@@ -238,10 +240,14 @@ class StreamrAdapter(Adapter):
 
         return [router(self)]
 
-    def _head(self, chain: Chain) -> tuple[int, int] | None:
-        stream, partition = stream_of(chain.channel)
-        row = self.services.index.one(HEAD, (stream, chain.address, partition, chain.name))
-        return None if row is None else (row[0], row[1])
+    def _head(self, message: Message) -> tuple[int, int] | None:
+        """Where the chain of *message* ends, by the newest of its sender's messages in the log."""
+        newest = self.services.index.history(message.channel, sender=message.sender.number, newest_first=True)
+        for former in newest:
+            link = (former.refs or {}).get(NAME)
+            if link is not None and former.protocol == message.protocol and not is_late(former):
+                return link[0], link[1]
+        return None
 
 
 def _parse_int(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from coincurve import PrivateKey
 
 from adapters.streamr.ids import inbox_id, stream_of
-from adapters.streamr.keys import DerivedKeys
+from adapters.streamr.keys import DerivedKeys, Signer
 from adapters.streamr.message import MessageID, MessageRef, StreamMessage
 from adapters.streamr.signing import signed
 from gateway.message import Message
@@ -33,57 +33,45 @@ class Link(NamedTuple):
     prev_sequence: int | None = None
 
 
-class Chain(NamedTuple):
-    """A message chain (S0, msgChainId): what one publisher says in one stream partition, in order."""
-
-    channel: str
-    address: str
-    name: str
-
-
-FindHead = Callable[[Chain], tuple[int, int] | None]
+FindHead = Callable[[Message], tuple[int, int] | None]
+Chain = tuple[str, int, str]  # the channel, the number of the sender, and the protocol it speaks there
 
 
 class Author:
-    """Keeps the chains of all foreign senders. *find* looks the last message of a chain up in the index."""
+    """Keeps the chains of all foreign senders. *find* looks up, in the index, where the chain of a message ends."""
 
     def __init__(self, keys: DerivedKeys) -> None:
         self.keys = keys
-        self.find: FindHead = lambda _chain: None
+        self.find: FindHead = lambda _message: None
         self._heads: OrderedDict[Chain, tuple[int, int]] = OrderedDict()
-        self._origins: set[str] = set()  # the names of all chains: one for each protocol
+        self._speakers: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._direct = (0, 0)
-
-    def chain(self, message: Message) -> Chain:
-        """The chain of *message*, which names the protocol it came from."""
-        name = f"{message.protocol}:late" if _is_late(message) else message.protocol
-        return Chain(message.channel, self.address(message), name)
 
     def address(self, message: Message) -> str:
         """The address that says *message* in Streamr."""
-        return self.keys.of(message.protocol, message.sender.identity, message.sender.number).address
+        return self._signer(message).address
 
-    def refer(self, message: Message) -> Link:
-        """Put *message* at the end of its chain.
+    def refer(self, message: Message) -> list[int]:
+        """Put *message* at the end of its chain; the fields of its `Link`.
 
         A timestamp is never below the one before it, nor ahead of the gateway's clock. What comes late would stand
         before messages that readers have seen already: it is told apart by a chain without links, where the
         sequence number is the record's own.
         """
-        if _is_late(message):
-            return Link(message.timestamp, message.seq)
-        chain = self.chain(message)
-        head = self._head(chain)
-        wanted = min(message.timestamp, message.time)
-        last = _after(head, wanted)
-        self._heads[chain] = last
-        self._origins.add(chain.name)
-        self._forget(message.time)
-        return Link(*last) if head is None else Link(*last, *head)
+        if is_late(message):
+            return [message.timestamp, message.seq]
+        chain = (message.channel, message.sender.number, message.protocol)
+        head = self._heads.get(chain)
+        if head is None:
+            head = self._begin(message)
+        else:
+            self._heads.move_to_end(chain)
+        last = self._heads[chain] = _after(head, min(message.timestamp, message.time))
+        return [*last] if head is None else [*last, *head]
 
     def speaks(self, channel: str, address: str) -> bool:
-        """Whether *address* has a chain in *channel* that the index may not know of yet."""
-        return any(Chain(channel, address, name) in self._heads for name in self._origins)
+        """Whether *address* has said something in *channel* that the index may not know of yet."""
+        return (channel, address) in self._speakers
 
     def seal(self, message: Message, *, utf16: bool = False) -> StreamMessage:
         """The signed form of a *message* that was published; *utf16* as in `signing.sign`."""
@@ -107,25 +95,31 @@ class Author:
     def _id(
         self, message: Message, stream: str, partition: int, position: tuple[int, int]
     ) -> tuple[PrivateKey, MessageID]:
-        signer = self.keys.of(message.protocol, message.sender.identity, message.sender.number)
-        return signer.key, MessageID(stream, partition, *position, signer.address, self.chain(message).name)
+        signer = self._signer(message)
+        return signer.key, MessageID(stream, partition, *position, signer.address, _chain_name(message))
 
-    def _head(self, chain: Chain) -> tuple[int, int] | None:
-        head = self._heads.get(chain)
-        if head is None:
-            return self.find(chain)
-        self._heads.move_to_end(chain)
-        return head
+    def _signer(self, message: Message) -> Signer:
+        sender = message.sender
+        return self.keys.of(sender.protocol, sender.identity, sender.number)
 
-    def _forget(self, now: int) -> None:
-        """Let go of the chain that is longest unused, once the index surely has its head."""
-        if len(self._heads) > MAX_HEADS and next(iter(self._heads.values()))[0] < now - SETTLED:
+    def _begin(self, message: Message) -> tuple[int, int] | None:
+        """Where the chain of *message* ended before; the chain that is longest unused leaves, if the index has it."""
+        self._speakers[message.channel, self.address(message)] = None
+        if len(self._heads) >= MAX_HEADS and next(iter(self._heads.values()))[0] < message.time - SETTLED:
             self._heads.popitem(last=False)
+        if len(self._speakers) > MAX_HEADS:
+            self._speakers.popitem(last=False)
+        return self.find(message)
 
 
-def _is_late(message: Message) -> bool:
+def is_late(message: Message) -> bool:
     """Whether *message* was history when it came: as the record tells it, at any time after."""
     return message.timestamp < message.time - LATE
+
+
+def _chain_name(message: Message) -> str:
+    """What a chain is called (msgChainId): after the protocol that its messages came by."""
+    return f"{message.protocol}:late" if is_late(message) else message.protocol
 
 
 def _after(head: tuple[int, int] | None, timestamp: int) -> tuple[int, int]:

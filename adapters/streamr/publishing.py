@@ -20,6 +20,7 @@ from gateway.message import Message, Peer
 
 MAX_AHEAD = 300_000  # ms that a timestamp may lie in the future
 DIRECT_SKEW = DIRECT_MEMORY // 2  # ms, before and after: together what the bus remembers of direct messages
+MAX_CHAIN = 255  # characters of a msgChainId; genuine clients use 20
 MAX_SHOWN = 1_000  # characters of a refused message that the error repeats
 SIGNED_DIGITS = 32  # of the SHA-256 of what was signed: nobody finds two texts with the same ones
 OF_STREAMS = frozenset(
@@ -45,8 +46,8 @@ def check(message: StreamMessage, now: int, partitions: int) -> None:
         )
     if message.id.stream_partition >= partitions:
         raise invalid(out_of_range(message.id.stream_partition, partitions), message)
-    if not _is_text(message.id.publisher_id + message.id.msg_chain_id):
-        raise invalid("Half a character in publisherId or msgChainId", message)
+    if len(message.id.msg_chain_id) > MAX_CHAIN or not _is_text(message.id.publisher_id + message.id.msg_chain_id):
+        raise invalid(f"A msgChainId has at most {MAX_CHAIN} characters, and none of them is half of one", message)
     if message.encryption_type == kinds.NONE:
         try:
             message.parsed_content()

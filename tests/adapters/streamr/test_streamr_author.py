@@ -162,6 +162,7 @@ def test_a_sender_is_believed_before_its_first_message_is_heard(make_broker: Cal
     assert believed == [True]
     broker.core.settle()
     broker.adapter.author._heads.clear()
+    broker.adapter.author._speakers.clear()
     assert broker.adapter.publishes("s", address), "the index knows"
     assert not broker.adapter.publishes("t", address)
 
@@ -184,14 +185,10 @@ def test_the_heads_in_memory_are_bounded(broker: Any, monkeypatch: pytest.Monkey
 def test_every_lookup_uses_an_index(broker: Any) -> None:
     from adapters.streamr import adapter
 
-    for sql, values in (
-        (adapter.HEAD, ("s", "0x", 0, "toy")),
-        (adapter.PUBLISHED, ("s", "0x")),
-        (adapter.NEXT_PUBLISHER, ("s", "")),
-    ):
+    for sql, values in ((adapter.PUBLISHED, ("s", "0x")), (adapter.PUBLISHERS, ("s", 10))):
         plan = broker.core.index.rows(f"EXPLAIN QUERY PLAN {sql}", values)
         details = " ".join(row[3] for row in plan)
-        assert "SEARCH streamr_messages USING" in details
+        assert "SEARCH streamr_publishers USING" in details
         assert "TEMP B-TREE" not in details
 
 
@@ -200,7 +197,9 @@ def test_every_lookup_uses_an_index(broker: Any) -> None:
 def test_names_of_channels_are_told_both_ways(broker: Any, name: str) -> None:
     adapter: StreamrAdapter = broker.adapter
     address = adapter.address(name, lambda _address: False)
-    assert address is not None
+    if address is None:
+        assert name.startswith("SYSTEM/keyexchange/")
+        return
     shown = adapter.describe(address)
     assert adapter.channel(address) == name
     assert name in adapter.channels_of(shown["stream"]) or shown["partition"] > 0

@@ -166,6 +166,14 @@ def test_half_characters_become_escapes(broker: Any) -> None:
     assert error(broker.ask(broker.open(), broken))[1] == FAILED
 
 
+def test_the_name_of_a_chain_is_bounded(broker: Any, unsigned: Any) -> None:
+    session, now = broker.open(), broker.clock()
+    assert broker.ask(session, [2, 8, "r", unsigned("s", 1, now, chain="c" * 255), None]) == []
+    text, _ = error(broker.ask(session, [2, 8, "r", unsigned("s", 1, now, chain="c" * 256), None]))
+    assert "msgChainId has at most 255" in text
+    assert len(text) < 1200
+
+
 @pytest.mark.parametrize("publisher", ["checksum", "lower"])
 def test_the_spelling_of_an_address_is_nothing_new(broker: Any, alice: Any, publisher: str) -> None:
     spelt = alice.address.upper().replace("0X", "0x") if publisher == "checksum" else alice.address
