@@ -18,6 +18,7 @@ from typing import Any, Final
 from gateway.adapter import Services
 from gateway.auth import write_secret
 from gateway.bus import DIRECT_MEMORY, UNFIT
+from gateway.errors import RequestError
 from gateway.index import Row
 from gateway.message import Form, Message, Peer, Pending
 from gateway.record import Fact, unbinary
@@ -137,7 +138,8 @@ class Author:
     def _below(self, message: Message, parent_id: str) -> dict[str, Any]:
         """The place of *message* below another one of its channel that Arbor gets; empty where it is none."""
         receipt = self._bus.known(parent_id)
-        spot = None if receipt is None else self._store.spot(receipt.seq)
+        seq = self._store.seq(parent_id) if receipt is None else receipt.seq  # the form of one that was just shown
+        spot = None if seq is None else self._store.spot(seq)
         if spot is None or spot.channel != message.channel:
             return {}
         parent = self._store.entry(spot.seq)
@@ -334,7 +336,10 @@ class Author:
     # The worker
 
     def _make(self, made: Made, sign: Callable[[], bytes], record: Callable[[NodeLine], object]) -> None:
-        """Sign in the worker, *record* on the loop, then hand out the line; nothing where either fails."""
+        """Sign in the worker, *record* on the loop, then hand out the line; nothing where either fails.
+
+        The last results may come when the gateway has stopped and nothing can be recorded any more.
+        """
 
         def work() -> NodeLine:
             line = _line(sign())
@@ -342,7 +347,10 @@ class Author:
             return line
 
         def done(line: NodeLine | None) -> None:
-            shown = line is not None and record(line) is not False
+            try:
+                shown = line is not None and record(line) is not False
+            except RequestError:
+                shown = False
             made.line.fill(line.line if line is not None and shown else None)
 
         self._services.work(work, done)

@@ -1,0 +1,184 @@
+"""Sprout's place in the gateway: settings, names of channels, and the tables that everything is found by."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from adapters.sprout import SproutAdapter, store
+from adapters.sprout.adapter import Settings
+from gateway import config
+from gateway.adapter import Listener
+
+
+def id_of(node: str) -> str:
+    return node.split(" ")[0]
+
+
+def test_it_listens_on_two_ports(place: Any) -> None:
+    assert place.adapter.listeners() == [Listener("sprout", 7777), Listener("sprout_tls", 7778, tls=True)]
+    assert place.adapter.describe("x") == {"community": "x"}
+
+
+def test_a_wrong_setting_is_named() -> None:
+    assert Settings() == Settings(port=7777, tls_port=7778, direct="deliver", enabled=True)
+    with pytest.raises(ValidationError):
+        Settings(port=70_000)
+    with pytest.raises(config.BadConfiguration, match=r"sprout\.direct"):
+        config.load([SproutAdapter], flags={"sprout.direct": "perhaps"})
+
+
+# Names
+
+
+def channel_of(place: Any, node: str) -> str:
+    name: str = place.bus.channels.channel("sprout", id_of(node))
+    return name
+
+
+def test_communities_of_one_name_are_channels_of_different_names(
+    place: Any, alice: Any, bob: Any, announce: Any
+) -> None:
+    line = place.connect()
+    first, second = alice.community("lobby"), bob.community("lobby")
+    announce(line, alice.identity, bob.identity, first, second)
+    digest = id_of(second).removeprefix("SHA512_B32__")
+    assert [channel_of(place, first), channel_of(place, second)] == ["lobby", f"lobby~{digest[:6]}"]
+
+
+def test_a_channel_that_exists_keeps_its_name_and_its_community(place: Any, alice: Any, announce: Any) -> None:
+    place.bus.channels.settle("lobby")  # its community is being made
+    community = alice.community("lobby")
+    announce(place.connect(), alice.identity, community)
+    assert channel_of(place, community).startswith("lobby~")
+    assert place.bus.channels.address("sprout", "lobby") is not None
+
+
+@pytest.mark.parametrize("name", ["", "a\tb", "x" * 256, "inbox/@1", "gateway/own"])
+def test_a_name_that_cannot_be_a_channels(place: Any, alice: Any, announce: Any, name: str) -> None:
+    community = alice.community(name)
+    announce(place.connect(), alice.identity, community)
+    digest = id_of(community).removeprefix("SHA512_B32__")
+    assert channel_of(place, community) == f"community~{digest[:6]}"
+
+
+def test_who_listens_already_hears_the_community_that_comes(place: Any, alice: Any, announce: Any) -> None:
+    toy, community = place.toy(), alice.community("lobby")
+    place.bus.subscribe(toy, "lobby")
+    announce(place.connect(), alice.identity, community, alice.reply(community, "hi"))
+    assert len(toy.heard) == 1
+
+
+def test_where_channels_are_configured_communities_do_not_make_any(
+    make_place: Callable[..., Any], alice: Any, announce: Any
+) -> None:
+    place = make_place(channels={"create": "configured", "names": ["lobby"]})
+    place.settle()
+    line = place.connect()
+    assert "status 77 0" in announce(line, alice.identity)
+    assert "status 77 1" in announce(line, alice.community("new"))
+    assert place.bus.channels.settled() == ["lobby"]
+    assert line.send("list 1 1 9\n").startswith("response 1 1\n"), "the minted one"
+
+
+def test_a_channel_from_before_gets_its_community_at_the_start(make_place: Callable[..., Any]) -> None:
+    place = make_place(sprout={"enabled": True}, channels={"names": ["lobby"]})
+    place.settle()
+    community = place.bus.channels.address("sprout", "lobby")
+    assert community is not None
+    again = make_place()
+    again.settle()
+    assert again.bus.channels.address("sprout", "lobby") == community
+
+
+# What is logged is found, in the tables or not yet
+
+
+QUESTIONS = ("list 1 0 9", "list 2 1 9", "list 3 2 9", "leaves_of 4 {community} 9", "leaves_of 5 {reply} 9",
+             "ancestry 6 {below} 9", "query 7 1\n{below}")  # fmt: skip
+
+
+def answers(place: Any, **ids: str) -> list[str]:
+    return [place.connect().send(question.format(**ids) + "\n") for question in QUESTIONS]
+
+
+def test_everything_is_found_before_and_after_it_is_in_the_tables(
+    make_place: Callable[..., Any], place: Any, alice: Any
+) -> None:
+    community = alice.community("lobby")
+    reply = alice.reply(community, "one")
+    below = alice.reply(reply, "two")
+    line = place.connect()
+    line.session.receive_data(f"announce 0 4\n{alice.identity}\n{community}\n{reply}\n{below}\n".encode())
+    ids = {"community": id_of(community), "reply": id_of(reply), "below": id_of(below)}
+    before = answers(place, **ids)
+    assert [answer.partition("\n")[0] for answer in before] == [
+        "response 1 2",
+        "response 2 1",
+        "response 3 2",
+        "response 4 3",
+        "response 5 2",
+        "response 6 2",
+        "response 7 1",
+    ]
+    place.index()
+    place.store.prune()
+    assert not any(place.store._fresh.values())
+    assert answers(place, **ids) == before
+    assert answers(make_place(), **ids) == before
+
+
+def test_half_in_the_tables_and_half_not(place: Any, alice: Any, announce: Any) -> None:
+    community = alice.community("lobby")
+    replies = [alice.reply(community, str(n)) for n in range(6)]
+    thread = [alice.reply(replies[0], "deep")]
+    announce(place.connect(), alice.identity, community, *replies[:3], thread[0])
+    place.index()
+    thread += [alice.reply(thread[0], "deeper"), alice.reply(replies[0], "beside")]
+    announce(place.connect(), *replies[3:], *thread[1:])
+    place.store.prune()
+    spots = place.store.in_channel("lobby", 4)
+    assert [spot.created for spot in spots] == sorted((spot.created for spot in spots), reverse=True)
+    assert len(spots) == 4
+    reply = place.adapter.relay.spot(id_of(replies[0]))
+    assert len(place.store.below([reply.key], 99)) == 4
+    assert [spot.key for spot in place.store.below([reply.key], 1)] == [place.adapter.relay.spot(id_of(thread[2])).key]
+
+
+def test_an_older_node_is_looked_up_and_a_newer_one_cannot_be_there(place: Any, alice: Any, announce: Any) -> None:
+    community = alice.community("lobby")
+    old = alice.reply(community, "old", created=alice.now - 5)
+    announce(place.connect(), alice.identity, community, old)
+    place.index()
+    place.store.prune()
+    assert place.store.lookup(id_of(old), alice.now - 5) is not None
+    assert place.store.lookup(id_of(old), alice.now + 100) is None
+
+
+# Every question is answered by an index
+
+STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "by seq": (store.BY_SEQ, (1,)),
+    "by key": (store.BY_KEY, ("k",)),
+    "by id": (store.BY_ID, ("i",)),
+    "form": (store.FORM, (1,)),
+    "minted": (store.MINTED, ("w",)),
+    "list": (store.NEWEST["type"], (1, 2, 3, 4)),
+    "leaves_of a community": (store.NEWEST["channel"], ("c", 2, 3, 4)),
+    "leaves_of a reply": (store.BELOW, ('["k"]', 5)),
+}
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_no_question_scans_a_table_or_sorts(place: Any, name: str) -> None:
+    sql, values = STATEMENTS[name]
+    with sqlite3.connect(place.gateway.settings.data / "index.sqlite") as connection:
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
+    tables = [step for step in plan if "sprout_" in step or "child" in step or "node" in step or "ids" in step]
+    assert tables
+    assert all(step.startswith("SEARCH") for step in tables)
+    assert not [step for step in plan if "TEMP B-TREE" in step]

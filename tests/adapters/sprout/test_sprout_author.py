@@ -1,0 +1,440 @@
+"""What the gateway signs: identities, communities, conversations, and what others say, always the same."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from adapters.sprout import author, base64url, forest, twig
+from adapters.sprout.author import load_key, name_of
+from adapters.sprout.content import heard, said
+from adapters.sprout.forest import Community, Content, Identity, Reply
+from adapters.sprout.openpgp import Key
+from adapters.sprout.validate import validate
+from gateway.message import Message, Peer
+
+DAY = 86_400_000
+
+
+def response(text: str) -> str:
+    """The responses alone: a connection also hears of identities that are minted on its account."""
+    found, lines = [], iter(text.splitlines())
+    for line in lines:
+        if line.startswith("response"):
+            found += [line, *(next(lines) for _ in range(int(line.split(" ")[2])))]
+    return "\n".join(found)
+
+
+def nodes(text: str) -> Iterator[tuple[str, Any, bytes]]:
+    """The nodes in what a client was told, with their ids and bytes."""
+    for line in text.splitlines():
+        if line.startswith("SHA512"):
+            id, wire = line.split(" ")
+            raw = base64url.decode(wire.encode())
+            assert forest.node_id(raw) == id
+            yield id, forest.decode(raw), raw
+
+
+def pairs(node: Any) -> dict[str, bytes]:
+    return twig.decode(node.metadata.blob)
+
+
+@pytest.fixture
+def community(place: Any) -> str:
+    """The id of the community that is minted for lobby."""
+    place.bus.channels.settle("lobby")
+    place.settle()
+    id: str = place.bus.channels.address("sprout", "lobby")
+    return id
+
+
+@pytest.fixture
+def ear(place: Any, community: str) -> Any:
+    line = place.connect()
+    line.send(f"subscribe 0 {community}\n")
+    return line
+
+
+def test_a_channel_becomes_a_community_of_the_gateways(place: Any, community: str) -> None:
+    line = place.connect()
+    ((id, node, _),) = nodes(line.send("list 1 1 9\n"))
+    assert id == community
+    assert isinstance(node, Community)
+    assert (node.name.text, node.author, pairs(node)) == ("lobby", place.adapter.author.id, {"channel/1": b"lobby"})
+    ((own, identity, _),) = nodes(line.send("list 1 0 9\n"))
+    assert own == node.author
+    assert identity.name.text.startswith("Trellis ")
+
+
+def test_a_new_community_goes_to_every_connection(place: Any) -> None:
+    lines = [place.connect(), place.connect()]
+    place.bus.channels.settle("new")
+    place.settle()
+    for line in lines:
+        ((_, node, _),) = nodes(line.read())
+        assert node.name.text == "new"
+
+
+def test_what_others_say_arrives_behind_the_identity_of_who_said_it(place: Any, ear: Any, community: str) -> None:
+    other, toy = place.connect(), place.toy()
+    message = toy.say({"content": "hello, forest"})
+    place.settle()
+    text = ear.read()
+    assert [line for line in text.splitlines() if line.startswith("announce")] == ["announce 0 1", "announce 1 1"]
+    (who, identity, _), (id, reply, _) = nodes(text)
+    assert isinstance(identity, Identity)
+    assert identity.name.text == f"peer {toy.peer.number} (Toys)"
+    assert isinstance(reply, Reply)
+    assert (reply.content.text, reply.author, reply.created) == ("hello, forest", who, message.timestamp)
+    assert (reply.community, reply.conversation, reply.depth) == (community, reply.parent, 2)
+    assert pairs(reply) == {"origin/1": message.id.encode()}
+    assert other.read().count("announce") == 1, "the identity is for everybody"
+    place.index()
+    assert place.gateway.index.find(id).id == message.id
+
+
+def test_all_that_the_gateway_signs_is_valid(place: Any, ear: Any, alice: Any, announce: Any) -> None:
+    announce(ear, alice.identity)
+    toy = place.toy()
+    first = toy.say({"n": 1})
+    toy.say({"content": "two", "inReplyTo": first.id}, parent=first.id)
+    place.settle()
+    community = place.bus.channels.address("sprout", "lobby")
+    text = ear.read() + ear.send(f"leaves_of 1 {community} 99\nlist 2 0 99\n")
+    known = {id: node for id, node, _ in nodes(text)}
+    for _, node, raw in nodes(text):
+        assert validate(node, raw, place.clock.now, known.get).ok
+    assert len(known) == 1 + 1 + 1 + 1 + 1 + 2, "alice, the gateway, toy; community, conversation, two replies"
+
+
+def test_the_conversation_of_the_day(place: Any, ear: Any, community: str) -> None:
+    toy = place.toy()
+    toy.say(1)
+    toy.say(2)
+    place.clock.now += DAY
+    toy.say(3)
+    place.settle()
+    replies = [node for _, node, _ in nodes(ear.read()) if isinstance(node, Reply)]
+    assert replies[0].parent == replies[1].parent != replies[2].parent
+    text = ear.send(f"ancestry 5 {replies[0].parent} 9\nquery 6 1\n{replies[0].parent}\n")
+    (above, _, _), (_, conversation, _) = nodes(text)
+    assert above == community
+    assert (conversation.depth, conversation.author, conversation.content.text) == (
+        1,
+        place.adapter.author.id,
+        "2026-11-21",
+    )
+    assert pairs(conversation) == {"channel/1": b"lobby"}
+
+
+def test_threads(place: Any, ear: Any, alice: Any, announce: Any) -> None:
+    toy, mouth = place.toy(), place.connect()
+    place.bus.subscribe(toy, "lobby")
+    first = toy.say({"content": "question"})
+    place.settle()
+    *_, (id, node, raw) = nodes(ear.read())
+    answer = alice.reply(alice.line(raw), "answer")
+    assert announce(mouth, alice.identity, answer).endswith("status 77 0\n")
+    (message,) = toy.heard
+    assert json.loads(message.content) == {"content": "answer", "inReplyTo": first.id}
+    ear.read()
+    by_native_id = toy.say({"content": "why?", "inReplyTo": answer.split(" ")[0]}, parent=answer.split(" ")[0])
+    by_canonical_id = toy.say({"content": "how?", "inReplyTo": message.id}, parent=message.id)
+    elsewhere = toy.say({"content": "what?", "inReplyTo": "nothing"}, parent="nothing")
+    place.settle()
+    why, how, what = (node for _, node, _ in nodes(ear.read()))
+    for reply in (why, how):
+        assert (reply.parent, reply.depth, reply.conversation) == (answer.split(" ")[0], 4, node.parent)
+    assert (how.content.text, set(pairs(how))) == ("how?", {"origin/1"})
+    assert pairs(why)["json/1"] == b"true", "its id of the parent is not the canonical one, and must not be lost"
+    assert (what.parent, json.loads(what.content.blob)) == (node.parent, json.loads(elsewhere.content))
+    assert by_native_id.refs["sprout"]["parent"] == by_canonical_id.refs["sprout"]["parent"] == message.id
+    del id
+
+
+def test_a_parent_in_another_channel_is_none(place: Any) -> None:
+    toy = place.toy()
+    elsewhere = toy.say({"n": 1}, "elsewhere")
+    assert toy.say({"n": 2}, parent=elsewhere.id).refs["sprout"] == {}
+
+
+def test_replies_that_were_never_shown_are_sealed_from_the_top(place: Any, community: str) -> None:
+    toy = place.toy()
+    thread = [toy.say({"n": 0})]
+    for n in range(1, 40):
+        thread.append(toy.say({"n": n}, parent=thread[-1].id))
+    place.index()
+    line = place.connect()
+    ((id, node, _),) = nodes(response(line.ask(f"leaves_of 1 {community} 1\n")))
+    assert node.depth == 41
+    assert len([*nodes(line.ask(f"ancestry 2 {id} 99\n"))]) == 41
+
+
+def test_too_deep_a_thread_begins_anew(place: Any, community: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(author, "MAX_DEPTH", 4)
+    toy, parent, depths = place.toy(), None, []
+    for n in range(6):
+        message = toy.say({"n": n}, parent=parent)
+        parent = message.id
+        depths.append(message.refs["sprout"].get("depth", 2))
+    assert depths == [2, 3, 4, 2, 3, 4]
+    del community
+
+
+def test_what_is_too_long_for_a_node_is_undelivered(place: Any, ear: Any) -> None:
+    toy = place.toy()
+    longest = {"content": "ü" * 32_767 + "x"}
+    assert toy.say(longest).undelivered == ()
+    assert toy.say({"content": "x" * 65_536}).undelivered == ("sprout",)
+    assert toy.say(b'{"content": "' + b"\\u0041" * 60_000 + b'"}').undelivered == (), "it is its text that counts"
+    assert toy.say({"n": "x" * 65_530}).undelivered == ("sprout",)
+    place.settle()
+    replies = [node for _, node, _ in nodes(ear.read()) if isinstance(node, Reply)]
+    assert [len(reply.content.blob) for reply in replies] == [65_535, 60_000]
+
+
+def test_nothing_is_sealed_before_somebody_needs_it(
+    place: Any, community: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed: list[int] = []
+    sign = Key.sign
+
+    def counted(self: Key, data: bytes, created_seconds: int) -> bytes:
+        signed.append(created_seconds)
+        return sign(self, data, created_seconds)
+
+    monkeypatch.setattr(Key, "sign", counted)
+    toy = place.toy()
+    for n in range(20):
+        toy.say({"n": n})
+    place.index()
+    assert not signed
+    place.connect().ask(f"leaves_of 1 {community} 5\n")
+    assert len(signed) == 1 + 1 + 5, "an identity, a conversation, and what was asked for"
+
+
+# Always the same
+
+
+def said_before(place: Any, community: str) -> str:
+    line = place.connect()
+    line.send(f"subscribe 0 {community}\n")
+    toy = place.toy()
+    for n in range(3):
+        toy.say({"n": n})
+    place.settle()
+    return response(line.ask(f"leaves_of 1 {community} 99\nlist 2 0 99\nlist 3 1 99\n"))
+
+
+def asked_again(place: Any, community: str) -> str:
+    return response(place.connect().ask(f"leaves_of 1 {community} 99\nlist 2 0 99\nlist 3 1 99\n"))
+
+
+def forms(place: Any) -> int:
+    return sum(b'"kind":"form"' in line.data for line in place.gateway.log.segments.scan())
+
+
+def test_after_a_restart_it_is_the_same_and_nothing_is_logged_again(
+    make_place: Callable[..., Any], place: Any, community: str
+) -> None:
+    before, logged = said_before(place, community), forms(place)
+    assert logged == 3
+    again = make_place()
+    assert asked_again(again, community) == before
+    assert forms(again) == logged
+
+
+def test_making_the_index_anew_signs_nothing(
+    make_place: Callable[..., Any], place: Any, community: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = said_before(place, community)
+    place.stop()
+    for file in place.gateway.settings.data.glob("index.sqlite*"):
+        file.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(Key, "sign", None)
+        again = make_place()
+        again.settle()
+    assert asked_again(again, community) == before
+
+
+def test_what_was_shown_comes_out_the_same_when_its_facts_were_lost(
+    make_place: Callable[..., Any], place: Any, community: str
+) -> None:
+    """A crash right behind the messages: neither identity nor conversation nor community nor form is on disk."""
+    before = said_before(place, community)
+    place.stop()
+    (segment,) = (place.gateway.settings.data / "log").glob("*.jsonl")
+    lines = segment.read_bytes().splitlines(keepends=True)
+    last = max(n for n, line in enumerate(lines) if b'"kind":"message"' in line)
+    first_lost = next(n for n, line in enumerate(lines) if b'"kind":"entity"' in line and b'"what":"peer' in line)
+    assert first_lost > last, "the facts come behind the messages"
+    segment.write_bytes(b"".join(lines[: last + 1]))
+    for file in place.gateway.settings.data.glob("index.sqlite*"):
+        file.unlink()
+    again = make_place()
+    first = [*nodes(asked_again(again, community))]
+    assert {id for id, _, _ in first} < {id for id, _, _ in nodes(before)}, "what was minted is made at the first need"
+    assert asked_again(again, community) == before
+
+
+def test_a_form_that_comes_out_otherwise_is_a_fault_and_is_not_shown(place: Any, community: str) -> None:
+    message = place.toy().say({"n": 1})
+    place.store.shown(message.seq, "SHA512_B32__MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY")
+    assert response(place.connect().ask(f"leaves_of 1 {community} 1\n")) == "response 1 0"
+    assert place.gateway.metrics.counts["faults"]["form",] == 1
+
+
+def test_a_form_that_cannot_be_made_holds_nobody_up(place: Any, ear: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = place.toy()
+    with monkeypatch.context() as patch:
+        patch.setattr(Key, "sign", None)
+        toy.say({"n": 1})
+        place.settle()
+    toy.say({"n": 2})
+    place.settle()
+    replies = [node for _, node, _ in nodes(ear.read()) if isinstance(node, Reply)]
+    assert [json.loads(reply.content.blob) for reply in replies] == [{"n": 2}]
+
+
+def test_the_key_is_kept_for_its_owner_alone(place: Any, make_place: Callable[..., Any]) -> None:
+    path = place.gateway.home.secrets / "sprout.privkey"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    id = place.adapter.author.id
+    assert make_place().adapter.author.id == id
+    assert load_key(path, 0).file == path.read_bytes()
+
+
+# Direct messages
+
+
+def test_a_direct_message_to_arbor_is_private_and_never_stored(place: Any, ear: Any, community: str) -> None:
+    toy, other = place.toy(), place.connect()
+    other.send(f"subscribe 0 {community}\n")
+    message = Message("lobby", toy.who, "toy", b'{"content":"psst"}')
+    assert place.bus.direct(message, ear.session.peer.number) == 1
+    place.settle()
+    (_, identity, _), (id, node, _) = nodes(ear.read())
+    assert identity.name.text == f"peer {toy.peer.number} (Toys)"
+    assert node.content.text == "psst"
+    assert pairs(node)["private/1"] == b"true"
+    assert pairs(node)["expiration/1"] == b"2026-11-21T05:51:40Z"
+    assert not [node for _, node, _ in nodes(other.read()) if isinstance(node, Reply)]
+    assert ear.send(f"query 5 1\n{id}\n") == "response 5 0\n"
+
+
+def test_a_direct_message_from_arbor_reaches_one_peer(place: Any, alice: Any, bob: Any, announce: Any) -> None:
+    mouth, toy, other = place.connect(), place.toy(), place.toy()
+    lobby = alice.community("lobby")
+    announce(mouth, alice.identity, bob.identity, lobby)
+    for peer in (toy, other):
+        place.bus.subscribe(peer, "lobby")
+    whisper = alice.reply(lobby, "psst", twig.encode({"to/1": str(toy.peer.number).encode()}))
+    assert announce(mouth, whisper) == "status 77 0\n"
+    (message,) = toy.heard
+    assert (message.target, message.sender.identity) == (toy.peer, alice.id)
+    assert json.loads(message.content) == {"content": "psst"}
+    assert announce(mouth, whisper) == "status 77 0\n", "once"
+    assert announce(place.connect(), whisper) == "status 77 0\n", "and from nobody else"
+    assert len(toy.heard) == 1
+    assert not other.heard
+    nobody = alice.reply(lobby, "psst", twig.encode({"to/1": b"999999"}))
+    assert announce(mouth, nobody) == "status 77 4\n"
+    foreign = bob.reply(lobby, "psst", twig.encode({"to/1": str(toy.peer.number).encode()}))
+    assert announce(mouth, foreign) == "status 77 0\n", "Bob's words, but not from Bob"
+    old = alice.reply(lobby, "x", twig.encode({"to/1": str(toy.peer.number).encode()}), created=place.clock.now - DAY)
+    assert announce(mouth, old) == "status 77 0\n"
+    assert len(toy.heard) == 1
+    assert mouth.session.identity.identity == alice.id
+
+
+def test_arbor_to_arbor_by_the_authors_id(place: Any, alice: Any, bob: Any, announce: Any) -> None:
+    mouth, ear = place.connect(), place.connect()
+    lobby = alice.community("lobby")
+    announce(mouth, alice.identity, bob.identity, lobby)
+    announce(ear, bob.reply(lobby, "I am here"))
+    ear.send(f"subscribe 0 {lobby.split(' ')[0]}\n")
+    whisper = alice.reply(lobby, "psst", twig.encode({"to/1": bob.id.encode()}))
+    assert announce(mouth, whisper) == "status 77 0\n"
+    assert ear.read().splitlines()[-1] == whisper, "verbatim"
+
+
+def test_an_answer_to_a_direct_message_goes_back(place: Any, ear: Any, alice: Any, announce: Any) -> None:
+    toy = place.toy()
+    place.bus.subscribe(toy, "lobby")
+    place.bus.direct(Message("lobby", toy.who, "toy", b'{"content":"psst"}'), ear.session.peer.number)
+    place.settle()
+    *_, (_, _, raw) = nodes(ear.read())
+    assert announce(ear, alice.identity, alice.reply(alice.line(raw), "what?")) == "status 77 0\n"
+    (message,) = toy.heard
+    assert message.target == toy.peer
+    place.clock.now += 6 * 60_000
+    alice.now = place.clock.now
+    assert announce(ear, alice.reply(alice.line(raw), "hello?")) == "status 77 4\n"
+    assert len(toy.heard) == 1
+
+
+def test_direct_messages_can_be_switched_off(make_place: Callable[..., Any], alice: Any, announce: Any) -> None:
+    place = make_place(sprout={"direct": "refuse"})
+    toy, line, lobby = place.toy(), place.connect(), alice.community("lobby")
+    announce(line, alice.identity, lobby)
+    place.bus.subscribe(toy, "lobby")
+    whisper = alice.reply(lobby, "psst", twig.encode({"to/1": str(toy.peer.number).encode()}))
+    assert announce(line, whisper) == "status 77 1\n"
+    assert not toy.heard
+
+
+# Names and contents
+
+
+@pytest.mark.parametrize(
+    ("peer", "name"),
+    [
+        (Peer(42, "topic_relay"), "peer 42 (topic relay)"),
+        (Peer(7, "streamr", "0xab12cd34ef56ab12cd34ef56ab12cd34ef56cd34"), "0xab12…cd34 (topic relay)"),
+        (Peer(8, "rest", "rest"), "rest (topic relay)"),
+        (Peer(9, "rest", "ops", "ops"), "ops"),
+        (Peer(9, "rest", "x", "two\nlines"), "two lines"),
+        (Peer(9, "rest", "x", "ü" * 200), "ü" * 128),
+    ],
+)
+def test_what_a_sender_is_called(peer: Peer, name: str) -> None:
+    assert name_of(peer, "topic relay") == name
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.text(st.characters(categories=["Cs", "L"])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.just("content"), inner),
+    max_leaves=8,
+)
+PLAIN = st.fixed_dictionaries({"content": JSON}, optional={"inReplyTo": st.sampled_from(["a", "b"])})
+
+
+@given(JSON | PLAIN, st.sampled_from([None, "a"]))
+def test_a_value_that_goes_to_arbor_and_back_is_the_same(value: Any, parent: str | None) -> None:
+    content = json.dumps(value).encode()
+    text, is_json = said(content, parent)
+    assert json.loads(heard(Content(text), is_json, parent)) == value
+
+
+@given(st.binary(), st.booleans(), st.sampled_from([1, 2]), st.sampled_from([None, "a"]))
+def test_whatever_a_reply_says_is_json_on_one_line(blob: bytes, is_json: bool, kind: int, parent: str | None) -> None:
+    content = heard(Content(blob, kind), is_json, parent)
+    json.loads(content)
+    assert b"\n" not in content
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=JSON | PLAIN)
+def test_any_value_becomes_a_node_that_says_it(place: Any, ear: Any, value: Any) -> None:
+    message = place.toy().say(value)
+    place.settle()
+    *_, (_, node, _) = nodes(ear.read())
+    is_json = pairs(node).get("json/1") == b"true"
+    assert json.loads(heard(node.content, is_json, None)) == json.loads(message.content)
