@@ -12,12 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from adapters.streamr.author import Author, is_late
 from adapters.streamr.codec import encode_broadcast
 from adapters.streamr.control import CONTROL
+from adapters.streamr.errors import StreamrError
 from adapters.streamr.exchange import KeyExchange
 from adapters.streamr.ids import channel_of, inbox_of, key_exchange_address, stream_of
 from adapters.streamr.keys import DerivedKeys
 from adapters.streamr.login import Logins
 from adapters.streamr.message import GROUP_KEY_ROTATE, LATEST, ROWS, StreamMessage, parse_message
 from adapters.streamr.session import NAME, StreamrSession, Unauthenticated
+from adapters.streamr.signing import verify
 from gateway.adapter import Adapter, Home, Refusal, Request, Services
 from gateway.bus import UNFIT
 from gateway.frames import text_frame
@@ -209,6 +211,11 @@ class StreamrAdapter(Adapter):
 
     # What is found again
 
+    @classmethod
+    def proof(cls) -> Callable[[Message | Fact], str | None]:
+        """Messages that are signed are signed by their publishers."""
+        return unproven
+
     def rows(self, entry: Message | Fact) -> Iterable[Row]:
         """Where a stream message stands, and who publishes on which stream.
 
@@ -269,3 +276,14 @@ def _nothing() -> Pending:
     form = Pending()
     form.fill(None)
     return form
+
+
+def unproven(entry: Message | Fact) -> str | None:
+    """What is wrong with the stream message in *entry*, None if nothing is or if it holds none."""
+    if not isinstance(entry, Message) or entry.protocol != NAME or entry.wire is None:
+        return None
+    try:
+        message = parse_message(entry.wire)
+    except StreamrError as error:
+        return str(error)
+    return "a forged signature" if message.signature and not verify(message) else None

@@ -99,8 +99,8 @@ class Author:
         return signer.key, MessageID(stream, partition, *position, signer.address, _chain_name(message))
 
     def _signer(self, message: Message) -> Signer:
-        sender = message.sender
-        return self.keys.of(sender.protocol, sender.identity, sender.number)
+        # By the message's protocol: that of a sender with an API key is another one, and is not in the record.
+        return self.keys.of(message.protocol, message.sender.identity, message.sender.number)
 
     def _begin(self, message: Message) -> tuple[int, int] | None:
         """Where the chain of *message* ended before; the chain that is longest unused leaves, if the index has it."""

@@ -89,7 +89,7 @@ def test_a_bridged_form_never_changes(make_broker: Callable[..., Any]) -> None:
     first = make_broker()
     reader = first.listener("s")
     peer = first.toy().peer
-    for sender in (peer, Peer(70, "toy", "somebody")):
+    for sender in (peer, Peer(70, "toy", "somebody"), Peer(71, "rest", "an API key")):
         first.say("s", {"from": sender.number}, sender=sender)
     live = reader.data_to_send()
     first.core.settle()
