@@ -16,6 +16,7 @@ from gateway.record import Entry
 from .author import Author, load_key
 from .directs import Directs
 from .intake import Intake
+from .proof import Proof
 from .relay import Relay
 from .session import SproutSession
 from .store import NAME, TABLES, Store, rows
@@ -30,9 +31,11 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: bool = True
-    port: int = Field(7777, ge=0, le=65535, description="for TCP")
-    tls_port: int = Field(7778, ge=0, le=65535, description="for TLS, where there is a certificate")
-    direct: Literal["deliver", "refuse"] = Field("deliver", description="what is done with replies to one peer alone")
+    port: int = Field(default=7777, ge=0, le=65535, description="for TCP")
+    tls_port: int = Field(default=7778, ge=0, le=65535, description="for TLS, where there is a certificate")
+    direct: Literal["deliver", "refuse"] = Field(
+        default="deliver", description="what is done with replies to one peer alone"
+    )
 
 
 class SproutAdapter(Adapter):
@@ -92,6 +95,11 @@ class SproutAdapter(Adapter):
     def rows(self, entry: Entry) -> Iterable[Row]:
         """Where nodes stand."""
         return rows(entry)
+
+    @classmethod
+    def proof(cls) -> Callable[[Entry], str | None]:
+        """Nodes have their ids, and are signed by their authors."""
+        return Proof()
 
     @classmethod
     def commands(cls) -> Mapping[str, Any]:

@@ -19,7 +19,6 @@ from gateway.adapter import Services
 from gateway.auth import write_secret
 from gateway.bus import DIRECT_MEMORY, UNFIT
 from gateway.errors import RequestError
-from gateway.index import Row
 from gateway.message import Form, Message, Peer, Pending
 from gateway.record import Fact, unbinary
 
@@ -44,7 +43,7 @@ from .forest import (
 )
 from .openpgp import Key
 from .packets import read_packets
-from .store import DAY, NAME, Store, day_of, moment, spot_from_elsewhere
+from .store import DAY, NAME, Store, day_of, moment
 from .validate import EXPIRATION, MAX_NAME
 
 PRIVATE: Final = "private/1"
@@ -132,7 +131,6 @@ class Author:
         ref = {} if message.parent is None else self._below(message, message.parent)
         if len(message.content) > MAX_BLOB and len(said(message.content, ref.get("parent"))[0]) > MAX_BLOB:
             return UNFIT
-        self._store.add(message.seq, [Row("sprout_nodes", tuple(spot_from_elsewhere(message, ref)))])
         return ref
 
     def _below(self, message: Message, parent_id: str) -> dict[str, Any]:

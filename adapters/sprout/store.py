@@ -4,6 +4,8 @@ A node is an `entity` fact (identities, communities, the conversations that the 
 that an Arbor author signed, or one from elsewhere, whose Arbor form may not have been made yet. The latter has no id,
 so a message is known here by its canonical id (`Spot.key`), an entity by its node id.
 
+Tables of its own has only what Arbor brought and what the gateway minted for it. Messages from elsewhere cost nothing
+here: the index knows their channel, their time and what they answer, and where they stand in the forest follows.
 What is logged and not in the tables yet is kept here, in the very rows that the index will write.
 """
 
@@ -13,11 +15,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from gateway.errors import Unavailable
 from gateway.index import PAGE, Index, Row
-from gateway.jsontext import dumps
 from gateway.message import Message
 from gateway.record import Entry, Fact, binary, unbinary
 
@@ -55,14 +57,7 @@ NEWEST: Final = {
     " ORDER BY created DESC, seq DESC LIMIT ?"
     for column in ("type", "channel")
 }
-BELOW: Final = """
-WITH RECURSIVE below(key) AS (
-    SELECT value FROM json_each(?)
-    UNION SELECT child.key FROM below CROSS JOIN sprout_nodes AS child ON child.parent = below.key
-    LIMIT ?
-)
-SELECT node.* FROM below CROSS JOIN sprout_nodes AS node ON node.key = below.key
-"""
+CHILDREN: Final = "SELECT * FROM sprout_nodes WHERE parent = ? LIMIT ?"
 
 
 class Spot(NamedTuple):
@@ -100,7 +95,7 @@ def _date(day: int) -> str:
 def rows(entry: Entry) -> Iterator[Row]:
     """What *entry* adds to the tables."""
     if isinstance(entry, Message):
-        if (spot := spot_of(entry)) is not None:
+        if entry.protocol == NAME and (spot := spot_of(entry)) is not None:
             yield Row("sprout_nodes", tuple(spot))
     elif entry.protocol == NAME and entry.kind == "entity":
         yield from _entity(entry)
@@ -115,11 +110,8 @@ def spot_of(message: Message) -> Spot | None:
         parent = message.parent or _parent_id(message.wire)
         return Spot(message.seq, REPLY, message.id, parent, message.channel, message.timestamp)
     ref = (message.refs or {}).get(NAME)
-    return None if ref is None else spot_from_elsewhere(message, ref)
-
-
-def spot_from_elsewhere(message: Message, ref: dict[str, Any]) -> Spot:
-    """Where a message of another protocol stands, whose Arbor form depends on *ref*."""
+    if ref is None:
+        return None
     created = moment(message.timestamp)
     parent = ref.get("parent") or day_of(message.channel, created)
     return Spot(message.seq, REPLY, message.id, parent, message.channel, created)
@@ -207,14 +199,21 @@ class Store:
         """What is known of the node at *seq*."""
         fresh = self._fresh["sprout_nodes"].get(seq)
         row = self._index.one(BY_SEQ, (seq,)) if fresh is None else fresh
-        return None if row is None else Spot(*row)
+        return Spot(*row) if row is not None else self._elsewhere(seq)
 
     def known_as(self, key: str) -> Spot | None:
         """The node that children name as *key*."""
         spot = self._keys.get(key)
-        if spot is None and (row := self._index.one(BY_KEY, (key,))) is not None:
-            spot = Spot(*row)
-        return spot
+        if spot is not None:
+            return spot
+        if (row := self._index.one(BY_KEY, (key,))) is not None:
+            return Spot(*row)
+        found = self._index.find(key)
+        return None if found is None else self._elsewhere(found.seq)
+
+    def _elsewhere(self, seq: int) -> Spot | None:
+        entry = self._index.entry(seq)
+        return spot_of(entry) if isinstance(entry, Message) else None
 
     def form(self, seq: int) -> str | None:
         """The id that the Arbor form of the message at *seq* has been shown under."""
@@ -230,24 +229,41 @@ class Store:
 
     def of_type(self, type: int, quantity: int) -> list[Spot]:
         """The newest nodes of a type, newest first."""
-        return self._newest("type", type, quantity, lambda spot: spot.type == type)
+        found = self._newest("type", type, quantity, lambda spot: spot.type == type)
+        if type == REPLY:
+            found += filter(None, map(_from_elsewhere, self._index.latest(quantity)))
+        return _youngest(found, quantity)
 
     def in_channel(self, channel: str, quantity: int) -> list[Spot]:
         """The newest nodes below the community that *channel* is, newest first."""
-        return self._newest("channel", channel, quantity, lambda spot: spot.channel == channel)
+        found = self._newest("channel", channel, quantity, lambda spot: spot.channel == channel)
+        found += filter(None, map(_from_elsewhere, islice(self._index.newest(channel), quantity)))
+        return _youngest(found, quantity)
 
     def below(self, keys: Iterable[str], quantity: int) -> list[Spot]:
         """The newest nodes that are, or are below, those named *keys*, newest first; `MAX_WALK` are looked at."""
+        names = deque(keys)
+        found = {spot.seq: spot for spot in map(self.known_as, names) if spot is not None}
+        while names and len(found) < MAX_WALK:
+            for spot in self._children(names.popleft(), MAX_WALK - len(found)):
+                if spot.seq not in found:
+                    found[spot.seq] = spot
+                    names.append(spot.key)
+        return _youngest(found.values(), quantity)
+
+    def _children(self, name: str, limit: int) -> Iterator[Spot]:
+        """The nodes whose parent is called *name*."""
         self.prune()
-        wanted = list(keys)
-        found = {Spot(*row) for row in self._index.rows(BELOW, (dumps(wanted).decode(), MAX_WALK))}
-        inside = {spot.key for spot in found} | set(wanted)
-        for values in self._fresh["sprout_nodes"].values():  # parents come before children
-            spot = Spot(*values)
-            if spot.parent in inside or spot.key in inside:
-                found.add(spot)
-                inside.add(spot.key)
-        return sorted(found, key=lambda spot: spot.age, reverse=True)[:quantity]
+        yield from (Spot(*values) for values in self._fresh["sprout_nodes"].values() if values[3] == name)
+        yield from map(Spot._make, self._index.rows(CHILDREN, (name, limit)))
+        if name.startswith(DAY):
+            _, date, channel = name.split(" ", 2)
+            since = int(datetime.fromisoformat(date).replace(tzinfo=UTC).timestamp()) * 1000
+            messages = islice(self._index.newest(channel, since, since + _DAY_MS), limit)
+        else:
+            messages = iter(self._index.answers(name, limit))
+        spots = map(_from_elsewhere, messages)
+        yield from (spot for spot in spots if spot is not None and spot.parent == name)
 
     def _newest(self, column: str, value: Any, quantity: int, fits: Callable[[Spot], bool]) -> list[Spot]:
         self.prune()
@@ -256,7 +272,7 @@ class Store:
         while left > 0 and (page := self._index.rows(NEWEST[column], (value, *last, min(left, PAGE)))):
             found.update(map(Spot._make, page))
             last, left = Spot(*page[-1]).age, left - len(page)
-        return sorted(found, key=lambda spot: spot.age, reverse=True)[:quantity]
+        return _youngest(found, quantity)
 
     def _log(self, kind: str, fields: dict[str, Any]) -> int:
         fact = self._fact(kind, {"protocol": NAME, **fields})
@@ -273,6 +289,14 @@ class Store:
             return fresh[1]
         row = self._index.one(sql, (key,))
         return None if row is None else row[0]
+
+
+def _from_elsewhere(message: Message) -> Spot | None:
+    return None if message.protocol == NAME else spot_of(message)
+
+
+def _youngest(spots: Iterable[Spot], quantity: int) -> list[Spot]:
+    return sorted(spots, key=lambda spot: spot.age, reverse=True)[:quantity]
 
 
 def _entity(fact: Fact) -> Iterator[Row]:
