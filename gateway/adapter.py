@@ -130,6 +130,11 @@ class Adapter(ABC):
         return ()
 
     @classmethod
+    def proof(cls) -> Callable[[Message | Fact], str | None]:
+        """Checks what its authors signed, entry by entry of one log: what is wrong, None if nothing is."""
+        return lambda _entry: None
+
+    @classmethod
     def commands(cls) -> Mapping[str, Any]:
         """What it adds to the `trellis` command: typer applications by name."""
         return {}

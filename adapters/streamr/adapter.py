@@ -21,6 +21,7 @@ from adapters.streamr.message import GROUP_KEY_ROTATE, LATEST, ROWS, StreamMessa
 from adapters.streamr.session import NAME, StreamrSession, Unauthenticated
 from adapters.streamr.signing import verify
 from gateway.adapter import Adapter, Home, Refusal, Request, Services
+from gateway.auth import KEY
 from gateway.bus import UNFIT
 from gateway.frames import text_frame
 from gateway.index import Row
@@ -128,7 +129,7 @@ class StreamrAdapter(Adapter):
             if (address := self.logins.address(token, self.bus.clock())) is not None:
                 return Principal(f"{NAME}:{address}", principal.address), address
             if (name := access.name_of(token)) is not None:
-                return Principal(f"key:{name}", principal.address), None
+                return Principal(KEY + name, principal.address), None
         if given and access.enabled:
             raise Unauthenticated("no such session token or API key")
         return principal, None

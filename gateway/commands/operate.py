@@ -13,6 +13,7 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
+from adapters import ADAPTERS
 from gateway import archive
 from gateway.segments import NEVER
 
@@ -35,12 +36,14 @@ def check_config(config: ConfigFile = None, data: Data = None) -> None:
 def verify(data: Data = None, config: ConfigFile = None) -> None:
     """Check every record of the log.
 
-    Checksums, sequences without a gap, times that never decrease. Changes nothing; the gateway may run.
+    Checksums, sequences without a gap, times that never decrease; the ids of nodes, and every signature. Changes
+    nothing; the gateway may run.
     """
     directory = data_directory(config, data) / "log"
     if not directory.is_dir():
         raise Failed(f"there is no log in {directory.parent}; say where it is with --data")
-    report = archive.verify(directory)
+    proofs = [adapter.proof() for adapter in ADAPTERS]
+    report = archive.verify(directory, lambda entry: next(filter(None, (proof(entry) for proof in proofs)), None))
     typer.echo(f"{report.records} records, {report.first} to {report.last}, faults: {len(report.faults)}")
     _complain(report)
 

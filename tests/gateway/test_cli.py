@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -25,10 +26,14 @@ from pydantic import BaseModel, SecretStr
 from typer.testing import CliRunner
 
 from gateway.cli import app
+from gateway.clients import SproutClient
 from gateway.commands import talk
 from gateway.commands.common import Failed, table, visible
+from gateway.commands.forge import Author
 from gateway.commands.operate import toml_lines
 from gateway.commands.remote import path_of
+from gateway.message import Message
+from gateway.record import decode, encode
 from gateway.welcome import lines_to_try, prefix, reachable
 from tests.server import Server
 
@@ -454,6 +459,26 @@ def test_a_log_is_verified_exported_and_imported(tmp_path: Path) -> None:
     with Server(Path(copy)) as server:
         messages = httpx.get(f"http://{server.http}/v1/channels/lobby/messages").json()["messages"]
     assert [message["content"] for message in messages] == [0, 1, 2, 3, 4]
+
+
+def test_what_peers_signed_is_verified_too(tmp_path: Path) -> None:
+    async def say(server: Server) -> None:
+        async with SproutClient(server.http, server.sprout, Author("ada")) as ada:
+            await ada.say("signed", {"content": "genuine"})
+
+    with Server(tmp_path / "data") as server:
+        asyncio.run(say(server))
+    data = ("--data", str(server.data))
+    assert trellis("verify", *data).stdout.endswith("faults: 0\n")
+    (segment,) = (server.data / "log").glob("*.jsonl")
+    entries = [decode(line) for line in segment.read_bytes().splitlines(keepends=True)]
+    (message,) = (entry for entry in entries if isinstance(entry, Message))
+    assert message.wire is not None
+    message.wire = message.wire[:-3] + (b"AAA" if message.wire[-3:] != b"AAA" else b"BBB")
+    segment.write_bytes(b"".join(map(encode, entries)))
+    done = trellis("verify", *data)
+    assert done.returncode == 1
+    assert "not the node of that id" in done.stderr
 
 
 def test_a_damaged_log_is_a_failure(tmp_path: Path) -> None:

@@ -1,0 +1,58 @@
+"""Nodes in a log are looked at again: their ids, their signatures, their authors."""
+
+from __future__ import annotations
+
+import pytest
+
+from adapters.sprout import forest
+from adapters.sprout.base64url import encode
+from adapters.sprout.forest import NULL_ID, Content, Place
+from adapters.sprout.openpgp import Key
+from adapters.sprout.proof import Proof
+from gateway.message import Message, Peer
+from gateway.record import Fact
+
+
+@pytest.fixture(scope="module")
+def nodes() -> dict[str, bytes]:
+    """An identity, a community and a reply, and another reply by somebody else in the first one's name."""
+    ada, eve = Key.generate(1), Key.generate(1)
+    identity = forest.sign_identity("ada", ada, 1000)
+    author = forest.node_id(identity)
+    community = forest.sign_community("general", author, ada, 1000)
+    id = forest.node_id(community)
+    place = Place(id, 1, id, NULL_ID)
+    replies = (forest.sign_reply(place, Content(b"hi"), author, key, 1000) for key in (ada, eve))
+    return dict(zip(("identity", "community", "reply", "forged"), (identity, community, *replies), strict=True))
+
+
+def fact(raw: bytes, id: str | None = None) -> Fact:
+    native = {"sprout": id or forest.node_id(raw)}
+    return Fact("entity", {"protocol": "sprout", "native": native, "wire": encode(raw).decode()})
+
+
+def message(raw: bytes) -> Message:
+    native = {"sprout": forest.node_id(raw)}
+    return Message("lobby", Peer(0, "sprout"), "sprout", b'{"content":"hi"}', native=native, wire=encode(raw))
+
+
+def test_what_is_signed_is_good(nodes: dict[str, bytes]) -> None:
+    proof = Proof()
+    assert proof(fact(nodes["identity"])) is None
+    assert proof(fact(nodes["community"])) is None
+    assert proof(message(nodes["reply"])) is None
+
+
+def test_what_is_not_is_named(nodes: dict[str, bytes]) -> None:
+    proof = Proof()
+    assert "its author is not in the log" in (proof(fact(nodes["community"])) or "")
+    proof(fact(nodes["identity"]))
+    assert proof(message(nodes["forged"])) is not None
+    assert proof(fact(nodes["community"], id=forest.node_id(nodes["reply"]))) is not None
+    assert proof(fact(nodes["community"][:-1])) is not None
+
+
+def test_the_rest_is_none_of_ours() -> None:
+    proof = Proof()
+    assert proof(Fact("start", {"gateway": "g", "version": "1"})) is None
+    assert proof(Message("lobby", Peer(0, "rest"), "rest", b"1")) is None

@@ -1,0 +1,33 @@
+"""Stream messages in a log are looked at again: who signed is who is said to have published."""
+
+from __future__ import annotations
+
+from coincurve import PrivateKey
+
+from adapters.streamr.adapter import StreamrAdapter
+from adapters.streamr.message import parse_message
+from adapters.streamr.signing import address_of, signed
+from gateway.message import Message, Peer
+from gateway.record import Fact
+
+proof = StreamrAdapter.proof()
+
+
+def message(wire: bytes) -> Message:
+    return Message("lobby", Peer(0, "streamr"), "streamr", b'{"n":1}', wire=wire)
+
+
+def test_signatures_are_looked_at() -> None:
+    key = PrivateKey(b"\1" * 32)
+    text = b'[32,["lobby",0,1,0,"%b","chain"],null,27,0,0,null,"{\\"n\\":1}",null,0,null]'
+    unsigned = text % address_of(key.public_key).encode()
+    genuine = signed(parse_message(unsigned), key).row(32)
+    assert proof(message(unsigned)) is None
+    assert proof(message(genuine)) is None
+    assert proof(message(genuine.replace(b'\\"n\\":1', b'\\"n\\":2'))) == "a forged signature"
+    assert proof(message(b"[]")) is not None
+
+
+def test_the_rest_is_none_of_ours() -> None:
+    assert proof(Fact("start", {"gateway": "g", "version": "1"})) is None
+    assert proof(Message("lobby", Peer(0, "rest"), "rest", b"1")) is None
