@@ -226,6 +226,48 @@ class Index:
         }
         return sorted((pending | applied).items(), reverse=newest_first)[:limit]
 
+    def latest(self, limit: int) -> Iterator[Message]:
+        """The newest messages of all channels, accepted last first; *limit* records are looked at, facts too."""
+        before = NEVER
+        sql = "SELECT seq, offset, channel FROM records WHERE seq < ? ORDER BY seq DESC LIMIT ?"
+        waiting = sorted((seq for seq, entry in self._pending.items() if isinstance(entry, Message)), reverse=True)
+        yield from (self._pending[seq] for seq in waiting[:limit])  # type: ignore[misc]  # they are messages
+        while limit > 0 and (page := self.rows(sql, (before, min(limit, PAGE)))):
+            before, limit = page[-1][0], limit - len(page)
+            found = (
+                self._load(seq, at) for seq, at, channel in page if channel is not None and seq not in self._pending
+            )
+            yield from (entry for entry in found if isinstance(entry, Message))
+
+    def newest(self, channel: str, since: int = 0, until: int = NEVER) -> Iterator[Message]:
+        """The messages of *channel* whose author says they were made from *since* to before *until* (ms).
+
+        Newest first, by what the author says; those that are not on disk yet are among them.
+        """
+        waiting = [m for m in self._pending_channels.get(channel, {}).values() if since <= m.timestamp < until]
+        waiting.sort(key=_age)
+        sql = (
+            "SELECT seq, offset, at FROM records WHERE channel = ? AND at >= ? AND (at, seq) < (?, ?)"
+            " ORDER BY at DESC, seq DESC LIMIT ?"
+        )
+        last = (until, 0)
+        while page := self.rows(sql, (channel, since, *last, PAGE)):
+            for seq, offset, at in page:
+                last = (at, seq)
+                if seq not in self._pending and isinstance(message := self._load(seq, offset), Message):
+                    while waiting and _age(waiting[-1]) > last:
+                        yield waiting.pop()
+                    yield message
+        yield from reversed(waiting)
+
+    def answers(self, id: str, limit: int = PAGE) -> list[Message]:
+        """The messages whose parent is the message with this canonical id, at most *limit* of them."""
+        sql = "SELECT seq, offset FROM records WHERE parent = ? LIMIT ?"
+        found = {seq: self._load(seq, offset) for seq, offset in self.rows(sql, (id, limit))} | {
+            seq: entry for seq, entry in self._pending.items() if isinstance(entry, Message) and entry.parent == id
+        }
+        return [entry for entry in found.values() if isinstance(entry, Message)]
+
     def last_seq(self, channel: str) -> int:
         """The sequence of the newest message of *channel* that is on disk, 0 without one."""
         newest = self.history(channel, newest_first=True, limit=1)
@@ -410,6 +452,10 @@ class Index:
                 if table != "meta":
                     self._write.execute(f"DELETE FROM {table}")
             self._write.execute("DELETE FROM meta WHERE key != 'schema'")
+
+
+def _age(message: Message) -> tuple[int, int]:
+    return message.timestamp, message.seq
 
 
 def _fact_rows(fact: Fact) -> Iterator[Row]:

@@ -259,9 +259,9 @@ class Store:
         if name.startswith(DAY):
             _, date, channel = name.split(" ", 2)
             since = int(datetime.fromisoformat(date).replace(tzinfo=UTC).timestamp()) * 1000
-            messages = islice(self._index.newest(channel, since, since + _DAY_MS), limit)
+            messages: Iterable[Message] = islice(self._index.newest(channel, since, since + _DAY_MS), limit)
         else:
-            messages = iter(self._index.answers(name, limit))
+            messages = self._index.answers(name, limit)
         spots = map(_from_elsewhere, messages)
         yield from (spot for spot in spots if spot is not None and spot.parent == name)
 

@@ -169,7 +169,7 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "minted": (store.MINTED, ("w",)),
     "list": (store.NEWEST["type"], (1, 2, 3, 4)),
     "leaves_of a community": (store.NEWEST["channel"], ("c", 2, 3, 4)),
-    "leaves_of a reply": (store.BELOW, ('["k"]', 5)),
+    "leaves_of a reply": (store.CHILDREN, ("k", 5)),
 }
 
 
