@@ -1,0 +1,202 @@
+"""A genuine Arbor client (sprout-go, forest-go) and a real gateway: they list, subscribe, say and hear.
+
+The client is in tests/interop/arbor. Where it cannot be built the tests are skipped, unless TRELLIS_REQUIRE_INTEROP=1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from gateway.clients import RelayClient
+from tests.server import Server
+
+ARBOR = Path(__file__).parent / "arbor"
+WAIT = 60.0  # seconds
+BUILD_SECONDS = 300
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The client, built."""
+    path = tmp_path_factory.mktemp("arbor") / "arbor-peer"
+    reason = "there is no go on this machine"
+    if shutil.which("go") is not None:
+        command = ["go", "build", "-o", str(path), "."]
+        built = subprocess.run(command, cwd=ARBOR, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
+        if built.returncode == 0:
+            return path
+        reason = f"the client cannot be built: {built.stderr}"
+    if os.environ.get("TRELLIS_REQUIRE_INTEROP") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def server(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A gateway, which must have nothing to complain about in the end."""
+    del program
+    with Server(tmp_path_factory.mktemp("data")) as server:
+        yield server
+        assert server.stop() == 0
+        assert "Traceback" not in server.log
+
+
+class Arbor:
+    """The client in a process of its own; `heard` is all it said that nobody has asked for yet."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.heard: list[dict[str, Any]] = []
+
+    async def do(self, command: str) -> dict[str, Any]:
+        """Give it a command; what came of it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(command.encode() + b"\n")
+        done = await self.next(command.split(" ")[0])
+        assert "error" not in done, done
+        return done
+
+    async def next(self, event: str, **fields: Any) -> dict[str, Any]:
+        """The next event of that name with those fields; the others are kept."""
+        wanted = {"event": event, **fields}
+        while True:
+            for place, line in enumerate(self.heard):
+                if wanted.items() <= line.items():
+                    return self.heard.pop(place)
+            self.heard.append(await self._line())
+
+    async def _line(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        text = await asyncio.wait_for(self._process.stdout.readline(), WAIT)
+        assert text, "the client has ended"
+        line: dict[str, Any] = json.loads(text)
+        return line
+
+
+@asynccontextmanager
+async def arbor(program: Path, *flags: str) -> AsyncIterator[Arbor]:
+    process = await asyncio.create_subprocess_exec(
+        program, *flags, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 20
+    )
+    try:
+        client = Arbor(process)
+        await client.next("ready")
+        yield client
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def community(server: Server, channel: str) -> str:
+    """The id of the community that *channel* is, made if need be."""
+    async with httpx.AsyncClient(base_url=f"http://{server.http}", timeout=WAIT) as client:
+        path = f"/v1/channels/{quote(channel, safe='')}"
+        (await client.put(path)).raise_for_status()
+        while (id := (await client.get(path)).json().get("community")) is None:
+            await asyncio.sleep(0.02)
+        return str(id)
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 2 * WAIT))
+
+
+def test_it_hears_what_a_topic_relay_peer_says_and_believes_every_signature(server: Server, program: Path) -> None:
+    async def scenario() -> None:
+        lobby = await community(server, "lobby")
+        async with arbor(program, server.sprout) as client, RelayClient(server.http) as relay:
+            await client.do("version")
+            assert (await client.do("list 10"))["count"] >= 1
+            listed = await client.next("answered", type="community", name="lobby")
+            assert (listed["id"], listed["metadata"]) == (lobby, {"channel/1": "lobby"})
+            await client.do("bootstrap")
+            await client.do(f"subscribe {lobby}")
+            await relay.say("lobby", {"content": "hello, forest"})
+            who = await client.next("announced", type="identity")
+            said = await client.next("announced", type="reply", content="hello, forest")
+            assert said["author"] == who["id"]
+            assert who["name"].endswith("(topic relay)")
+            await client.next("stored", id=said["id"])  # its library fetched what was missing, and took it
+            ids = [listed["author"], lobby, said["conversation"], who["id"], said["id"]]
+        nodes = [await raw(server, id) for id in ids]
+        judged = subprocess.run(
+            [program, "verify"], input="\n".join(nodes), capture_output=True, text=True, timeout=WAIT, check=True
+        )
+        verdicts = [json.loads(line) for line in judged.stdout.splitlines()]
+        assert [verdict["id"] for verdict in verdicts] == ids
+        for verdict in verdicts:
+            assert verdict["checks"] == {"internal": "", "references": "", "signature": ""}, verdict
+
+    run(scenario)
+
+
+async def raw(server: Server, id: str) -> str:
+    """The bytes of a node, as base64url."""
+    host, _, port = server.sprout.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 20)
+    writer.write(f"query 0 1\n{id}\n".encode())
+    assert await asyncio.wait_for(reader.readline(), WAIT) == b"response 0 1\n"
+    line = await asyncio.wait_for(reader.readline(), WAIT)
+    writer.close()
+    return line.split()[1].decode()
+
+
+def test_others_hear_what_it_says_and_it_is_told_so(server: Server, program: Path) -> None:
+    async def scenario() -> None:
+        lounge = await community(server, "lounge")
+        async with arbor(program, server.sprout) as client, RelayClient(server.http) as relay:
+            await relay.subscribe("lounge")
+            await client.do(f"subscribe {lounge}")
+            said = await client.do(f"say {lounge} hello, relay")
+            assert (await relay.next()).content == {"content": "hello, relay"}
+            answer = await client.do(f"say {said['id']} and more")
+            heard = (await relay.next()).content
+            assert heard["content"] == "and more"
+            async with httpx.AsyncClient(base_url=f"http://{server.http}", timeout=WAIT) as rest:
+                found = (await rest.get(f"/v1/channels/lounge/messages/{said['id']}")).json()
+                assert found["id"] == heard["inReplyTo"]
+                assert found["native"] == {"sprout": said["id"]}
+            assert (await client.do(f"ancestry {answer['id']} 9"))["count"] == 2
+            assert (await client.do(f"leaves {lounge} 9"))["count"] == 3
+
+    run(scenario)
+
+
+def test_its_communities_are_channels(server: Server, program: Path) -> None:
+    async def scenario() -> None:
+        async with arbor(program, server.sprout) as client, RelayClient(server.http) as relay:
+            made = await client.do("community from arbor")
+            await client.do(f"subscribe {made['id']}")
+            await relay.say("from arbor", {"n": 1})
+            said = await client.next("announced", type="reply")
+            assert (said["community"], json.loads(said["content"])) == (made["id"], {"n": 1})
+            assert said["metadata"]["json/1"] == "true"
+
+    run(scenario)
+
+
+def test_two_of_them_hear_each_other(server: Server, program: Path) -> None:
+    async def scenario() -> None:
+        hall = await community(server, "hall")
+        async with arbor(program, server.sprout) as one, arbor(program, "-name", "two", server.sprout) as two:
+            for client in (one, two):
+                await client.do("bootstrap")
+                await client.do(f"subscribe {hall}")
+            said = await one.do(f"say {hall} hello, two")
+            await two.next("stored", id=said["id"])
+            answer = await two.do(f"say {said['id']} hello, one")
+            await one.next("stored", id=answer["id"])
+
+    run(scenario)
