@@ -26,6 +26,7 @@ from adapters.streamr.publishing import (
     out_of_range,
     said,
 )
+from gateway.auth import KEY
 from gateway.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, Throttled, UnknownChannel
 from gateway.frames import text_frame
 from gateway.message import Message, Peer
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 NAME = "streamr"
 MAX_INBOXES = 4  # names of a peer's inbox in one channel: its numbers and its address
-MAX_ID = 512  # characters of an id in `inReplyTo`
 
 # The message version of a peer that negotiates none: S1 has only 30, S0 and S2 only 32.
 UNNEGOTIATED = {1: 30, 2: 32}
@@ -64,6 +64,7 @@ class StreamrSession(Session):
         self._speak(versions[0] or 2)
         self._heard: set[str] = set()  # channels of which it wants everything, not only what is in its inbox there
         self._inboxes: dict[str, dict[str, None]] = {}  # by channel, as the peer calls them
+        self._identified = principal.name.startswith(KEY)  # by a key or a token, and so not by what it publishes
 
     def handle(self, data: bytes) -> None:
         """Act on one frame; whatever it is, the connection lives."""
@@ -170,7 +171,7 @@ class StreamrSession(Session):
 
     def _open_inbox(self, request: Subscribe, inbox: Inbox) -> None:
         self._asker(request)  # which may tell who this is
-        mine = {self.peer.number, self.who.number, self.who.identity}
+        mine = {self.peer.number, self.who.number, self._address}
         names = self._inboxes.get(inbox.stream_id, {})
         if inbox.peer not in mine or len(names.keys() | {request.stream_id}) > MAX_INBOXES:
             raise Forbidden("subscribe", request.stream_id)
@@ -194,7 +195,7 @@ class StreamrSession(Session):
         sent = self._said(message, names, channel, sender)
         sent.late = message.id.timestamp < self.bus.clock() - LATE
         self.bus.publish(sent, self)
-        if is_signed(message):
+        if is_signed(message) and not self._identify(request) and not self._identified:
             self.bus.bind(self, sender)
 
     def _say_directly(self, request: Publish, channel: str, inbox: Inbox) -> None:
@@ -222,7 +223,7 @@ class StreamrSession(Session):
         principal = Principal(f"{NAME}:{publisher.lower()}", self.principal.address)
         if not self.bus.allowed(principal, verb, channel):
             asker, _ = self._asker(request)
-            if not asker.name.startswith("key:") or not self.bus.allowed(asker, verb, channel):
+            if not asker.name.startswith(KEY) or not self.bus.allowed(asker, verb, channel):
                 raise invalid(f"{publisher} is not a publisher on stream {stream}", request.message)
 
     def _sender(self, request: Publish) -> Peer:
@@ -235,14 +236,14 @@ class StreamrSession(Session):
         if not publisher:
             return self.who
         _, address = self._asker(request)
-        if publisher not in (address, self.who.identity):
+        if publisher not in (address, self._address):
             raise invalid("An unsigned message can name no publisher but its own connection's address", message)
         return self.bus.peers.identity(NAME, publisher)
 
     def _known(self, message: StreamMessage, names: tuple[str, ...]) -> bool:
         """Whether *message* was taken before; `Invalid` where its id was, with other content."""
         # Only others have a reason to cut what was signed into other fields: the publisher is looked up once.
-        own = self.who.identity == message.id.publisher_id.lower()
+        own = self._address == message.id.publisher_id.lower()
         for name in names[:1] if own else names:
             receipt = self.bus.known(name)
             entry = None if receipt is None else self._adapter.services.index.entry(receipt.seq)
@@ -257,19 +258,28 @@ class StreamrSession(Session):
         if message.verbatim and message.wire is not None:
             key = f"{NAME}/{self.control}/{message.version}"
             sent.forms[key] = text_frame(encode_broadcast(self.control, message.wire))
-        parent = answered(message)
-        if parent is not None and len(parent) <= MAX_ID and (receipt := self.bus.known(parent)) is not None:
-            sent.parent = receipt.id
+        sent.parent = answered(message)
         return sent
 
     # Who asks, and how it is answered
 
     def _asker(self, request: Publish | Subscribe) -> tuple[Principal, str | None]:
         """Whose token the *request* carries, and the address behind it; the connection's own principal without one."""
-        principal, address = self._adapter.asker((request.session_token, request.api_key), self.principal)
+        self._identify(request)
+        return self._adapter.asker((request.session_token, request.api_key), self.principal)
+
+    def _identify(self, request: Publish | Subscribe) -> bool:
+        """Take the connection for the user of the request's session token, if it carries one."""
+        address = self._adapter.logins.address(request.session_token or "", self.bus.clock())
         if address is not None:
+            self._identified = True
             self.bus.bind(self, self.bus.peers.identity(NAME, address))
-        return principal, address
+        return address is not None
+
+    @property
+    def _address(self) -> str | None:
+        """The Ethereum address that the connection is bound to."""
+        return self.who.identity if self.who.protocol == NAME else None
 
     def _throttle(self, channel: str) -> None:
         if self.bus.throttle is not None and (wait := self.bus.throttle(self.principal, self.who, channel)):

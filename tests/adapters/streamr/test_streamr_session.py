@@ -368,6 +368,21 @@ def test_a_session_token_binds_the_connection(broker: Any, alice: Any) -> None:
     assert session.who.identity == alice.address
 
 
+def test_who_comes_with_a_token_or_a_key_is_not_taken_for_whom_it_publishes(
+    broker: Any, alice: Any, bob: Any, unsigned: Any
+) -> None:
+    session, token = broker.open(), broker.token(alice)
+    broker.ask(session, [2, 8, "r", bob.message("s", 1, broker.clock()), token])
+    broker.ask(session, [2, 8, "r", bob.message("s", 2, broker.clock(), 1), None])
+    assert session.who.identity == alice.address
+    keyed = broker.open(name="key:machine")
+    broker.bus.bind(keyed, broker.bus.peers.identity("rest", "machine"))  # as the door does
+    broker.ask(keyed, [2, 8, "r", bob.message("s", 3, broker.clock(), 2), None])
+    assert keyed.who.identity == "machine"
+    row = unsigned("s", 4, broker.clock(), publisher="machine")
+    assert error(broker.ask(keyed, [2, 8, "r", row, None]))[1] == FAILED
+
+
 def test_parents_are_found_by_any_id(broker: Any, alice: Any, unsigned: Any) -> None:
     session, now = broker.open(), broker.clock()
     first = broker.say("s", 1)
