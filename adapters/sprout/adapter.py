@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -46,6 +47,15 @@ class SproutAdapter(Adapter):
     settings = Settings
     tables = TABLES
     versions = ("0.0",)
+    carries = MappingProxyType(
+        {
+            "subscribe": "subscribe and unsubscribe, to a community",
+            "publish": "announce of a Reply",
+            "direct": "announce of a Reply with TWIG to/1, or of one below a direct message",
+            "presence": "not yet: nodes with activity/1 are taken and go nowhere",
+            "history": "list, query, ancestry and leaves_of",
+        }
+    )
 
     def start(self, services: Services) -> None:
         """Read the key, or make one; then every channel that exists becomes a community."""
