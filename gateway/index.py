@@ -12,7 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
 from time import sleep
@@ -230,13 +230,11 @@ class Index:
         """The newest messages of all channels, accepted last first; *limit* records are looked at, facts too."""
         before = NEVER
         sql = "SELECT seq, offset, channel FROM records WHERE seq < ? ORDER BY seq DESC LIMIT ?"
-        waiting = sorted((seq for seq, entry in self._pending.items() if isinstance(entry, Message)), reverse=True)
-        yield from (self._pending[seq] for seq in waiting[:limit])  # type: ignore[misc]  # they are messages
+        waiting = {seq: entry for seq, entry in self._pending.items() if isinstance(entry, Message)}
+        yield from [waiting[seq] for seq in sorted(waiting, reverse=True)][:limit]
         while limit > 0 and (page := self.rows(sql, (before, min(limit, PAGE)))):
             before, limit = page[-1][0], limit - len(page)
-            found = (
-                self._load(seq, at) for seq, at, channel in page if channel is not None and seq not in self._pending
-            )
+            found = (self._load(seq, at) for seq, at, channel in page if channel is not None and seq not in waiting)
             yield from (entry for entry in found if isinstance(entry, Message))
 
     def newest(self, channel: str, since: int = 0, until: int = NEVER) -> Iterator[Message]:
@@ -246,6 +244,7 @@ class Index:
         """
         waiting = [m for m in self._pending_channels.get(channel, {}).values() if since <= m.timestamp < until]
         waiting.sort(key=_age)
+        told = {message.seq for message in waiting}  # some may be applied before they are asked for
         sql = (
             "SELECT seq, offset, at FROM records WHERE channel = ? AND at >= ? AND (at, seq) < (?, ?)"
             " ORDER BY at DESC, seq DESC LIMIT ?"
@@ -254,7 +253,7 @@ class Index:
         while page := self.rows(sql, (channel, since, *last, PAGE)):
             for seq, offset, at in page:
                 last = (at, seq)
-                if seq not in self._pending and isinstance(message := self._load(seq, offset), Message):
+                if seq not in told and isinstance(message := self._load(seq, offset), Message):
                     while waiting and _age(waiting[-1]) > last:
                         yield waiting.pop()
                     yield message
@@ -355,30 +354,28 @@ class Index:
     def _apply(self, batch: Sequence[Synced]) -> None:
         """Put a batch into the tables, in one transaction and one statement for each table."""
         last = batch[-1].entry
-        rows = [row for synced in batch for row in self._rows(synced)]
-        rows += [Row("meta", ("applied", last.seq)), Row("meta", ("time", last.time))]
-        rows.sort(key=lambda row: row.table)
+        tables: dict[str, list[tuple[Any, ...]]] = {"meta": [("applied", last.seq), ("time", last.time)]}
+        for synced in batch:
+            for table, values in self._rows(synced):
+                tables.setdefault(table, []).append(values)
         with self._write:
             self._write.execute("BEGIN")
-            for table, group in groupby(rows, key=lambda row: row.table):
-                values = [row.values for row in group]
-                columns = ",".join(f"json_extract(value,'$[{i}]')" for i in range(len(values[0])))
+            for table, rows in tables.items():
+                columns = ",".join(f"json_extract(value,'$[{i}]')" for i in range(len(rows[0])))
                 self._write.execute(
-                    f"INSERT OR REPLACE INTO {table} SELECT {columns} FROM json_each(?)", (_json(values),)
+                    f"INSERT OR REPLACE INTO {table} SELECT {columns} FROM json_each(?)", (_json(rows),)
                 )
 
-    def _rows(self, synced: Synced) -> Iterator[Row]:
-        entry = synced.entry
+    def _rows(self, synced: Synced) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        entry, _, offset = synced
         if isinstance(entry, Message):
-            yield Row(
-                "records",
-                (entry.seq, synced.offset, entry.channel, entry.sender.number, entry.timestamp, entry.parent),
-            )
-            for id in self._chosen_ids(entry):
-                yield Row("ids", (id, entry.seq))
+            sender = entry.sender.number
+            yield "records", (entry.seq, offset, entry.channel, sender, entry.timestamp, entry.parent)
         else:
-            yield Row("records", (entry.seq, synced.offset, None, None, None, None))
+            yield "records", (entry.seq, offset, None, None, None, None)
             yield from _fact_rows(entry)
+        for id in self._chosen_ids(entry):
+            yield "ids", (id, entry.seq)
         for adapter in self._adapters:
             yield from adapter.rows(entry)
 
@@ -396,14 +393,12 @@ class Index:
                 if not channel:
                     del self._pending_channels[entry.channel]
 
-    def _chosen_ids(self, entry: Entry) -> Iterator[str]:
+    def _chosen_ids(self, entry: Entry) -> Sequence[str]:
         """The ids of *entry* that do not say themselves which record they belong to."""
-        yield from entry.ids
-        if isinstance(entry, Message):
-            if entry.key is not None:
-                yield entry.key
-            if not entry.numbered and self._ids.seq(entry.id) != entry.seq:
-                yield entry.id
+        if not isinstance(entry, Message) or (entry.numbered and entry.key is None):
+            return entry.ids
+        own = () if self._ids.seq(entry.id) == entry.seq else (entry.id,)
+        return (*entry.ids, *own) if entry.key is None else (*entry.ids, entry.key, *own)
 
     def _known_seq(self, id: str) -> int | None:
         row = self.one("SELECT seq FROM ids WHERE id = ?", (id,))

@@ -134,6 +134,18 @@ def test_every_moment_between_append_and_applied(core: Core) -> None:
     assert (back.id, back.content, back.ids) == (second.id, b"2", ("theirs", "digest"))
 
 
+@pytest.mark.parametrize("ask", ["latest", "newest"])
+def test_what_is_applied_while_it_is_listed_is_told_once(core: Core, ask: str) -> None:
+    said = [core.say(b"%d" % number) for number in range(10)]
+    core.settle()
+    said += [core.say(b"%d" % number) for number in range(10, 20)]
+    core.sync()
+    listed = core.index.latest(100) if ask == "latest" else core.index.newest("lobby")
+    first = [next(listed) for _ in range(3)]
+    core.settle()
+    assert contents([*first, *listed]) == contents(said[::-1])
+
+
 def test_a_newer_message_with_the_same_key_is_not_forgotten_with_the_older(core: Core) -> None:
     core.say(b"1", key="k")
     core.sync()
@@ -298,9 +310,12 @@ def test_every_question_uses_an_index(core: Core) -> None:
     index.peer_numbered(1)
     index.peers()
     list(index.channels())
+    list(index.latest(10))
+    list(index.newest("lobby", 5, 9))
+    index.answers("theirs")
     _ = index.next_number, index.last_time, index.applied_seq
     core.index._read.set_trace_callback(None)
-    assert len(set(asked)) >= 12
+    assert len(set(asked)) >= 15
     for sql in set(asked):
         plan = [row[3] for row in core.index._read.execute(f"EXPLAIN QUERY PLAN {sql}")]
         assert plan, sql
