@@ -250,7 +250,8 @@ class Bus:
     def publish(self, message: Message, origin: Session | None = None) -> Message:
         """Take *message*, log it, and hand it to everybody in its channel but the publishing session.
 
-        The message gets its seq, time and id here; a `parent` may be any id and becomes the canonical one. It is accepted once `ledger.when_synced(seq)` calls back,
+        The message gets its seq, time and id here; a `parent` may be any id and becomes the canonical one. It is
+        accepted once `ledger.when_synced(seq)` calls back,
         not before. Raises `Unavailable` while the log cannot write and `UnknownChannel` where channels are
         only configured.
         """

@@ -96,25 +96,26 @@ class Message:
 class MessageIds:
     """Canonical ids: version 7 UUIDs (RFC 9562) that carry their sequence number.
 
-    An id that this gateway made is found again without an index: the 62 low bits are the sequence (44 bits)
-    and, with `rand_a`, 30 bits of the gateway's own *salt*, so that two gateways do not collide.
+    An id that this gateway made is found again without an index: the 48 low bits are the sequence, and the 26 random
+    bits before them are the gateway's own *salt*, so that two gateways do not collide.
     """
 
     def __init__(self, salt: int) -> None:
-        self._low = salt & 0x3FFFF
-        self._a = f"7{salt >> 18 & 0xFFF:03x}"
+        self._salt = f"-7{salt >> 14 & 0xFFF:03x}-{0x8000 | salt & 0x3FFF:04x}-"
+        self._time = -1
+        self._head = ""
 
     def make(self, time: int, seq: int) -> str:
         """The id of the message with sequence *seq*, accepted at *time* (ms)."""
-        b = seq << 18 | self._low
-        return f"{time >> 16:08x}-{time & 0xFFFF:04x}-{self._a}-{0x8000 | b >> 48:04x}-{b & 0xFFFFFFFFFFFF:012x}"
+        if time != self._time:
+            self._time, self._head = time, f"{time >> 16:08x}-{time & 0xFFFF:04x}{self._salt}"
+        return f"{self._head}{seq:012x}"
 
     def seq(self, id: str) -> int | None:
         """The sequence number inside *id*, or None where it cannot be one of ours."""
-        if len(id) != 36 or id[14:18] != self._a:
+        if len(id) != 36 or id[13:24] != self._salt:
             return None
         try:
-            b = int(id[19:23], 16) << 48 | int(id[24:], 16)
+            return int(id[24:], 16)
         except ValueError:
             return None
-        return b >> 18 & (1 << 44) - 1 if b & 0x3FFFF == self._low else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -99,6 +100,7 @@ class StreamrAdapter(Adapter):
         self.exchange = KeyExchange(self.frame)
         self.author = Author(DerivedKeys(home.secret, home.gateway_id))
         self._seen: dict[tuple[str, int], int] = {}
+        self._exists = lru_cache(maxsize=4096)(self._has)
 
     def start(self, services: Services) -> None:
         """Continue the chains where the log ended."""
@@ -177,12 +179,16 @@ class StreamrAdapter(Adapter):
 
     def refer(self, message: Message) -> object:
         """The place in its sender's chain, or `UNFIT`."""
-        stream, partition = stream_of(message.channel)
-        if partition >= self.partitions(stream) or key_exchange_address(stream) is not None:
+        if not self._exists(message.channel):
             return UNFIT
         if 2 * len(message.content) > MAX_CONTENT and len(_quoted(message.content)) > MAX_CONTENT:
             return UNFIT
         return self.author.refer(message)
+
+    def _has(self, channel: str) -> bool:
+        """Whether *channel* is a stream partition that there is."""
+        stream, partition = stream_of(channel)
+        return partition < self.partitions(stream) and key_exchange_address(stream) is None
 
     def form(self, message: Message, key: str) -> Form:
         """The BroadcastMessage, as a frame; *key* is of `PAIRS`, for a direct message with the inbox behind it."""
