@@ -15,6 +15,7 @@ import logging
 import ssl
 from collections.abc import MutableSet
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -80,7 +81,7 @@ class Connection(asyncio.Protocol):
         self._session = session
         self._house.add(self)
         keep_alive(transport.get_extra_info("socket"))
-        session.wake = self.wake
+        session.wake = partial(self._flusher.add, self, self._loop)
         self.wake()
 
     def shutdown(self) -> None:
@@ -98,6 +99,9 @@ class Connection(asyncio.Protocol):
         """Write what there is, a piece of what is long, and read again if there is room."""
         session = self._session
         if session is None:
+            return
+        if not (self._paused or self._over or self._held) and (plain := session.all_to_send()) is not None:
+            self.transport.write(plain)  # nearly always
             return
         if session.closing is not None:
             self._linger()

@@ -24,7 +24,7 @@ from .record import Entry, Fact, encode
 from .segments import Segments, sync_directory
 
 MAX_UNSYNCED = 16 << 20  # bytes that may wait for the disk; beyond it publishers are not read
-LINGER = 0.005  # seconds that a batch may gather while nobody waits for it
+LINGER = 0.02  # seconds that a batch may gather while nobody waits for it
 RETRY = 1.0  # seconds until a failed batch is tried again at the latest
 
 

@@ -27,6 +27,9 @@ COUNTERS = {
 }
 
 
+_LABELS: dict[str, tuple[str]] = {}  # made once: a tuple for each message costs more than its count
+
+
 class Metrics:
     """Counters by name and labels, and gauges that are asked for."""
 
@@ -38,9 +41,9 @@ class Metrics:
 
     def published(self, message: Message, listeners: int) -> None:
         """A message was accepted and handed to *listeners* sessions."""
-        protocol = (message.protocol,)
-        self._messages[protocol] += 1
-        self._deliveries[protocol] += listeners
+        labels = _LABELS.get(message.protocol) or _LABELS.setdefault(message.protocol, (message.protocol,))
+        self._messages[labels] += 1
+        self._deliveries[labels] += listeners
         for unfit in message.undelivered:
             self.counts["undeliverable"][unfit,] += 1
 

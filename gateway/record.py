@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, field
+from functools import lru_cache
 from json import JSONDecoder
 from typing import Any
 from zlib import crc32
@@ -94,10 +95,10 @@ def unbinary(text: str | bytes) -> bytes:
 def _message(m: Message) -> bytes:
     parts = [
         b'{"seq":%d,"time":%d,"channel":%b,"id":%b,"kind":"message","protocol":"%b","peer":%d'
-        % (m.seq, m.time, dumps(m.channel), dumps(m.id), m.protocol.encode(), m.sender.number)
+        % (m.seq, m.time, _quoted(m.channel), dumps(m.id), m.protocol.encode(), m.sender.number)
     ]
     if m.sender.identity is not None:
-        parts.append(b',"sender":' + dumps(m.sender.identity))
+        parts.append(b',"sender":' + _quoted(m.sender.identity))
     if m.timestamp != m.time:
         parts.append(b',"timestamp":%d' % m.timestamp)
     parts.append(b',"content":' + one_line(m.content))
@@ -118,6 +119,12 @@ def _message(m: Message) -> bytes:
     if m.wire is not None:
         parts.append(b',"wire":' + dumps(m.wire.decode()))
     return b"".join(parts)
+
+
+@lru_cache(maxsize=4096)
+def _quoted(name: str) -> bytes:
+    """A name as JSON; the same few come again and again."""
+    return dumps(name)
 
 
 def _fact(fact: Fact) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -78,8 +79,16 @@ def _bind(host: str, port: int) -> socket.socket:
         raise CannotStart(f"cannot listen on {host}:{port} ({error.strerror}); choose another with --port") from None
 
 
+def _spare_the_collector() -> None:
+    """Nothing that exists now will ever be garbage, and what comes is freed by its count: collect seldom."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
 def _announce(app: FastAPI, listener: socket.socket) -> None:
     """Everything listens: write the ready line for programs, and for people where to find what."""
+    _spare_the_collector()
     host, port = listener.getsockname()[:2]
     http = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     gateway = app.state.gateway

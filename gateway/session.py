@@ -2,7 +2,7 @@
 
 What a shell must do, and nothing else:
 1. Call `receive_data` with what arrived, however it was cut (a WebSocket: one call for each whole message).
-2. Call `data_to_send` whenever `wake` was called or the wire can take more, and write what it returns, in order.
+2. Call `data_to_send` (or first `all_to_send`) whenever `wake` was called or the wire can take more, and write what it returns, in order.
    Each element is whole: one frame of a WebSocket, one message of a line protocol.
 3. Read from the wire only while `readable`; look again after every `data_to_send`.
 4. When `closing` is set: write what `data_to_send` still returns, then close with that code and reason.
@@ -140,6 +140,13 @@ class Session(ABC):
         if self._backlog:
             self.resume()
         return data
+
+    def all_to_send(self) -> bytes | None:
+        """Everything as one piece, where that leaves nothing else to do; else None: ask `data_to_send` and the rest."""
+        if self._held or self._streams or self._backlog or self.closing is not None or not self._queue:
+            return None
+        data, self._queue, self._size = self._queue, [], 0
+        return b"".join(data)  # type: ignore[arg-type]  # no Pending among them
 
     @property
     def has_more(self) -> bool:

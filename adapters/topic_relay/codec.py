@@ -111,7 +111,9 @@ def _usual(data: bytes) -> Packet | None:
         name, fields = topic.decode(), loads(content)
     except ValueError:
         return None
-    if not OWN.isdisjoint(fields) or (len(fields) == 1 and WRAP in fields) or units(name) > MAX_TOPIC:
+    if not OWN.isdisjoint(fields) or (len(fields) == 1 and WRAP in fields):
+        return None
+    if len(topic) > MAX_TOPIC and units(name) > MAX_TOPIC:
         return None
     if content[-1] != _BRACE or (dst is not None and kind != b"4"):
         return None

@@ -439,7 +439,7 @@ def test_a_bug_in_one_session_ends_that_one_alone(
 ) -> None:
     async def check() -> None:
         peers = await connections(4, sock)
-        peers[2][2].data_to_send = lambda: 1 // 0  # type: ignore[method-assign, assignment, return-value]
+        peers[2][2].all_to_send = lambda: 1 // 0  # type: ignore[method-assign, assignment, return-value]
         peers[0][2].say(b"x")
         await asyncio.sleep(0)
         assert [transport.aborted for _, transport, _ in peers] == [False, False, True, False]
