@@ -327,6 +327,8 @@ class Client:
         self.socket = socket.socket()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
+        # Segments that fit the window; else the kernel sends one at each tick of its persist timer, 200 ms.
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
         self.socket.settimeout(PATIENCE)
         if port is not None:
             self.connect(port)
