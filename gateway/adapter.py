@@ -18,10 +18,11 @@ from .session import Principal, Session
 if TYPE_CHECKING:
     from .auth import Access
     from .bus import Bus
-    from .index import Index, Row
+    from .index import Index
     from .log import Log
     from .metrics import Metrics
     from .record import Fact
+    from .tables import Row
 
 
 @dataclass(frozen=True, slots=True)

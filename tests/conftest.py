@@ -12,7 +12,7 @@ import pytest
 
 from gateway.bus import Bus
 from gateway.channels import Channels
-from gateway.index import Index, Row
+from gateway.index import Index
 from gateway.log import Log, Sealing
 from gateway.message import Message, MessageIds, Peer
 from gateway.metrics import Metrics
@@ -21,6 +21,7 @@ from gateway.record import Entry
 from gateway.runtime import Ledger
 from gateway.segments import Segments
 from gateway.session import Principal, Session
+from gateway.tables import Row
 
 PATIENCE = 60.0  # seconds; nothing waits that long unless it is broken
 

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 CORE = {"message", "errors", "channels", "peers", "bus", "session", "frames", "adapter"}
-STORAGE = {"jsontext", "record", "segments", "log", "index", "retention", "archive"}
+STORAGE = {"jsontext", "record", "segments", "log", "index", "lookup", "tables", "retention", "archive"}
 SHELLS = {"serve", "fast"}
 NAMELESS = CORE | STORAGE | SHELLS | {"limits", "metrics", "auth", "door", "runtime"}
 IO = {

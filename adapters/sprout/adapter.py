@@ -10,9 +10,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.adapter import Adapter, Listener, Request, Services
-from gateway.index import Row
 from gateway.message import Form, Message
 from gateway.record import Entry
+from gateway.tables import Row
 
 from .author import Author, load_key
 from .directs import Directs

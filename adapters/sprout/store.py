@@ -19,9 +19,11 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from gateway.errors import Unavailable
-from gateway.index import PAGE, Index, Row
+from gateway.index import Index
+from gateway.lookup import PAGE
 from gateway.message import Message
 from gateway.record import Entry, Fact, binary, unbinary
+from gateway.tables import Row
 
 from .codec import NodeLine
 from .forest import decode, node_id

@@ -25,11 +25,11 @@ from gateway.adapter import Adapter, Home, Refusal, Request, Services
 from gateway.auth import KEY
 from gateway.bus import UNFIT
 from gateway.frames import text_frame
-from gateway.index import Row
 from gateway.jsontext import dumps
 from gateway.message import Form, Message, Pending
 from gateway.record import Fact
 from gateway.session import MAX_OUTBOX, Principal
+from gateway.tables import Row
 
 UTF16_VERSION = 31  # of messages: only clients before 4.0 ask for it
 MAX_PARTITIONS = 100  # the reference's limit

@@ -9,9 +9,10 @@ import pytest
 
 from gateway import index as index_module
 from gateway.errors import Unavailable
-from gateway.index import PAGE, Row
+from gateway.lookup import PAGE
 from gateway.message import Message, MessageIds, Peer
 from gateway.record import Entry, Fact
+from gateway.tables import Row
 
 if TYPE_CHECKING:
     from tests.conftest import Core
@@ -296,7 +297,7 @@ def test_every_question_uses_an_index(core: Core) -> None:
     core.peers.identity("toy", "alice")
     core.settle()
     asked: list[str] = []
-    core.index._read.set_trace_callback(asked.append)
+    core.index._tables._read.set_trace_callback(asked.append)
     index = core.index
     index.history("lobby")
     index.history("lobby", after=1, before=9, newest_first=True)
@@ -314,10 +315,10 @@ def test_every_question_uses_an_index(core: Core) -> None:
     list(index.newest("lobby", 5, 9))
     index.answers("theirs")
     _ = index.next_number, index.last_time, index.applied_seq
-    core.index._read.set_trace_callback(None)
+    core.index._tables._read.set_trace_callback(None)
     assert len(set(asked)) >= 15
     for sql in set(asked):
-        plan = [row[3] for row in core.index._read.execute(f"EXPLAIN QUERY PLAN {sql}")]
+        plan = [row[3] for row in core.index._tables._read.execute(f"EXPLAIN QUERY PLAN {sql}")]
         assert plan, sql
         assert all(step.startswith("SEARCH") for step in plan), (sql, plan)
 
@@ -355,7 +356,7 @@ class Refusing:
 
 def test_a_batch_that_cannot_be_applied_is_tried_again(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "RETRY", 0.01)
-    core.index._write = cast(sqlite3.Connection, Refusing(core.index._write, 3))
+    core.index._tables._write = cast(sqlite3.Connection, Refusing(core.index._tables._write, 3))
     said = core.say()
     core.settle()
     assert core.index.applied_seq == said.seq
@@ -364,7 +365,7 @@ def test_a_batch_that_cannot_be_applied_is_tried_again(core: Core, monkeypatch: 
 
 def test_an_index_that_cannot_be_written_does_not_keep_the_gateway_from_stopping(make_core: MakeCore) -> None:
     core = make_core()
-    core.index._write = cast(sqlite3.Connection, Refusing(core.index._write, 1 << 30))
+    core.index._tables._write = cast(sqlite3.Connection, Refusing(core.index._tables._write, 1 << 30))
     said = core.say()
     core.sync()
     assert contents(core.index.history("lobby")) == [said.content]
@@ -373,8 +374,8 @@ def test_an_index_that_cannot_be_written_does_not_keep_the_gateway_from_stopping
 
 
 def test_an_index_that_cannot_be_read_refuses_the_request(core: Core) -> None:
-    core.index._read.close()
-    core.index._read = sqlite3.connect(":memory:")
+    core.index._tables._read.close()
+    core.index._tables._read = sqlite3.connect(":memory:")
     with pytest.raises(Unavailable):
         core.index.history("lobby")
 
@@ -399,7 +400,9 @@ def test_chores_come_after_what_was_taken_before(core: Core) -> None:
     for _ in range(3):
         core.say()
         core.sync()
-        core.index.do(lambda: order.append(core.index._write.execute("SELECT max(seq) FROM records").fetchone()[0]))
+        core.index.do(
+            lambda: order.append(core.index._tables._write.execute("SELECT max(seq) FROM records").fetchone()[0])
+        )
     seqs = core.index.synced_seq
     core.settle()
     assert order[-1] == seqs

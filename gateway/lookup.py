@@ -1,0 +1,227 @@
+"""How what was logged is found again: by channel, by time, by id, by whom it answers.
+
+Laws of this file. Everything here runs on the loop. What was appended but is not in the tables yet is kept in memory
+and joined to every answer, so that a query sees all that was accepted before it. Content is read from the log, and
+its checksum is checked each time. Every statement uses an index of the tables and has a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from .bus import Receipt
+from .jsontext import loads
+from .message import Message, MessageIds, Peer
+from .record import BadRecord, Entry, decode
+from .segments import NEVER, Segments
+from .tables import Tables
+
+PAGE = 256  # rows that one statement may answer
+
+
+class Lookup:
+    """Answers what was said, from the tables and from what waits to be put into them."""
+
+    def __init__(self, tables: Tables, segments: Segments, ids: MessageIds) -> None:
+        self._tables = tables
+        self._segments = segments
+        self._ids = ids
+        self._pending: dict[int, Entry] = {}
+        self._pending_ids: dict[str, int] = {}
+        self._pending_channels: dict[str, dict[int, Message]] = {}
+        self._synced = segments.next_seq - 1
+
+    def note(self, entry: Entry) -> None:
+        """An entry was appended to the log: it can be found from now on."""
+        self._pending[entry.seq] = entry
+        for id in self._chosen_ids(entry):
+            self._pending_ids[id] = entry.seq
+        if isinstance(entry, Message):
+            self._pending_channels.setdefault(entry.channel, {})[entry.seq] = entry
+
+    @property
+    def synced_seq(self) -> int:
+        """The last sequence that was taken: it is on disk, and a chore given from now on finds it applied."""
+        return self._synced
+
+    def find(self, id: str) -> Receipt | None:
+        """The message with this canonical or chosen id, on disk or not yet."""
+        own = self._ids.seq(id)
+        entry = self.entry(own) if own is not None else None
+        if not isinstance(entry, Message) or entry.id != id:
+            seq = self._pending_ids.get(id) or self._known_seq(id)
+            entry = self.entry(seq) if seq is not None else None
+        return Receipt(entry.seq, entry.id, entry.time, entry.undelivered) if isinstance(entry, Message) else None
+
+    def message(self, id: str) -> Message | None:
+        """The message with this canonical or chosen id, once it is on disk."""
+        receipt = self.find(id)
+        if receipt is None or receipt.seq > self._synced:
+            return None
+        entry = self.entry(receipt.seq)
+        return entry if isinstance(entry, Message) else None
+
+    def entry(self, seq: int) -> Entry | None:
+        """The record with this sequence number."""
+        if (pending := self._pending.get(seq)) is not None:
+            return pending
+        row = self.one("SELECT offset FROM records WHERE seq = ?", (seq,))
+        return None if row is None else self._load(seq, row[0])
+
+    def offset(self, seq: int) -> int:
+        """Where the record *seq* stands in its segment; 0 where the tables do not know."""
+        row = self.one("SELECT offset FROM records WHERE seq = ?", (seq,))
+        return 0 if row is None else int(row[0])
+
+    def history(
+        self,
+        channel: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        sender: int | None = None,
+        newest_first: bool = False,
+        limit: int = PAGE,
+    ) -> list[Message]:
+        """At most *limit* (`PAGE` at most) messages of *channel* between two sequences, both excluded.
+
+        Fewer than *limit* are the last there are. What cannot be read any more is passed over.
+        """
+        after, end, limit = max(0, min(after, NEVER)), NEVER if before is None else min(before, NEVER), min(limit, PAGE)
+        found: list[Message] = []
+        while len(found) < limit and (page := self._page(channel, after, end, sender, newest_first, limit)):
+            loaded = (self._pending.get(seq) or self._load(seq, offset) for seq, offset in page)
+            found += (entry for entry in loaded if isinstance(entry, Message) and entry.channel == channel)
+            after, end = (after, page[-1][0]) if newest_first else (page[-1][0], end)
+        return found[:limit]
+
+    def _page(
+        self, channel: str, after: int, end: int, sender: int | None, newest_first: bool, limit: int
+    ) -> list[tuple[int, int]]:
+        """The sequences and offsets of the next *limit* messages, on disk or applied already."""
+        where = "channel = ? AND seq > ? AND seq < ?" + ("" if sender is None else " AND sender = ?")
+        values = (channel, after, end) if sender is None else (channel, after, end, sender)
+        order = "DESC" if newest_first else "ASC"
+        sql = f"SELECT seq, offset FROM records WHERE {where} ORDER BY seq {order} LIMIT ?"
+        applied: dict[int, int] = dict(self.rows(sql, (*values, limit)))
+        pending = {
+            seq: 0
+            for seq, message in self._pending_channels.get(channel, {}).items()
+            if after < seq < end and seq <= self._synced and (sender is None or message.sender.number == sender)
+        }
+        return sorted((pending | applied).items(), reverse=newest_first)[:limit]
+
+    def latest(self, limit: int) -> Iterator[Message]:
+        """The newest messages of all channels, accepted last first; *limit* records are looked at, facts too."""
+        before = NEVER
+        sql = "SELECT seq, offset, channel FROM records WHERE seq < ? ORDER BY seq DESC LIMIT ?"
+        waiting = {seq: entry for seq, entry in self._pending.items() if isinstance(entry, Message)}
+        yield from [waiting[seq] for seq in sorted(waiting, reverse=True)][:limit]
+        while limit > 0 and (page := self.rows(sql, (before, min(limit, PAGE)))):
+            before, limit = page[-1][0], limit - len(page)
+            found = (self._load(seq, at) for seq, at, channel in page if channel is not None and seq not in waiting)
+            yield from (entry for entry in found if isinstance(entry, Message))
+
+    def newest(self, channel: str, since: int = 0, until: int = NEVER) -> Iterator[Message]:
+        """The messages of *channel* whose author says they were made from *since* to before *until* (ms).
+
+        Newest first, by what the author says; those that are not on disk yet are among them.
+        """
+        waiting = [m for m in self._pending_channels.get(channel, {}).values() if since <= m.timestamp < until]
+        waiting.sort(key=_age)
+        told = {message.seq for message in waiting}  # some may be applied before they are asked for
+        sql = (
+            "SELECT seq, offset, at FROM records WHERE channel = ? AND at >= ? AND (at, seq) < (?, ?)"
+            " ORDER BY at DESC, seq DESC LIMIT ?"
+        )
+        last = (until, 0)
+        while page := self.rows(sql, (channel, since, *last, PAGE)):
+            for seq, offset, at in page:
+                last = (at, seq)
+                if seq not in told and isinstance(message := self._load(seq, offset), Message):
+                    while waiting and _age(waiting[-1]) > last:
+                        yield waiting.pop()
+                    yield message
+        yield from reversed(waiting)
+
+    def answers(self, id: str, limit: int = PAGE) -> list[Message]:
+        """The messages whose parent is the message with this canonical id, at most *limit* of them."""
+        sql = "SELECT seq, offset FROM records WHERE parent = ? LIMIT ?"
+        found = {seq: self._load(seq, offset) for seq, offset in self.rows(sql, (id, limit))} | {
+            seq: entry for seq, entry in self._pending.items() if isinstance(entry, Message) and entry.parent == id
+        }
+        return [entry for entry in found.values() if isinstance(entry, Message)]
+
+    def last_seq(self, channel: str) -> int:
+        """The sequence of the newest message of *channel* that is on disk, 0 without one."""
+        newest = self.history(channel, newest_first=True, limit=1)
+        return newest[0].seq if newest else 0
+
+    def peer(self, protocol: str, identity: str) -> Peer | None:
+        """The durable peer of an identity."""
+        row = self.one("SELECT * FROM peers WHERE protocol = ? AND identity = ?", (protocol, identity))
+        return None if row is None else Peer(*row)
+
+    def peer_numbered(self, number: int) -> Peer | None:
+        """The durable peer with a number."""
+        row = self.one("SELECT * FROM peers WHERE number = ?", (number,))
+        return None if row is None else Peer(*row)
+
+    def peers(self, after: int = -1) -> list[Peer]:
+        """The durable peers with numbers above *after*, lowest number first, at most `PAGE` of them."""
+        rows = self.rows("SELECT * FROM peers WHERE number > ? ORDER BY number LIMIT ?", (after, PAGE))
+        return [Peer(*row) for row in rows]
+
+    def channels(self) -> Iterator[tuple[str, dict[str, str], bool]]:
+        """Every channel with its addresses, and whether it is open."""
+        name = ""
+        sql = "SELECT name, addresses, open FROM channels WHERE name > ? ORDER BY name LIMIT ?"
+        while rows := self.rows(sql, (name, PAGE)):
+            for name, addresses, is_open in rows:
+                yield name, loads(addresses), bool(is_open)
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        """What an adapter asks of its own tables; the statement uses an index and a limit.
+
+        Raises `Unavailable` where the file cannot be read.
+        """
+        return self._tables.rows(sql, values)
+
+    def one(self, sql: str, values: Sequence[Any] = ()) -> Any | None:
+        """The first row of an answer, if there is one."""
+        rows = self.rows(sql, values)
+        return rows[0] if rows else None
+
+    def _forget(self, entries: Iterable[Entry]) -> None:
+        """*entries* are in the tables from now on."""
+        for entry in entries:
+            self._pending.pop(entry.seq, None)
+            for id in self._chosen_ids(entry):
+                if self._pending_ids.get(id) == entry.seq:
+                    del self._pending_ids[id]
+            if isinstance(entry, Message) and (channel := self._pending_channels.get(entry.channel)) is not None:
+                channel.pop(entry.seq, None)
+                if not channel:
+                    del self._pending_channels[entry.channel]
+
+    def _chosen_ids(self, entry: Entry) -> Sequence[str]:
+        """The ids of *entry* that do not say themselves which record they belong to."""
+        if not isinstance(entry, Message) or (entry.numbered and entry.key is None):
+            return entry.ids
+        own = () if self._ids.seq(entry.id) == entry.seq else (entry.id,)
+        return (*entry.ids, *own) if entry.key is None else (*entry.ids, entry.key, *own)
+
+    def _known_seq(self, id: str) -> int | None:
+        row = self.one("SELECT seq FROM ids WHERE id = ?", (id,))
+        return None if row is None else int(row[0])
+
+    def _load(self, seq: int, offset: int) -> Entry | None:
+        try:
+            return decode(self._segments.read(seq, offset))
+        except (BadRecord, OSError):
+            return None  # never served; `Segments` reports it
+
+
+def _age(message: Message) -> tuple[int, int]:
+    return message.timestamp, message.seq

@@ -1,0 +1,148 @@
+"""The SQLite file of the index: opened, made anew where it is damaged, written in batches, read with a limit.
+
+Laws of this file. One connection writes, in the index's thread; another only reads, on the loop. A batch is one
+transaction with one statement for each table.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .errors import Unavailable
+from .jsontext import dumps
+
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE records (
+    seq INTEGER PRIMARY KEY, offset INTEGER NOT NULL, channel TEXT, sender INTEGER, at INTEGER, parent TEXT
+);
+CREATE INDEX records_channel ON records (channel, seq) WHERE channel IS NOT NULL;
+CREATE INDEX records_sender ON records (channel, sender, seq) WHERE channel IS NOT NULL;
+CREATE INDEX records_at ON records (channel, at, seq) WHERE channel IS NOT NULL;
+CREATE INDEX records_parent ON records (parent) WHERE parent IS NOT NULL;
+CREATE TABLE ids (id TEXT PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE channels (name TEXT PRIMARY KEY, addresses TEXT NOT NULL, open INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE peers (number INTEGER PRIMARY KEY, protocol TEXT NOT NULL, identity TEXT NOT NULL, name TEXT);
+CREATE UNIQUE INDEX peers_identity ON peers (protocol, identity);
+"""
+
+
+class Row(NamedTuple):
+    """One row for a table of the index; it takes the place of the row with the same key."""
+
+    table: str
+    values: tuple[Any, ...]
+
+
+class Tables:
+    """The tables of the index and of the adapters; *more* is the SQL that makes those."""
+
+    def __init__(self, path: Path, more: str = "") -> None:
+        self._path = path
+        self._schema = SCHEMA + more
+        self._connect()
+
+    def put(self, rows: Mapping[str, Sequence[tuple[Any, ...]]]) -> None:
+        """Put *rows*, by table, in the place of those with the same keys, all of them or none."""
+        with self._write:
+            self._write.execute("BEGIN")
+            for table, values in rows.items():
+                columns = ",".join(f"json_extract(value,'$[{i}]')" for i in range(len(values[0])))
+                self._write.execute(
+                    f"INSERT OR REPLACE INTO {table} SELECT {columns} FROM json_each(?)", (_json(values),)
+                )
+
+    def prune(self, before: int) -> None:
+        """Take out the messages below sequence *before*, and every id of theirs."""
+        with self._write:
+            self._write.execute("BEGIN")
+            if self._write.execute("DELETE FROM records WHERE seq < ? AND channel IS NOT NULL", (before,)).rowcount:
+                self._write.execute("DELETE FROM ids WHERE seq < ? AND seq NOT IN (SELECT seq FROM records)", (before,))
+
+    def clear(self) -> None:
+        """Empty all tables."""
+        with self._write:
+            self._write.execute("BEGIN")
+            for (table,) in self._write.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
+                if table != "meta":
+                    self._write.execute(f"DELETE FROM {table}")
+            self._write.execute("DELETE FROM meta WHERE key != 'schema'")
+
+    def remake(self) -> None:
+        """Begin again with a new file."""
+        self.close()
+        _remove(self._path)
+        self._connect()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._read.close()
+        self._write.close()
+
+    def meta(self, key: str) -> int:
+        """A number that the index keeps about itself, 0 where it has none; `sqlite3.Error` where it cannot be read."""
+        row = self._read.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        """What *sql* answers; `Unavailable` where the file cannot be read."""
+        try:
+            return self._read.execute(sql, [_plain(value) for value in values]).fetchall()
+        except sqlite3.Error as error:
+            raise Unavailable(f"the index cannot be read: {error}") from error
+        except OverflowError:
+            return []  # no column holds a number beyond 64 bits
+
+    def _connect(self) -> None:
+        self._write = _open(self._path, self._schema)
+        self._read = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+
+
+def damaged(error: sqlite3.Error) -> bool:
+    """Whether *error* says that the file is not, or no longer, a database."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _plain(value: Any) -> Any:
+    """*value* as a column can hold it: half characters and NUL, which SQLite's JSON has no place for, written out."""
+    if not isinstance(value, str) or (value.isascii() and "\0" not in value):
+        return value
+    return value.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
+
+
+def _json(rows: Sequence[tuple[Any, ...]]) -> str:
+    text = dumps(rows)
+    if b"\\u0000" in text or b"\\ud" in text:  # perhaps what must be written out
+        text = dumps([[_plain(value) for value in row] for row in rows])
+    return text.decode()
+
+
+def _remove(path: Path) -> None:
+    for name in (path.name, path.name + "-wal", path.name + "-shm"):
+        path.with_name(name).unlink(missing_ok=True)
+
+
+def _open(path: Path, schema: str) -> sqlite3.Connection:
+    """The database at *path*, made anew where it is missing, damaged, or of another make."""
+    for _attempt in range(2):
+        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0:
+                connection.executescript(schema)
+                connection.execute("INSERT INTO meta VALUES ('schema', ?)", (schema,))
+            whole = path.stat().st_size % connection.execute("PRAGMA page_size").fetchone()[0] == 0
+            if whole and connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == (schema,):
+                return connection
+        except sqlite3.DatabaseError as error:
+            if not damaged(error) and "no such" not in str(error):
+                connection.close()
+                raise
+        connection.close()
+        _remove(path)
+    raise sqlite3.DatabaseError(f"{path} cannot be made anew; move it away and start again")
