@@ -118,7 +118,7 @@ async def _open(
 async def _tick(gateway: Gateway) -> None:
     while True:
         await anyio.sleep(1)
-        gateway.bus.tick()
+        gateway.tick()
         if gateway.keys.changed():
             _read_keys(gateway)
 

@@ -98,7 +98,6 @@ class Settings(BaseSettings):
     loop: Literal["asyncio", "trio"] = "asyncio"
     log_format: Literal["console", "json"] = "console"
     open_to_all: bool = False
-    public_url: str | None = Field(default=None, description="how others reach this gateway: http://host:port")
     channels: ChannelSettings = ChannelSettings()
     auth: AuthSettings = AuthSettings()
     limits: Limits = Limits()

@@ -30,7 +30,11 @@ from .message import Message, MessageIds, Peer
 from .metrics import Metrics
 from .peers import Peers
 from .record import Fact
-from .segments import Segments
+from .retention import Keep, Retention
+from .segments import Fault, Segments
+
+MINUTE = 60_000  # ms
+DAY = 1440 * MINUTE
 
 logger = structlog.get_logger("trellis")
 
@@ -92,20 +96,53 @@ class Gateway:
         self.access = Access(self.keys.load(), settings.auth.grants, settings.auth.origins)
         self.adapters = [row(settings.section(row), self.home) for row in adapters if settings.section(row).enabled]
         self.ready = False
+        self._retained = 0
 
     def start(self, post: Post) -> None:
         """Read the log, begin to write it, and start the adapters; *post* runs a call on this thread's loop."""
-        ids = MessageIds(int.from_bytes(self.home.gateway_id.encode()[:8]) & 0x3FFFFFFF)
+        ids = MessageIds(int(self.home.gateway_id, 16))
+        self._open_storage(post, ids)
+        self._open_bus(ids)
+        self.index.start()
+        self.log.start()
+        self.ledger.fact("start", {"gateway": self.home.gateway_id, "version": self.version})
+        for name in self.settings.channels.names:
+            self.channels.configure(name)
+        self._worker = Worker(post, self._worker_fault)
+        services = Services(
+            self.bus, self.log, self.index, post, self._worker.do, self.ledger.fact, self.metrics, self.access
+        )
+        for adapter in self.adapters:
+            adapter.start(services)
+        self.ready = True
+
+    def _open_storage(self, post: Post, ids: MessageIds) -> None:
+        """The log and the index, level with each other."""
         segments = Segments(self.settings.data / "log")
         self.index = Index(self.settings.data / "index.sqlite", segments, ids, self.adapters, post)
         applied = self.index.catch_up()
         for fault in segments.faults:
-            self.metrics.count("faults", "record")
-            logger.error("damaged log", file=fault.file, offset=fault.offset, reason=fault.reason)
-        self.log = Log(
-            segments, post, clock, sealing=Sealing(bytes=self.settings.log.segment_bytes), on_fault=self._disk_fault
+            self._record_fault(fault)
+        segments.on_fault = self._record_fault
+        self.index.on_fault = self._index_fault
+        limits = self.settings.log
+        sealing = Sealing(bytes=limits.segment_bytes)
+        self.log = Log(segments, post, clock, sealing=sealing, on_fault=self._disk_fault)
+        self.log.on_synced = self.index.take
+        self.ledger = Ledger(self.log, self.index)
+        self._retention = Retention(
+            segments,
+            self.index,
+            Keep(None if limits.keep_days is None else int(limits.keep_days * DAY), limits.keep_bytes),
+            clock,
+            post=post,
+            mark=lambda: self.ledger.fact("counts", {"minute": clock() // MINUTE, "flows": []}),
+            on_fault=self._index_fault,
         )
-        ledger = self.ledger = Ledger(self.log, self.index)
+        logger.info("started", gateway=self.home.gateway_id, last_seq=segments.next_seq - 1, indexed=applied)
+
+    def _open_bus(self, ids: MessageIds) -> None:
+        """The channels, the peers, and the bus between them."""
         self.channels = Channels(self.adapters, self._channel_fact, create=self.settings.channels.create == "open")
         for name, addresses, is_open in self.index.channels():
             self.channels.load(name, addresses, open=is_open)
@@ -114,7 +151,7 @@ class Gateway:
         )
         limits = self.settings.limits
         self.bus = Bus(
-            ledger,
+            self.ledger,
             self.channels,
             self.peers,
             ids,
@@ -125,22 +162,15 @@ class Gateway:
             throttle=Throttle(limits, monotonic) if limits.rates == "on" else None,
             last_time=self.index.last_time,
         )
-        self.log.on_synced = self.index.take
         self.log.on_room = self.bus.room
-        self.index.start()
-        self.log.start()
-        ledger.fact("start", {"gateway": self.home.gateway_id, "version": self.version})
-        for name in self.settings.channels.names:
-            self.channels.configure(name)
         self.door = Door(self.access, limits, self.bus, self.metrics)
-        self._worker = Worker(post, self._worker_fault)
-        services = Services(
-            self.bus, self.log, self.index, post, self._worker.do, ledger.fact, self.metrics, self.access
-        )
-        for adapter in self.adapters:
-            adapter.start(services)
-        logger.info("started", gateway=self.home.gateway_id, last_seq=segments.next_seq - 1, indexed=applied)
-        self.ready = True
+
+    def tick(self) -> None:
+        """A second has passed."""
+        self.bus.tick()
+        if clock() - self._retained >= MINUTE:
+            self._retained = clock()
+            self._retention.tick()
 
     def goodbye(self) -> None:
         """Tell every peer, in its protocol, that the gateway stops."""
@@ -169,6 +199,14 @@ class Gateway:
     def _peer_fact(self, peer: Peer) -> None:
         name = {} if peer.name is None else {"name": peer.name}
         self.ledger.fact("peer", {"peer": peer.number, "protocol": peer.protocol, "sender": peer.identity} | name)
+
+    def _record_fault(self, fault: Fault) -> None:
+        self.metrics.count("faults", "record")
+        logger.error("damaged log", file=fault.file, offset=fault.offset, reason=fault.reason)
+
+    def _index_fault(self, error: Exception) -> None:
+        self.metrics.count("faults", "index")
+        logger.error("the index cannot be written", error=repr(error), consequence="it is tried again")
 
     def _disk_fault(self, error: OSError) -> None:
         self.metrics.count("faults", "disk")

@@ -133,7 +133,7 @@ async def _serve_asyncio(app: FastAPI, settings: Settings, listener: socket.sock
     config = uvicorn.Config(
         app,
         lifespan="on",
-        http=FastHttp,
+        http=type("Http", (FastHttp,), {"head_seconds": settings.limits.handshake_seconds}),
         ws=FastWebSocket,
         ws_max_size=MAX_FRAME,
         ws_per_message_deflate=False,
