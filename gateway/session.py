@@ -150,6 +150,11 @@ class Session(ABC):
         return b"".join(data)  # type: ignore[arg-type]  # no Pending among them
 
     @property
+    def waiting(self) -> int:
+        """How many frames are queued."""
+        return len(self._queue)
+
+    @property
     def has_more(self) -> bool:
         """Whether another `data_to_send` would return something right away."""
         head = self._queue[0] if self._queue else None
