@@ -1,0 +1,143 @@
+"""kill -9 under mixed load: what REST answered 201 and Sprout answered status 0 is served after the restart.
+
+`TRELLIS_SOAK` says how many runs; each has its seed in its name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.clients import Node
+from gateway.commands.forge import Author
+from gateway.record import decode
+from gateway.segments import head
+from tests.server import Server
+
+RUNS = int(os.environ.get("TRELLIS_SOAK", "2"))
+ROUNDS = 2  # how often each run is killed
+NODES = 300  # that are signed beforehand, for each round
+PAGE = 256
+
+Accepted = tuple[dict[str, str], set[str]]  # by REST: canonical id to content; by Sprout: node ids
+
+
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_what_both_protocols_accepted_survives(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    posted: dict[str, str] = {}
+    announced: set[str] = set()
+    community, author = "", Author("survivor")
+    for _ in range(ROUNDS):
+        with Server(tmp_path) as server:
+            community = community or asyncio.run(_community(server))
+            nodes = [author.identity(), *(author.reply(community, str(n), {}) for n in range(NODES))]
+            asyncio.run(_say(server, nodes, chance, (posted, announced)))
+            assert "Traceback" not in server.log
+    assert posted
+    assert announced
+    with Server(tmp_path) as server:
+        asyncio.run(_check(server, (posted, announced)))
+        server.stop()
+    assert [head(line)[0] for line in _lines(tmp_path)] == list(range(1, len(list(_lines(tmp_path))) + 1))
+    assert all(decode(line) for line in _lines(tmp_path))
+
+
+async def _say(server: Server, nodes: list[Node], chance: random.Random, accepted: Accepted) -> None:
+    """Post and announce at the same time, until so many are accepted that the gateway is killed."""
+    before, enough = sum(map(len, accepted)), chance.randint(1, NODES)
+    tasks = [asyncio.create_task(_post(server, accepted[0])) for _ in range(4)]
+    tasks.append(asyncio.create_task(_announce(server, nodes, chance, accepted[1])))
+    while sum(map(len, accepted)) < before + enough and not all(task.done() for task in tasks):
+        await asyncio.sleep(0)
+    server.kill()
+    await asyncio.gather(*tasks)
+
+
+async def _post(server: Server, posted: dict[str, str]) -> None:
+    async with httpx.AsyncClient(base_url=f"http://{server.http}", timeout=30) as client:
+        for number in range(10_000):
+            try:
+                response = await client.post("/v1/channels/lobby/messages", json=number)
+            except httpx.TransportError:
+                return
+            assert response.status_code == 201, response.text
+            posted[response.json()["id"]] = str(number)
+
+
+async def _announce(server: Server, nodes: list[Node], chance: random.Random, announced: set[str]) -> None:
+    """Announce a few nodes at a time, without waiting for the answers."""
+    host, _, port = server.sprout.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 22)
+    sent: dict[int, list[str]] = {}
+    todo = list(nodes)
+    while todo:
+        some, todo = todo[: (size := chance.randint(1, 5))], todo[size:]
+        sent[len(sent)] = [node.id for node in some]
+        writer.write(b"announce %d %d\n" % (len(sent) - 1, len(some)) + b"".join(map(_line, some)))
+    try:
+        while line := await reader.readline():
+            if line.endswith(b"\n") and line.startswith(b"status "):
+                _, number, status = map(bytes.decode, line.split())
+                assert status == "0"
+                announced.update(sent[int(number)])
+    except ConnectionError:
+        pass
+    writer.close()
+
+
+async def _check(server: Server, accepted: Accepted) -> None:
+    """All of it is in the history, and every node is given to whoever asks for it."""
+    posted, announced = accepted
+    async with httpx.AsyncClient(base_url=f"http://{server.http}", timeout=30) as client:
+        found, path = [], f"/v1/channels/lobby/messages?limit={PAGE}"
+        while path:
+            page = (await client.get(path)).json()
+            found += page["messages"]
+            path = page["next"]
+    sequences = [message["sequence"] for message in found]
+    assert sequences == sorted(set(sequences))
+    held = {message["id"]: json.dumps(message["content"]) for message in found}
+    assert {id: text for id, text in posted.items() if held.get(id) != text} == {}
+    assert await _missing(server, sorted(announced)) == set()
+
+
+async def _missing(server: Server, ids: list[str]) -> set[str]:
+    """Those of *ids* that a query does not bring."""
+    host, _, port = server.sprout.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 22)
+    missing = set(ids)
+    for begin in range(0, len(ids), 100):
+        some = ids[begin : begin + 100]
+        writer.write(b"query %d %d\n%b\n" % (begin, len(some), "\n".join(some).encode()))
+        while not (line := await reader.readline()).startswith(b"response %d " % begin):
+            assert line
+        for _ in range(int(line.split()[2])):
+            missing.discard((await reader.readline()).split()[0].decode())
+    writer.close()
+    return missing
+
+
+async def _community(server: Server) -> str:
+    async with httpx.AsyncClient(base_url=f"http://{server.http}", timeout=30) as client:
+        (await client.put("/v1/channels/lobby")).raise_for_status()
+        while (community := (await client.get("/v1/channels/lobby")).json().get("community")) is None:
+            await asyncio.sleep(0.02)
+        return str(community)
+
+
+def _lines(data: Path) -> Iterator[bytes]:
+    for path in sorted((data / "log").iterdir(), key=lambda path: path.name.removeprefix(".open-")):
+        yield from path.read_bytes().splitlines(keepends=True)
+
+
+def _line(node: Node) -> bytes:
+    return node.id.encode() + b" " + urlsafe_b64encode(node.raw).rstrip(b"=") + b"\n"
