@@ -7,7 +7,7 @@ No node id looks like a verb, so the next message is found again behind anything
   follow, whatever stands there is skipped without a word, up to the next line that starts with a verb.
 - A body that is shorter than its count is refused as a whole when the next header comes.
 - A body line that is no node is told beside the nodes that are; a query with a bad id is refused.
-Framing is lost only by a line over `MAX_LINE`, or by the end of the connection inside a message.
+Framing is lost only by a line over `MAX_LINE`.
 
 Lexing is that of the reference (Go's fmt.Fscanf): fields are separated by any amount of white space, which
 may lead and trail; lines end in LF or CRLF; numbers may have a sign and leading zeros. It closes the
@@ -157,9 +157,9 @@ def encode(frame: Frame) -> bytes:
     return _with_body(name, frame.id, [verb.body.write(item) for item in values[1]])
 
 
-def encode_announce(message_id: int, lines: Iterable[bytes]) -> bytes:
-    """Write an announce of node lines that exist already."""
-    return _with_body(b"announce", message_id, lines)
+def encode_announce(message_id: int, line: bytes) -> bytes:
+    """Write an announce of one node line that exists already."""
+    return b"announce %d 1\n%b\n" % (message_id, line)
 
 
 def encode_response(message_id: int, lines: Iterable[bytes]) -> bytes:
@@ -213,11 +213,6 @@ class Parser:
             if frame is not None:
                 return frame
         return None
-
-    def eof(self) -> None:
-        """Nothing will follow; a `ProtocolError` says that a message was cut off."""
-        if self.amid:
-            raise ProtocolError("the connection ended inside a message")
 
     def _next_words(self) -> list[bytes] | None:
         size = len(self._lines[0]) if self._lines else len(self._rest)

@@ -168,11 +168,6 @@ def below(parent_id: str, parent: Community | Reply) -> Place:
     return Place(parent_id, parent.depth + 1, parent.community, conversation)
 
 
-def place_of(reply: Reply) -> Place:
-    """The place that *reply* claims."""
-    return Place(reply.parent, reply.depth, reply.community, reply.conversation)
-
-
 def sign_identity(name: str, key: Signer, created_ms: int, metadata: bytes = b"") -> bytes:
     """A new identity of that name; *metadata* is TWIG."""
     head = (NULL_ID, 0, created_ms, Content(metadata, TWIG), NULL_ID)

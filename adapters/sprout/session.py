@@ -3,7 +3,8 @@
 Every request has one answer. A malformed one is status 1, as is one that the peer has no right to; an ancestry of a
 node that is not held is status 4. An announce is answered once all of it that can be is on disk: status 1 only where
 nothing of it was known, taken or kept waiting, status 4 where a direct message reached nobody. A peer that is too
-fast is not refused but read more slowly. What the reference does is in design/reference, sprout.md, section 2.
+fast is not refused but read more slowly. Where the
+reference does otherwise is in docs/protocols.md.
 """
 
 from __future__ import annotations
@@ -115,10 +116,10 @@ class SproutSession(Session):
         id = self._next()
         if isinstance(line, Pending):
             framed = Pending()
-            line.when_done(lambda: framed.fill(None if line.data is None else _announce(id, line.data)))
+            line.when_done(lambda: framed.fill(None if line.data is None else codec.encode_announce(id, line.data)))
             self.put(framed)
         else:
-            self.put(_announce(id, line))
+            self.put(codec.encode_announce(id, line))
 
     def join(self, channel: str) -> None:
         """Listen to the channel of a community that is wanted, if that is allowed."""
@@ -346,10 +347,6 @@ VERBS: Final[dict[type, Callable[[SproutSession, Any], None]]] = {
     codec.Status:      SproutSession._acknowledged,
 }
 # fmt: on
-
-
-def _announce(id: int, line: bytes) -> bytes:
-    return b"announce %d 1\n%b\n" % (id, line)
 
 
 def _response(id: int, forms: list[Form], nearest_last: bool) -> bytes:

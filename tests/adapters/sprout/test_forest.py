@@ -190,7 +190,7 @@ def test_new_nodes_stand_where_they_should_and_are_signed() -> None:
         raws.append(forest.sign_reply(place, Content(b"hello"), author, stamp, 3_000))
         reply = forest.decode(raws[-1])
         assert isinstance(reply, Reply)
-        assert forest.place_of(reply) == place
+        assert (reply.parent, reply.depth, reply.community, reply.conversation) == place
         assert reply.depth == depth
         assert reply.community == forest.node_id(community)
         assert reply.conversation == (NULL_ID if depth == 1 else forest.node_id(raws[2]))

@@ -194,7 +194,8 @@ def test_a_genuine_client_reads_what_we_write_and_we_read_what_it_writes(program
         _, said = go.announced()
         assert isinstance(said, Reply)
         assert said.content.text == "hello from Go"
-        assert forest.place_of(said) == forest.below(lines[-1].id, reply_of(nodes[-1]))
+        place = forest.below(lines[-1].id, reply_of(nodes[-1]))
+        assert (said.parent, said.depth, said.community, said.conversation) == place
         assert go.event("say")["author"] == said.author
         assert isinstance(me, Identity)
 
