@@ -6,7 +6,7 @@ from urllib.parse import unquote_to_bytes
 
 from fastapi import Request
 
-from .auth import bearer
+from .auth import KEY, bearer
 from .channels import valid_name
 from .errors import Forbidden, Throttled, UnknownChannel
 from .message import Peer
@@ -39,8 +39,8 @@ class Caller:
     @property
     def key(self) -> str | None:
         """The name of the API key, None without one."""
-        kind, _, name = self.principal.name.partition(":")
-        return name if kind == "key" else None
+        name = self.principal.name
+        return name.removeprefix(KEY) if name.startswith(KEY) else None
 
     @property
     def who(self) -> Peer:

@@ -11,7 +11,6 @@ import json
 import time
 from abc import ABC, abstractmethod
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import AsyncIterator
 from typing import Any, ClassVar, NamedTuple, Protocol
 from urllib.parse import quote
 
@@ -348,15 +347,6 @@ class SproutClient(Client):
         if reply is not None and reply.community in channels and "activity/1" not in reply.keys:
             content = json.loads(reply.text) if "json/1" in reply.keys else {"content": reply.text}
             self.heard.put_nowait(Heard(channels[reply.community], content, bool(self.DIRECT & reply.keys)))
-
-
-async def _lines(response: httpx.Response) -> AsyncIterator[str]:
-    """The lines of an event stream; httpx's own would also split at U+2028 and its like, inside a value."""
-    rest = b""
-    async for data in response.aiter_bytes():
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            yield line.removesuffix(b"\r").decode()
 
 
 def _line(node: Node) -> str:

@@ -37,10 +37,8 @@ class Door:
         principal = self._access.authenticate(adapter.name, token, address)
         if principal is None:
             return self._refuse(adapter, 401, "no such key")
-        if self._bus.population >= self._limits.connections:
-            return self._refuse(adapter, 503, "too many connections; the setting is limits.connections")
-        if self._bus.population_of(address) >= self._limits.connections_per_address:
-            return self._refuse(adapter, 503, "too many from here; the setting is limits.connections_per_address")
+        if (reason := self.full(address)) is not None:
+            return self._refuse(adapter, 503, reason)
         session = adapter.accept(Request(principal, path, query, headers))
         if isinstance(session, Session):
             self._metrics.count("connections", adapter.name)
@@ -48,6 +46,14 @@ class Door:
                 name = principal.name.removeprefix(KEY)
                 self._bus.bind(session, self._bus.peers.identity("rest", name, name))
         return session
+
+    def full(self, address: str) -> str | None:
+        """Why there is no room for another connection from *address*; None where there is."""
+        if self._bus.population >= self._limits.connections:
+            return "too many connections; the setting is limits.connections"
+        if self._bus.population_of(address) >= self._limits.connections_per_address:
+            return "too many from here; the setting is limits.connections_per_address"
+        return None
 
     def _refuse(self, adapter: Adapter, status: int, text: str) -> Refusal:
         self._metrics.count("refused", adapter.name, str(status))

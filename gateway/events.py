@@ -28,6 +28,7 @@ from .session import LOW_WATER, Session
 
 PAGE = 32  # messages that are read from the log in one turn of the loop
 PING_SECONDS = 15  # between two comments that keep proxies from closing a silent stream
+MAX_OUTBOX = 4 << 20  # bytes: the longest message and as much again, twice
 SEND_SECONDS = 30.0  # for a client to take what was written; one that reads nothing is cut
 
 
@@ -35,6 +36,7 @@ class EventSession(Session):
     """One stream of one channel. *after* is the sequence the client has seen last, None for a new one."""
 
     protocol = PROTOCOL
+    max_outbox = MAX_OUTBOX
 
     def __init__(self, gateway: Gateway, caller: Caller, channel: str, after: int | None = None) -> None:
         super().__init__(gateway.bus, caller.principal)
@@ -191,10 +193,7 @@ def pieces(data: list[bytes]) -> list[bytes]:
 def open_stream(caller: Caller, channel: str, after: int | None) -> EventStream:
     """Begin a stream; `Problem` 503 where there are too many connections."""
     gateway = caller.gateway
-    limits, bus = gateway.settings.limits, gateway.bus
-    if bus.population >= limits.connections:
-        raise Problem(503, "too many connections; the setting is limits.connections", {"Retry-After": "10"})
-    if bus.population_of(caller.principal.address) >= limits.connections_per_address:
-        raise Problem(503, "too many from here; the setting is limits.connections_per_address", {"Retry-After": "10"})
+    if (reason := gateway.door.full(caller.principal.address)) is not None:
+        raise Problem(503, reason, {"Retry-After": "10"})
     gateway.metrics.count("connections", PROTOCOL)
     return EventStream(EventSession(gateway, caller, channel, after))

@@ -22,7 +22,7 @@ from .lookup import Lookup
 from .message import Message, MessageIds
 from .record import BadRecord, Entry, Fact, decode
 from .segments import Fault, Segments
-from .tables import Row, Tables, damaged
+from .tables import META, Row, Tables, damaged
 
 GATHER = 0.1  # seconds between two batches while entries keep coming
 BATCH = 2_000  # entries in one transaction
@@ -65,8 +65,9 @@ class Index(Lookup):
 
     @property
     def applied_seq(self) -> int:
-        """The last sequence that the tables know."""
-        return self._tables.meta("applied")
+        """The last sequence that the tables know; `Unavailable` where they cannot be read."""
+        row = self.one(META, ("applied",))
+        return 0 if row is None else int(row[0])
 
     @property
     def next_number(self) -> int:
@@ -115,10 +116,10 @@ class Index(Lookup):
         self._tables.close()
 
     def _catch_up(self) -> int:
-        if self.applied_seq >= self._segments.next_seq:
+        if self._tables.meta("applied") >= self._segments.next_seq:
             self._tables.clear()  # the log ends before they do: it was replaced, or the disk lied
         done = 0
-        entries = self._entries_after(self.applied_seq)
+        entries = self._entries_after(self._tables.meta("applied"))
         while batch := list(islice(entries, BATCH)):
             self._apply(batch)
             done += len(batch)

@@ -26,7 +26,7 @@ from .problems import PROTOCOL, Problem, explain
 from .runtime import Gateway
 
 MAX_CONTENT = 1 << 20  # bytes of one message; a record of the log can hold that and what is said about it
-MAX_ID = 512  # characters of an Idempotency-Key, or of an id in `inReplyTo`
+MAX_KEY = 512  # characters of an Idempotency-Key
 MAX_UNSENT = 4 << 20  # bytes of results that wait for the disk or the client; beyond it no line is read
 SLICE = 128  # lines that are taken in one turn of the loop
 STALLED_SECONDS = 60.0  # for a client to read a result; then the connection ends
@@ -68,8 +68,8 @@ class Publisher:
     """Publishes what one caller says on one channel; with an Idempotency-Key each message goes out once."""
 
     def __init__(self, caller: Caller, channel: str, key: str | None) -> None:
-        if key is not None and len(key) > MAX_ID:
-            raise Problem(400, f"an Idempotency-Key has at most {MAX_ID} characters")
+        if key is not None and len(key) > MAX_KEY:
+            raise Problem(400, f"an Idempotency-Key has at most {MAX_KEY} characters")
         self.gateway = caller.gateway
         self.channel = channel
         self.channel_json = dumps(channel)

@@ -29,6 +29,8 @@ CREATE TABLE peers (number INTEGER PRIMARY KEY, protocol TEXT NOT NULL, identity
 CREATE UNIQUE INDEX peers_identity ON peers (protocol, identity);
 """
 
+META = "SELECT value FROM meta WHERE key = ?"
+
 
 class Row(NamedTuple):
     """One row for a table of the index; it takes the place of the row with the same key."""
@@ -84,7 +86,7 @@ class Tables:
 
     def meta(self, key: str) -> int:
         """A number that the index keeps about itself, 0 where it has none; `sqlite3.Error` where it cannot be read."""
-        row = self._read.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        row = self._read.execute(META, (key,)).fetchone()
         return 0 if row is None else int(row[0])
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:

@@ -169,10 +169,10 @@ class Store:
         """Forget what the tables know by now."""
         self._until_prune = _PRUNE
         try:
-            applied = self._index.one("SELECT value FROM meta WHERE key = 'applied'")
+            applied = self._index.applied_seq
         except Unavailable:
             return
-        while applied is not None and self._noted and self._noted[0][0] <= applied[0]:
+        while self._noted and self._noted[0][0] <= applied:
             for table, values in self._noted.popleft()[1]:
                 if self._fresh[table].get(values[0]) == values:
                     del self._fresh[table][values[0]]

@@ -39,9 +39,7 @@ def verify(data: Data = None, config: ConfigFile = None) -> None:
     Checksums, sequences without a gap, times that never decrease; the ids of nodes, and every signature. Changes
     nothing; the gateway may run.
     """
-    directory = data_directory(config, data) / "log"
-    if not directory.is_dir():
-        raise Failed(f"there is no log in {directory.parent}; say where it is with --data")
+    directory = _log_directory(config, data)
     proofs = [adapter.proof() for adapter in ADAPTERS]
     report = archive.verify(directory, lambda entry: next(filter(None, (proof(entry) for proof in proofs)), None))
     typer.echo(f"{report.records} records, {report.first} to {report.last}, faults: {len(report.faults)}")
@@ -59,9 +57,7 @@ def export(
 
     As they are on disk (JSON lines); `import` reads them. Changes nothing; the gateway may run.
     """
-    directory = data_directory(config, data) / "log"
-    if not directory.is_dir():
-        raise Failed(f"there is no log in {directory.parent}; say where it is with --data")
+    directory = _log_directory(config, data)
     with ExitStack() as stack:
         out = sys.stdout.buffer if output is None else stack.enter_context(_created(output))
         report = archive.export(directory, out, after, until)
@@ -96,6 +92,13 @@ def import_(
         os.close(taken)
     typer.echo(f"{report.records} records imported, {report.skipped} passed over, faults: {len(report.faults)}")
     _complain(report)
+
+
+def _log_directory(config: Path | None, data: Path | None) -> Path:
+    directory = data_directory(config, data) / "log"
+    if not directory.is_dir():
+        raise Failed(f"there is no log in {directory.parent}; say where it is with --data")
+    return directory
 
 
 def _created(path: Path) -> BinaryIO:
