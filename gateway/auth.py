@@ -3,7 +3,7 @@
 Authentication is on as soon as there is one key or one grant. A key is 32 random bytes, so its SHA-256 is all
 that is kept of it: there is nothing to guess. Rights are pairs of a verb and a channel pattern, such as
 `publish:lobby` or `*:weather/*`; they belong to a key, or by `[auth.grants]` to a principal without one, such as
-`sprout:anonymous`. See design/quality.md, "Nobody gets in".
+`sprout:anonymous`.
 """
 
 from __future__ import annotations
@@ -163,6 +163,10 @@ class Access:
         if not self.enabled:
             return verb != "admin" or not channel.startswith(OWN)
         return any(right.allows(verb, channel) for right in self._rights.get(principal.name, ()))
+
+    def known(self, principal: Principal) -> bool:
+        """Whether *principal* may do anything at all, on whatever channel."""
+        return not self.enabled or bool(self._rights.get(principal.name))
 
     def welcome(self, origin: str | None, host: str | None) -> bool:
         """Whether a web page of *origin* may connect to the gateway that it calls *host*."""

@@ -2,7 +2,7 @@
 
 A channel is a plain string. Its addresses follow from its name by the rule of each protocol (an
 `Addressing`), or are assigned (what must be minted cannot follow from a name). This module holds the
-table; what an address looks like is the adapters' business. See design/mapping.md, section 2.
+table; what an address looks like is the adapters' business.
 
 A channel is *entered* while somebody listens to it (memory only) and *settled* once it carried a message or
 was asked for by name (a fact in the log). Looking a channel up does neither.

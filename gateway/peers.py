@@ -2,7 +2,7 @@
 
 Every connection has a number; a durable identity (an Arbor author, an Ethereum address, an API key) has one
 of its own that it keeps across restarts. Numbers are handed out in blocks: the block is a fact in the log before
-the first of it is used, so that no number is ever used twice. See design/mapping.md, section 4.
+the first of it is used, so that no number is ever used twice.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Laws of this file. Whole sealed segments are retired, oldest first, never the newest: its successor says where it
 ended. A segment's facts are on disk, line by line as they were, before its messages leave the index, and those have
 left it before its file is removed. So after a crash the segment is either whole, and retired again, or gone.
-All of it happens in the index's thread. See design/interface.md, "The log".
+All of it happens in the index's thread.
 """
 
 from __future__ import annotations

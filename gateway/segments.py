@@ -2,7 +2,7 @@
 
 `.open-N.jsonl` is being written; `N.jsonl` is sealed and never changes; `N.facts.jsonl` is what retention left of a
 segment, and counts only once the segment is gone. A name is never used twice, a visible file is never appended to.
-See design/interface.md, "The log".
+What a line says is `gateway.record`'s.
 """
 
 from __future__ import annotations

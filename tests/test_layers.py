@@ -1,4 +1,4 @@
-"""Who may import whom: design/architecture.md section 4, kept as a test."""
+"""Who may import whom: the architecture, kept as a test."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def load_key(path: Path, now_ms: int) -> Key:
 
 
 def name_of(peer: Peer, title: str) -> str:
-    """What a sender from elsewhere is called (design/mapping.md, section 4)."""
+    """What a sender from elsewhere is called."""
     identity = peer.identity
     if peer.name:
         name = peer.name

@@ -1,4 +1,4 @@
-"""What a reply says on the bus, and how a value from the bus is said in a reply (design/mapping.md, section 3).
+"""What a reply says on the bus, and how a value from the bus is said in a reply.
 
 Both ways are one-to-one: exactly `{"content": text}` is a reply of that text, with `inReplyTo` only where it is
 the canonical id of the node's parent; every other value is its JSON, marked `json/1`.

@@ -1,7 +1,7 @@
 """The direct messages of the last minutes: who said them, so that a reply to one finds its way back.
 
 Nothing here is ever on disk. An entry is good for `DIRECT_MEMORY`; it is remembered longer, so that a reply that
-comes too late can be told from one to a node that nobody knows (design/mapping.md, section 6).
+comes too late can be told from one to a node that nobody knows.
 """
 
 from __future__ import annotations

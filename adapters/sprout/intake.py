@@ -72,6 +72,8 @@ class Intake:
 
     def _enter(self, line: NodeLine, node: Node, channel: str | None, session: SproutSession) -> Taken:
         if isinstance(node, Identity):
+            if not self._relay.known(session.principal):
+                raise Forbidden("publish", "")
             seq = self._store.entity(line)
             self._relay.tell(line.line, skip=session)
         elif isinstance(node, Community):
@@ -93,7 +95,7 @@ class Intake:
         return seq
 
     def _name(self, id: str, name: str) -> str:
-        """What the channel is called that a community becomes (design/mapping.md, section 2)."""
+        """What the channel is called that a community becomes (docs/protocols.md, "Sprout")."""
         channels = self._bus.channels
         usable = valid_name(name) and not name.startswith(OWN)
         if usable and not channels.exists(name) and channels.address(NAME, name) is None:

@@ -2,7 +2,7 @@
 
 Whatever such a message depends on is decided once, in `refer`, and logged with the record: its timestamp, its
 sequence number and the message before it in its chain. `seal` is a function of the record and the sender's key
-alone, so the same message always comes out, signature included (RFC 6979). See design/architecture.md, section 6.
+alone, so the same message always comes out, signature included (RFC 6979).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from adapters.streamr.message import MessageID, MessageRef, StreamMessage
 from adapters.streamr.signing import signed
 from gateway.message import Message
 
-LATE = 600_000  # ms; what is older than this when it comes is history (design/mapping.md, section 8)
+LATE = 600_000  # ms; what is older than this when it comes is history
 MAX_HEADS = 65_536  # chains whose last message is kept in memory; the others are in the index
 SETTLED = 60_000  # ms after which a head is in the index for certain
 

@@ -1,6 +1,6 @@
 """Key-exchange streams: group-key messages go from Streamr peer to Streamr peer, and nowhere else.
 
-They are never bridged, never logged, and not on the bus (design/mapping.md, section 9).
+They are never bridged, never logged, and not on the bus.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The Ethereum keys of senders who have none: derived from the gateway's secret, and so the same after every start.
 
-A sender of another protocol is an address in Streamr (design/mapping.md, section 4). The key behind it is
+A sender of another protocol is an address in Streamr. The key behind it is
 HKDF-SHA256 (RFC 5869) of the gateway's secret and the sender's durable identity; a mere connection has its number,
 which no other connection of this gateway ever gets. Nothing of it is stored.
 """

@@ -1,7 +1,7 @@
 """What a published stream message has to be, and what becomes of it on the bus.
 
 The checks are those of the reference's broker and of the validator in its library, in their words, with the
-departures that design/mapping.md and docs/protocols.md name.
+departures that docs/protocols.md names.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def said(message: StreamMessage, names: tuple[str, ...], channel: str, sender: P
 
 
 def content_of(message: StreamMessage) -> bytes:
-    """The content as one JSON value on one line; what is encrypted is wrapped (design/mapping.md, section 9)."""
+    """The content as one JSON value on one line; what is encrypted is wrapped."""
     if message.encryption_type == kinds.NONE:
         return jsontext.one_line(_utf8(message.content))
     return jsontext.dumps({"encrypted": {"groupKeyId": message.group_key_id, "content": message.content}})
