@@ -23,8 +23,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from adapters.sprout import base64url
 from gateway.errors import ProtocolError, RequestError
+
+from . import base64url
 
 # A reply with 65,535 bytes of content and as much metadata makes 175,506 characters behind an id of 55; the
 # usual largest one, 65,535 bytes of content alone, 87,974. Room is left for keys and signatures of other sizes.

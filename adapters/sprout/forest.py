@@ -16,8 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Protocol
 
-from adapters.sprout import base64url
 from gateway.errors import RequestError
+
+from . import base64url
 
 NULL_ID: Final = "NullHash_B0__"
 UTF8: Final = 1  # content types

@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 
-from adapters.sprout import packets
-from adapters.sprout.packets import OpenPGPError, Packet, Signature
+from . import packets
+from .packets import OpenPGPError, Packet, Signature
 
 USER_ID: Final = "Arbor identity key (Automatically generated) <none@arbor.chat>"
 # Below, `cryptography` refuses; above, one verification takes milliseconds. The exponent is bounded as in Go.

@@ -18,11 +18,11 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from adapters.sprout import forest, twig
-from adapters.sprout.forest import NULL_ID, TWIG, Community, Identity, Node, Reply
-from adapters.sprout.openpgp import PublicKey
-from adapters.sprout.packets import OpenPGPError
-from adapters.sprout.twig import TwigError
+from . import forest, twig
+from .forest import NULL_ID, TWIG, Community, Identity, Node, Reply
+from .openpgp import PublicKey
+from .packets import OpenPGPError
+from .twig import TwigError
 
 MAX_NAME: Final = 256  # bytes (forest-go, nodes.go)
 MAX_CREATED: Final = 253_402_300_799_999  # the end of the year 9999 in ms; no calendar here goes beyond

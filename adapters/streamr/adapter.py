@@ -10,17 +10,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from adapters.streamr.author import Author, is_late
-from adapters.streamr.codec import encode_broadcast
-from adapters.streamr.control import CONTROL
-from adapters.streamr.errors import StreamrError
-from adapters.streamr.exchange import KeyExchange
-from adapters.streamr.ids import channel_of, inbox_of, key_exchange_address, stream_of
-from adapters.streamr.keys import DerivedKeys
-from adapters.streamr.login import Logins
-from adapters.streamr.message import GROUP_KEY_ROTATE, LATEST, ROWS, StreamMessage, parse_message
-from adapters.streamr.session import NAME, StreamrSession, Unauthenticated
-from adapters.streamr.signing import verify
 from gateway.adapter import Adapter, Home, Refusal, Request, Services
 from gateway.auth import KEY
 from gateway.bus import UNFIT
@@ -30,6 +19,18 @@ from gateway.message import Form, Message, Pending
 from gateway.record import Fact
 from gateway.session import MAX_OUTBOX, Principal
 from gateway.tables import Row
+
+from .author import Author, is_late
+from .codec import encode_broadcast
+from .control import CONTROL
+from .errors import StreamrError
+from .exchange import KeyExchange
+from .ids import channel_of, inbox_of, key_exchange_address, stream_of
+from .keys import DerivedKeys
+from .login import Logins
+from .message import GROUP_KEY_ROTATE, LATEST, ROWS, StreamMessage, parse_message
+from .session import NAME, StreamrSession, Unauthenticated
+from .signing import verify
 
 UTF16_VERSION = 31  # of messages: only clients before 4.0 ask for it
 MAX_PARTITIONS = 100  # the reference's limit
@@ -250,7 +251,7 @@ class StreamrAdapter(Adapter):
 
     def routers(self) -> list[Any]:
         """The REST interface that clients expect beside the WebSocket."""
-        from adapters.streamr.rest import router  # FastAPI is for those who serve it
+        from .rest import router  # FastAPI is for those who serve it
 
         return [router(self)]
 

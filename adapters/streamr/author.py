@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 from coincurve import PrivateKey
 
-from adapters.streamr.ids import inbox_id, stream_of
-from adapters.streamr.keys import DerivedKeys, Signer
-from adapters.streamr.message import MessageID, MessageRef, StreamMessage
-from adapters.streamr.signing import signed
 from gateway.message import Message
+
+from .ids import inbox_id, stream_of
+from .keys import DerivedKeys, Signer
+from .message import MessageID, MessageRef, StreamMessage
+from .signing import signed
 
 LATE = 600_000  # ms; what is older than this when it comes is history
 MAX_HEADS = 65_536  # chains whose last message is kept in memory; the others are in the index

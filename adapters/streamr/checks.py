@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Final
 
-from adapters.streamr.errors import StreamrError
+from .errors import StreamrError
 
 # The largest integer that every JSON reader keeps exactly (ECMAScript: Number.MAX_SAFE_INTEGER).
 MAX_INTEGER = 2**53 - 1

@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from adapters.streamr import checks
-from adapters.streamr.checks import UNDEFINED
-from adapters.streamr.control import CONTROL, FRAMES, NO_REQUEST_ID, VARIANTS, ControlFrame, ControlType
-from adapters.streamr.errors import StreamrError
-from adapters.streamr.message import LATEST, MessageRef, StreamMessage, decode_message, decode_ref, parse_message
 from gateway import jsontext
+
+from . import checks
+from .checks import UNDEFINED
+from .control import CONTROL, FRAMES, NO_REQUEST_ID, VARIANTS, ControlFrame, ControlType
+from .errors import StreamrError
+from .message import LATEST, MessageRef, StreamMessage, decode_message, decode_ref, parse_message
 
 # Types that mean nothing without an id: one resend could not be told from another.
 _NEEDS_ID: Final = frozenset(

@@ -12,7 +12,7 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from adapters.streamr.message import MessageRef, StreamMessage
+from .message import MessageRef, StreamMessage
 
 # What the libraries call the id of a version 1 frame, which has none on the wire.
 NO_REQUEST_ID = "PLACEHOLDER_REQUEST_ID_PROTOCOL_V1"

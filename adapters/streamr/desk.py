@@ -6,15 +6,16 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from adapters.streamr.ids import channel_of, inbox_of, stream_of
-from adapters.streamr.login import ADDRESS, LoginError
-from adapters.streamr.session import NAME, Unauthenticated
-from adapters.streamr.signing import checksum
 from gateway.errors import UnknownChannel
 from gateway.session import Principal
 
+from .ids import channel_of, inbox_of, stream_of
+from .login import ADDRESS, LoginError
+from .session import NAME, Unauthenticated
+from .signing import checksum
+
 if TYPE_CHECKING:
-    from adapters.streamr.adapter import StreamrAdapter
+    from .adapter import StreamrAdapter
 
 MAX_LISTED = 256  # streams or addresses in one answer
 

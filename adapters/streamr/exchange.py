@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from adapters.streamr.login import ADDRESS
-from adapters.streamr.publishing import Invalid
 from gateway.errors import NotSubscribed, UnknownChannel
 
+from .login import ADDRESS
+from .publishing import Invalid
+
 if TYPE_CHECKING:
-    from adapters.streamr.message import StreamMessage
-    from adapters.streamr.session import StreamrSession
+    from .message import StreamMessage
+    from .session import StreamrSession
 
 MAX_LISTENING = 64  # key-exchange streams of one connection; genuine clients listen to their own alone
 

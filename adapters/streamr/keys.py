@@ -14,8 +14,9 @@ from coincurve import PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from adapters.streamr.signing import address_of
 from gateway.jsontext import dumps
+
+from .signing import address_of
 
 MAX_KEYS = 4096  # kept in memory; one is made again in some 50 microseconds
 _ORDER = 0xFFFFFFFF_FFFFFFFF_FFFFFFFF_FFFFFFFE_BAAEDCE6_AF48A03B_BFD25E8C_D0364141  # of secp256k1 (SEC 2, 2.4.1)

@@ -12,7 +12,7 @@ import secrets
 from collections import OrderedDict
 from typing import NamedTuple
 
-from adapters.streamr.signing import signed_by
+from .signing import signed_by
 
 CHALLENGE_LIFE = 300_000  # ms to answer a challenge
 TOKEN_LIFE = 24 * 3_600_000  # ms without use after which a token ends

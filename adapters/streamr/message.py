@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from adapters.streamr import checks
-from adapters.streamr.checks import UNDEFINED
-from adapters.streamr.errors import REQUEST_FAILED, StreamrError
 from gateway import jsontext
+
+from . import checks
+from .checks import UNDEFINED
+from .errors import REQUEST_FAILED, StreamrError
 
 LATEST = 32
 

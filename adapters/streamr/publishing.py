@@ -9,14 +9,15 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any
 
-from adapters.streamr import message as kinds
-from adapters.streamr.errors import FUTURE_TIMESTAMP, StreamrError
-from adapters.streamr.message import StreamMessage
-from adapters.streamr.signing import payloads, verify
 from gateway import jsontext
 from gateway.bus import DIRECT_MEMORY
 from gateway.errors import RequestError
 from gateway.message import Message, Peer
+
+from . import message as kinds
+from .errors import FUTURE_TIMESTAMP, StreamrError
+from .message import StreamMessage
+from .signing import payloads, verify
 
 MAX_AHEAD = 300_000  # ms that a timestamp may lie in the future
 DIRECT_SKEW = DIRECT_MEMORY // 2  # ms, before and after: together what the bus remembers of direct messages

@@ -15,13 +15,14 @@ from urllib.parse import unquote
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
-from adapters.streamr.desk import Desk, Refused, Visitor
 from gateway.auth import bearer
 from gateway.errors import RequestError
 from gateway.jsontext import dumps, loads
 
+from .desk import Desk, Refused, Visitor
+
 if TYPE_CHECKING:
-    from adapters.streamr.adapter import StreamrAdapter
+    from .adapter import StreamrAdapter
 
 MAX_BODY = 1 << 16  # bytes; a login or a stream takes some hundred
 

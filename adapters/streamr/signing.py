@@ -13,7 +13,7 @@ from dataclasses import replace
 from coincurve import PrivateKey, PublicKey
 from Crypto.Hash import keccak
 
-from adapters.streamr.message import ETH, ETH_LEGACY, StreamMessage
+from .message import ETH, ETH_LEGACY, StreamMessage
 
 # The 65 bytes r, s and v, in hexadecimal digits.
 _SIGNATURE_DIGITS = 130
