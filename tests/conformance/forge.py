@@ -1,4 +1,4 @@
-"""Arbor nodes made without our own code: pysequoia signs, `struct` lays out (reference/sprout.md section 1)."""
+"""Arbor nodes made without our own code: pysequoia signs, `struct` lays out."""
 
 from __future__ import annotations
 
