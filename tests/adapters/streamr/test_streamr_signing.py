@@ -63,13 +63,20 @@ def test_a_reference_without_a_sequence_number_is_spelled_in_three_ways(tail: st
     assert signing.verify(replace(message, signature=signature))
 
 
-@pytest.mark.parametrize("vector", json.loads((VECTORS / "protocol-8.4.1.json").read_text())["validator"])
+def judged() -> list[Any]:
+    """The messages of which the library's validator said something that follows from the signature."""
+    vectors: list[Any] = json.loads((VECTORS / "protocol-8.4.1.json").read_text())["validator"]
+    return [
+        vector
+        for vector in vectors
+        if "Signature validation failed" in vector.get("errorMessage", "")
+        or (vector["ok"] and parse_message(json.dumps(vector["wire"])).signature)
+    ]
+
+
+@pytest.mark.parametrize("vector", judged())
 def test_the_validator_of_the_library_agrees(vector: Any) -> None:
-    message = parse_message(json.dumps(vector["wire"]))
-    if vector["ok"] and message.signature:
-        assert signing.verify(message)
-    if "Signature validation failed" in vector.get("errorMessage", ""):
-        assert not signing.verify(message)
+    assert signing.verify(parse_message(json.dumps(vector["wire"]))) == vector["ok"]
 
 
 GOOD = signing.signed(MESSAGE, KEY).signature or ""
