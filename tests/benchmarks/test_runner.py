@@ -14,20 +14,17 @@ from benchmarks.__main__ import main
 from benchmarks.generator import WORKLOADS, Result, Target
 from benchmarks.measure import Round, cpu_seconds, interleaved
 from benchmarks.report import table
-from benchmarks.servers import NODE_FOLDER, Server
+from benchmarks.servers import Server
+from tests.npm import require_clients
 
 needs_compiler = pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="no C compiler")
-needs_node = pytest.mark.skipif(
-    not shutil.which("node") or not (NODE_FOLDER / "node_modules" / "@yume-chan" / "koshare-router").is_dir(),
-    reason=f"no node, or the reference server is not installed (npm ci in {NODE_FOLDER.name})",
-)
 NATS = Server("nats", 2, Target("nats", "127.0.0.1", 2))
 NODE = Server("node", 1, Target("ws", "127.0.0.1", 1))
 
 
 @needs_compiler
-@needs_node
 def test_a_short_run_against_the_reference_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    require_clients()
     workloads = ["fan10", "fan10w1", "m2m", "dm1"]
     asked = ["--quick", "--servers", "node", "--seconds", "0.1", "--out", str(tmp_path), "--workloads"]
     assert main([*asked, *workloads]) == 0

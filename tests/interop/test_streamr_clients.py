@@ -1,46 +1,32 @@
 """Genuine Streamr clients and a real gateway: they log in, hear and are heard, and believe every signature.
 
-The clients come from npm: `npm ci --ignore-scripts` in tests/interop/node. Where they, or Node, are missing the
-tests are skipped, unless TRELLIS_REQUIRE_INTEROP=1.
+The clients come from npm (see tests/npm.py). Where that is missing the tests are skipped, unless
+TRELLIS_REQUIRE_INTEROP=1.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
+from tests.npm import NODE, require_clients
 from tests.server import Server
 
-NODE = Path(__file__).parent / "node"
 WAIT = 30.0  # seconds
 STRICT = {"verifySignatures": "always"}
 CONTENTS: list[dict[str, Any]] = [{"hello": "ascii"}, {"hello": "héllo \U0001f333 日本", "n": [1, 2.5, None]}]
 ALL = ["2.2.7", "4.1.6", "5.1.0"]
 
 
-def _missing() -> str:
-    if shutil.which("node") is None:
-        return "there is no node on this machine"
-    if not (NODE / "node_modules").is_dir():
-        return "the clients are not installed: npm ci --ignore-scripts in tests/interop/node"
-    return ""
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    if reason := _missing():
-        if os.environ.get("TRELLIS_REQUIRE_INTEROP") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    require_clients()
     env = {"TRELLIS_STREAMR__STREAMS": '{"wide": 5}'}
     with Server(tmp_path_factory.mktemp("data"), env=env) as server:
         yield server
