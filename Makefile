@@ -35,6 +35,7 @@ format: env
 	$(BIN)/ruff check --fix .
 
 bench: env
+	command -v npm >/dev/null && cd tests/interop/node && npm ci --ignore-scripts --no-audit --no-fund || true
 	$(BIN)/python -m benchmarks
 
 fuzz: env
