@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 from urllib.parse import quote, urlencode
@@ -22,18 +23,16 @@ MAX_ANSWER = 4 << 20  # bytes of content after which an answer ends early; `next
 LINES = 256  # lines of the log in one turn of the loop
 
 
+@dataclass
 class Query:
     """What is asked of the history of a channel, and how far it was answered."""
 
-    def __init__(
-        self, channel: str, after: int, before: int | None, limit: int, sender: int | None, order: Order
-    ) -> None:
-        self.channel = channel
-        self.after = after
-        self.before = before
-        self.limit = limit
-        self.sender = sender
-        self.order = order
+    channel: str
+    after: int
+    before: int | None
+    limit: int
+    sender: int | None
+    order: Order
 
     async def answer(self, gateway: Gateway) -> bytes:
         """One page, and where the next begins."""

@@ -18,6 +18,7 @@ from .segments import NEVER, Segments
 from .tables import Tables
 
 PAGE = 256  # rows that one statement may answer
+PLACE = "SELECT offset FROM records WHERE seq = ?"
 
 
 class Lookup:
@@ -66,12 +67,12 @@ class Lookup:
         """The record with this sequence number."""
         if (pending := self._pending.get(seq)) is not None:
             return pending
-        row = self.one("SELECT offset FROM records WHERE seq = ?", (seq,))
+        row = self.one(PLACE, (seq,))
         return None if row is None else self._load(seq, row[0])
 
     def offset(self, seq: int) -> int:
         """Where the record *seq* stands in its segment; 0 where the tables do not know."""
-        row = self.one("SELECT offset FROM records WHERE seq = ?", (seq,))
+        row = self.one(PLACE, (seq,))
         return 0 if row is None else int(row[0])
 
     def history(
