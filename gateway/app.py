@@ -124,13 +124,24 @@ async def _tick(gateway: Gateway) -> None:
 
 
 def _read_keys(gateway: Gateway) -> None:
-    """Follow what `trellis key` did; every session asks at each verb, so a removed key is worth nothing at once."""
+    """Follow what `trellis key` did; every session asks at each verb, so a removed key is worth nothing at once.
+
+    Who listens already asks nothing: see `_revoke`.
+    """
     try:
         gateway.access.use(gateway.keys.load())
     except (OSError, ValueError) as error:
         logger.error("the key file cannot be read", error=str(error), consequence="the keys stay as they were")
     else:
+        _revoke(gateway)
         logger.info("the keys were read again")
+
+
+def _revoke(gateway: Gateway) -> None:
+    """Hang up on those who listen where they may not any more; whoever may do something else comes back for that."""
+    for session in gateway.bus.sessions():
+        if not all(gateway.access.allowed(session.listens_as(name), "subscribe", name) for name in session.channels):
+            session.close(1008, "a right that this connection needs was taken away")
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:

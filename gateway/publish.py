@@ -8,6 +8,7 @@ together go to the disk together.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -30,6 +31,7 @@ MAX_KEY = 512  # characters of an Idempotency-Key
 MAX_UNSENT = 4 << 20  # bytes of results that wait for the disk or the client; beyond it no line is read
 SLICE = 128  # lines that are taken in one turn of the loop
 STALLED_SECONDS = 60.0  # for a client to read a result; then the connection ends
+STOP_SECONDS = 1.0  # the same, while the gateway stops
 
 NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 TOO_LONG = f"a message has at most {MAX_CONTENT} bytes; send less, or in parts"
@@ -166,24 +168,34 @@ class Bulk(Response):
         self._over = False
         self._ready = Signal()
         self._room = Signal()
+        self._reading = anyio.CancelScope()
+        self._sending = anyio.CancelScope()
+        self._patience = STALLED_SECONDS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI
         """Answer until the body ends and its last line is on disk."""
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._read)
-            if await self._write(send):
-                await send({"type": "http.response.body", "body": b""})
+            self._gateway.at_goodbye.add(self._stop)
+            try:
+                await self._write(send)
+            finally:
+                self._gateway.at_goodbye.discard(self._stop)
             tasks.cancel_scope.cancel()
+
+    def _stop(self) -> None:
+        """The gateway stops: no further line is taken, and those that were are answered."""
+        self._patience = STOP_SECONDS
+        self._reading.cancel()
+        self._sending.deadline = min(self._sending.deadline, anyio.current_time() + STOP_SECONDS)
 
     async def _read(self) -> None:
         lines = Lines()
-        try:
+        with self._reading, suppress(ClientDisconnect):  # nobody is told; a line that was cut off is none
             async for chunk in self._request.stream():
                 await self._take(lines.feed(chunk))
             await self._take(lines.end())
-        except ClientDisconnect:  # nobody is told; a line that was cut off is none
-            pass
         self._over = True
         self._ready.set()
 
@@ -233,8 +245,8 @@ class Bulk(Response):
             return 0, problem.body(line=number) + b"\n"
         return taken.seq, self._publisher.answer(taken) + b"\n"
 
-    async def _write(self, send: Send) -> bool:
-        """Send results as their messages reach the disk; False if the client does not read them."""
+    async def _write(self, send: Send) -> None:
+        """Send results as their messages reach the disk, until the last or until the client does not read them."""
         while not (self._over and not self._results):
             said = []
             while self._results and self._results[0][0] <= self._gateway.log.synced_seq:
@@ -243,10 +255,13 @@ class Bulk(Response):
                 await self._ready.wait()
                 continue
             body = b"".join(said)
-            with anyio.move_on_after(STALLED_SECONDS) as patience:
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-            if patience.cancelled_caught:
-                return False
+            await self._send(send, body, more=True)
+            if self._sending.cancelled_caught:
+                return
             self._unsent -= len(body)
             self._room.set()
-        return True
+        await self._send(send, b"", more=False)
+
+    async def _send(self, send: Send, body: bytes, *, more: bool) -> None:
+        with anyio.move_on_after(self._patience) as self._sending:
+            await send({"type": "http.response.body", "body": body, "more_body": more})

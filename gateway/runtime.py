@@ -96,6 +96,7 @@ class Gateway:
         self.access = Access(self.keys.load(), settings.auth.grants, settings.auth.origins)
         self.adapters = [row(settings.section(row), self.home) for row in adapters if settings.section(row).enabled]
         self.ready = False
+        self.at_goodbye: set[Callable[[], None]] = set()  # how those that are no session learn of it
         self._retained = 0
 
     def start(self, post: Post) -> None:
@@ -177,6 +178,8 @@ class Gateway:
         self.ready = False
         for session in self.bus.sessions():
             session.goodbye()
+        for call in list(self.at_goodbye):
+            call()
 
     def stop(self) -> None:
         """Finish what was begun, write what is left, and let go of the data directory."""

@@ -33,7 +33,7 @@ class CannotStart(Exception):
 def run(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT; `CannotStart` if that is impossible."""
     configure_logging(settings.log_format)
-    with _bind(settings.host, settings.port) as listener:
+    with _bind(settings.host, settings.port, "--port") as listener:
         try:
             app = create_app(settings)
         except (OSError, ValueError) as error:
@@ -44,6 +44,7 @@ def run(settings: Settings) -> None:
                 f"{settings.host} can be reached from other machines and there is no key yet: make one with "
                 "`trellis key add NAME`, or let everybody in with --open-to-all"
             )
+        _check_ports(app, settings)
         serve = _serve_trio if settings.loop == "trio" else _serve_asyncio
         options = {"use_uvloop": True} if settings.loop == "asyncio" else {}
         try:
@@ -71,12 +72,20 @@ def configure_logging(form: str) -> None:
     )
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int, setting: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise CannotStart(f"cannot listen on {host}:{port} ({error.strerror}); choose another with --port") from None
+        raise CannotStart(f"cannot listen on {host}:{port} ({error.strerror}); choose another with {setting}") from None
+
+
+def _check_ports(app: FastAPI, settings: Settings) -> None:
+    """`CannotStart` where an adapter's port is taken: found out inside of a server that starts, it is a traceback."""
+    for adapter in app.state.gateway.adapters:
+        for listener in adapter.listeners():
+            if not listener.tls or settings.tls_cert is not None:
+                _bind(settings.host, listener.port, f"--{listener.name.replace('_', '-')}-port").close()
 
 
 def _spare_the_collector() -> None:

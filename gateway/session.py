@@ -96,6 +96,10 @@ class Session(ABC):
     def tick(self, now: int) -> None:
         """A second has passed; *now* is the bus's clock in ms."""
 
+    def listens_as(self, channel: str) -> Principal:  # noqa: ARG002  # mostly one for all
+        """By whose right this connection listens to *channel*."""
+        return self.principal
+
     def goodbye(self) -> None:
         """The gateway stops: queue what the protocol has to say about that and close."""
         self.close(1001, "the gateway is stopping")

@@ -64,7 +64,7 @@ class SproutAdapter(Adapter):
         store, directs = Store(services.index, services.fact), Directs(bus.clock)
         key = load_key(self.home.secrets / KEY_FILE, bus.clock())
         titles = TITLES | {author.name: getattr(author, "title", author.name) for author in bus.authors}
-        self.relay = Relay(bus, store, directs)
+        self.relay = Relay(bus, store, directs, services.access.known)
         name = f"Trellis {self.home.gateway_id}"
         self.author = self.relay.author = Author(services, store, directs, key, name, titles, self.relay.introduce)
         self.intake = Intake(self.relay, direct=self.options.direct == "deliver")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.bus import Bus
 from gateway.errors import Forbidden, Throttled, UnknownChannel
 from gateway.message import Form, Message
 from gateway.record import Entry, Fact, unbinary
-from gateway.session import Session
+from gateway.session import Principal, Session
 
 from .author import Author, Made
 from .directs import Directs
@@ -30,12 +31,13 @@ class Held(NamedTuple):
 
 
 class Relay:
-    """The connections and the forest. `author` is set once it is made."""
+    """The connections and the forest. `author` is set once it is made; *known* tells who may do anything at all."""
 
     author: Author
 
-    def __init__(self, bus: Bus, store: Store, directs: Directs) -> None:
+    def __init__(self, bus: Bus, store: Store, directs: Directs, known: Callable[[Principal], bool]) -> None:
         self.bus = bus
+        self.known = known
         self.store = store
         self.directs = directs
         self.sessions: dict[SproutSession, None] = {}
@@ -44,9 +46,9 @@ class Relay:
     # Telling
 
     def tell(self, line: bytes, channel: str = "", *, skip: Session | None = None) -> None:
-        """Announce a node to every connection but one; of a community only those who may know *channel*."""
+        """Announce an identity, or the community of *channel*, to every connection but one that may know of it."""
         for session in self.sessions:
-            if session is not skip and (not channel or self.may_know(session, channel)):
+            if session is not skip and (self.may_know(session, channel) if channel else self.known(session.principal)):
                 session.announce(line)
 
     def introduce(self, made: Made, channel: str) -> None:
@@ -55,7 +57,7 @@ class Relay:
         for session in self.sessions:
             if channel in session.channels:
                 session.announce(made.line)
-            else:
+            elif self.known(session.principal):
                 others.append(session)
 
         def tell_others() -> None:
@@ -84,7 +86,7 @@ class Relay:
     def may_read(self, session: Session, spot: Spot) -> bool:
         """Whether a connection may read the node at *spot*."""
         if spot.type == IDENTITY:
-            return True
+            return self.known(session.principal)
         if spot.type == COMMUNITY:
             channel = self.channel(spot.key)
             return channel is None or self.may_know(session, channel)

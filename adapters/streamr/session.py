@@ -63,6 +63,7 @@ class StreamrSession(Session):
         self._negotiated = None not in versions
         self._speak(versions[0] or 2)
         self._heard: set[str] = set()  # channels of which it wants everything, not only what is in its inbox there
+        self._askers: dict[str, Principal] = {}  # by channel, who asked to hear it last
         self._inboxes: dict[str, dict[str, None]] = {}  # by channel, as the peer calls them
         self._identified = principal.name.startswith(KEY)  # by a key or a token, and so not by what it publishes
 
@@ -90,6 +91,10 @@ class StreamrSession(Session):
         elif message.channel in self._heard:
             self.put(message.forms.get(self.form_key) or message.form(self.form_key, self._form))
 
+    def listens_as(self, channel: str) -> Principal:
+        """Who asked for *channel*: each request may carry a token of its own."""
+        return self._askers.get(channel, self.principal)
+
     def receive_eof(self) -> None:
         """The connection is over."""
         self._adapter.exchange.forget(self)
@@ -105,6 +110,7 @@ class StreamrSession(Session):
         if partition >= partitions:
             raise Invalid(out_of_range(partition, partitions))
         if address is not None:
+            self._admit_to_exchange("subscribe", stream, self._asker(request)[0])
             self._adapter.exchange.listen(self, address)
         elif inbox is not None:
             self._open_inbox(request, inbox)
@@ -136,6 +142,8 @@ class StreamrSession(Session):
         if (address := key_exchange_address(stream)) is not None:
             self._throttle(stream)
             check_key_exchange(message, self.bus.clock())
+            signer = Principal(f"{NAME}:{message.id.publisher_id.lower()}", self.principal.address)
+            self._admit_to_exchange("publish", stream, signer, self._asker(request)[0])
             self._adapter.exchange.send(message, address)
         elif (inbox := inbox_of(stream)) is not None:
             self._say_directly(request, self._channel(inbox.stream_id), inbox)
@@ -150,6 +158,11 @@ class StreamrSession(Session):
         """Refuse what only servers send."""
         raise StreamrError(f"Unknown request type: {int(frame.type)}")
 
+    def _admit_to_exchange(self, verb: str, stream: str, *askers: Principal) -> None:
+        """Raise unless one of *askers* may do something here: a key exchange is no channel that rights could name."""
+        if not any(map(self._adapter.services.access.known, askers)):
+            raise Forbidden(verb, stream)
+
     # Listening
 
     def _channel(self, name: str) -> str:
@@ -161,12 +174,14 @@ class StreamrSession(Session):
         if not self.bus.allowed(principal, "subscribe", channel):
             raise Forbidden("subscribe", channel)
         self._throttle(channel)
+        self._askers[channel] = principal
         with suppress(AlreadySubscribed):  # the broker answers success, and so do we
             self.bus.subscribe(self, channel)
 
     def _leave(self, channel: str) -> None:
         if channel not in self._heard and not self._inboxes.get(channel):
             self._inboxes.pop(channel, None)
+            self._askers.pop(channel, None)
             self.bus.unsubscribe(self, channel)
 
     def _open_inbox(self, request: Subscribe, inbox: Inbox) -> None:

@@ -24,6 +24,8 @@ import pytest
 import typer
 from pydantic import BaseModel, SecretStr
 from typer.testing import CliRunner
+from websockets.exceptions import ConnectionClosedError
+from websockets.sync.client import connect
 
 from gateway.cli import app
 from gateway.clients import SproutClient
@@ -383,6 +385,24 @@ def test_a_running_gateway_notices_keys(tmp_path: Path) -> None:
         assert key not in server.log
 
 
+def test_a_removed_key_hears_nothing_more(tmp_path: Path) -> None:
+    with Server(tmp_path / "data") as server:
+        data = ("--data", str(server.data))
+        kept, lost = (trellis("key", "add", name, *data).stdout.strip() for name in ("kept", "lost"))
+        url = f"ws://{server.http}/relay?key="
+        await_(lambda: "read again" in server.log)
+        with connect(url + kept) as one, connect(url + lost) as other:
+            for socket in (one, other):
+                socket.send('{"type":2,"topic":"lobby"}')
+                assert "error" not in json.loads(socket.recv(SECONDS))
+            trellis("key", "remove", "lost", *data)
+            with pytest.raises(ConnectionClosedError, match="1008"):
+                list(other)
+            one.send('{"type":1,"topic":"still here"}')
+            while "still here" not in str(one.recv(SECONDS)):
+                pass
+
+
 def await_(true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + SECONDS
     while not true():
@@ -536,6 +556,10 @@ def test_a_port_that_is_taken_is_said(server: Server, tmp_path: Path) -> None:
     done = process("serve", "--port", port, "--data", str(tmp_path))
     assert done.returncode == 1
     assert "choose another with --port" in done.stderr
+    done = process("serve", "--port", "0", "--sprout-port", server.sprout.rpartition(":")[2], "--data", str(tmp_path))
+    assert done.returncode == 1
+    assert "choose another with --sprout-port" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_lines_that_serve_prints_work(server: Server, run: Run) -> None:

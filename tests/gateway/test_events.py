@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from gateway import events
 from gateway.auth import KeyFile
 from gateway.message import Message
+from gateway.publish import MAX_CONTENT
 from gateway.session import LOW_WATER, MAX_OUTBOX
 
 PATIENCE = 60.0
@@ -157,7 +158,7 @@ def test_a_stream_that_is_not_read_is_closed(still: Any) -> None:
     other = still.listen()
     other.data_to_send()
     big = b'"' + b"x" * 100_000 + b'"'
-    for _ in range(MAX_OUTBOX // len(big) + 2):
+    for _ in range(events.MAX_OUTBOX // len(big) + 2):
         still.say(big)
         still.sync()
         assert other.data_to_send()
@@ -165,6 +166,14 @@ def test_a_stream_that_is_not_read_is_closed(still: Any) -> None:
     assert "too slow" in session.closing.reason
     assert session.data_to_send() == []
     assert other.closing is None
+
+
+def test_the_longest_message_closes_nobody(still: Any) -> None:
+    session = still.listen()
+    still.say(b'"' + b"x" * (MAX_CONTENT - 2) + b'"')
+    still.sync()
+    assert session.closing is None
+    assert len(ids(parse(session.data_to_send()))) == 1
 
 
 def test_what_retention_took_is_a_gap(make_still: Callable[..., Any], tmp_path: Path) -> None:

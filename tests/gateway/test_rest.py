@@ -252,6 +252,19 @@ def test_a_client_that_does_not_read_its_results_is_not_read_either(
     assert results == total * size
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_gateway_that_stops_ends_its_answers(make_process: Callable[..., Any], loop: str) -> None:
+    process = make_process(loop=loop)
+    with Wire(process) as wire:
+        wire.send(b"1\n2")
+        assert len(wire.receive()) == 1
+        stopping = threading.Thread(target=process.stop)
+        stopping.start()
+        assert wire.receive() == [], "the line that was not finished is not taken"
+        stopping.join(PATIENCE)
+        assert not stopping.is_alive()
+
+
 def test_a_line_that_was_cut_off_is_not_published(local: Any, http: httpx.Client) -> None:
     with Wire(local) as wire:
         wire.send(b'"whole"\n1234')

@@ -377,6 +377,18 @@ def test_rights_are_asked_at_each_verb(make_place: Callable[..., Any], alice: An
     assert refused(place)["Forbidden"] == 1
 
 
+def test_who_may_do_nothing_makes_and_learns_no_identities(make_place: Callable[..., Any], alice: Any) -> None:
+    place = make_place(auth={"grants": {"key:ada": ["publish:lobby"]}})
+    line = place.connect()
+    last = place.gateway.log.next_seq
+    assert line.ask(f"announce 1 1\n{alice.identity}\n") == "status 1 1\n"
+    assert place.gateway.log.next_seq == last, "nothing is logged for it"
+    assert line.send("list 2 0 9\n") == "response 2 0\n"
+    place.toy().say("hi")
+    place.settle()
+    assert line.read() == "", "who speaks here is not its business"
+
+
 def test_half_a_message_is_not_waited_for_for_ever(place: Any) -> None:
     line = place.connect()
     line.send("query 1 2\n")

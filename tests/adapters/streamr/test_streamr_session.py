@@ -437,6 +437,25 @@ def test_an_unknown_token_is_told_apart_from_a_missing_right(guarded: Any, unsig
     )
 
 
+def test_a_key_exchange_is_for_those_who_may_do_something_here(make_broker: Any, alice: Any, bob: Any) -> None:
+    broker = make_broker(grants={f"streamr:{alice.address}": ("subscribe:s",)})
+    stream = f"SYSTEM/keyexchange/{alice.address}"
+    listen, session = [2, 9, "r", stream, 0, None], broker.open()
+    assert error(broker.ask(session, listen))[1] == "PERMISSION_DENIED"
+    for publisher, answers in ((bob, 1), (alice, 0)):
+        row = publisher.message(stream, "[]", broker.clock(), kind=28)
+        assert len(broker.ask(session, [2, 8, "r", row, None])) == answers
+    assert broker.ask(session, [*listen[:-1], broker.token(alice)]) == [[2, 2, "r", stream, 0]]
+
+
+def test_who_asked_is_whose_right_a_subscription_needs(guarded: Any, bob: Any) -> None:
+    session = guarded.open()
+    guarded.ask(session, [2, 9, "r", "s", 0, guarded.token(bob)])
+    guarded.ask(session, [2, 9, "r", "open", 0, None])
+    assert session.listens_as("s").name == f"streamr:{bob.address}"
+    assert session.listens_as("open").name == "streamr:anonymous"
+
+
 def test_with_authentication_off_an_unknown_token_is_nothing(broker: Any) -> None:
     assert broker.ask(broker.open(), [2, 9, "r", "s", 0, "from before a restart"])[0][1] == 2
 
