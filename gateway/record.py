@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, field
-from functools import lru_cache
 from json import JSONDecoder
 from typing import Any
 from zlib import crc32
+
+import orjson
 
 from .jsontext import MAX_DEPTH, dumps, loads, one_line
 from .message import Message, Peer
@@ -93,38 +94,47 @@ def unbinary(text: str | bytes) -> bytes:
 
 
 def _message(m: Message) -> bytes:
-    parts = [
-        b'{"seq":%d,"time":%d,"channel":%b,"id":%b,"kind":"message","protocol":"%b","peer":%d'
-        % (m.seq, m.time, _quoted(m.channel), dumps(m.id), m.protocol.encode(), m.sender.number)
-    ]
+    record: dict[str, Any] = {
+        "seq": m.seq,
+        "time": m.time,
+        "channel": m.channel,
+        "id": m.id,
+        "kind": "message",
+        "protocol": m.protocol,
+        "peer": m.sender.number,
+    }
     if m.sender.identity is not None:
-        parts.append(b',"sender":' + _quoted(m.sender.identity))
+        record["sender"] = m.sender.identity
     if m.timestamp != m.time:
-        parts.append(b',"timestamp":%d' % m.timestamp)
-    parts.append(b',"content":' + one_line(m.content))
+        record["timestamp"] = m.timestamp
+    record["content"] = orjson.Fragment(one_line(m.content))
     if m.parent is not None:
-        parts.append(b',"parent":' + dumps(m.parent))
+        record["parent"] = m.parent
     if m.native is not None:
-        parts.append(b',"native":' + dumps(m.native))
+        record["native"] = m.native
     if m.ids:
         named = () if m.native is None else m.native.values()
         if more := [id for id in m.ids if id not in named]:
-            parts.append(b',"ids":' + dumps(more))
+            record["ids"] = more
     if m.key is not None:
-        parts.append(b',"key":' + dumps(m.key))
+        record["key"] = m.key
     if m.refs is not None:
-        parts.append(b',"refs":' + dumps(m.refs))
+        record["refs"] = m.refs
     if m.undelivered:
-        parts.append(b',"undelivered":' + dumps(m.undelivered))
+        record["undelivered"] = m.undelivered
     if m.wire is not None:
-        parts.append(b',"wire":' + dumps(m.wire.decode()))
-    return b"".join(parts)
+        record["wire"] = m.wire.decode()
+    return _object(record, m.content)[:-1]
 
 
-@lru_cache(maxsize=4096)
-def _quoted(name: str) -> bytes:
-    """A name as JSON; the same few come again and again."""
-    return dumps(name)
+def _object(record: dict[str, Any], content: bytes) -> bytes:
+    """A record as JSON in one go; field by field where a name has half a character in it, which orjson refuses."""
+    try:
+        return orjson.dumps(record)
+    except TypeError:
+        record["content"] = None
+        fields = {name: dumps(value) for name, value in record.items()} | {"content": one_line(content)}
+        return b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), value) for name, value in fields.items())
 
 
 def _fact(fact: Fact) -> bytes:
