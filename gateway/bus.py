@@ -2,7 +2,7 @@
 
 Everything here is a function call that ends in other sessions' outboxes: no await, no lock, and so one total
 order for each channel. The clock, the ids, the log and the index are injected. What is published is appended
-to the log before it is delivered; what is direct never touches the log. See design/architecture.md, section 6.
+to the log before it is delivered; what is direct never touches the log. See docs/design.md.
 """
 
 from __future__ import annotations
@@ -251,9 +251,8 @@ class Bus:
         """Take *message*, log it, and hand it to everybody in its channel but the publishing session.
 
         The message gets its seq, time and id here; a `parent` may be any id and becomes the canonical one. It is
-        accepted once `ledger.when_synced(seq)` calls back,
-        not before. Raises `Unavailable` while the log cannot write and `UnknownChannel` where channels are
-        only configured.
+        accepted once `ledger.when_synced(seq)` calls back, not before. Raises `Unavailable` while the log cannot
+        write and `UnknownChannel` where channels are only configured.
         """
         if self.ledger.congested:
             raise Unavailable("the disk does not keep up; try again in a moment")
@@ -325,7 +324,7 @@ class Bus:
         return list(groups.items())
 
     def _canonical(self, id: str) -> str | None:
-        """The canonical id of the message that *id* names; one that nobody knows says nothing (mapping, section 5)."""
+        """The canonical id of the message that *id* names; one that nobody knows says nothing."""
         found = self.ledger.find(id) if len(id) <= MAX_ID and id.isprintable() else None
         return None if found is None else found.id
 

@@ -26,7 +26,6 @@ COUNTERS = {
     "faults": ("Things that should not happen: failed writes, damaged records, bugs", ("kind",)),
 }
 
-
 _LABELS: dict[str, tuple[str]] = {}  # made once: a tuple for each message costs more than its count
 
 

@@ -2,7 +2,7 @@
 
 A record is a message or a fact (something that must outlive retention: who has which number, what a channel is
 called, what a form came out as). The checksum is CRC-32, in hex, of the bytes before the last `,"crc"`.
-See design/interface.md, "The log".
+See docs/log.md.
 """
 
 from __future__ import annotations

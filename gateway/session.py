@@ -3,8 +3,7 @@
 What a shell must do, and nothing else:
 1. Call `receive_data` with what arrived, however it was cut (a WebSocket: one call for each whole message).
 2. Call `data_to_send` (or first `all_to_send`) whenever `wake` was called or the wire can take more, and write what it
-   returns, in order.
-   Each element is whole: one frame of a WebSocket, one message of a line protocol.
+   returns, in order. Each element is whole: one frame of a WebSocket, one message of a line protocol.
 3. Read from the wire only while `readable`; look again after every `data_to_send`.
 4. When `closing` is set: write what `data_to_send` still returns, then close with that code and reason.
 5. Call `receive_eof` exactly once at the end, whatever the end was. (`tick` is the bus's to call, once a second.)
