@@ -97,7 +97,9 @@ class EventSession(Session):
 
     def _page(self) -> list[bytes]:
         """The next page; behind the last one there is a boundary, and behind that the bus."""
-        page = self._gateway.index.history(self._channel, after=self._seen, before=self._boundary, limit=PAGE)
+        page = self._gateway.index.history(
+            self._channel, after=self._seen, before=self._boundary, limit=PAGE, size=LOW_WATER
+        )
         if page:
             self._seen = page[-1].seq
             return [self._form(message) for message in page]

@@ -15,12 +15,13 @@ from .message import Message
 from .problems import Problem
 from .runtime import Gateway
 from .segments import Segments, head
+from .session import LOW_WATER
 
 Order = Literal["asc", "desc"]
 
 PAGE = 32  # messages that are read from the log in one turn of the loop
+MAX_PAGE = 1 << 18  # bytes of content, likewise
 MAX_ANSWER = 4 << 20  # bytes of content after which an answer ends early; `next` goes on
-LINES = 256  # lines of the log in one turn of the loop
 
 
 @dataclass
@@ -60,6 +61,7 @@ class Query:
             sender=self.sender,
             newest_first=self.order == "desc",
             limit=limit,
+            size=MAX_PAGE,
         )
 
     def _move(self, message: Message) -> None:
@@ -84,9 +86,17 @@ def find(gateway: Gateway, channel: str, id: str) -> Message:
 async def log_lines(gateway: Gateway, after: int, limit: int) -> AsyncIterator[bytes]:
     """At most *limit* lines of the log after sequence *after*, of those that are on disk."""
     lines = islice(_scan(gateway.log.segments, after, gateway.index.offset(after + 1), gateway.log.synced_seq), limit)
-    while some := b"".join(islice(lines, LINES)):
-        yield some
-        await anyio.sleep(0)
+    some: list[bytes] = []
+    size = 0
+    for line in lines:
+        some.append(line)
+        size += len(line)
+        if size >= LOW_WATER:
+            yield b"".join(some)
+            some, size = [], 0
+            await anyio.sleep(0)
+    if some:
+        yield b"".join(some)
 
 
 def _scan(segments: Segments, after: int, offset: int, last: int) -> Iterator[bytes]:

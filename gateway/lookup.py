@@ -84,16 +84,23 @@ class Lookup:
         sender: int | None = None,
         newest_first: bool = False,
         limit: int = PAGE,
+        size: int = NEVER,
     ) -> list[Message]:
         """At most *limit* (`PAGE` at most) messages of *channel* between two sequences, both excluded.
 
-        Fewer than *limit* are the last there are. What cannot be read any more is passed over.
+        They end early with the one that makes *size* bytes of content full; otherwise fewer than *limit* are the last
+        there are. What cannot be read any more is passed over.
         """
         after, end, limit = max(0, min(after, NEVER)), NEVER if before is None else min(before, NEVER), min(limit, PAGE)
         found: list[Message] = []
         while len(found) < limit and (page := self._page(channel, after, end, sender, newest_first, limit)):
-            loaded = (self._pending.get(seq) or self._load(seq, offset) for seq, offset in page)
-            found += (entry for entry in loaded if isinstance(entry, Message) and entry.channel == channel)
+            for seq, offset in page:
+                entry = self._pending.get(seq) or self._load(seq, offset)
+                if isinstance(entry, Message) and entry.channel == channel:
+                    found.append(entry)
+                    size -= len(entry.content)
+                if size <= 0:
+                    return found[:limit]
             after, end = (after, page[-1][0]) if newest_first else (page[-1][0], end)
         return found[:limit]
 

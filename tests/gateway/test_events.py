@@ -153,6 +153,18 @@ def test_a_long_catching_up_waits_in_the_log_and_not_in_memory(still: Any) -> No
     assert ids(heard) == said
 
 
+def test_long_messages_are_read_from_the_log_one_by_one(still: Any) -> None:
+    big = b'"' + b"x" * 500_000 + b'"'
+    said = [still.say(big).seq for _ in range(6)]
+    still.sync()
+    session = still.listen(0)
+    heard: list[Event] = []
+    while data := session.data_to_send():
+        assert sum(map(len, data)) < 2 * len(big)
+        heard += parse(data)
+    assert ids(heard) == said
+
+
 def test_a_stream_that_is_not_read_is_closed(still: Any) -> None:
     session = still.listen()
     other = still.listen()
