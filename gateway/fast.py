@@ -95,6 +95,7 @@ class Connection(asyncio.Protocol):
         self._house.add(self)
         keep_alive(transport.get_extra_info("socket"))
         session.wake = partial(self._flusher.add, self, self._loop)
+        session.blocked = False
         self.wake()
 
     def shutdown(self) -> None:
@@ -172,10 +173,14 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The peer reads too slowly: the session keeps what it has."""
         self._paused = True
+        if self._session is not None:
+            self._session.blocked = True
 
     def resume_writing(self) -> None:
         """It goes on."""
         self._paused = False
+        if self._session is not None:
+            self._session.blocked = False
         self.wake()
 
     def eof_received(self) -> bool:
@@ -377,6 +382,12 @@ class FastHttp(HttpToolsProtocol):
         """The end."""
         self._have_head()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """The gateway stops: what has not ended soon after the goodbye is cut, since nobody reads it."""
+        super().shutdown()
+        if not self.transport.is_closing():
+            self.loop.call_later(2 * LINGER, self.transport.abort)
 
     def data_received(self, data: bytes) -> None:
         """Parse, and count where that did not complete the head."""

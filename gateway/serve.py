@@ -72,6 +72,7 @@ class _Pump:
 
     async def run(self) -> None:
         self._session.wake = self._wake
+        self._session.blocked = False
         deadline = math.inf
         try:
             async with anyio.create_task_group() as tasks:
@@ -126,7 +127,9 @@ class _Pump:
             self._moved = anyio.Event()
             try:
                 if data:
+                    session.blocked = True
                     await self._wire.send(data)
+                    session.blocked = False
             except GONE:
                 break
             if session.has_more:

@@ -190,10 +190,19 @@ async def _serve_trio(app: FastAPI, settings: Settings, listener: socket.socket)
     async def until_stopped() -> None:
         await _stop_signal()
         app.state.gateway.goodbye()
+        nursery.start_soon(insist)
+
+    async def insist() -> None:
+        """hypercorn cannot cut a peer that does not read: it shields what it sends. The log is closed, and we go."""
+        await trio.sleep(2 * STOP_SECONDS)
+        app.state.gateway.stop()
+        os._exit(0)
+
+    async def serve(task_status: Any) -> None:
+        run: Any = hypercorn.trio.serve
+        await run(app, config, shutdown_trigger=until_stopped, task_status=task_status)
+        nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
-        serve: Any = hypercorn.trio.serve
-        await nursery.start(
-            lambda task_status: serve(app, config, shutdown_trigger=until_stopped, task_status=task_status)
-        )
+        await nursery.start(serve)
         _announce(app, listener)

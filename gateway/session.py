@@ -6,7 +6,8 @@ What a shell must do, and nothing else:
    returns, in order. Each element is whole: one frame of a WebSocket, one message of a line protocol.
 3. Read from the wire only while `readable`; look again after every `data_to_send`.
 4. When `closing` is set: write what `data_to_send` still returns, then close with that code and reason.
-5. Call `receive_eof` exactly once at the end, whatever the end was. (`tick` is the bus's to call, once a second.)
+5. Set `blocked` while the wire takes nothing more: only who does not read can be too slow.
+6. Call `receive_eof` exactly once at the end, whatever the end was. (`tick` is the bus's to call, once a second.)
 
 What the core promises in return: no call raises, whatever the bytes; `wake` is called when there is something to
 write again (or to close); nothing is written from another thread.
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 MAX_OUTBOX = 1 << 20  # deliveries waiting for a peer that reads too slowly; beyond it the peer is closed
 LOW_WATER = 1 << 16  # replies waiting; beyond it no further request is parsed, below it streams are pulled
+BURST = 4  # times its outbox that a peer may be given before its shell had a chance to write
 MAX_STREAMS = 16  # long answers under way on one connection; beyond it no further request is parsed
 
 
@@ -58,6 +60,7 @@ class Session(ABC):
         self.principal = principal
         self.wake: Callable[[], None] = _nothing
         self.closing: Close | None = None
+        self.blocked = True  # the wire takes nothing now; a shell that writes says otherwise
         self.channels: dict[str, None] = {}
         self.identity: Peer | None = None
         self.link = False
@@ -207,9 +210,9 @@ class Session(ABC):
         if not self._queue:  # as `send` does; the call would cost a quarter of the delivery
             self.wake()
         self._queue.append(form)
-        self._size = size = self._size + len(form)
-        if size > self.max_outbox:
-            self.overflow()
+        self._size += len(form)
+        if self._size > self.max_outbox:
+            self._overfull()
 
     @staticmethod
     def put_all(form: bytes, sessions: Sequence[Session], origin: Session | None) -> int:
@@ -223,13 +226,18 @@ class Session(ABC):
             session._queue.append(form)
             session._size = waiting = session._size + size
             if waiting > session.max_outbox:
-                session.overflow()
+                session._overfull()
         return len(sessions) - (origin in sessions if origin is not None else 0)
 
     def stream(self, forms: Iterator[Form]) -> None:
         """Send *forms* as fast as the peer reads them, and no faster: they are pulled, never stored."""
         self._streams.append(forms)
         self.wake()
+
+    def _overfull(self) -> None:
+        """More than the outbox's share waits: too slow is who does not read, not who was told much at once."""
+        if self.blocked or self._size > BURST * self.max_outbox:
+            self.overflow()
 
     def overflow(self) -> None:
         """Give up on a peer that does not read what it asked for."""

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.errors import Forbidden, ProtocolError, Throttled, Unavailable
 from gateway.message import Form, Message, Pending
-from gateway.session import LOW_WATER, MAX_STREAMS, Principal, Session
+from gateway.session import BURST, LOW_WATER, MAX_STREAMS, Principal, Session
 
 if TYPE_CHECKING:
     from tests.conftest import Core, ToySession
@@ -158,6 +158,18 @@ def test_a_reader_that_never_reads_is_closed(core: Core, session: ToySession, la
     held.fill(b"late")
     session.put(b"more")
     assert (session.data_to_send(), session._size, session._held) == ([], 0, 0)
+
+
+def test_who_was_told_much_at_once_is_not_too_slow(session: ToySession) -> None:
+    """Before the shell could write nothing is judged but a multiple of the limit; then who does not read is."""
+    session.blocked = False
+    piece = b"x" * (session.max_outbox // 2)
+    for _ in range(2 * BURST):
+        session.put(piece)
+    assert session.closing is None
+    session.put(piece)
+    assert session.closing is not None
+    assert session.closing.code == 1013
 
 
 def test_just_the_limit_is_no_overflow(session: ToySession) -> None:
