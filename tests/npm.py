@@ -1,16 +1,67 @@
-"""The genuine clients from npm, installed when the first test needs them."""
+"""The genuine clients from npm: installed when the first test needs them, each run in a process of its own."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import shutil
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 NODE = Path(__file__).parent / "interop" / "node"
-SECONDS = 600
+SECONDS = 600  # for the installation
+WAIT = 30.0  # seconds for anything that a client does
+
+
+class NodeClient:
+    """A client: it takes commands and tells events, both lines of JSON."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    def do(self, verb: str, **fields: Any) -> None:
+        """Give it a command."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"do": verb, **fields}).encode() + b"\n")
+
+    async def told(self, event: str) -> Any:
+        """The next *event*; an end or an error is one that nobody expected."""
+        assert self._process.stdout is not None
+        while line := await asyncio.wait_for(self._process.stdout.readline(), WAIT):
+            found = json.loads(line)
+            assert found["event"] not in {"error", "disconnected", "closed"} - {event}, found
+            if found["event"] == event:
+                return found
+        raise AssertionError(f"the client ended before it told {event!r}")
+
+    async def subscribe(self, **where: Any) -> None:
+        """Hear what *where* says, in the words of the client."""
+        self.do("subscribe", **where)
+        await self.told("subscribed")
+
+
+@asynccontextmanager
+async def node_client(script: str, *arguments: str) -> AsyncIterator[NodeClient]:
+    """The client that *script* runs, once it is connected."""
+    process = await asyncio.create_subprocess_exec(
+        "node", script, *arguments, cwd=NODE, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        client = NodeClient(process)
+        await client.told("ready")
+        yield client
+        client.do("quit")
+        await asyncio.wait_for(process.wait(), WAIT)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 def require_clients() -> Path:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from tests.npm import NODE, require_clients
+from tests.npm import WAIT, NodeClient, node_client, require_clients
 from tests.server import Server
 
-WAIT = 30.0  # seconds
 STRICT = {"verifySignatures": "always"}
 CONTENTS: list[dict[str, Any]] = [{"hello": "ascii"}, {"hello": "héllo \U0001f333 日本", "n": [1, 2.5, None]}]
 ALL = ["2.2.7", "4.1.6", "5.1.0"]
@@ -34,58 +33,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         assert "Traceback" not in server.log
 
 
-class GenuineClient:
-    """A client in a process of its own."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-
-    def do(self, verb: str, **fields: Any) -> None:
-        """Give it a command."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"do": verb, **fields}).encode() + b"\n")
-
-    async def told(self, event: str) -> Any:
-        """The next *event*; an error is one that nobody expected."""
-        assert self._process.stdout is not None
-        while line := await asyncio.wait_for(self._process.stdout.readline(), WAIT):
-            found = json.loads(line)
-            assert found["event"] not in {"error", "disconnected"} - {event}, found
-            if found["event"] == event:
-                return found
-        raise AssertionError(f"the client ended before it told {event!r}")
-
-    async def subscribe(self, stream: str, partition: int = 0) -> None:
-        """Hear *stream*."""
-        self.do("subscribe", stream=stream, partition=partition)
-        await self.told("subscribed")
-
-
-@asynccontextmanager
-async def genuine(
+def genuine(
     server: Server, version: str, key: int = 0x1111, options: dict[str, Any] | None = None
-) -> AsyncIterator[GenuineClient]:
+) -> AbstractAsyncContextManager[NodeClient]:
     """A connected client; *key* 0 is one without a login."""
-    command = ("streamr.cjs", version, f"ws://{server.http}/api/v1/ws", f"http://{server.http}/api/v1")
-    process = await asyncio.create_subprocess_exec(
-        "node",
-        *command,
-        f"0x{key:064x}" if key else "",
-        json.dumps(STRICT if options is None else options),
-        cwd=NODE,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
-        client = GenuineClient(process)
-        await client.told("ready")
-        yield client
-        client.do("quit")
-        await asyncio.wait_for(process.wait(), WAIT)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    addresses = (f"ws://{server.http}/api/v1/ws", f"http://{server.http}/api/v1")
+    secret = f"0x{key:064x}" if key else ""
+    return node_client("streamr.cjs", version, *addresses, secret, json.dumps(STRICT if options is None else options))
 
 
 async def relay(server: Server, topic: str) -> ClientConnection:
@@ -113,7 +67,7 @@ def test_a_genuine_client_and_a_topic_relay_peer_hear_each_other(server: Server,
     async def scenario() -> None:
         stream = f"interop/{version}"
         async with genuine(server, version) as client, await relay(server, stream) as peer:
-            await client.subscribe(stream)
+            await client.subscribe(stream=stream)
             for content in CONTENTS:
                 client.do("publish", stream=stream, content=content)
                 assert await broadcast(peer) == content
@@ -139,7 +93,7 @@ def test_genuine_clients_of_different_versions_hear_each_other(server: Server) -
                 for key, version in enumerate(ALL, 0x2222)
             ]
             for client in clients:
-                await client.subscribe("crossed")
+                await client.subscribe(stream="crossed")
             for number, client in enumerate(clients):
                 client.do("publish", stream="crossed", content={"from": number})
                 for reader in clients:
@@ -152,7 +106,7 @@ def test_genuine_clients_of_different_versions_hear_each_other(server: Server) -
 def test_clients_without_a_login_only_read(server: Server) -> None:
     async def scenario() -> None:
         async with genuine(server, "5.1.0", 0, {}) as reader, await relay(server, "public") as peer:
-            await reader.subscribe("public")
+            await reader.subscribe(stream="public")
             await peer.send(json.dumps({"type": 6, "topic": "public", "n": 1}))
             assert (await reader.told("message"))["content"] == {"n": 1}
 
@@ -180,7 +134,7 @@ def test_direct_messages_reach_the_inbox_of_a_genuine_client(server: Server) -> 
             published = await client.told("published")
             assert published
             number = packet["src"]
-            await client.subscribe(f"inboxes/@{number}")
+            await client.subscribe(stream=f"inboxes/@{number}")
             await peer.send(json.dumps({"type": 4, "topic": "inboxes", "dst": number, "psst": "é"}))
             heard = await client.told("message")
             assert (heard["stream"], heard["content"]) == (f"inboxes/@{number}", {"psst": "é"})
@@ -195,7 +149,7 @@ def test_group_keys_are_exchanged_and_messages_decrypted_end_to_end(server: Serv
             genuine(server, "5.1.0", 0x5555) as reader,
             await relay(server, "secret") as peer,
         ):
-            await reader.subscribe("secret")
+            await reader.subscribe(stream="secret")
             writer.do("rotate", stream="secret")
             await writer.told("rotated")
             writer.do("publish", stream="secret", content={"n": 42})
