@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+LATE = 10 * 60_000  # ms between a message's making and its arrival, beyond which it is history
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
@@ -34,6 +36,13 @@ class Pending:
         self.done = False
         self.data: bytes | None = None
         self._wakes: list[Callable[[], None]] = []
+
+    @classmethod
+    def nothing(cls) -> Pending:
+        """What stands for a form that cannot be: done, and skipped."""
+        form = cls()
+        form.fill(None)
+        return form
 
     def when_done(self, wake: Callable[[], None]) -> None:
         """Call *wake* once the form is there or has failed."""

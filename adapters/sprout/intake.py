@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.channels import OWN, valid_name
 from gateway.errors import Forbidden, Unavailable, UnknownChannel
-from gateway.message import Message
+from gateway.message import LATE, Message
 
 from . import twig
 from .author import CHANNEL, JSON, PRIVATE, TRUE
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 TO: Final = "to/1"
 ACTIVITY: Final = "activity/1"
 INVISIBLE: Final = "invisible/1"
-LATE: Final = 10 * 60_000  # ms between a node's making and its arrival, beyond which it is history
 UNNAMED: Final = "community"  # the beginning of the name of a channel whose community's name cannot be one
 DIGEST: Final = 6  # characters of a community's id that tell it from others of its name
 

@@ -203,8 +203,8 @@ class StreamrAdapter(Adapter):
             assert isinstance(row, bytes)
             found = parse_message(row)
         else:
-            return _nothing()
-        return self.frame(found, pair) or _nothing()
+            return Pending.nothing()
+        return self.frame(found, pair) or Pending.nothing()
 
     def frame(self, message: StreamMessage, key: str) -> bytes | None:
         """*message* for a client with the versions of *key*; None where those cannot show all of it."""
@@ -278,12 +278,6 @@ def _unsupported(version: str, layer: str, supported: Iterable[str]) -> str:
 
 def _quoted(content: bytes) -> bytes:
     return dumps(content.decode())
-
-
-def _nothing() -> Pending:
-    form = Pending()
-    form.fill(None)
-    return form
 
 
 def unproven(entry: Message | Fact) -> str | None:

@@ -13,14 +13,13 @@ from typing import NamedTuple
 
 from coincurve import PrivateKey
 
-from gateway.message import Message
+from gateway.message import LATE, Message
 
 from .ids import inbox_id, stream_of
 from .keys import DerivedKeys, Signer
 from .message import MessageID, MessageRef, StreamMessage
 from .signing import signed
 
-LATE = 600_000  # ms; what is older than this when it comes is history
 MAX_HEADS = 65_536  # chains whose last message is kept in memory; the others are in the index
 SETTLED = 60_000  # ms after which a head is in the index for certain
 

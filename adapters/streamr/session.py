@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from adapters.streamr import errors as codes
-from adapters.streamr.author import LATE
 from adapters.streamr.codec import decode_control, encode, encode_broadcast
 from adapters.streamr.control import Answer, ControlFrame, ControlType, Failure, Publish, Resend, Subscribe, Unsubscribe
 from adapters.streamr.errors import StreamrError
@@ -29,7 +28,7 @@ from adapters.streamr.publishing import (
 from gateway.auth import KEY
 from gateway.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, Throttled, UnknownChannel
 from gateway.frames import text_frame
-from gateway.message import Message, Peer
+from gateway.message import LATE, Message, Peer
 from gateway.session import Principal, Session
 
 if TYPE_CHECKING:

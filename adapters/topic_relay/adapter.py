@@ -85,7 +85,7 @@ class TopicRelayAdapter(Adapter):
         if message.protocol == NAME and message.wire is not None:
             return text_frame(forward(decode(message.wire), message.sender.number))
         packet = self._packet(message)
-        return text_frame(packet) if fits(packet) else _nothing()
+        return text_frame(packet) if fits(packet) else Pending.nothing()
 
     def _packet(self, message: Message) -> bytes:
         topic = self.bus.channels.address(NAME, message.channel)
@@ -132,9 +132,3 @@ def shortened(channel: str, attempt: int) -> str:
 
 def _escape(code: int) -> str:
     return f"%{code:02X}" if code < 256 else f"%u{code:04X}"
-
-
-def _nothing() -> Pending:
-    form = Pending()
-    form.fill(None)
-    return form

@@ -17,7 +17,7 @@ from adapters.streamr.signing import verify
 from gateway.bus import UNFIT
 from gateway.frames import payload
 from gateway.jsontext import dumps
-from gateway.message import Message, Peer
+from gateway.message import LATE, Message, Peer
 
 OLD = {"controlLayerVersion": "1", "messageLayerVersion": "31"}
 
@@ -116,7 +116,7 @@ def test_senders_have_keys_of_their_own() -> None:
 
 def test_what_came_late_is_a_chain_without_links(broker: Any) -> None:
     reader, sender, now = broker.listener("s"), Peer(7, "toy", "somebody"), broker.clock()
-    late = now - author.LATE - 1
+    late = now - LATE - 1
     messages = [
         broker.say("s", number, sender=sender, timestamp=timestamp, late=timestamp == late)
         for number, timestamp in enumerate([now, late, late, now])
