@@ -70,6 +70,15 @@ class Lookup:
         row = self.one(PLACE, (seq,))
         return None if row is None else self._load(seq, row[0])
 
+    def read(self, seq: int, offset: int) -> Message | None:
+        """The message with this sequence number, which stands at *offset*; None where it cannot be read any more."""
+        entry = self._pending.get(seq) or self._load(seq, offset)
+        return entry if isinstance(entry, Message) else None
+
+    def waiting(self, channel: str) -> list[Message]:
+        """The messages of *channel* that are not in the tables yet, those that are not on disk among them."""
+        return list(self._pending_channels.get(channel, {}).values())
+
     def offset(self, seq: int) -> int:
         """Where the record *seq* stands in its segment; 0 where the tables do not know."""
         row = self.one(PLACE, (seq,))
