@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,7 +25,9 @@ from .session import Principal
 VERBS = ("subscribe", "publish", "direct", "history", "admin")
 PREFIX = "trellis_"
 KEY = "key:"  # how the principal of a key begins
+ANYBODY = "anonymous"  # how the principal of those who did not say who they are ends
 USUAL = ("subscribe:*", "publish:*", "direct:*", "history:*")  # what a key may do unless it says otherwise
+MAX_GATHERED = 4096  # principals whose rights are kept together; others are gathered again
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -135,6 +138,7 @@ class Access:
 
     def __post_init__(self) -> None:
         self.enabled = False
+        self._given: dict[str, tuple[Right, ...]] = {}
         self.use(self.keys)
 
     def use(self, keys: Iterable[Key]) -> None:
@@ -144,6 +148,17 @@ class Access:
         self._rights = {name: tuple(map(Right.parse, rights)) for name, rights in allowed.items()}
         self._names = {key.hash: key.name for key in keys}
         self.enabled = self.enabled or bool(self._rights)
+        self._rights_of = lru_cache(maxsize=MAX_GATHERED)(self._gather)
+
+    def give(self, name: str, rights: Iterable[Right]) -> None:
+        """Let the principal called *name* have these *rights* too, in the place of those it was given before.
+
+        They are what users give to each other; authentication is switched on by operators alone.
+        """
+        self._given[name] = tuple(rights)
+        if not self._given[name]:
+            del self._given[name]
+        self._rights_of.cache_clear()
 
     def name_of(self, secret: str) -> str | None:
         """The name of the key that *secret* is, None if it is none."""
@@ -152,7 +167,7 @@ class Access:
     def authenticate(self, protocol: str, token: str | None, address: str = "") -> Principal | None:
         """The principal behind a connection; None when *token* was given and is no key of ours."""
         if token is None:
-            return Principal(f"{protocol}:anonymous", address)
+            return Principal(f"{protocol}:{ANYBODY}", address)
         name = self.name_of(token)
         return None if name is None else Principal(KEY + name, address)
 
@@ -162,11 +177,16 @@ class Access:
             verb = "admin"
         if not self.enabled:
             return verb != "admin" or not channel.startswith(OWN)
-        return any(right.allows(verb, channel) for right in self._rights.get(principal.name, ()))
+        return any(right.allows(verb, channel) for right in self._rights_of(principal.name))
 
     def known(self, principal: Principal) -> bool:
         """Whether *principal* may do anything at all, on whatever channel."""
-        return not self.enabled or bool(self._rights.get(principal.name))
+        return not self.enabled or bool(self._rights_of(principal.name))
+
+    def _gather(self, name: str) -> tuple[Right, ...]:
+        """What *name* has, and what its protocol's strangers have: to say who one is takes nothing away."""
+        names = {name: None} if name.startswith(KEY) else {name: None, f"{name.partition(':')[0]}:{ANYBODY}": None}
+        return tuple(right for rights in (self._rights, self._given) for who in names for right in rights.get(who, ()))
 
     def welcome(self, origin: str | None, host: str | None) -> bool:
         """Whether a web page of *origin* may connect to the gateway that it calls *host*."""

@@ -103,3 +103,32 @@ def test_web_pages_of_other_origins_stay_out(origin: str | None, host: str, expe
 )
 def test_the_token_of_a_header(header: str | None, token: str | None) -> None:
     assert bearer(header) == token
+
+
+def test_who_says_who_he_is_may_what_strangers_may() -> None:
+    access = Access(grants={"streamr:anonymous": ("subscribe:news",), "streamr:0xa": ("publish:news",)})
+    alice, other = Principal("streamr:0xa"), Principal("streamr:0xb")
+    assert access.allowed(alice, "publish", "news")
+    assert access.allowed(alice, "subscribe", "news")
+    assert access.allowed(other, "subscribe", "news")
+    assert access.known(other)
+    assert not access.allowed(other, "publish", "news")
+    assert not access.allowed(Principal("sprout:anonymous"), "subscribe", "news")
+
+
+def test_a_removed_key_has_nothing_even_where_a_key_is_called_anonymous() -> None:
+    access = Access([Key("anonymous", digest("a")), Key("k", digest("s"))])
+    access.use([Key("anonymous", digest("a"))])
+    assert not access.known(Principal("key:k"))
+
+
+def test_rights_that_users_give_can_be_taken_back_and_switch_nothing_on() -> None:
+    access = Access()
+    access.give("streamr:0xa", [Right("publish", "s")])
+    assert not access.enabled
+    access.use([Key("k", digest("s"))])
+    alice = Principal("streamr:0xa")
+    assert access.allowed(alice, "publish", "s")
+    assert not access.allowed(alice, "publish", "t")
+    access.give("streamr:0xa", [])
+    assert not access.allowed(alice, "publish", "s")
