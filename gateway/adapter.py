@@ -99,6 +99,9 @@ class Adapter(ABC):
         self.services = services
         self.bus = services.bus
 
+    def tick(self, now: int) -> None:
+        """A second has passed; *now* is the bus's clock in ms. Sessions have a `tick` of their own."""
+
     @abstractmethod
     def accept(self, request: Request) -> Session | Refusal:
         """A session for this connection, or why not."""

@@ -169,6 +169,8 @@ class Gateway:
     def tick(self) -> None:
         """A second has passed."""
         self.bus.tick()
+        for adapter in self.adapters:
+            adapter.tick(clock())
         if clock() - self._retained >= MINUTE:
             self._retained = clock()
             self._retention.tick()
