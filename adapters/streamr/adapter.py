@@ -20,6 +20,7 @@ from gateway.record import Fact
 from gateway.session import MAX_OUTBOX, Principal
 from gateway.tables import Row
 
+from . import stored
 from .author import Author, is_late
 from .codec import encode_broadcast
 from .control import CONTROL
@@ -31,6 +32,7 @@ from .login import Logins
 from .message import GROUP_KEY_ROTATE, LATEST, ROWS, StreamMessage, parse_message
 from .session import NAME, StreamrSession, Unauthenticated
 from .signing import verify
+from .stored import Place, Stored
 
 UTF16_VERSION = 31  # of messages: only clients before 4.0 ask for it
 MAX_PARTITIONS = 100  # the reference's limit
@@ -50,11 +52,6 @@ PAIRS = {f"{NAME}/{control}/{message}": (control, message) for control in CONTRO
 SEALED, SEALED_UTF16 = f"{NAME}/row", f"{NAME}/row/utf16"
 
 TABLES = """
-CREATE TABLE streamr_messages (
-    stream TEXT NOT NULL, partition INTEGER NOT NULL, timestamp INTEGER NOT NULL, sequence INTEGER NOT NULL,
-    publisher TEXT NOT NULL, chain TEXT NOT NULL, seq INTEGER NOT NULL,
-    PRIMARY KEY (stream, partition, timestamp, sequence, seq)
-) WITHOUT ROWID;
 CREATE TABLE streamr_publishers (stream TEXT, publisher TEXT, PRIMARY KEY (stream, publisher)) WITHOUT ROWID;
 """
 PUBLISHED = "SELECT 1 FROM streamr_publishers WHERE stream = ? AND publisher = ?"
@@ -83,7 +80,7 @@ class StreamrAdapter(Adapter):
     title = "Streamr"
     settings = Settings
     paths = ("/api/v1/ws",)
-    tables = TABLES
+    tables = TABLES + stored.TABLE
     versions = ("control 1", "control 2", "message 30", "message 31", "message 32")
     carries = MappingProxyType(
         {
@@ -107,6 +104,7 @@ class StreamrAdapter(Adapter):
         """Continue the chains where the log ended."""
         super().start(services)
         self.author.find = self._head
+        self.stored = Stored(services.index, self.place, lambda: services.bus.ledger.next_seq)
 
     # Who comes
 
@@ -194,17 +192,22 @@ class StreamrAdapter(Adapter):
     def form(self, message: Message, key: str) -> Form:
         """The BroadcastMessage, as a frame; *key* is of `PAIRS`, for a direct message with the inbox behind it."""
         pair, _, inbox = key.partition("/@")
-        if message.protocol == NAME and message.wire is not None:
-            found = parse_message(message.wire)
-        elif inbox:
-            found = self.author.seal_direct(message, inbox)
-        elif message.refs is not None and NAME in message.refs:
-            row = message.form(SEALED_UTF16 if PAIRS[pair][1] == UTF16_VERSION else SEALED, self._seal)
-            assert isinstance(row, bytes)
-            found = parse_message(row)
-        else:
-            return Pending.nothing()
-        return self.frame(found, pair) or Pending.nothing()
+        found = self.author.seal_direct(message, inbox) if inbox and not _is_native(message) else None
+        found = found or self.stream_message(message, PAIRS[pair][1])
+        return (found and self.frame(found, pair)) or Pending.nothing()
+
+    def stream_message(self, message: Message, version: int = LATEST) -> StreamMessage | None:
+        """What a *message* is in Streamr, live or out of the log; None if it has no form here.
+
+        What comes from elsewhere is signed for readers of *version*; `StreamMessage.row` writes it.
+        """
+        if _is_native(message):
+            return parse_message(message.wire or b"")
+        if message.refs is None or NAME not in message.refs:
+            return None
+        row = message.form(SEALED_UTF16 if version == UTF16_VERSION else SEALED, self._seal)
+        assert isinstance(row, bytes)
+        return parse_message(row)
 
     def frame(self, message: StreamMessage, key: str) -> bytes | None:
         """*message* for a client with the versions of *key*; None where those cannot show all of it."""
@@ -225,18 +228,18 @@ class StreamrAdapter(Adapter):
         return unproven
 
     def rows(self, entry: Message | Fact) -> Iterable[Row]:
-        """Where a stream message stands, and who publishes on which stream.
-
-        A message from elsewhere adds nothing but its publisher, once: the index finds it by its channel.
-        """
+        """Who publishes on which stream, once; and which messages do not stand where their time says."""
         if not isinstance(entry, Message):
             return
         if entry.protocol == NAME and entry.native is not None:
             stream, *_, publisher, _chain = entry.native[NAME]
-            yield Row("streamr_messages", (*entry.native[NAME], entry.seq))
             yield from self._published(entry, stream, lambda: publisher)
         elif entry.refs is not None and NAME in entry.refs:
+            if (timestamp := entry.refs[NAME][0]) != entry.timestamp:
+                yield Row("streamr_places", (entry.seq, entry.channel, timestamp))
             yield from self._published(entry, stream_of(entry.channel)[0], lambda: self.author.address(entry))
+        else:
+            yield Row("streamr_places", (entry.seq, entry.channel, None))
 
     def _published(self, entry: Message, stream: str, publisher: Callable[[], str]) -> Iterable[Row]:
         who = (stream, entry.sender.number)
@@ -244,6 +247,13 @@ class StreamrAdapter(Adapter):
             yield Row("streamr_publishers", (stream, publisher().lower()))
             if len(self._seen) > MAX_SEEN:
                 self._seen.clear()
+
+    def place(self, message: Message) -> Place | None:
+        """Where *message* stands in its stream partition; None if it has no form here."""
+        if message.protocol == NAME and message.native is not None:
+            _, _, timestamp, sequence, publisher, chain = message.native[NAME]
+            return Place(timestamp, sequence, publisher, chain)
+        return self.author.place(message) if message.refs is not None and NAME in message.refs else None
 
     def publishers(self, stream: str, limit: int) -> list[str]:
         """The addresses that have said something on *stream*, at most *limit*."""
@@ -263,6 +273,10 @@ class StreamrAdapter(Adapter):
             if link is not None and former.protocol == message.protocol and not is_late(former):
                 return link[0], link[1]
         return None
+
+
+def _is_native(message: Message) -> bool:
+    return message.protocol == NAME and message.wire is not None
 
 
 def _parse_int(text: str) -> str:

@@ -19,6 +19,7 @@ from .ids import inbox_id, stream_of
 from .keys import DerivedKeys, Signer
 from .message import MessageID, MessageRef, StreamMessage
 from .signing import signed
+from .stored import Place
 
 MAX_HEADS = 65_536  # chains whose last message is kept in memory; the others are in the index
 SETTLED = 60_000  # ms after which a head is in the index for certain
@@ -72,6 +73,12 @@ class Author:
     def speaks(self, channel: str, address: str) -> bool:
         """Whether *address* has said something in *channel* that the index may not know of yet."""
         return (channel, address) in self._speakers
+
+    def place(self, message: Message) -> Place:
+        """Where the signed form of a *message* that was published stands, and in whose chain."""
+        assert message.refs is not None
+        link = Link(*message.refs["streamr"])
+        return Place(link.timestamp, link.sequence, self.address(message), _chain_name(message))
 
     def seal(self, message: Message, *, utf16: bool = False) -> StreamMessage:
         """The signed form of a *message* that was published; *utf16* as in `signing.sign`."""
