@@ -32,10 +32,11 @@ from .login import Logins
 from .message import GROUP_KEY_ROTATE, LATEST, ROWS, StreamMessage, parse_message
 from .session import NAME, StreamrSession, Unauthenticated
 from .signing import verify
+from .streams import MAX_PARTITIONS, Rules, Streams, StreamSettings
+from .streams import TABLE as STREAMS
 from .stored import Place, Stored
 
 UTF16_VERSION = 31  # of messages: only clients before 4.0 ask for it
-MAX_PARTITIONS = 100  # the reference's limit
 MAX_CONTENT = (1 << 20) - 4096  # bytes of a content as JSON string: a frame is at most what the broker's would be
 _INTEGER = re.compile(r"\s*([+-]?[0-9]+)")
 
@@ -53,7 +54,7 @@ SEALED, SEALED_UTF16 = f"{NAME}/row", f"{NAME}/row/utf16"
 
 TABLES = """
 CREATE TABLE streamr_publishers (stream TEXT, publisher TEXT, PRIMARY KEY (stream, publisher)) WITHOUT ROWID;
-"""
+""" + STREAMS
 PUBLISHED = "SELECT 1 FROM streamr_publishers WHERE stream = ? AND publisher = ?"
 PUBLISHERS = "SELECT publisher FROM streamr_publishers WHERE stream = ? ORDER BY publisher LIMIT ?"
 MAX_SEEN = 65_536  # publishers of streams that are known to be in the tables
@@ -69,7 +70,7 @@ class Settings(BaseModel):
     partitions: int = Field(
         1, ge=1, le=MAX_PARTITIONS, description="Partitions of a stream that `streams` does not name."
     )
-    streams: dict[str, int] = Field({}, description="Streams with another number of partitions.")
+    streams: dict[str, StreamSettings] = Field({}, description="What the operator says of streams.")
     max_outbox: int = Field(MAX_OUTBOX, ge=1 << 16, description="Bytes that may wait for a client that reads slowly.")
 
 
@@ -99,11 +100,13 @@ class StreamrAdapter(Adapter):
         self.author = Author(DerivedKeys(home.secret, home.gateway_id))
         self._seen: dict[tuple[str, int], int] = {}
         self._exists = lru_cache(maxsize=4096)(self._has)
+        self.streams = Streams(settings.streams, settings.partitions, self._exists.cache_clear)
 
     def start(self, services: Services) -> None:
         """Continue the chains where the log ended."""
         super().start(services)
         self.author.find = self._head
+        self.streams.start(services)
         self.stored = Stored(services.index, self.place, lambda: services.bus.ledger.next_seq)
 
     # Who comes
@@ -162,10 +165,7 @@ class StreamrAdapter(Adapter):
 
     def partitions(self, stream: str) -> int:
         """How many partitions *stream* has; inboxes and key exchanges have one."""
-        if inbox_of(stream) is not None or key_exchange_address(stream) is not None:
-            return 1
-        count: int = self.options.streams.get(stream, self.options.partitions)
-        return count
+        return self.streams.rules(stream).partitions
 
     def channels_of(self, stream: str) -> list[str]:
         """The channels of the partitions of *stream*; of an inbox, the channel it is in."""
@@ -178,11 +178,14 @@ class StreamrAdapter(Adapter):
 
     def refer(self, message: Message) -> object:
         """The place in its sender's chain, or `UNFIT`."""
-        if not self._exists(message.channel):
+        if not self._exists(message.channel) or self._rules(message).require_encrypted_data:
             return UNFIT
         if 2 * len(message.content) > MAX_CONTENT and len(_quoted(message.content)) > MAX_CONTENT:
             return UNFIT
         return self.author.refer(message)
+
+    def _rules(self, message: Message) -> Rules:
+        return self.streams.rules(stream_of(message.channel)[0])
 
     def _has(self, channel: str) -> bool:
         """Whether *channel* is a stream partition that there is."""
@@ -230,6 +233,7 @@ class StreamrAdapter(Adapter):
     def rows(self, entry: Message | Fact) -> Iterable[Row]:
         """Who publishes on which stream, once; and which messages do not stand where their time says."""
         if not isinstance(entry, Message):
+            yield from self.streams.rows(entry)
             return
         if entry.protocol == NAME and entry.native is not None:
             stream, *_, publisher, _chain = entry.native[NAME]

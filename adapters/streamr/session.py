@@ -229,7 +229,9 @@ class StreamrSession(Session):
             self._check_publisher(request, verb, channel)
         elif not self.bus.allowed(self._asker(request)[0], verb, channel):
             raise Forbidden(verb, channel)
-        check(request.message, self.bus.clock(), self._adapter.partitions(request.message.id.stream_id))
+        rules = self._adapter.streams.rules(request.message.id.stream_id)
+        rules.check(request.message)
+        check(request.message, self.bus.clock(), rules.partitions)
 
     def _check_publisher(self, request: Publish, verb: str, channel: str) -> None:
         """Raise unless the address that signed may *verb*: no token is needed then, and an API key is as good."""
