@@ -16,9 +16,10 @@ from .channels import Channels
 from .errors import AlreadySubscribed, NotSubscribed, Unavailable
 from .message import Message, MessageIds, Peer
 from .peers import Peers
+from .session import Batch, Session
 
 if TYPE_CHECKING:
-    from .session import Principal, Session
+    from .session import Principal
 
 DIRECT_MEMORY = 5 * 60_000  # ms for which the id of a direct message is remembered
 MAX_DIRECT_IDS = 100_000
@@ -119,6 +120,7 @@ class Bus:
         self.authors = list(authors)
         self.allowed = allowed
         self.throttle = throttle
+        self.batch = Batch()
         self._ids = ids
         self._time = last_time
         self._members: dict[str, dict[Session, None]] = {}
@@ -254,16 +256,17 @@ class Bus:
         accepted once `ledger.when_synced(seq)` calls back, not before. Raises `Unavailable` while the log cannot
         write and `UnknownChannel` where channels are only configured.
         """
-        if self.ledger.congested:
+        ledger, channel = self.ledger, message.channel
+        if ledger.congested:
             raise Unavailable("the disk does not keep up; try again in a moment")
-        self.channels.settle(message.channel)
+        self.channels.settle(channel)
         if message.parent is not None:
             message.parent = self._canonical(message.parent)
-        self._stamp(message, self.ledger.next_seq)
+        self._stamp(message, ledger.next_seq)
         self._refer(message)
-        self.ledger.append(message)
+        ledger.append(message)
         heard = 0
-        for kind, sessions in self._fanout.get(message.channel) or self._groups(message.channel):
+        for kind, sessions in self._fanout.get(channel) or self._groups(channel):
             if not message.late or kind.protocol == message.protocol:
                 heard += kind.deliver_all(message, sessions, None if kind.echo else origin)
         self.metrics.published(message, heard)
@@ -329,27 +332,22 @@ class Bus:
         return None if found is None else found.id
 
     def _stamp(self, message: Message, seq: int) -> None:
-        now = self.clock()
-        if now > self._time:
-            self._time = now
-        message.seq = seq
-        message.time = self._time
+        now = self._time = max(self.clock(), self._time)
+        message.seq, message.time = seq, now
         if not message.timestamp:
-            message.timestamp = self._time
+            message.timestamp = now
         if not message.id:
-            message.id, message.numbered = self._ids.make(self._time, seq or next(self._directs)), seq > 0
+            message.id, message.numbered = self._ids.make(now, seq or next(self._directs)), seq > 0
 
     def _refer(self, message: Message) -> None:
-        refs = {}
         for author in self.authors:
-            if author.name != message.protocol:
-                ref = author.refer(message)
+            if (name := author.name) != message.protocol and (ref := author.refer(message)) is not None:
                 if ref is UNFIT:
-                    message.undelivered += (author.name,)
-                elif ref is not None:
-                    refs[author.name] = ref
-        if refs:
-            message.refs = refs
+                    message.undelivered += (name,)
+                elif message.refs is None:
+                    message.refs = {name: ref}
+                else:
+                    message.refs[name] = ref
 
     def _introduce(self, session: Session, before: Peer) -> None:
         """Tell the others, where *session* is, that who they knew as *before* has another number now."""

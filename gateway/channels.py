@@ -62,6 +62,7 @@ class Channels:
         self._settled: set[str] = set()
         self._closed: set[str] = set()
         self._behind: set[str] = set()  # settled when some adapter was switched off that is on now
+        self._ready: set[str] = set()  # settled, neither closed nor behind
 
     def channel(self, protocol: str, address: str) -> str:
         """The channel called *address* in *protocol*; `UnknownChannel` if there can be none."""
@@ -105,7 +106,7 @@ class Channels:
 
     def settle(self, channel: str) -> None:
         """Make *channel* exist for good; nothing happens if it does."""
-        if channel not in self._settled or channel in self._closed or channel in self._behind:
+        if channel not in self._ready:
             self.enter(channel)
             self._settle(channel)
 
@@ -130,6 +131,7 @@ class Channels:
         """Take *channel* off the list until somebody uses it again; its addresses stay its own."""
         if self.exists(channel):
             self._closed.add(channel)
+            self._ready.discard(channel)
             self._record(channel, self._addresses[channel], False)
 
     def load(self, channel: str, addresses: Mapping[str, str], *, settled: bool = True, open: bool = True) -> None:
@@ -143,6 +145,7 @@ class Channels:
             (self._closed.discard if open else self._closed.add)(channel)
             if self._all(channel).keys() - self._addresses[channel].keys():
                 self._behind.add(channel)
+            (self._ready.discard if channel in self._behind or not open else self._ready.add)(channel)
 
     def _settle(self, channel: str) -> None:
         for protocol, address in self._all(channel).items():
@@ -151,6 +154,7 @@ class Channels:
         self._settled.add(channel)
         self._closed.discard(channel)
         self._behind.discard(channel)
+        self._ready.add(channel)
         self._record(channel, dict(self._addresses[channel]), True)
 
     def _put(self, protocol: str, channel: str, address: str) -> None:

@@ -29,7 +29,7 @@ from .serve import BACKLOG, EXTENSION, HANDSHAKE_SECONDS, LINGER, Accept, keep_a
 from .session import Close, Session
 from .websocket import CLOSE, PING, PONG, TEXT, Reader, close_frame, control_frame
 
-GATHER = 0.001  # seconds; the finest that uvloop's timers know
+MAX_TURNS = 64  # of the loop that a flush waits while more is coming in
 SAMPLE = 4  # connections that tell whether several messages are waiting
 MAX_HEAD = 1 << 16  # bytes of a request's first line and headers
 
@@ -37,29 +37,37 @@ logger = logging.getLogger(__name__)
 
 
 class Flusher:
-    """Flushes all connections that were woken, by one callback: at the end of the loop's turn, or a little later.
+    """Flushes all connections that were woken, by one callback: at the end of the loop's turn, or a few turns later.
 
-    While messages come so fast that several are waiting for the same peer, the next flush waits for `GATHER` seconds:
-    then more of them leave in one write, which is what most of the time goes into. As soon as that gathers nothing,
-    flushes are immediate again, so a peer that waits for an answer before it goes on never waits for this.
+    While messages come so fast that several are waiting for the same peer, the flush waits as long as each turn of
+    the loop still brings something in, at most `MAX_TURNS`: then more messages leave in one write, which is what most
+    of the time goes into. As soon as that gathers nothing, flushes are immediate again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.arrivals = 0  # reads that brought something
+        self._loop = loop
         self._woken: dict[Connection, None] = {}
         self._crowded = False
+        self._turns = 0  # that the next flush may still wait
+        self._seen = 0  # arrivals when it was put off
 
-    def add(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
+    def add(self, connection: Connection) -> None:
         """Flush *connection* soon, once."""
         if not self._woken:
-            if self._crowded:
-                loop.call_later(GATHER, self._flush)
-            else:
-                loop.call_soon(self._flush)
+            self._turns = MAX_TURNS if self._crowded else 0
+            self._seen = self.arrivals - 1
+            self._loop.call_soon(self._flush)
         self._woken[connection] = None
 
     def _flush(self) -> None:
+        if self._turns and self._seen != self.arrivals:
+            self._turns -= 1
+            self._seen = self.arrivals
+            self._loop.call_soon(self._flush)
+            return
+        self._crowded = any(connection.waiting > 1 for connection in islice(self._woken, SAMPLE))
         woken, self._woken = self._woken, {}
-        self._crowded = any(connection.waiting > 1 for connection in islice(woken, SAMPLE))
         for connection in woken:
             try:
                 connection.flush()
@@ -81,7 +89,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop, house: MutableSet[Any]) -> None:
         self._loop = loop
         self._house = house  # everybody who is to be told when the gateway stops
-        self._flusher = _flushers.setdefault(loop, Flusher())
+        self._flusher = _flushers.get(loop) or _flushers.setdefault(loop, Flusher(loop))
         self._session: Session | None = None
         self._held = False  # reading stopped
         self._paused = False  # the peer does not read what was written
@@ -94,7 +102,7 @@ class Connection(asyncio.Protocol):
         self._session = session
         self._house.add(self)
         keep_alive(transport.get_extra_info("socket"))
-        session.wake = partial(self._flusher.add, self, self._loop)
+        session.wake = partial(self._flusher.add, self)
         session.blocked = False
         self.wake()
 
@@ -107,7 +115,7 @@ class Connection(asyncio.Protocol):
 
     def wake(self) -> None:
         """There is something to write, or to close."""
-        self._flusher.add(self, self._loop)
+        self._flusher.add(self)
 
     @property
     def waiting(self) -> int:
@@ -276,6 +284,7 @@ class WebSocketProtocol(Connection):
         if session is None or session.closing is not None:
             return
         answers = []
+        self._flusher.arrivals += 1
         for opcode, payload in self._reader.feed(data):
             if opcode == TEXT:
                 session.receive_data(payload)

@@ -15,7 +15,7 @@ def text_frame(payload: bytes) -> bytes:
     if size < 126:
         return bytes((_FIN_TEXT, size)) + payload
     if size < 1 << 16:
-        return bytes((_FIN_TEXT, 126, size >> 8, size & 0xFF)) + payload
+        return (_FIN_TEXT << 24 | 126 << 16 | size).to_bytes(4) + payload
     return bytes((_FIN_TEXT, 127)) + size.to_bytes(8, "big") + payload
 
 

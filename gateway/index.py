@@ -26,6 +26,7 @@ from .tables import META, Row, Tables, damaged
 
 GATHER = 0.1  # seconds between two batches while entries keep coming
 BATCH = 2_000  # entries in one transaction
+_NOTHING = Synced((), ())
 RETRY = 1.0  # seconds until a failed batch is tried again; what is in it is answered from memory meanwhile
 
 
@@ -58,7 +59,7 @@ class Index(Lookup):
         self._adapters = adapters
         self._post = post
         self.on_fault: Callable[[Exception], None] = lambda _error: None  # called on the loop
-        self._queue: SimpleQueue[Sequence[Synced] | None] = SimpleQueue()
+        self._queue: SimpleQueue[Synced | None] = SimpleQueue()
         self._chores: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="index", daemon=True)
@@ -93,15 +94,15 @@ class Index(Lookup):
         """Begin to apply what `take` is given."""
         self._thread.start()
 
-    def take(self, batch: Sequence[Synced]) -> None:
+    def take(self, batch: Synced) -> None:
         """A batch is on disk; it is applied soon."""
-        self._synced = batch[-1].entry.seq
+        self._synced = batch.entries[-1].seq
         self._queue.put(batch)
 
     def do(self, chore: Callable[[], None]) -> None:
         """Run *chore* in the index's thread, once everything taken before is applied."""
         self._chores.put(chore)
-        self._queue.put(())
+        self._queue.put(_NOTHING)
 
     def prune(self, before: int) -> None:
         """Forget the messages below sequence *before*, and every id of theirs; facts stay. Only for a chore."""
@@ -121,14 +122,14 @@ class Index(Lookup):
         done = 0
         entries = self._entries_after(self._tables.meta("applied"))
         while batch := list(islice(entries, BATCH)):
-            self._apply(batch)
+            self._apply(Synced(*zip(*batch, strict=True)))
             done += len(batch)
         return done
 
-    def _entries_after(self, seq: int) -> Iterator[Synced]:
+    def _entries_after(self, seq: int) -> Iterator[tuple[Entry, int]]:
         for line in self._segments.scan(seq):
             try:
-                yield Synced(decode(line.data), line.first, line.offset)
+                yield decode(line.data), line.offset
             except BadRecord as error:
                 self._segments.fault(Fault(self._segments.path(line.first).name, line.offset, str(error)))
 
@@ -136,52 +137,55 @@ class Index(Lookup):
 
     def _run(self) -> None:
         while (batch := self._queue.get()) is not None:
-            entries = list(batch)
+            entries, offsets = list(batch.entries), list(batch.offsets)
             sleep(GATHER)
             while not self._queue.empty() and len(entries) < BATCH:
                 if (more := self._queue.get()) is None:
                     self._queue.put(None)
                     break
-                entries.extend(more)
-            if entries and not self._applies(entries):
+                entries += more.entries
+                offsets += more.offsets
+            if entries and not self._applies(Synced(entries, offsets)):
                 return
             while not self._chores.empty():
                 self._chores.get()()
 
-    def _applies(self, entries: Sequence[Synced]) -> bool:
-        """Apply *entries*, however often it takes; False where the index stops before it could."""
+    def _applies(self, batch: Synced) -> bool:
+        """Apply *batch*, however often it takes; False where the index stops before it could."""
         while True:
             try:
-                self._apply(entries)
+                self._apply(batch)
             except sqlite3.Error as error:
                 self._post(partial(self.on_fault, error))
                 if self._stopping.wait(RETRY):
                     return False  # the next start catches up
             else:
-                self._post(partial(self._forget, [synced.entry for synced in entries]))
+                self._post(partial(self._forget, batch.entries))
                 return True
 
-    def _apply(self, batch: Sequence[Synced]) -> None:
+    def _apply(self, batch: Synced) -> None:
         """Put a batch into the tables."""
-        last = batch[-1].entry
-        rows: dict[str, list[tuple[Any, ...]]] = {"meta": [("applied", last.seq), ("time", last.time)]}
-        for synced in batch:
-            for table, values in self._rows(synced):
+        last = batch.entries[-1]
+        rows: dict[str, list[tuple[Any, ...]]] = {"meta": [("applied", last.seq), ("time", last.time)], "records": []}
+        for entry, offset in zip(*batch, strict=True):
+            rows["records"].append(_record_row(entry, offset))
+            for table, values in self._rows(entry):
                 rows.setdefault(table, []).append(values)
         self._tables.put(rows)
 
-    def _rows(self, synced: Synced) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        entry, _, offset = synced
-        if isinstance(entry, Message):
-            sender = entry.sender.number
-            yield "records", (entry.seq, offset, entry.channel, sender, entry.timestamp, entry.parent)
-        else:
-            yield "records", (entry.seq, offset, None, None, None, None)
+    def _rows(self, entry: Entry) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        if isinstance(entry, Fact):
             yield from _fact_rows(entry)
         for id in self._chosen_ids(entry):
             yield "ids", (id, entry.seq)
         for adapter in self._adapters:
             yield from adapter.rows(entry)
+
+
+def _record_row(entry: Entry, offset: int) -> tuple[Any, ...]:
+    if isinstance(entry, Message):
+        return entry.seq, offset, entry.channel, entry.sender.number, entry.timestamp, entry.parent
+    return entry.seq, offset, None, None, None, None
 
 
 def _fact_rows(fact: Fact) -> Iterator[Row]:

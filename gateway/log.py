@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
-from itertools import count
+from itertools import accumulate, count
 from time import monotonic, sleep
 from typing import NamedTuple
 
@@ -40,11 +40,10 @@ class Sealing:
 
 
 class Synced(NamedTuple):
-    """An entry that is on disk, at *offset* of the segment that begins with *first*."""
+    """Entries that are on disk, and where in its segment each of them stands."""
 
-    entry: Entry
-    first: int
-    offset: int
+    entries: Sequence[Entry]
+    offsets: Sequence[int]
 
 
 class Log:
@@ -68,7 +67,7 @@ class Log:
         self.next_seq = segments.next_seq
         self.synced_seq = segments.next_seq - 1
         self.congested = False
-        self.on_synced: Callable[[Sequence[Synced]], None] = lambda _batch: None
+        self.on_synced: Callable[[Synced], None] = lambda _batch: None
         self.on_room: Callable[[], None] = lambda: None
         self._post = post
         self._clock = clock
@@ -92,10 +91,11 @@ class Log:
         """Take *entry*, whose `seq` is `next_seq` (`ValueError` if not); it is written soon."""
         if entry.seq != self.next_seq:
             raise ValueError(f"record {self.next_seq} comes next, not {entry.seq}")
-        entry.time = max(entry.time, self._time)
+        if entry.time < self._time:
+            entry.time = self._time
         line = encode(entry)
         self._time = entry.time
-        self.next_seq = entry.seq + 1
+        self.next_seq += 1
         self._queue.append((entry, line))
         self._unsynced += len(line)
         if self._unsynced > MAX_UNSYNCED:
@@ -103,9 +103,9 @@ class Log:
         if not self._stirred.is_set():
             self._stirred.set()
 
-    def fact(self, kind: str, fields: dict[str, object], ids: tuple[str, ...] = ()) -> Fact:
+    def fact(self, kind: str, fields: dict[str, object]) -> Fact:
         """Append a fact, dated now."""
-        fact = Fact(kind, fields, self.next_seq, self._clock(), ids)
+        fact = Fact(kind, fields, self.next_seq, self._clock())
         self.append(fact)
         return fact
 
@@ -152,7 +152,7 @@ class Log:
                 sleep(delay)
                 delay = min(delay * 2, RETRY)
             else:
-                self._post(partial(self._done, synced, sum(len(line) for _, line in batch)))
+                self._post(partial(self._done, *synced))
                 break
         self._finish(self._writer.seal_if_due)
 
@@ -169,9 +169,9 @@ class Log:
         self.congested = True
         self._on_fault(error)
 
-    def _done(self, batch: list[Synced], size: int) -> None:
+    def _done(self, batch: Synced, size: int) -> None:
         self._unsynced -= size
-        self.synced_seq = batch[-1].entry.seq
+        self.synced_seq = batch.entries[-1].seq
         self.on_synced(batch)
         while self._waiting and self._waiting[0][0] <= self.synced_seq:
             heappop(self._waiting)[2]()
@@ -190,22 +190,24 @@ class _Writer:
         self._first = self._offset = self._records = 0
         self._born = 0.0
 
-    def write(self, batch: list[tuple[Entry, bytes]]) -> list[Synced]:
-        """Put *batch* on disk and say where; after an `OSError` nothing of it counts, and it may be tried again."""
+    def write(self, batch: list[tuple[Entry, bytes]]) -> tuple[Synced, int]:
+        """Put *batch* on disk and say where, and how many bytes it has.
+
+        After an `OSError` nothing of it counts, and it may be tried again.
+        """
         if self._file < 0:
             self._open(batch[0][0].seq)
+        entries, lines = zip(*batch, strict=True)
+        data = b"".join(lines)
         try:
-            _write_all(self._file, b"".join([line for _, line in batch]))
+            _write_all(self._file, data)
             os.fdatasync(self._file)
         except OSError:
             self._abandon()
             raise
-        synced = []
-        for entry, line in batch:
-            synced.append(Synced(entry, self._first, self._offset))
-            self._offset += len(line)
+        *offsets, self._offset = accumulate(map(len, lines), initial=self._offset)
         self._records += len(batch)
-        return synced
+        return Synced(entries, offsets), len(data)
 
     def seal_if_due(self) -> None:
         """Seal the segment when it is big enough, or old enough for what is in it."""

@@ -7,6 +7,7 @@ its checksum is checked each time. Every statement uses an index of the tables a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -30,16 +31,16 @@ class Lookup:
         self._ids = ids
         self._pending: dict[int, Entry] = {}
         self._pending_ids: dict[str, int] = {}
-        self._pending_channels: dict[str, dict[int, Message]] = {}
+        self._pending_channels: defaultdict[str, dict[int, Message]] = defaultdict(dict)
         self._synced = segments.next_seq - 1
 
     def note(self, entry: Entry) -> None:
         """An entry was appended to the log: it can be found from now on."""
         self._pending[entry.seq] = entry
+        if isinstance(entry, Message):
+            self._pending_channels[entry.channel][entry.seq] = entry
         for id in self._chosen_ids(entry):
             self._pending_ids[id] = entry.seq
-        if isinstance(entry, Message):
-            self._pending_channels.setdefault(entry.channel, {})[entry.seq] = entry
 
     @property
     def synced_seq(self) -> int:
@@ -224,7 +225,9 @@ class Lookup:
 
     def _chosen_ids(self, entry: Entry) -> Sequence[str]:
         """The ids of *entry* that do not say themselves which record they belong to."""
-        if not isinstance(entry, Message) or (entry.numbered and entry.key is None):
+        if not isinstance(entry, Message):
+            return ()
+        if entry.numbered and entry.key is None:
             return entry.ids
         own = () if self._ids.seq(entry.id) == entry.seq else (entry.id,)
         return (*entry.ids, *own) if entry.key is None else (*entry.ids, entry.key, *own)

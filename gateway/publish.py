@@ -41,7 +41,7 @@ SPACE = b" \t\r\n"
 async def synced(gateway: Gateway, seq: int) -> None:
     """Wait until everything up to *seq* is on disk."""
     done = anyio.Event()
-    gateway.ledger.when_synced(seq, done.set)
+    gateway.log.when_synced(seq, done.set)
     await done.wait()
 
 
@@ -86,7 +86,7 @@ class Publisher:
         if self._key is None:
             return self._publish(content, value)
         key = f"key:{dumps([self._who.identity, self.channel, self._key, *line]).decode()}"
-        found = self.gateway.ledger.find(key)
+        found = self.gateway.log.find(key)
         if found is None:
             return self._publish(content, value, key)
         first = self.gateway.index.entry(found.seq)
@@ -207,7 +207,7 @@ class Bulk(Response):
             while self._unsent > MAX_UNSENT:
                 await self._room.wait()
             while self._gateway.bus.congested:
-                await synced(self._gateway, self._gateway.ledger.next_seq - 1)
+                await synced(self._gateway, self._gateway.log.next_seq - 1)
 
     def _publish(self, todo: deque[bytes | None]) -> float:
         """Publish a few lines of *todo*; return the seconds to wait before the next."""
@@ -226,7 +226,7 @@ class Bulk(Response):
             said = b"".join(results)
             self._unsent += len(said)
             self._results.append((last, said))
-            self._gateway.ledger.when_synced(last, self._ready.set)
+            self._gateway.log.when_synced(last, self._ready.set)
         return wait
 
     def _result(self, line: bytes | None) -> tuple[int, bytes]:

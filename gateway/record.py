@@ -8,7 +8,7 @@ See docs/log.md.
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from json import JSONDecoder
 from typing import Any
 from zlib import crc32
@@ -41,7 +41,6 @@ class Fact:
     fields: dict[str, Any]
     seq: int = 0
     time: int = 0
-    ids: tuple[str, ...] = field(default=())
 
     @property
     def protocol(self) -> str:

@@ -137,14 +137,14 @@ class Rest:
         caller.check("publish", name)
         existed = self.gateway.channels.exists(name)
         self.gateway.channels.settle(name)
-        await synced(self.gateway, self.gateway.ledger.next_seq - 1)
+        await synced(self.gateway, self.gateway.log.next_seq - 1)
         return views.answer(views.channel(self.gateway, name), 200 if existed else 201)
 
     async def close_channel(self, request: Request, channel: Channel) -> Response:
         """Take a channel off the list until somebody uses it again; its history and its addresses stay."""
         name = self._existing(Caller(self.gateway, request), channel, "admin")
         self.gateway.channels.close(name)
-        await synced(self.gateway, self.gateway.ledger.next_seq - 1)
+        await synced(self.gateway, self.gateway.log.next_seq - 1)
         return Response(status_code=204)
 
     # Peers

@@ -26,10 +26,10 @@ from .door import Door
 from .index import Index
 from .limits import Throttle
 from .log import Log, Sealing
-from .message import Message, MessageIds, Peer
+from .message import MessageIds, Peer
 from .metrics import Metrics
 from .peers import Peers
-from .record import Fact
+from .record import Entry
 from .retention import Keep, Retention
 from .segments import Fault, Segments
 
@@ -50,35 +50,19 @@ def clock() -> int:
     return time_ns() // 1_000_000
 
 
-class Ledger:
+class Ledger(Log):
     """The log and the index as the bus sees them: what is appended is found at once."""
 
-    def __init__(self, log: Log, index: Index) -> None:
-        self._log = log
-        self._index = index
+    def __init__(self, index: Index, segments: Segments, post: Post, clock: Callable[[], int], **options: Any) -> None:
+        super().__init__(segments, post, clock, **options)
+        self.on_synced = index.take
         self.find: Callable[[str], Receipt | None] = index.find
-        self.when_synced: Callable[[int, Callable[[], None]], None] = log.when_synced
+        self._note = index.note
 
-    @property
-    def next_seq(self) -> int:
-        """The seq of the entry that is appended next."""
-        return self._log.next_seq
-
-    @property
-    def congested(self) -> bool:
-        """Whether nothing can be appended now."""
-        return self._log.congested
-
-    def append(self, message: Message) -> None:
-        """Log *message* and make it known."""
-        self._log.append(message)
-        self._index.note(message)
-
-    def fact(self, kind: str, fields: dict[str, Any]) -> Fact:
-        """Log a fact and make it known."""
-        fact = self._log.fact(kind, fields)
-        self._index.note(fact)
-        return fact
+    def append(self, entry: Entry) -> None:
+        """Log *entry* and make it known."""
+        super().append(entry)
+        self._note(entry)
 
 
 class Gateway:
@@ -106,12 +90,12 @@ class Gateway:
         self._open_bus(ids)
         self.index.start()
         self.log.start()
-        self.ledger.fact("start", {"gateway": self.home.gateway_id, "version": self.version})
+        self.log.fact("start", {"gateway": self.home.gateway_id, "version": self.version})
         for name in self.settings.channels.names:
             self.channels.configure(name)
         self._worker = Worker(post, self._worker_fault)
         services = Services(
-            self.bus, self.log, self.index, post, self._worker.do, self.ledger.fact, self.metrics, self.access
+            self.bus, self.log, self.index, post, self._worker.do, self.log.fact, self.metrics, self.access
         )
         for adapter in self.adapters:
             adapter.start(services)
@@ -128,16 +112,14 @@ class Gateway:
         self.index.on_fault = self._index_fault
         limits = self.settings.log
         sealing = Sealing(bytes=limits.segment_bytes)
-        self.log = Log(segments, post, clock, sealing=sealing, on_fault=self._disk_fault)
-        self.log.on_synced = self.index.take
-        self.ledger = Ledger(self.log, self.index)
+        self.log = Ledger(self.index, segments, post, clock, sealing=sealing, on_fault=self._disk_fault)
         self._retention = Retention(
             segments,
             self.index,
             Keep(None if limits.keep_days is None else int(limits.keep_days * DAY), limits.keep_bytes),
             clock,
             post=post,
-            mark=lambda: self.ledger.fact("counts", {"minute": clock() // MINUTE, "flows": []}),
+            mark=lambda: self.log.fact("counts", {"minute": clock() // MINUTE, "flows": []}),
             on_fault=self._index_fault,
         )
         logger.info("started", gateway=self.home.gateway_id, last_seq=segments.next_seq - 1, indexed=applied)
@@ -152,7 +134,7 @@ class Gateway:
         )
         limits = self.settings.limits
         self.bus = Bus(
-            self.ledger,
+            self.log,
             self.channels,
             self.peers,
             ids,
@@ -193,17 +175,17 @@ class Gateway:
         logger.info("stopped", last_seq=self.log.next_seq - 1)
 
     def _channel_fact(self, channel: str, addresses: Any, is_open: bool) -> None:
-        self.ledger.fact("channel", {"channel": channel, "addresses": dict(addresses), "open": is_open})
+        self.log.fact("channel", {"channel": channel, "addresses": dict(addresses), "open": is_open})
         if is_open and self.ready:  # until then each adapter looks for itself what there is
             for adapter in self.adapters:
                 adapter.settled(channel)
 
     def _block_fact(self, first: int, count: int) -> None:
-        self.ledger.fact("peer", {"first": first, "count": count})
+        self.log.fact("peer", {"first": first, "count": count})
 
     def _peer_fact(self, peer: Peer) -> None:
         name = {} if peer.name is None else {"name": peer.name}
-        self.ledger.fact("peer", {"peer": peer.number, "protocol": peer.protocol, "sender": peer.identity} | name)
+        self.log.fact("peer", {"peer": peer.number, "protocol": peer.protocol, "sender": peer.identity} | name)
 
     def _record_fault(self, fault: Fault) -> None:
         self.metrics.count("faults", "record")

@@ -47,6 +47,47 @@ class Close(NamedTuple):
     reason: str
 
 
+class Batch:
+    """What was said lately for the same listeners, on its way to their outboxes.
+
+    A burst of messages then costs each listener little more than one: its outbox is touched once. Listeners were
+    woken when the batch began. Whoever looks at an outbox, or queues something else, calls `spill` first.
+    """
+
+    __slots__ = ("_listeners", "_origin", "_size", "frames")
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self._listeners: Sequence[Session] = ()
+        self._origin: Session | None = None
+        self._size = 0
+
+    def add(self, frame: bytes, listeners: Sequence[Session], origin: Session | None) -> None:
+        """Queue *frame* for all *listeners* but *origin*; the sequence of listeners never changes."""
+        if listeners is not self._listeners or origin is not self._origin or self._size > LOW_WATER:
+            self.spill()
+            self._listeners, self._origin = listeners, origin
+        if not self.frames:
+            for session in listeners:
+                if not session._queue and session is not origin:
+                    session.wake()
+        self.frames.append(frame)
+        self._size += len(frame)
+
+    def spill(self) -> None:
+        """Put everything into the outboxes."""
+        frames, size, self.frames, self._size = self.frames, self._size, [], 0
+        if frames:
+            origin = self._origin
+            for session in self._listeners:
+                if session is origin or session.closing is not None:
+                    continue
+                session._queue += frames
+                session._size = waiting = session._size + size
+                if waiting > session.max_outbox:
+                    session._overfull()
+
+
 class Session(ABC):
     """One connected peer. Subclasses read requests in `handle` and write with `send`, `put` and `stream`."""
 
@@ -64,6 +105,7 @@ class Session(ABC):
         self.channels: dict[str, None] = {}
         self.identity: Peer | None = None
         self.link = False
+        self._batch = bus.batch
         self._queue: list[Form] = []
         self._size = 0
         self._held = 0  # forms in the queue that are still being made
@@ -119,7 +161,7 @@ class Session(ABC):
     @property
     def saturated(self) -> bool:
         """Whether the next request has to wait until the peer, or the disk, has caught up."""
-        return self._size >= LOW_WATER or len(self._streams) >= MAX_STREAMS or self.bus.congested
+        return self._size >= LOW_WATER or len(self._streams) >= MAX_STREAMS or self.bus.ledger.congested
 
     def receive_data(self, data: bytes) -> None:
         """Take what the peer sent; it is kept for later while the outbox is full."""
@@ -140,6 +182,7 @@ class Session(ABC):
 
     def data_to_send(self) -> list[bytes]:
         """Everything that can be written now, in order; long answers come a piece at a time."""
+        self._settle()
         if self._held or self._streams:
             data = self._take()
         else:
@@ -150,6 +193,7 @@ class Session(ABC):
 
     def all_to_send(self) -> bytes | None:
         """Everything as one piece, where that leaves nothing else to do; else None: ask `data_to_send` and the rest."""
+        self._settle()
         if self._held or self._streams or self._backlog or self.closing is not None or not self._queue:
             return None
         data, self._queue, self._size = self._queue, [], 0
@@ -158,11 +202,13 @@ class Session(ABC):
     @property
     def waiting(self) -> int:
         """How many frames are queued."""
+        self._settle()
         return len(self._queue)
 
     @property
     def has_more(self) -> bool:
         """Whether another `data_to_send` would return something right away."""
+        self._settle()
         head = self._queue[0] if self._queue else None
         return (head is not None and (type(head) is not Pending or head.done)) or (
             bool(self._streams) and not self._held
@@ -191,6 +237,7 @@ class Session(ABC):
 
     def send(self, data: bytes) -> None:
         """Queue a whole frame."""
+        self._settle()
         if not self._queue:
             self.wake()
         self._queue.append(data)
@@ -198,6 +245,7 @@ class Session(ABC):
 
     def put(self, form: Form) -> None:
         """Queue a delivery, finished or not; a peer that is too slow for its deliveries is closed."""
+        self._settle()
         if self.closing is not None:
             return
         if isinstance(form, Pending):
@@ -214,21 +262,6 @@ class Session(ABC):
         if self._size > self.max_outbox:
             self._overfull()
 
-    @staticmethod
-    def put_all(form: bytes, sessions: Sequence[Session], origin: Session | None) -> int:
-        """`put` the finished *form* for all *sessions* but *origin*; return for how many. This is the hot path."""
-        size = len(form)
-        for session in sessions:
-            if session is origin or session.closing is not None:
-                continue
-            if not session._queue:
-                session.wake()
-            session._queue.append(form)
-            session._size = waiting = session._size + size
-            if waiting > session.max_outbox:
-                session._overfull()
-        return len(sessions) - (origin in sessions if origin is not None else 0)
-
     def stream(self, forms: Iterator[Form]) -> None:
         """Send *forms* as fast as the peer reads them, and no faster: they are pulled, never stored."""
         self._streams.append(forms)
@@ -241,6 +274,9 @@ class Session(ABC):
 
     def overflow(self) -> None:
         """Give up on a peer that does not read what it asked for."""
+        self._settle()
+        if self.closing is not None:
+            return
         self._queue, self._size, self._held = [], 0, 0
         self._streams.clear()
         self.bus.metrics.overflow(self.protocol)
@@ -248,14 +284,17 @@ class Session(ABC):
 
     def close(self, code: int, reason: str) -> None:
         """End the connection once everything queued so far is written."""
+        self._settle()
         if self.closing is None:
             self.closing = Close(code, reason)
             self._backlog.clear()
             self.wake()
 
+    def _settle(self) -> None:
+        if self._batch.frames:
+            self._batch.spill()
+
     def _handle(self, data: bytes) -> None:
-        if self.closing is not None:
-            return
         try:
             self.handle(data)
         except ProtocolError as error:

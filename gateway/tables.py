@@ -1,18 +1,19 @@
 """The SQLite file of the index: opened, made anew where it is damaged, written in batches, read with a limit.
 
 Laws of this file. One connection writes, in the index's thread; another only reads, on the loop. A batch is one
-transaction with one statement for each table.
+transaction with few statements for each table.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .errors import Unavailable
-from .jsontext import dumps
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -29,6 +30,7 @@ CREATE TABLE peers (number INTEGER PRIMARY KEY, protocol TEXT NOT NULL, identity
 CREATE UNIQUE INDEX peers_identity ON peers (protocol, identity);
 """
 
+AT_ONCE = 128  # rows in one statement, at most
 META = "SELECT value FROM meta WHERE key = ?"
 
 
@@ -52,10 +54,7 @@ class Tables:
         with self._write:
             self._write.execute("BEGIN")
             for table, values in rows.items():
-                columns = ",".join(f"json_extract(value,'$[{i}]')" for i in range(len(values[0])))
-                self._write.execute(
-                    f"INSERT OR REPLACE INTO {table} SELECT {columns} FROM json_each(?)", (_json(values),)
-                )
+                self._insert(table, values)
 
     def prune(self, before: int) -> None:
         """Take out the messages below sequence *before*, and every id of theirs."""
@@ -98,6 +97,16 @@ class Tables:
         except OverflowError:
             return []  # no column holds a number beyond 64 bits
 
+    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Many rows with each statement: between statements the interpreter's lock changes hands, which costs more."""
+        done, size = 0, AT_ONCE
+        while left := len(rows) - done:
+            while size > left:
+                size //= 2  # so that there are few different statements, each compiled once
+            values = chain.from_iterable(rows[done : done + size])
+            self._write.execute(_insertion(table, len(rows[0]), size), [_plain(value) for value in values])
+            done += size
+
     def _connect(self) -> None:
         self._write = _open(self._path, self._schema)
         self._read = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
@@ -110,17 +119,16 @@ def damaged(error: sqlite3.Error) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """*value* as a column can hold it: half characters and NUL, which SQLite's JSON has no place for, written out."""
-    if not isinstance(value, str) or (value.isascii() and "\0" not in value):
+    """*value* as a column can hold it: half characters and NUL, which SQLite has no place for, written out."""
+    if type(value) is not str or (value.isascii() and "\0" not in value):
         return value
     return value.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
 
 
-def _json(rows: Sequence[tuple[Any, ...]]) -> str:
-    text = dumps(rows)
-    if b"\\u0000" in text or b"\\ud" in text:  # perhaps what must be written out
-        text = dumps([[_plain(value) for value in row] for row in rows])
-    return text.decode()
+@cache
+def _insertion(table: str, columns: int, rows: int) -> str:
+    row = f"({','.join('?' * columns)})"
+    return f"INSERT OR REPLACE INTO {table} VALUES {','.join([row] * rows)}"
 
 
 def _remove(path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from gateway.bus import Bus
 from gateway.channels import Channels
 from gateway.index import Index
-from gateway.log import Log, Sealing
+from gateway.log import Sealing
 from gateway.message import Message, MessageIds, Peer
 from gateway.metrics import Metrics
 from gateway.peers import Peers
@@ -119,24 +119,27 @@ class Core:
         self.index = Index(self.data / "index.sqlite", self.segments, self.ids, self.rules, self.posted.put)
         self.index.on_fault = self.disk_faults.append
         self.applied = self.index.catch_up()
-        self.log = Log(
-            self.segments, self.posted.put, self.clock, sealing=self.sealing, on_fault=self.disk_faults.append
+        self.log = Ledger(
+            self.index,
+            self.segments,
+            self.posted.put,
+            self.clock,
+            sealing=self.sealing,
+            on_fault=self.disk_faults.append,
         )
-        self.ledger = Ledger(self.log, self.index)
         self.channels = Channels(self.rules, self._channel, create=self.create)
         for name, addresses, is_open in self.index.channels():
             self.channels.load(name, addresses, open=is_open)
         self.peers = Peers(
             self.index.next_number,
-            lambda first, count: void(self.ledger.fact("peer", {"first": first, "count": count})),
+            lambda first, count: void(self.log.fact("peer", {"first": first, "count": count})),
             self._peer,
             self.index.peer,
             self.index.peer_numbered,
         )
         self.bus = Bus(
-            self.ledger, self.channels, self.peers, self.ids, self.clock, self.metrics, last_time=self.index.last_time
+            self.log, self.channels, self.peers, self.ids, self.clock, self.metrics, last_time=self.index.last_time
         )
-        self.log.on_synced = self.index.take
         self.log.on_room = self.bus.room
         self.open = True
 
@@ -186,11 +189,11 @@ class Core:
             self.index.close()
 
     def _channel(self, channel: str, addresses: Any, is_open: bool) -> None:
-        self.ledger.fact("channel", {"channel": channel, "addresses": dict(addresses), "open": is_open})
+        self.log.fact("channel", {"channel": channel, "addresses": dict(addresses), "open": is_open})
 
     def _peer(self, peer: Peer) -> None:
         fields = {"peer": peer.number, "protocol": peer.protocol, "sender": peer.identity}
-        self.ledger.fact("peer", fields | ({} if peer.name is None else {"name": peer.name}))
+        self.log.fact("peer", fields | ({} if peer.name is None else {"name": peer.name}))
 
 
 def void(_value: object) -> None:

@@ -32,9 +32,9 @@ from .login import Logins
 from .message import GROUP_KEY_ROTATE, LATEST, ROWS, StreamMessage, parse_message
 from .session import NAME, StreamrSession, Unauthenticated
 from .signing import verify
+from .stored import Place, Stored
 from .streams import MAX_PARTITIONS, Rules, Streams, StreamSettings
 from .streams import TABLE as STREAMS
-from .stored import Place, Stored
 
 UTF16_VERSION = 31  # of messages: only clients before 4.0 ask for it
 MAX_CONTENT = (1 << 20) - 4096  # bytes of a content as JSON string: a frame is at most what the broker's would be

@@ -79,7 +79,8 @@ class TopicRelaySession(Session):
         form = message.forms.get(NAME) or message.form(NAME, sessions[0]._form)
         if not isinstance(form, bytes):  # it does not fit: nobody is sent anything
             return 0
-        return cls.put_all(form, sessions, origin)
+        sessions[0].bus.batch.add(form, sessions, origin)
+        return len(sessions) - (origin is not None and message.channel in origin.channels)
 
     def greet(self, channel: str, peer: Peer) -> None:
         """Say Hello for *peer* (specification, "Subscribe")."""

@@ -175,7 +175,7 @@ def test_the_clock_jumps_back_between_two_runs(make_core: MakeCore) -> None:
     core = make_core()
     core.clock.now -= 10_000_000
     second = core.say()
-    fact = core.ledger.fact("start", {"gateway": "g", "version": "1"})
+    fact = core.log.fact("start", {"gateway": "g", "version": "1"})
     core.clock.now += 5_000_000
     third = core.say()
     assert first.time == second.time == fact.time == third.time
@@ -186,7 +186,7 @@ def test_the_clock_jumps_back_between_two_runs(make_core: MakeCore) -> None:
 
 def test_a_fact_is_lost_no_more_easily_than_a_message(make_core: MakeCore) -> None:
     core = make_core()
-    fact = core.ledger.fact("entity", {"protocol": "toy", "native": "n", "wire": "w"})
+    fact = core.log.fact("entity", {"protocol": "toy", "native": "n", "wire": "w"})
     core.sync()
     core.stop()
     path = as_open(only_file(core))

@@ -31,7 +31,7 @@ import os, random, sys
 from pathlib import Path
 from queue import SimpleQueue
 from gateway.index import Index
-from gateway.log import Log, Sealing
+from gateway.log import Sealing
 from gateway.message import Message, MessageIds, Peer
 from gateway.runtime import Ledger, clock
 from gateway.segments import Segments
@@ -41,9 +41,7 @@ chance, posted, ids = random.Random(seed), SimpleQueue(), MessageIds(7)
 segments = Segments(data / "log")
 index = Index(data / "index.sqlite", segments, ids, (), posted.put)
 index.catch_up()
-log = Log(segments, posted.put, clock, sealing=Sealing(bytes=chance.choice([1, 2_000, 100_000])))
-log.on_synced = index.take
-ledger = Ledger(log, index)
+log = Ledger(index, segments, posted.put, clock, sealing=Sealing(bytes=chance.choice([1, 2_000, 100_000])))
 index.start()
 log.start()
 while True:
@@ -51,7 +49,7 @@ while True:
         content = b'"%d %s"' % (number, b"x" * chance.choice([0, 100, 5_000]))
         seq, now = log.next_seq, clock()
         message = Message("lobby", Peer(1, "toy"), "toy", content, ids.make(now, seq), seq, now, now)
-        ledger.append(message)
+        log.append(message)
         line = b"%d %d\\n" % (seq, number)
         log.when_synced(seq, lambda line=line: os.write(1, line))
         number += 1

@@ -55,7 +55,7 @@ class Still:
     def sync(self) -> None:
         """Run what is posted until everything appended is on disk."""
         done: list[bool] = []
-        self.gateway.ledger.when_synced(self.gateway.ledger.next_seq - 1, lambda: done.append(True))
+        self.gateway.log.when_synced(self.gateway.log.next_seq - 1, lambda: done.append(True))
         while not done:
             self.posted.get(timeout=PATIENCE)()
 

@@ -22,10 +22,10 @@ class Desk:
 
     def __init__(self, directory: Path, clock: Callable[[], int], sealing: Sealing | None = None) -> None:
         self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self.batches: list[list[Synced]] = []
+        self.batches: list[Synced] = []
         self.rooms = 0
         self.log = Log(Segments(directory), self.posted.put, clock, sealing=sealing)
-        self.log.on_synced = lambda batch: self.batches.append(list(batch))
+        self.log.on_synced = self.batches.append
         self.log.on_room = self._room
 
     def say(self, content: bytes = b"1", time: int = 0) -> Message:
@@ -101,10 +101,9 @@ def test_a_batch_says_where_each_entry_stands(make: Callable[..., Desk]) -> None
         for number in range(20):
             desk.say(b'"%s"' % (b"x" * number))
         desk.sync()
-    synced = [entry for batch in desk.batches for entry in batch]
-    assert [entry.entry.seq for entry in synced] == list(range(1, 61))
-    for entry, first, offset in synced:
-        assert first == 1
+    synced = [pair for batch in desk.batches for pair in zip(*batch, strict=True)]
+    assert [entry.seq for entry, _ in synced] == list(range(1, 61))
+    for entry, offset in synced:
         assert head(desk.log.segments.read(entry.seq, offset)) == (entry.seq, entry.time)
 
 

@@ -187,7 +187,7 @@ def test_odd_ids_and_names(core: Core, odd: str) -> None:
 
 
 def test_a_fact_is_an_entry_but_no_message(core: Core) -> None:
-    fact = core.ledger.fact("entity", {"protocol": "toy", "native": "n", "wire": "w"})
+    fact = core.log.fact("entity", {"protocol": "toy", "native": "n", "wire": "w"})
     core.settle()
     entry = core.index.entry(fact.seq)
     assert isinstance(entry, Fact)

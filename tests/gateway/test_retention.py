@@ -33,7 +33,7 @@ def lines(core: Core) -> list[bytes]:
 
 def retention(core: Core, **keep: int) -> Retention:
     def mark() -> None:
-        core.ledger.fact("counts", {"minute": 0, "flows": []})
+        core.log.fact("counts", {"minute": 0, "flows": []})
 
     return Retention(
         core.segments,

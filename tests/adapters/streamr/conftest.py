@@ -98,9 +98,7 @@ class Broker:
         core = self.core
         nothing: Any = None
         self.adapter.start(
-            Services(
-                core.bus, core.log, core.index, core.posted.put, nothing, core.ledger.fact, core.metrics, self.access
-            )
+            Services(core.bus, core.log, core.index, core.posted.put, nothing, core.log.fact, core.metrics, self.access)
         )
         self._toy_session = toy_session
 
