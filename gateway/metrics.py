@@ -20,6 +20,7 @@ COUNTERS = {
     "deliveries": ("Messages handed to a connection", ("protocol",)),
     "direct_messages": ("Direct messages handed over", ("protocol",)),
     "undeliverable": ("Messages that did not fit a protocol", ("protocol",)),
+    "undecrypted": ("Encrypted messages whose key did not come: others got them as they are", ("protocol",)),
     "overflows": ("Connections closed because they read too slowly", ("protocol",)),
     "refused": ("Requests, nodes or messages refused", ("protocol", "reason")),
     "connections": ("Connections accepted", ("protocol",)),
