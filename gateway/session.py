@@ -89,6 +89,10 @@ class Session(ABC):
             session.deliver(message)
         return len(receivers)
 
+    def fits(self, message: Message) -> bool:  # noqa: ARG002  # most protocols have room for most messages
+        """Whether this protocol has room for a direct *message*."""
+        return True
+
     def greet(self, channel: str, peer: Peer) -> None:
         """Tell the peer that another joined *channel*; most protocols do not. Never calls the bus."""
 
