@@ -123,7 +123,9 @@ def parse_key_message(message: StreamMessage, whole: str | None = None) -> KeyMe
     match message.message_type:
         case kinds.GROUP_KEY_REQUEST:
             ids = _ids(get("groupKeyIds"))
-            return KeyRequest(_id(get("requestId")), _stream(values), _key(get("publicKey")), ids, type(value) is list)
+            named = type(value) is list
+            request_id = get("requestId") if named else get("requestId") or ""
+            return KeyRequest(_id(request_id), _stream(values), _key(get("publicKey")), ids, named)
         case kinds.GROUP_KEY_RESPONSE:
             return KeyResponse(_id(get("requestId")), _stream(values), _keys(get("keys")), whole is not None)
         case kinds.GROUP_KEY_ANNOUNCE:
