@@ -50,6 +50,24 @@ class Listener(NamedTuple):
     tls: bool = False
 
 
+class Link(NamedTuple):
+    """A connection that an adapter wants to have: it is dialled, and dialled again when it ends.
+
+    *open* makes the session of each new connection, *report* tells about it for `GET /v1/stats`. *name* is what the
+    operator calls it. With *tls* the certificate is checked, unless not to *verify* it was asked for, with the
+    *authorities* in that file or, without one, those that the system trusts.
+    """
+
+    name: str
+    host: str
+    port: int
+    open: Callable[[], Session]
+    report: Callable[[Session], Mapping[str, Any]] = lambda _session: {}
+    tls: bool = True
+    verify: bool = True
+    authorities: Path | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
     """What outlives a run: where secrets are kept (mode 0600), and which gateway this is."""
@@ -145,6 +163,10 @@ class Adapter(ABC):
 
     def listeners(self) -> list[Listener]:
         """The TCP ports it wants."""
+        return []
+
+    def links(self) -> list[Link]:
+        """The connections that it wants to others, once it is started."""
         return []
 
     def routers(self) -> list[Any]:

@@ -40,6 +40,8 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
             stack.callback(tasks.cancel_scope.cancel)
             tasks.start_soon(_tick, gateway)
             app.state.listening = await _listen(gateway, tasks, stack)
+            for link in gateway.links:
+                tasks.start_soon(link.run)
             yield
             gateway.goodbye()
 

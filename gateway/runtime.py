@@ -25,6 +25,7 @@ from .config import Settings
 from .door import Door
 from .index import Index
 from .limits import Throttle
+from .links import Dialler
 from .log import Log, Sealing
 from .message import Message, MessageIds, Peer
 from .metrics import Metrics
@@ -96,6 +97,7 @@ class Gateway:
         self.access = Access(self.keys.load(), settings.auth.grants, settings.auth.origins)
         self.adapters = [row(settings.section(row), self.home) for row in adapters if settings.section(row).enabled]
         self.ready = False
+        self.links: list[Dialler] = []  # whoever has a loop runs them
         self.at_goodbye: set[Callable[[], None]] = set()  # how those that are no session learn of it
         self._retained = 0
 
@@ -115,6 +117,7 @@ class Gateway:
         )
         for adapter in self.adapters:
             adapter.start(services)
+            self.links += [Dialler(adapter.name, link, clock) for link in adapter.links()]
         self.ready = True
 
     def _open_storage(self, post: Post, ids: MessageIds) -> None:
@@ -178,6 +181,8 @@ class Gateway:
     def goodbye(self) -> None:
         """Tell every peer, in its protocol, that the gateway stops."""
         self.ready = False
+        for link in self.links:
+            link.stop()
         for session in self.bus.sessions():
             session.goodbye()
         for call in list(self.at_goodbye):

@@ -41,6 +41,7 @@ from .forest import (
     sign_identity,
     sign_reply,
 )
+from .gateways import CHANNEL
 from .openpgp import Key
 from .packets import read_packets
 from .store import DAY, NAME, Store, day_of, moment
@@ -49,7 +50,6 @@ from .validate import EXPIRATION, MAX_NAME
 PRIVATE: Final = "private/1"
 JSON: Final = "json/1"
 ORIGIN: Final = "origin/1"
-CHANNEL: Final = "channel/1"
 TRUE: Final = b"true"
 GATEWAY: Final = "gateway"  # what the gateway's own identity is called among what it mints
 MAX_DEPTH: Final = 1000  # a reply below a deeper one from elsewhere starts anew: each needs the id of the one above
@@ -145,12 +145,14 @@ class Author:
             return {}
         if parent.protocol == NAME and parent.native is not None:
             place = below(parent.native[NAME], self.reply(parent))
-            return {"parent": parent.id, "depth": place.depth, "conversation": place.conversation}
+            ref: dict[str, Any] = {"parent": parent.id, "depth": place.depth, "conversation": place.conversation}
+            same = place.community == self._bus.channels.address(NAME, message.channel)
+            return ref if same else ref | {"community": place.community}
         ref = _ref(parent)
         depth = ref.get("depth", 2) + 1
         if depth > MAX_DEPTH:
             return {}
-        return {"parent": parent.id, "depth": depth, "conversation": ref.get("conversation") or _day(parent)}
+        return ref | {"parent": parent.id, "depth": depth, "conversation": ref.get("conversation") or _day(parent)}
 
     def reply(self, message: Message) -> Reply:
         """The node that *message* is, as far as its children need it: without signature if it is from elsewhere."""
@@ -160,7 +162,7 @@ class Author:
             return node
         ref = _ref(message)
         conversation = self._conversation(message.channel, ref.get("conversation") or _day(message)).id
-        community = self.community(message.channel).id
+        community = self._community_of(message.channel, ref).id
         head = ("", ref.get("depth", 2), moment(message.timestamp), Content(b"", TWIG), "")
         return Reply(*head, community, conversation, Content(b""), b"")
 
@@ -218,7 +220,7 @@ class Author:
 
     def _signing(self, message: Message, ref: dict[str, Any], more: dict[str, bytes]) -> Callable[[], bytes]:
         """Gather what a reply says; what is returned signs it, in the worker."""
-        community = self.community(message.channel)
+        community = self._community_of(message.channel, ref)
         conversation = self._conversation(message.channel, ref.get("conversation") or _day(message))
         parent = self._parent(ref) if ref else conversation
         author = self._identity(message.sender, message.channel)
@@ -262,7 +264,15 @@ class Author:
                 self._bus.channels.assign(NAME, channel, line.id)
 
         sign = partial(sign_community, name, self.id, self._key, self._born, metadata)
-        return self._mint(f"community {channel}", sign, assign, channel)
+        return self._mint(_community(channel), sign, assign, channel)
+
+    def _community_of(self, channel: str, ref: dict[str, Any]) -> Made:
+        """The community of a reply there: the channel's, or that of the node which it answers."""
+        return Made(ref["community"]) if "community" in ref else self.community(channel)
+
+    def is_making(self, channel: str) -> bool:
+        """Whether the community of *channel* is being made."""
+        return _community(channel) in self._making
 
     def _conversation(self, channel: str, name: str) -> Made:
         """The conversation with that id or, where the gateway opens it, that name (`day_of`)."""
@@ -360,6 +370,11 @@ def _line(raw: bytes) -> NodeLine:
 
 def _ref(message: Message) -> dict[str, Any]:
     return (message.refs or {}).get(NAME) or {}
+
+
+def _community(channel: str) -> str:
+    """What the community of *channel* is called among what is being made."""
+    return f"community {channel}"
 
 
 def _day(message: Message) -> str:

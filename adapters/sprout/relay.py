@@ -73,9 +73,16 @@ class Relay:
         if community is None:
             self.author.community(channel)
             return
+        self.founded(community)
+
+    def founded(self, community: str) -> None:
+        """*community* is a channel, or the same as one, from now on."""
         for session in list(self.sessions):
-            if community in session.wanted:
-                session.join(channel)
+            session.founded(community)
+
+    def is_founded(self, channel: str) -> bool:
+        """Whether *channel* has a community, or will in a moment."""
+        return self.bus.channels.address(NAME, channel) is not None or self.author.is_making(channel)
 
     # Rights
 
@@ -106,11 +113,11 @@ class Relay:
     # Finding
 
     def channel(self, community: str) -> str | None:
-        """The channel that the community with this id is."""
+        """The channel that the community with this id is, or is the same as."""
         try:
             return self.bus.channels.channel(NAME, community)
         except UnknownChannel:
-            return None
+            return self._alias(community)
 
     def spot(self, id: str) -> Spot | None:
         """Where the node *id* stands."""
@@ -156,7 +163,12 @@ class Relay:
             return b"%b %b" % (message.native[NAME].encode(), message.wire)
         return self.author.form(message)
 
+    def _alias(self, community: str) -> str | None:
+        seq = self.store.seq(community)
+        entry = None if seq is None else self.store.entry(seq)
+        return entry.fields.get("alias") if isinstance(entry, Fact) else None
+
     def _read(self, entry: Entry) -> tuple[Node, str | None]:
         if isinstance(entry, Fact):
-            return decode(unbinary(entry.fields["wire"])), None
+            return decode(unbinary(entry.fields["wire"])), entry.fields.get("copy")
         return self.author.reply(entry), entry.id

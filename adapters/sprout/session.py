@@ -113,13 +113,12 @@ class SproutSession(Session):
 
     def announce(self, line: Form) -> None:
         """Announce one node, whose *line* may still be being made."""
-        id = self._next()
-        if isinstance(line, Pending):
-            framed = Pending()
-            line.when_done(lambda: framed.fill(None if line.data is None else codec.encode_announce(id, line.data)))
-            self.put(framed)
-        else:
-            self.put(codec.encode_announce(id, line))
+        self.put(line)
+
+    def founded(self, community: str) -> None:
+        """A community is a channel from now on."""
+        if community in self.wanted and (channel := self._relay.channel(community)) is not None:
+            self.join(channel)
 
     def join(self, channel: str) -> None:
         """Listen to the channel of a community that is wanted, if that is allowed."""
