@@ -113,7 +113,13 @@ class SproutSession(Session):
 
     def announce(self, line: Form) -> None:
         """Announce one node, whose *line* may still be being made."""
-        self.put(line)
+        id = self._next()
+        if isinstance(line, Pending):
+            framed = Pending()
+            line.when_done(lambda: framed.fill(None if line.data is None else codec.encode_announce(id, line.data)))
+            self.put(framed)
+        else:
+            self.put(codec.encode_announce(id, line))
 
     def founded(self, community: str) -> None:
         """A community is a channel from now on."""
