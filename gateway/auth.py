@@ -183,6 +183,11 @@ class Access:
         """Whether *principal* may do anything at all, on whatever channel."""
         return not self.enabled or bool(self._rights_of(principal.name))
 
+    def holders(self, verb: str, channels: Iterable[str]) -> list[str]:
+        """The principals that have a right of their own to *verb* on one of *channels*."""
+        named, channels = (*self._rights.items(), *self._given.items()), tuple(channels)
+        return [name for name, rights in named if any(r.allows(verb, c) for r in rights for c in channels)]
+
     def _gather(self, name: str) -> tuple[Right, ...]:
         """What *name* has, and what its protocol's strangers have: to say who one is takes nothing away."""
         names = {name: None} if name.startswith(KEY) else {name: None, f"{name.partition(':')[0]}:{ANYBODY}": None}

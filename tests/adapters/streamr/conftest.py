@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import anyio
+import httpx
 import pytest
+from anyio.from_thread import start_blocking_portal
 from coincurve import PrivateKey, PublicKey
 from Crypto.Hash import keccak
+from fastapi import FastAPI
 
 from adapters.streamr import StreamrAdapter
 from adapters.streamr.session import StreamrSession
 from gateway.adapter import Home, Request, Services
+from gateway.app import RawPaths
 from gateway.auth import Access, Key
 from gateway.frames import payload
 from gateway.message import Message
@@ -149,6 +154,41 @@ class Broker:
         return logins.answer(challenge.id, challenge.text, signature, publisher.address, now).token
 
 
+class Caller:
+    """Calls the routes of a broker, without a socket."""
+
+    def __init__(self, broker: Any, portal: Any) -> None:
+        app = FastAPI()
+        for router in broker.adapter.routers():
+            app.include_router(router)
+        app.add_middleware(RawPaths)
+        self.app = app
+        self._broker = broker
+        self._portal = portal
+
+    def __call__(self, method: str, path: str, token: str | None = None, **options: Any) -> httpx.Response:
+        headers = options.pop("headers", {}) | ({} if token is None else {"Authorization": f"Bearer {token}"})
+
+        async def call() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app, client=("192.0.2.1", 1))
+            async with (
+                httpx.AsyncClient(transport=transport, base_url="http://gateway.example") as client,
+                anyio.create_task_group() as tasks,
+            ):
+                tasks.start_soon(self._run_what_is_posted)
+                response = await client.request(method, "/api/v1" + path, headers=headers, **options)
+                tasks.cancel_scope.cancel()
+            return response
+
+        response: httpx.Response = self._portal.call(call)
+        return response
+
+    async def _run_what_is_posted(self) -> None:
+        while True:
+            self._broker.core.drain()
+            await anyio.sleep(0.001)
+
+
 @pytest.fixture
 def make_broker(make_core: Callable[..., Any], core_class: Any, toy_session: Any) -> Callable[..., Broker]:
     toy = core_class.__dataclass_fields__["rules"].default[0]
@@ -178,3 +218,14 @@ def _unsigned() -> Callable[..., list[Any]]:
 @pytest.fixture(name="recovered", scope="session")
 def _recovered() -> Callable[..., str]:
     return recovered
+
+
+@pytest.fixture(scope="session")
+def portal() -> Iterator[Any]:
+    with start_blocking_portal() as portal:
+        yield portal
+
+
+@pytest.fixture
+def make_caller(portal: Any) -> Callable[[Broker], Caller]:
+    return lambda broker: Caller(broker, portal)
