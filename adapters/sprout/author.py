@@ -129,9 +129,12 @@ class Author:
     def refer(self, message: Message) -> object:
         """Where the Arbor form of *message* will stand; `UNFIT` if it is too long for one."""
         ref = {} if message.parent is None else self._below(message, message.parent)
-        if len(message.content) > MAX_BLOB and len(said(message.content, ref.get("parent"))[0]) > MAX_BLOB:
-            return UNFIT
-        return ref
+        return ref if self.has_room(message.content, ref.get("parent")) else UNFIT
+
+    @staticmethod
+    def has_room(content: bytes, parent: str | None = None) -> bool:
+        """Whether a reply to the message *parent* has room for the value *content*."""
+        return len(content) <= MAX_BLOB or len(said(content, parent)[0]) <= MAX_BLOB
 
     def _below(self, message: Message, parent_id: str) -> dict[str, Any]:
         """The place of *message* below another one of its channel that Arbor gets; empty where it is none."""

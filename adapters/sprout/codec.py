@@ -7,7 +7,7 @@ No node id looks like a verb, so the next message is found again behind anything
   follow, whatever stands there is skipped without a word, up to the next line that starts with a verb.
 - A body that is shorter than its count is refused as a whole when the next header comes.
 - A body line that is no node is told beside the nodes that are; a query with a bad id is refused.
-Framing is lost only by a line over `MAX_LINE`.
+Framing is lost only by a line over `MAX_LINE`; `Parser.message_id` then tells which request is to be answered.
 
 Lexing is that of the reference (Go's fmt.Fscanf): fields are separated by any amount of white space, which
 may lead and trail; lines end in LF or CRLF; numbers may have a sign and leading zeros. It closes the
@@ -158,9 +158,9 @@ def encode(frame: Frame) -> bytes:
     return _with_body(name, frame.id, [verb.body.write(item) for item in values[1]])
 
 
-def encode_announce(message_id: int, line: bytes) -> bytes:
-    """Write an announce of one node line that exists already."""
-    return b"announce %d 1\n%b\n" % (message_id, line)
+def encode_announce(message_id: int, *lines: bytes) -> bytes:
+    """Write an announce of node lines that exist already."""
+    return _with_body(b"announce", message_id, lines)
 
 
 def encode_response(message_id: int, lines: Iterable[bytes]) -> bytes:
@@ -190,6 +190,14 @@ class Parser:
     def amid(self) -> bool:
         """Whether a message has begun of which the rest has not arrived."""
         return self._open is not None or bool(self._rest)
+
+    @property
+    def message_id(self) -> int:
+        """The id of the request that is being read; `NO_ID` where there is none, or none can be read."""
+        if self._open is not None:
+            return self._open.answer_to
+        line = self._lines[0] if self._lines else self._rest
+        return _legible_id(bytes(line[:_LEGIBLE]).split())
 
     def feed(self, data: bytes) -> None:
         """Take what the peer sent."""
@@ -371,6 +379,7 @@ def _legible_id(words: list[bytes]) -> int:
     return id
 
 
+_LEGIBLE: Final = 128  # bytes at the beginning of a line that is too long in which its id is looked for
 _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,20}")
 _VERSION: Final = re.compile(rb"([+-]?[0-9]{1,18})\.([0-9]{1,18})")
 # Any qualified hash; that we hold no node with a hash of another length is not the codec's business.

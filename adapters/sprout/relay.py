@@ -16,6 +16,7 @@ from .author import Author, Made
 from .directs import Directs
 from .forest import Node, decode
 from .store import COMMUNITY, IDENTITY, NAME, Spot, Store
+from .telling import Telling
 
 if TYPE_CHECKING:
     from .session import SproutSession
@@ -41,6 +42,7 @@ class Relay:
         self.store = store
         self.directs = directs
         self.sessions: dict[SproutSession, None] = {}
+        self.telling = Telling(self.said)
         self._held: OrderedDict[str, Held] = OrderedDict()
 
     # Telling
@@ -155,7 +157,11 @@ class Relay:
             return b"%b %b" % (entry.fields["native"][NAME].encode(), entry.fields["wire"].encode())
         if entry is None:
             return None
-        return entry.forms.get(NAME) or entry.form(NAME, self.form)
+        return self.said(entry)
+
+    def said(self, message: Message) -> Form:
+        """The line of a message, made at the first need."""
+        return message.forms.get(NAME) or message.form(NAME, self.form)
 
     def form(self, message: Message, _key: str) -> Form:
         """The line of a message, live or out of the log."""

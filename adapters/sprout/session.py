@@ -10,11 +10,13 @@ reference does otherwise is in docs/protocols.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from itertools import accumulate, groupby
+from operator import itemgetter
+from typing import Any, Final, Self
 
-from gateway.errors import RequestError, Throttled, Unavailable
+from gateway.errors import ProtocolError, RequestError, Throttled, Unavailable
 from gateway.message import Form, Message, Pending
 from gateway.record import Fact
 from gateway.session import Principal, Session
@@ -30,6 +32,10 @@ from .waiting import Questions, Waiting
 MAX_OUTBOX: Final = 8 << 20  # a response of 4 MiB and as much in deliveries
 MAX_SUBSCRIPTIONS: Final = 10_000
 HALF_SECONDS: Final = 60  # for the rest of a message that has begun
+MAX_TOLD: Final = 256  # nodes in one announce of ours; genuine peers take each of them in on its own
+
+_FIRST: Final = itemgetter(0)
+_NODE: Final = ord("S")  # how a node's line begins, and no verb
 
 
 class Batch:
@@ -87,9 +93,26 @@ class SproutSession(Session):
                 return
 
     def deliver(self, message: Message) -> None:
-        """Announce a message, unless it is too long for Arbor."""
-        if NAME not in message.undelivered:
-            self.announce(message.forms.get(NAME) or message.form(NAME, self._relay.form))
+        """Announce a message to this peer alone."""
+        self.put(self._relay.said(message))
+
+    @classmethod
+    def deliver_all(cls, message: Message, sessions: Sequence[Self], origin: Session | None) -> int:
+        """Announce a message to all who listen, unless it is too long for Arbor."""
+        if NAME in message.undelivered:
+            return 0
+        return sessions[0]._relay.telling.tell(message, sessions, origin)
+
+    def fits(self, message: Message) -> bool:
+        """Whether Arbor has room for a direct message."""
+        return NAME in message.forms or self._relay.author.has_room(message.content)
+
+    def all_to_send(self) -> None:
+        """Nothing: what is queued has to be put into announces first."""
+
+    def data_to_send(self) -> list[bytes]:
+        """What can be written now; nodes that follow each other go into one announce."""
+        return self._announced(super().data_to_send())
 
     def tick(self, now: int) -> None:
         """Give up what was asked too long ago, and go on where there was too much at once."""
@@ -113,13 +136,7 @@ class SproutSession(Session):
 
     def announce(self, line: Form) -> None:
         """Announce one node, whose *line* may still be being made."""
-        id = self._next()
-        if isinstance(line, Pending):
-            framed = Pending()
-            line.when_done(lambda: framed.fill(None if line.data is None else codec.encode_announce(id, line.data)))
-            self.put(framed)
-        else:
-            self.put(codec.encode_announce(id, line))
+        self.put(line)
 
     def founded(self, community: str) -> None:
         """A community is a channel from now on."""
@@ -148,6 +165,10 @@ class SproutSession(Session):
         except SproutError as error:
             self._refused("malformed")
             self._status(error.message_id, error.status)
+        except ProtocolError:  # the connection ends, but not without a word
+            self._refused("malformed")
+            self._status(self._parser.message_id, StatusCode.MALFORMED)
+            raise
         self._work = None
         return True
 
@@ -336,8 +357,29 @@ class SproutSession(Session):
         self.send(codec.encode(codec.Status(id, code)))
 
     def _next(self) -> int:
+        """The id of our next request; what is to be announced before it gets its own first."""
+        if not self._held:
+            self._queue = list(self._announced(self._queue))  # type: ignore[arg-type]  # no Pending among them
+        return self._count()
+
+    def _count(self) -> int:
         id, self._next_id = self._next_id, self._next_id + 1
         return id
+
+    def _announced(self, data: list[bytes]) -> list[bytes]:
+        """*data* with its node lines in announces; everything else is a message already."""
+        messages: list[bytes] = []
+        for first, run in groupby(data, _FIRST):
+            parts = list(run)
+            messages += self._announces(parts) if first == _NODE else parts
+        return messages
+
+    def _announces(self, lines: list[bytes]) -> Iterator[bytes]:
+        at = 0
+        while at < len(lines):
+            part = _fitting(lines[at : at + MAX_TOLD])
+            at += len(part)
+            yield codec.encode_announce(self._count(), *part)
 
 
 # fmt: off
@@ -356,16 +398,16 @@ VERBS: Final[dict[type, Callable[[SproutSession, Any], None]]] = {
 
 def _response(id: int, forms: list[Form], nearest_last: bool) -> bytes:
     """A response with as many lines as fit, from the end if those at the end matter most."""
-    lines = [form.data if isinstance(form, Pending) else form for form in forms]
-    fitting: list[bytes] = []
-    size = 0
-    for line in reversed(lines) if nearest_last else lines:
-        if line is not None:
-            size += len(line) + 1
-            if size > MAX_BODY:
-                break
-            fitting.append(line)
-    return codec.encode_response(id, reversed(fitting) if nearest_last else fitting)
+    made = (form.data if isinstance(form, Pending) else form for form in forms)
+    lines = [line for line in made if line is not None]
+    fitting = _fitting(lines[::-1] if nearest_last else lines)
+    return codec.encode_response(id, fitting[::-1] if nearest_last else fitting)
+
+
+def _fitting(lines: list[bytes]) -> list[bytes]:
+    """As many of the first *lines* as one message may have."""
+    sizes = accumulate(len(line) + 1 for line in lines)
+    return lines[: max(1, sum(size <= MAX_BODY for size in sizes))]
 
 
 def _question(missing: str, id: str, node: Node) -> Frame:
