@@ -123,6 +123,20 @@ def write_secret(path: Path, data: bytes) -> None:
     temporary.rename(path)
 
 
+class BadSecret(ValueError):
+    """A file of secrets cannot be used: which, why, and what to do about it, in one sentence."""
+
+
+def read_secret(path: Path) -> bytes:
+    """The bytes of the file at *path*; `BadSecret` where others may read it, or its owner may not."""
+    try:
+        if path.stat().st_mode & 0o077:
+            raise BadSecret(f"{path} may be read by others than its owner; make it secret with `chmod 600 {path}`")
+        return path.read_bytes()
+    except OSError as error:
+        raise BadSecret(f"{path} cannot be read: {error.strerror}") from None
+
+
 def digest(secret: str) -> str:
     """What is kept of an API key."""
     return hashlib.sha256(secret.encode()).hexdigest()

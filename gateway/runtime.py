@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from .adapter import Adapter, Home, Services
-from .auth import Access, KeyFile, write_secret
+from .auth import Access, BadSecret, KeyFile, read_secret, write_secret
 from .bus import Bus, Receipt
 from .channels import Channels
 from .config import Settings
@@ -273,5 +273,10 @@ def _home(keys: Path, version: str) -> Home:
     path = keys / "gateway.json"
     if not path.exists():
         write_secret(path, json.dumps({"id": secrets.token_hex(8), "secret": secrets.token_hex(32)}).encode())
-    found = json.loads(path.read_text())
-    return Home(keys, found["id"], version, bytes.fromhex(found["secret"]))
+    try:
+        found = json.loads(read_secret(path))
+        return Home(keys, found["id"], version, bytes.fromhex(found["secret"]))
+    except BadSecret:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadSecret(f"{path} does not say which gateway this is ({error}); restore it from a backup") from None

@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from gateway.adapter import Adapter, Link, Listener, Request, Services
+from gateway.adapter import Adapter, Home, Link, Listener, Request, Services
 from gateway.message import Form, Message
 from gateway.record import Entry
 from gateway.session import Principal
 from gateway.tables import Row
 
-from .author import Author, load_key
+from .author import Author, make_key, read_key
 from .directs import Directs
 from .gateways import Gateways
 from .intake import Intake
@@ -79,12 +79,16 @@ class SproutAdapter(Adapter):
         }
     )
 
+    def __init__(self, settings: Any, home: Home) -> None:
+        super().__init__(settings, home)
+        self._key = read_key(home.secrets / KEY_FILE)  # a gateway that cannot sign does not even begin to start
+
     def start(self, services: Services) -> None:
-        """Read the key, or make one; then every channel that exists becomes a community."""
+        """Make a key if there is none; then every channel that exists becomes a community."""
         super().start(services)
         bus = self.bus
         store, directs = Store(services.index, services.fact), Directs(bus.clock)
-        key = load_key(self.home.secrets / KEY_FILE, bus.clock())
+        key = self._key or make_key(self.home.secrets / KEY_FILE, bus.clock())
         titles = TITLES | {author.name: getattr(author, "title", author.name) for author in bus.authors}
         self.relay = Relay(bus, store, directs, services.access.known)
         name = f"Trellis {self.home.gateway_id}"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.adapter import Services
-from gateway.auth import write_secret
+from gateway.auth import BadSecret, read_secret, write_secret
 from gateway.bus import DIRECT_MEMORY, UNFIT
 from gateway.errors import RequestError
 from gateway.message import Form, Message, Peer, Pending
@@ -43,7 +43,7 @@ from .forest import (
 )
 from .gateways import CHANNEL
 from .openpgp import Key
-from .packets import read_packets
+from .packets import OpenPGPError, read_packets
 from .store import DAY, NAME, Store, day_of, moment
 from .validate import EXPIRATION, MAX_NAME
 
@@ -71,11 +71,23 @@ class Made:
 Introduce = Callable[[Made, str], None]
 
 
-def load_key(path: Path, now_ms: int) -> Key:
-    """The key in the file at *path*, which is made at the first start."""
+def read_key(path: Path) -> Key | None:
+    """The key in the file at *path*, None if there is none yet; `BadSecret` where it is of no use."""
     if not path.exists():
-        write_secret(path, Key.generate(now_ms // 1000).file)
-    return Key(path.read_bytes())
+        return None
+    try:
+        return Key(read_secret(path))
+    except OpenPGPError as error:
+        raise BadSecret(
+            f"{path} holds {error}; restore it from a backup, or move it away, and the gateway is somebody else in Arbor"
+        ) from None
+
+
+def make_key(path: Path, now_ms: int) -> Key:
+    """A new key, in a file at *path*."""
+    key = Key.generate(now_ms // 1000)
+    write_secret(path, key.file)
+    return key
 
 
 def name_of(peer: Peer, title: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adapters.sprout import author, base64url, forest, twig
-from adapters.sprout.author import load_key, name_of
+from adapters.sprout.author import make_key, name_of, read_key
 from adapters.sprout.content import heard, said
 from adapters.sprout.forest import Community, Content, Identity, Reply
 from adapters.sprout.openpgp import Key
@@ -308,7 +309,16 @@ def test_the_key_is_kept_for_its_owner_alone(place: Any, make_place: Callable[..
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     id = place.adapter.author.id
     assert make_place().adapter.author.id == id
-    assert load_key(path, 0).file == path.read_bytes()
+    assert (key := read_key(path)) is not None
+    assert key.file == path.read_bytes()
+
+
+def test_without_a_key_there_is_none_and_a_new_one_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "sprout.privkey"
+    assert read_key(path) is None
+    made = make_key(path, 1_700_000_000_000)
+    assert (key := read_key(path)) is not None
+    assert key.fingerprint == made.fingerprint
 
 
 # Direct messages
