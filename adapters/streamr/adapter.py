@@ -29,12 +29,13 @@ from .exchange import KeyExchange
 from .ids import channel_of, inbox_of, key_exchange_address, stream_of
 from .keys import DerivedKeys
 from .login import Logins
-from .message import GROUP_KEY_ROTATE, LATEST, ROWS, StreamMessage, parse_message
+from .message import LATEST, ROWS, StreamMessage, has_expired, parse_message
+from .resends import Turns
 from .session import NAME, StreamrSession, Unauthenticated
 from .signing import verify
+from .stored import Place, Stored
 from .streams import MAX_PARTITIONS, Rules, Streams, StreamSettings
 from .streams import TABLE as STREAMS
-from .stored import Place, Stored
 
 UTF16_VERSION = 31  # of messages: only clients before 4.0 ask for it
 MAX_CONTENT = (1 << 20) - 4096  # bytes of a content as JSON string: a frame is at most what the broker's would be
@@ -89,7 +90,7 @@ class StreamrAdapter(Adapter):
             "publish": "PublishRequest, signed or not; encrypted content passes, in an envelope for other protocols",
             "direct": "PublishRequest to the inbox stream S/@N of a peer's number or address",
             "presence": "not at all: the protocol has no word for it",
-            "history": "not yet: resends are answered as by a broker without storage",
+            "history": "ResendLastRequest, ResendFromRequest and ResendRangeRequest; S1's ResendRequest",
         }
     )
 
@@ -107,7 +108,8 @@ class StreamrAdapter(Adapter):
         super().start(services)
         self.author.find = self._head
         self.streams.start(services)
-        self.stored = Stored(services.index, self.place, lambda: services.bus.ledger.next_seq)
+        self.stored = Stored(services.index, self.place, self._next_seq)
+        self.turns = Turns(services.post, self._next_seq, services.bus.clock)
 
     # Who comes
 
@@ -215,9 +217,12 @@ class StreamrAdapter(Adapter):
     def frame(self, message: StreamMessage, key: str) -> bytes | None:
         """*message* for a client with the versions of *key*; None where those cannot show all of it."""
         control, version = PAIRS[key]
-        if not message.survives(version) or (message.message_type == GROUP_KEY_ROTATE and version != LATEST):
-            return None
-        return text_frame(encode_broadcast(control, message.row(version)))
+        return text_frame(encode_broadcast(control, message.row(version))) if message.survives(version) else None
+
+    def stored_row(self, message: Message, version: int) -> bytes | None:
+        """The array of a *message* out of the log in *version*; None where that cannot show all of it."""
+        found = self.stream_message(message, version)
+        return found.row(version) if found is not None and found.survives(version) else None
 
     def _seal(self, message: Message, key: str) -> bytes:
         utf16 = key == SEALED_UTF16 and not message.content.isascii()
@@ -253,9 +258,11 @@ class StreamrAdapter(Adapter):
                 self._seen.clear()
 
     def place(self, message: Message) -> Place | None:
-        """Where *message* stands in its stream partition; None if it has no form here."""
+        """Where *message* stands in its stream partition; None if it has no form here, or had its time (S1, ttl)."""
         if message.protocol == NAME and message.native is not None:
             _, _, timestamp, sequence, publisher, chain = message.native[NAME]
+            if message.wire is not None and has_expired(message.wire, self.bus.clock()):
+                return None
             return Place(timestamp, sequence, publisher, chain)
         return self.author.place(message) if message.refs is not None and NAME in message.refs else None
 
@@ -268,6 +275,9 @@ class StreamrAdapter(Adapter):
         from .rest import router  # FastAPI is for those who serve it
 
         return [router(self)]
+
+    def _next_seq(self) -> int:
+        return self.bus.ledger.next_seq
 
     def _head(self, message: Message) -> tuple[int, int] | None:
         """Where the chain of *message* ends, by the newest of its sender's messages in the log."""

@@ -7,6 +7,7 @@ content, keys and ids are never altered: only their places in the array change.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -39,6 +40,7 @@ FLAT_30: Final = (
     "version", "streamId", "streamPartition", "timestamp", "sequenceNumber", "publisherId",
     "prevTimestamp", "prevSequenceNumber", "ttl", "messageType", "content", "signatureType", "signature",
 )
+_FLAT = re.compile(rb"\s*\[\s*30\s*,\s*\"")
 # S2 writes version 32 without newGroupKey (its text), and without groupKeyId too (its examples). The
 # signatureType is then the last but one element.
 SHORT_32: Final = {
@@ -118,11 +120,12 @@ class StreamMessage:
         """Whether readers of *version* get all of this message and can check its signature.
 
         The signature covers newGroupKey, which older versions cannot carry; encryption 3 is known to
-        version 31 alone. Readers of version 30 are not told of any encryption, as the libraries have it.
+        version 31 alone, GroupKeyRotate to version 32. Readers of version 30 are not told of any encryption, as the
+        libraries have it.
         """
         if self.encryption_type == NEW_KEY_AND_AES:
             return version == 31
-        return version == LATEST or self.new_group_key is None
+        return version == LATEST or (self.new_group_key is None and self.message_type != GROUP_KEY_ROTATE)
 
     def parsed_content(self) -> Any:
         """The content as a JSON value; encrypted content is the string it is.
@@ -171,6 +174,14 @@ def parse_message(data: bytes | str) -> StreamMessage:
     except ValueError as error:
         raise StreamrError(f"Invalid JSON: {error}") from None
     return decode_message(value, wire)
+
+
+def has_expired(wire: bytes, now: int) -> bool:
+    """Whether the time that S1 lets a message live is over; *wire* is the text of its array, *now* is in ms."""
+    if not _FLAT.match(wire):
+        return False
+    message = parse_message(wire)
+    return message.ttl_seconds is not None and message.id.timestamp + 1000 * message.ttl_seconds < now
 
 
 def decode_message(value: Any, wire: bytes | None = None) -> StreamMessage:

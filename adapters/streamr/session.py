@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from adapters.streamr import errors as codes
 from adapters.streamr.codec import decode_control, encode, encode_broadcast
-from adapters.streamr.control import Answer, ControlFrame, ControlType, Failure, Publish, Resend, Subscribe, Unsubscribe
+from adapters.streamr.control import (
+    Answer,
+    ControlFrame,
+    ControlType,
+    Failure,
+    Publish,
+    Request,
+    Resend,
+    Subscribe,
+    Unsubscribe,
+)
 from adapters.streamr.errors import StreamrError
 from adapters.streamr.ids import Inbox, channel_of, inbox_of, key_exchange_address
 from adapters.streamr.message import StreamMessage, parse_message
@@ -25,11 +35,12 @@ from adapters.streamr.publishing import (
     out_of_range,
     said,
 )
+from adapters.streamr.resends import Resending, find
 from gateway.auth import KEY
 from gateway.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, Throttled, UnknownChannel
 from gateway.frames import text_frame
 from gateway.message import LATE, Message, Peer
-from gateway.session import Principal, Session
+from gateway.session import MAX_STREAMS, Principal, Session
 
 if TYPE_CHECKING:
     from adapters.streamr.adapter import StreamrAdapter
@@ -64,6 +75,7 @@ class StreamrSession(Session):
         self._heard: set[str] = set()  # channels of which it wants everything, not only what is in its inbox there
         self._askers: dict[str, Principal] = {}  # by channel, who asked to hear it last
         self._inboxes: dict[str, dict[str, None]] = {}  # by channel, as the peer calls them
+        self.resends: dict[Resending, None] = {}  # under way
         self._identified = principal.name.startswith(KEY)  # by a key or a token, and so not by what it publishes
 
     def handle(self, data: bytes) -> None:
@@ -73,7 +85,7 @@ class StreamrSession(Session):
         except StreamrError as error:
             if not self._negotiated and data.lstrip().startswith(b"[1,"):
                 self._speak(1)
-            self._fail(error.message, error.code, error.request_id)
+            self.send(self.failure(error.message, error.code, error.request_id))
             return
         if not self._negotiated:
             self._speak(frame.version, frame.message.version if isinstance(frame, Publish) else None)
@@ -81,7 +93,7 @@ class StreamrSession(Session):
         try:
             VERBS.get(frame.type, StreamrSession.unknown)(self, frame)
         except RequestError as error:
-            self._fail(*refusal(frame, error), frame.request_id)
+            self.send(self.failure(*refusal(frame, error), frame.request_id))
 
     def deliver(self, message: Message) -> None:
         """Queue what was said on a stream, or to this peer in its inbox."""
@@ -94,8 +106,14 @@ class StreamrSession(Session):
         """Who asked for *channel*: each request may carry a token of its own."""
         return self._askers.get(channel, self.principal)
 
+    @property
+    def saturated(self) -> bool:
+        """Whether the next request has to wait: also until one of many resends is over."""
+        return len(self.resends) >= MAX_STREAMS or super().saturated
+
     def receive_eof(self) -> None:
         """The connection is over."""
+        self.resends.clear()
         self._adapter.exchange.forget(self)
         super().receive_eof()
 
@@ -150,8 +168,21 @@ class StreamrSession(Session):
             self._say(request, self._channel(channel_of(stream, partition)))
 
     def resend(self, request: Resend) -> None:
-        """Answer as a broker does for a stream without storage."""
-        raise StreamrError(f"No storage nodes: {request.stream_id}", code=codes.NO_STORAGE_NODES)
+        """Tell what is stored of a stream partition: Resending, the messages and Resent, or NoResend."""
+        stream, partition = request.stream_id, request.stream_partition
+        partitions = self._adapter.partitions(stream)
+        if partition >= partitions:
+            raise Invalid(out_of_range(partition, partitions))
+        found: Iterator[Message | None] = iter(())  # key exchanges and inboxes are never stored
+        if key_exchange_address(stream) is None and inbox_of(stream) is None:
+            channel = self._channel(channel_of(stream, partition))
+            if not self.bus.allowed(self._asker(request)[0], "history", channel):
+                raise Forbidden("history", channel)
+            self._throttle(channel)
+            found = find(self._adapter.stored, channel, request)
+        resending = Resending(self, self._adapter, request, found)
+        self.resends[resending] = None
+        resending.turn()
 
     def unknown(self, frame: ControlFrame) -> None:
         """Refuse what only servers send."""
@@ -279,12 +310,12 @@ class StreamrSession(Session):
 
     # Who asks, and how it is answered
 
-    def _asker(self, request: Publish | Subscribe) -> tuple[Principal, str | None]:
+    def _asker(self, request: Request) -> tuple[Principal, str | None]:
         """Whose token the *request* carries, and the address behind it; the connection's own principal without one."""
         self._identify(request)
         return self._adapter.asker((request.session_token, request.api_key), self.principal)
 
-    def _identify(self, request: Publish | Subscribe) -> bool:
+    def _identify(self, request: Request) -> bool:
         """Take the connection for the user of the request's session token, if it carries one."""
         address = self._adapter.logins.address(request.session_token or "", self.bus.clock())
         if address is not None:
@@ -307,16 +338,17 @@ class StreamrSession(Session):
     def _speak(self, control: int, message: int | None = None) -> None:
         """Use these versions where the peer did not ask for others."""
         self.control = self._asked[0] or control
-        self.form_key = f"{NAME}/{self.control}/{self._asked[1] or message or UNNEGOTIATED[self.control]}"
+        self.message_version = self._asked[1] or message or UNNEGOTIATED[self.control]
+        self.form_key = f"{NAME}/{self.control}/{self.message_version}"
 
     def _answer(self, kind: ControlType, request: Subscribe | Unsubscribe) -> None:
         where = request.stream_id, request.stream_partition
         answer = Answer(type=kind, stream_id=where[0], stream_partition=where[1], request_id=request.request_id)
         self.send(text_frame(encode(answer, self.control)))
 
-    def _fail(self, text: str, code: str, request_id: str) -> None:
-        failure = Failure(error_message=text, error_code=code, request_id=request_id)
-        self.send(text_frame(encode(failure, self.control)))
+    def failure(self, text: str, code: str, request_id: str) -> bytes:
+        """An ErrorResponse, as a frame."""
+        return text_frame(encode(Failure(error_message=text, error_code=code, request_id=request_id), self.control))
 
 
 def refusal(frame: ControlFrame, error: RequestError) -> tuple[str, str]:

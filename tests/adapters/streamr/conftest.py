@@ -136,9 +136,13 @@ class Broker:
         return [json.loads(payload(frame)) for frame in session.data_to_send()]
 
     def ask(self, session: StreamrSession, frame: Any) -> list[Any]:
-        """What *session* answers to *frame*."""
+        """What *session* answers to *frame*; a resend goes on as long as it has turns."""
         session.receive_data(frame if isinstance(frame, bytes) else json.dumps(frame).encode())
-        return self.frames(session)
+        frames = self.frames(session)
+        while session.resends:
+            self.core.posted.get(timeout=10)()
+            frames += self.frames(session)
+        return frames
 
     def listener(self, stream: str, partition: int = 0, **query: str) -> StreamrSession:
         """A new connection that has subscribed."""
