@@ -21,15 +21,16 @@ from gateway.session import MAX_OUTBOX, Principal
 from gateway.tables import Row
 
 from . import stored
-from .author import Author, is_late
+from .author import Author, Link, is_late
 from .codec import encode_broadcast
 from .control import CONTROL
 from .errors import StreamrError
 from .exchange import KeyExchange
 from .ids import channel_of, inbox_of, key_exchange_address, stream_of
-from .keys import DerivedKeys
+from .keys import DerivedKeys, Signer
 from .login import Logins
 from .message import LATEST, ROWS, StreamMessage, has_expired, parse_message
+from .participant import Participant
 from .resends import Turns
 from .session import NAME, StreamrSession, Unauthenticated
 from .signing import verify
@@ -55,8 +56,10 @@ SEALED, SEALED_UTF16 = f"{NAME}/row", f"{NAME}/row/utf16"
 
 TABLES = """
 CREATE TABLE streamr_publishers (stream TEXT, publisher TEXT, PRIMARY KEY (stream, publisher)) WITHOUT ROWID;
+CREATE TABLE streamr_speakers (address TEXT PRIMARY KEY, protocol TEXT, identity TEXT, number INTEGER) WITHOUT ROWID;
 """ + STREAMS
 PUBLISHED = "SELECT 1 FROM streamr_publishers WHERE stream = ? AND publisher = ?"
+SPEAKER = "SELECT protocol, identity, number FROM streamr_speakers WHERE address = ?"
 PUBLISHERS = "SELECT publisher FROM streamr_publishers WHERE stream = ? ORDER BY publisher LIMIT ?"
 MAX_SEEN = 65_536  # publishers of streams that are known to be in the tables
 # fmt: on
@@ -97,7 +100,6 @@ class StreamrAdapter(Adapter):
     def __init__(self, settings: Any, home: Home) -> None:
         super().__init__(settings, home)
         self.logins = Logins()
-        self.exchange = KeyExchange(self.frame)
         self.author = Author(DerivedKeys(home.secret, home.gateway_id))
         self._seen: dict[tuple[str, int], int] = {}
         self._exists = lru_cache(maxsize=4096)(self._has)
@@ -108,8 +110,14 @@ class StreamrAdapter(Adapter):
         super().start(services)
         self.author.find = self._head
         self.streams.start(services)
+        self.participant = Participant(self, services)
+        self.exchange = KeyExchange(self.frame, self.participant.hear)
         self.stored = Stored(services.index, self.place, self._next_seq)
         self.turns = Turns(services.post, self._next_seq, services.bus.clock)
+
+    def tick(self, now: int) -> None:
+        """A second has passed."""
+        self.participant.tick(now)
 
     # Who comes
 
@@ -150,6 +158,27 @@ class StreamrAdapter(Adapter):
             or bool(self.services.index.rows(PUBLISHED, (stream, address)))
         )
 
+    def may_read(self, stream: str, address: str) -> bool:
+        """Whether *address* (lower case) may have what is said on *stream*: asked by who has a key for it."""
+        if address == self.participant.address and self.streams.decrypts(stream):
+            return True
+        principal = Principal(f"{NAME}:{address}")
+        return any(self.bus.allowed(principal, "subscribe", channel) for channel in self.channels_of(stream))
+
+    def signer(self, stream: str, address: str) -> Signer | None:
+        """Who of those that the gateway speaks for on *stream* has *address* (lower case)."""
+        for channel in self.channels_of(stream):
+            if (signer := self.author.speaks(channel, address)) is not None:
+                return signer
+        found = self.services.index.one(SPEAKER, (address,))
+        return None if found is None else self.author.keys.of(*found)
+
+    def rotate(self, message: StreamMessage, channel: str) -> None:
+        """Hand a GroupKeyRotate to the Streamr clients that hear *channel*, and to nobody else."""
+        self.participant.learn(message)
+        sessions = (session for session in self.bus.sessions() if isinstance(session, StreamrSession))
+        self.exchange.hand(message, (session for session in sessions if session.hears(channel)))
+
     # What things are called
 
     def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:  # noqa: ARG002  (never taken)
@@ -180,11 +209,12 @@ class StreamrAdapter(Adapter):
 
     def refer(self, message: Message) -> object:
         """The place in its sender's chain, or `UNFIT`."""
-        if not self._exists(message.channel) or self._rules(message).require_encrypted_data:
+        if not self._exists(message.channel):
             return UNFIT
-        if 2 * len(message.content) > MAX_CONTENT and len(_quoted(message.content)) > MAX_CONTENT:
+        encrypt = self._rules(message).require_encrypted_data
+        if 2 * len(message.content) > MAX_CONTENT and (encrypt or len(_quoted(message.content)) > MAX_CONTENT):
             return UNFIT
-        return self.author.refer(message)
+        return self.author.refer(message, encrypt=encrypt)
 
     def _rules(self, message: Message) -> Rules:
         return self.streams.rules(stream_of(message.channel)[0])
@@ -247,8 +277,15 @@ class StreamrAdapter(Adapter):
             if (timestamp := entry.refs[NAME][0]) != entry.timestamp:
                 yield Row("streamr_places", (entry.seq, entry.channel, timestamp))
             yield from self._published(entry, stream_of(entry.channel)[0], lambda: self.author.address(entry))
+            if len(entry.refs[NAME]) == len(Link._fields):  # its readers ask that address for keys
+                yield from self._speaker(entry)
         else:
             yield Row("streamr_places", (entry.seq, entry.channel, None))
+
+    def _speaker(self, entry: Message) -> Iterable[Row]:
+        address, sender = self.author.address(entry), entry.sender
+        if self._seen.setdefault((address, -1), entry.seq) >= entry.seq:
+            yield Row("streamr_speakers", (address, entry.protocol, sender.identity, sender.number))
 
     def _published(self, entry: Message, stream: str, publisher: Callable[[], str]) -> Iterable[Row]:
         who = (stream, entry.sender.number)

@@ -46,6 +46,8 @@ MAX_UNSEALING = 64  # messages with keys in the worker at a time
 # What is counted: a message that is bridged as it came, and a group-key message that is not for the gateway.
 UNDECRYPTED, IGNORED = "undecrypted", "ignored"
 
+OPENED = frozenset({kinds.AES, kinds.NEW_KEY_AND_AES})
+
 Key = tuple[Owner, str | None]  # the name of a key; None is the one in use
 
 
@@ -90,7 +92,7 @@ class Decryption:
     # What is said
 
     def take(self, message: StreamMessage, say: Say, refuse: Refuse) -> None:
-        """*say* an encrypted *message* opened, now or when its key is there; as it is, when that does not come.
+        """*say* a *message* opened, now or when its key is there; as it is, when it needs none or that does not come.
 
         What *say* raises now is the caller's; what it raises later goes to *refuse*.
         """
@@ -141,6 +143,8 @@ class Decryption:
 
     def _open(self, message: StreamMessage) -> StreamMessage | None:
         """*message* opened, or as it is where that cannot be; None if it has to wait for its key."""
+        if message.encryption_type not in OPENED:
+            return message
         owner, id = owner_of(message), message.group_key_id
         key = self._keyring.find(owner, id)
         if key is not None:

@@ -16,8 +16,8 @@ from .decrypt import IGNORED, UNDECRYPTED, Decryption
 from .encrypt import KeyGiver
 from .errors import StreamrError
 from .group_keys import KeyRequest
-from .ids import key_exchange_id
 from .held import Refuse, Say
+from .ids import key_exchange_id
 from .keyring import FILE, Keyring
 from .keys import Signer
 from .message import MessageID, StreamMessage
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .adapter import StreamrAdapter
 
 CHAIN = "trellis"  # msgChainId of what the gateway says on key-exchange streams
-OPENED = frozenset({kinds.AES, kinds.NEW_KEY_AND_AES})
 
 
 class Participant:
@@ -52,14 +51,11 @@ class Participant:
         )
 
     def say(self, message: StreamMessage, say: Say, refuse: Refuse) -> None:
-        """*say* a *message* whose signature was checked: at once, or where it is to be decrypted when it can be.
+        """*say* a *message* of a stream that the gateway reads, whose signature was checked, as soon as it is open.
 
         What *say* raises later goes to *refuse*.
         """
-        if message.encryption_type in OPENED and self._adapter.streams.decrypts(message.id.stream_id):
-            self._decryption.take(message, say, refuse)
-        else:
-            say(message)
+        self._decryption.take(message, say, refuse)
 
     def learn(self, message: StreamMessage) -> None:
         """Look at a GroupKeyRotate that passes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from adapters.streamr import errors as codes
@@ -21,7 +22,7 @@ from adapters.streamr.control import (
 )
 from adapters.streamr.errors import StreamrError
 from adapters.streamr.ids import Inbox, channel_of, inbox_of, key_exchange_address
-from adapters.streamr.message import StreamMessage, parse_message
+from adapters.streamr.message import GROUP_KEY_ROTATE, StreamMessage, parse_message
 from adapters.streamr.publishing import (
     Invalid,
     answered,
@@ -111,6 +112,11 @@ class StreamrSession(Session):
         """Whether the next request has to wait: also until one of many resends is over."""
         return len(self.resends) >= MAX_STREAMS or super().saturated
 
+    def goodbye(self) -> None:
+        """The gateway stops; what waits for a key waits no more."""
+        self._adapter.participant.release()
+        super().goodbye()
+
     def receive_eof(self) -> None:
         """The connection is over."""
         self.resends.clear()
@@ -127,7 +133,7 @@ class StreamrSession(Session):
         if partition >= partitions:
             raise Invalid(out_of_range(partition, partitions))
         if address is not None:
-            self._admit_to_exchange("subscribe", stream, self._asker(request)[0])
+            self._admit_to_listen(request, address)
             self._adapter.exchange.listen(self, address)
         elif inbox is not None:
             self._open_inbox(request, inbox)
@@ -164,6 +170,8 @@ class StreamrSession(Session):
             self._adapter.exchange.send(message, address)
         elif (inbox := inbox_of(stream)) is not None:
             self._say_directly(request, self._channel(inbox.stream_id), inbox)
+        elif message.message_type == GROUP_KEY_ROTATE:
+            self._rotate(request, self._channel(channel_of(stream, partition)))
         else:
             self._say(request, self._channel(channel_of(stream, partition)))
 
@@ -193,7 +201,21 @@ class StreamrSession(Session):
         if not any(map(self._adapter.services.access.known, askers)):
             raise Forbidden(verb, stream)
 
+    def _admit_to_listen(self, request: Subscribe, address: str) -> None:
+        """Raise unless *address* is the peer's own; who shows no address may listen where there are no rights."""
+        asker, shown = self._asker(request)
+        mine = shown or self._address
+        if mine is None and not self._adapter.services.access.enabled:
+            return
+        self._admit_to_exchange("subscribe", request.stream_id, asker, Principal(f"{NAME}:{mine}"))
+        if mine != address:
+            raise Forbidden("subscribe", request.stream_id)
+
     # Listening
+
+    def hears(self, channel: str) -> bool:
+        """Whether the peer has subscribed to the stream partition that *channel* is."""
+        return channel in self._heard
 
     def _channel(self, name: str) -> str:
         return self.bus.channels.channel(NAME, name)
@@ -237,11 +259,34 @@ class StreamrSession(Session):
         if self._known(message, names):
             return
         sender = self._sender(request)
+        if self._adapter.streams.decrypts(message.id.stream_id):
+            say = partial(self._say_opened, message, names, channel, sender)
+            self._adapter.participant.say(message, say, partial(self._refuse, request))
+        else:
+            self._say_now(message, names, channel, sender)
+        if is_signed(message) and not self._identify(request) and not self._identified:
+            self.bus.bind(self, sender)
+
+    def _say_opened(
+        self, message: StreamMessage, names: tuple[str, ...], channel: str, sender: Peer, opened: StreamMessage
+    ) -> None:
+        """Publish *message* as it was *opened*; it may have waited for its key, and not been the only copy."""
+        if not self._known(message, names):
+            self._say_now(opened, names, channel, sender)
+
+    def _say_now(self, message: StreamMessage, names: tuple[str, ...], channel: str, sender: Peer) -> None:
         sent = self._said(message, names, channel, sender)
         sent.late = message.id.timestamp < self.bus.clock() - LATE
         self.bus.publish(sent, self)
-        if is_signed(message) and not self._identify(request) and not self._identified:
-            self.bus.bind(self, sender)
+
+    def _refuse(self, request: Publish, error: RequestError) -> None:
+        self.send(self.failure(*refusal(request, error), request.request_id))
+
+    def _rotate(self, request: Publish, channel: str) -> None:
+        # A group-key message like those of the key exchange, but for all who read the stream: not bridged, not kept.
+        self._check(request, "publish", channel)
+        check_signature(request.message)
+        self._adapter.rotate(request.message, channel)
 
     def _say_directly(self, request: Publish, channel: str, inbox: Inbox) -> None:
         # Nothing is kept of a direct message, so one that comes again may be a replay: it never binds.

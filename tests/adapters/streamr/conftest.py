@@ -91,9 +91,10 @@ class Broker:
         grants: Mapping[str, tuple[str, ...]] | None = None,
         keys: tuple[Key, ...] = (),
         create: bool = True,
+        secrets: Path = Path(),
         **settings: Any,
     ) -> None:
-        self.adapter = StreamrAdapter(StreamrAdapter.settings(**settings), Home(Path(), "gw", "1.2.3", b"s" * 32))
+        self.adapter = StreamrAdapter(StreamrAdapter.settings(**settings), Home(secrets, "gw", "1.2.3", b"s" * 32))
         self.core = make_core(rules=(self.adapter, toy), create=create)
         self.clock = self.core.clock
         self.bus = self.core.bus
@@ -101,13 +102,15 @@ class Broker:
         self.bus.allowed = self.access.allowed
         self.bus.authors = [self.adapter]
         core = self.core
-        nothing: Any = None
         self.adapter.start(
             Services(
-                core.bus, core.log, core.index, core.posted.put, nothing, core.ledger.fact, core.metrics, self.access
+                core.bus, core.log, core.index, core.posted.put, self._work, core.ledger.fact, core.metrics, self.access
             )
         )
         self._toy_session = toy_session
+
+    def _work(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.core.posted.put(lambda: done(call()))
 
     def open(self, query: Mapping[str, str] | None = None, name: str = "streamr:anonymous") -> StreamrSession:
         """A new connection, which asks for control 2 and message 32."""
