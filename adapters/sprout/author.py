@@ -42,6 +42,7 @@ from .forest import (
     sign_reply,
 )
 from .gateways import CHANNEL
+from .lines import Lines
 from .openpgp import Key
 from .packets import OpenPGPError, read_packets
 from .store import DAY, NAME, Store, day_of, moment
@@ -53,7 +54,6 @@ ORIGIN: Final = "origin/1"
 TRUE: Final = b"true"
 GATEWAY: Final = "gateway"  # what the gateway's own identity is called among what it mints
 MAX_DEPTH: Final = 1000  # a reply below a deeper one from elsewhere starts anew: each needs the id of the one above
-MAX_LINES: Final = 16 << 20  # bytes of sealed lines that are kept, so that history is not signed at every reading
 MAX_IDS: Final = 10_000  # ids of minted nodes that are kept
 SHORT: Final = 12  # characters of an identity that are shown as they are
 
@@ -132,8 +132,7 @@ class Author:
         self._making: dict[str, Made] = {}
         self._sealing: dict[int, Made] = {}
         self._ids: OrderedDict[str, str] = OrderedDict()
-        self._lines: OrderedDict[int, bytes] = OrderedDict()
-        self._size = 0
+        self.lines = Lines()
         self.id = self._own_identity(name)
 
     # What a form depends on
@@ -187,8 +186,7 @@ class Author:
         """The line of a *message* from elsewhere: a direct one, one that was just said, or one out of the log."""
         if not message.seq:
             return self._seal_direct(message).line
-        if (line := self._lines.get(message.seq)) is not None:
-            self._lines.move_to_end(message.seq)
+        if (line := self.lines.get(message.seq)) is not None:
             return line
         ancestors = [message]
         while (parent := self._unsealed_parent(ancestors[-1])) is not None:
@@ -253,14 +251,11 @@ class Author:
         """Log the first showing; a form that came out otherwise than it was shown is a fault, and is not."""
         shown = self._store.form(seq)
         if shown is None:
-            self._store.shown(seq, line.id)
+            self._store.shown(seq, line)
         elif shown != line.id:
             self._services.metrics.count("faults", "form")
             return False
-        self._lines[seq] = line.line
-        self._size += len(line.line)
-        while self._size > MAX_LINES:
-            self._size -= len(self._lines.popitem(last=False)[1])
+        self.lines.add(seq, line.line)
         return True
 
     # What is minted

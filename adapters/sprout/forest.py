@@ -156,6 +156,12 @@ def encode(node: Node) -> bytes:
     return b"".join(parts)
 
 
+def created_of(raw: bytes) -> int:
+    """When the node *raw* is said to be made (ms)."""
+    at = _START.size + _QUALIFIER.size + _QUALIFIER.unpack_from(raw, _START.size)[1] + len(_ID_DESCRIPTOR) + 4
+    return int.from_bytes(raw[at : at + 8], "big")
+
+
 def signed_part(node: Node, raw: bytes) -> bytes:
     """Those bytes of *raw*, which is *node*, that its signature covers."""
     return raw[: len(raw) - _QUALIFIER.size - len(node.signature)]

@@ -144,6 +144,7 @@ class Intake:
             self._bus.bind(session, message.sender)
         self._bus.publish(message, session)
         self._store.note(message)
+        self._relay.author.lines.add(message.seq, line.line)
         self._relay.hold(line.id, node, message.id)
         return Taken(message.seq)
 

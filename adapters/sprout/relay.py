@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.bus import Bus
 from gateway.errors import Forbidden, Throttled, UnknownChannel
-from gateway.message import Form, Message
+from gateway.message import Form, Message, Pending
 from gateway.record import Entry, Fact, unbinary
 from gateway.session import Principal, Session
 
@@ -150,6 +150,19 @@ class Relay:
         if len(self._held) > MAX_HELD:
             self._held.popitem(last=False)
         return held
+
+    def line_at(self, seq: int) -> Form | None:
+        """The line of the node at *seq*, kept or read again; None where it is none, or retired."""
+        if (line := self.author.lines.get(seq)) is not None:
+            return line
+        form = self.line(self.store.entry(seq))
+        if isinstance(form, Pending):
+            if not form.done or form.data is None:
+                return form
+            form = form.data
+        if form is not None:
+            self.author.lines.add(seq, form)
+        return form
 
     def line(self, entry: Entry | None) -> Form | None:
         """The line of a record's node; None where it is none."""

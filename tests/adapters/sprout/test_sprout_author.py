@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from adapters.sprout import author, base64url, forest, twig
 from adapters.sprout.author import make_key, name_of, read_key
+from adapters.sprout.codec import NodeLine
 from adapters.sprout.content import heard, said
 from adapters.sprout.forest import Community, Content, Identity, Reply
 from adapters.sprout.openpgp import Key
@@ -287,7 +288,7 @@ def test_what_was_shown_comes_out_the_same_when_its_facts_were_lost(
 
 def test_a_form_that_comes_out_otherwise_is_a_fault_and_is_not_shown(place: Any, community: str) -> None:
     message = place.toy().say({"n": 1})
-    place.store.shown(message.seq, "SHA512_B32__MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY")
+    place.store.shown(message.seq, NodeLine("SHA512_B32__MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY", bytes(60), b""))
     assert response(place.connect().ask(f"leaves_of 1 {community} 1\n")) == "response 1 0"
     assert place.gateway.metrics.counts["faults"]["form",] == 1
 
