@@ -89,6 +89,12 @@ class Decryption:
         self._wanted: dict[Key, Want] = {}
         self._silent: OrderedDict[Owner, int] = OrderedDict()  # who gave no key, and when
 
+    def prepare(self) -> None:
+        """Make the RSA key that requests need, before the first of them."""
+        if self._pair is None and not self._pairing:
+            self._pairing = True
+            self._work(RsaPair, self._paired)
+
     # What is said
 
     def take(self, message: StreamMessage, say: Say, refuse: Refuse) -> None:
@@ -189,9 +195,8 @@ class Decryption:
             ids = () if id is None else (id,)
             request = KeyRequest(want.request_id, owner.stream_id, self._pair.public, ids, id is not None)
             self._ask(request, owner.publisher)
-        elif not self._pairing:
-            self._pairing = True
-            self._work(RsaPair, self._paired)
+        else:
+            self.prepare()
 
     def _paired(self, pair: RsaPair | None) -> None:
         self._pair, self._pairing = pair, False

@@ -46,6 +46,8 @@ class Participant:
             adapter.publishes,
             self._count,
         )
+        if adapter.streams.reading:
+            self._decryption.prepare()
         self._giver = KeyGiver(
             adapter.author.group_keys, services.work, services.bus.clock, adapter.signer, adapter.may_read, self._send
         )

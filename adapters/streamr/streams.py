@@ -161,6 +161,11 @@ class Streams:
         special = inbox_of(stream) is not None or key_exchange_address(stream) is not None
         return Rules(1) if special else self._default
 
+    @property
+    def reading(self) -> bool:
+        """Whether there is a stream that the gateway is to read."""
+        return any(settings.decrypt for settings in self._configured.values())
+
     def decrypts(self, stream: str) -> bool:
         """Whether the gateway is to read what is encrypted on *stream*: only the operator can say that."""
         settings = self._configured.get(stream)

@@ -60,8 +60,8 @@ class Genuine:
         assert all(message["signed"] for message in found)
         return found
 
-    async def resent(self, stream: str, partition: int = 0, **resend: Any) -> list[Any]:
-        """The contents of a resend."""
+    async def resent(self, stream: str, resend: dict[str, Any], partition: int = 0) -> list[Any]:
+        """The contents of a resend, asked for in the client's own words."""
         self.do("resend", stream=stream, partition=partition, resend=resend)
         contents = []
         while (found := await asyncio.wait_for(self.events.get(), WAIT))["event"] != "resent":

@@ -62,11 +62,11 @@ def test_clients_of_every_pair_of_versions_hear_each_other_and_what_was_said_bef
                 assert len({json.dumps(message["id"]) for (message,) in heard}) == 1
                 places.append(heard[0][0]["id"][2])
             for reader in everybody:
-                assert await reader.resent("crossed/over", last=4) == said[-4:]
-                assert await reader.resent("crossed/over", **{"from": {"timestamp": places[2]}}) == said[2:]
+                assert await reader.resent("crossed/over", {"last": 4}) == said[-4:]
+                assert await reader.resent("crossed/over", {"from": {"timestamp": places[2]}}) == said[2:]
                 span = {"from": {"timestamp": places[1]}, "to": {"timestamp": places[4]}}
-                assert await reader.resent("crossed/over", **span) == said[1:5]
-                assert await reader.resent("crossed/nothing", last=4) == []
+                assert await reader.resent("crossed/over", span) == said[1:5]
+                assert await reader.resent("crossed/nothing", {"last": 4}) == []
                 await reader.done("unsubscribe", "unsubscribed", stream="crossed/over")
             await everybody[0].publish("crossed/over", {"n": "to nobody"})
             for reader in everybody:
@@ -113,7 +113,7 @@ def test_keyed_messages_go_to_the_partition_all_agree_on(server: Server) -> None
                         (heard,) = await reader.hears(content)
                         assert (heard["partition"], heard["id"][1]) == (partition, partition)
             for reader in everybody:
-                found = await reader.resent("wide", PARTITIONS["a"], last=2)
+                found = await reader.resent("wide", {"last": 2}, PARTITIONS["a"])
                 assert found == [{"key": "a", "from": version} for version in ALL[-2:]]
 
     run(scenario)
@@ -161,7 +161,7 @@ def test_each_version_alone_talks_with_the_others_in_any_script(server: Server, 
             await relay.say(stream, WORLD)
             await sprout.say(stream, {"content": "é"})
             await client.hears(WORLD, {"content": "é"})
-            resent = await client.resent(stream, last=3)  # in the order of what their authors say of the time
+            resent = await client.resent(stream, {"last": 3})  # in the order of what their authors say of the time
             assert sorted(resent, key=json.dumps) == sorted([WORLD, WORLD, {"content": "é"}], key=json.dumps)
 
     run(scenario)
@@ -176,14 +176,15 @@ def test_clients_without_a_login_only_read(server: Server) -> None:
             await relay.say("public", {"n": 1})
             for reader in readers:
                 await reader.hears({"n": 1})
-                assert await reader.resent("public", last=1) == [{"n": 1}]
+                assert await reader.resent("public", {"last": 1}) == [{"n": 1}]
 
     run(scenario)
 
 
 def test_direct_messages_reach_the_inbox_of_a_genuine_client(server: Server) -> None:
     async def scenario() -> None:
-        async with clients() as crew, RelayClient(server.http) as relay:
+        relay = RelayClient(server.http)
+        async with clients() as crew, relay:
             client = await crew.open(server, "5.1.0", 0x6111)
             address = (await client.done("me", "me"))["user"]["username"]
             await relay.subscribe("inboxes")
@@ -202,4 +203,4 @@ async def number_of(server: Server, channel: str, identity: str) -> int:
     """The number of the peer that *identity* is."""
     async with httpx.AsyncClient() as http:
         peers = (await http.get(f"http://{server.http}/v1/channels/{channel}/peers")).json()["peers"]
-    return next(peer["number"] for peer in peers if peer["identity"] == identity.lower())
+    return int(next(peer["number"] for peer in peers if peer["identity"] == identity.lower()))
