@@ -23,7 +23,7 @@ from .codec import MAX_NODES, NO_ID, Frame, NodeLine
 from .intake import Intake
 from .relay import Relay
 from .session import MAX_OUTBOX, MAX_SUBSCRIPTIONS, Batch, SproutSession
-from .store import COMMUNITY, Spot
+from .store import COMMUNITY
 from .waiting import PATIENCE
 
 PRINCIPAL: Final = "sprout:peer"  # what `auth.grants` calls those whom this gateway dials
@@ -166,27 +166,17 @@ class Peering(SproutSession):
                 self.announce(line)
 
     def _missing(self) -> Iterator[Form]:
-        """Announces of what it lacks, oldest first, made as fast as it reads them."""
+        """What it lacks, oldest first, made as fast as it reads; neighbours leave in one announce."""
         while self._gaps:
             gap = self._gaps.popleft()
-            for spot in reversed(self._store.in_channel(gap.channel, MAX_NODES)):
-                line = None if self._knows(gap, spot) else self._relay.line(self._store.entry(spot.seq))
-                if line is not None and self._relay.may_read(self, spot):
-                    yield self._announcement(line)
+            if self.bus.allowed(self.principal, "history", gap.channel):
+                for place in reversed(self._store.in_channel(gap.channel, MAX_NODES)):
+                    line = self._relay.line(self._store.entry(place.seq))
+                    if line is not None and _id_of(line) not in gap.theirs:
+                        yield line
             self._under_way -= 1
             self._advance()
         self._filling = False
-
-    def _knows(self, gap: _Gap, spot: Spot) -> bool:
-        return spot.key in gap.theirs or self._store.form(spot.seq) in gap.theirs
-
-    def _announcement(self, line: Form) -> Form:
-        id = self._next()
-        if isinstance(line, Pending):
-            framed = Pending()
-            line.when_done(lambda: framed.fill(None if line.data is None else codec.encode_announce(id, line.data)))
-            return framed
-        return codec.encode_announce(id, line)
 
 
 def link(name: str, open: Callable[[type[SproutSession], Principal], SproutSession], **tls: Any) -> Link:
@@ -198,6 +188,12 @@ def link(name: str, open: Callable[[type[SproutSession], Principal], SproutSessi
 def _report(session: Session) -> dict[str, Any]:
     assert isinstance(session, Peering)
     return session.report()
+
+
+def _id_of(line: Form) -> str:
+    """The id on *line*; none where that is still being made, and so was never shown."""
+    data = line.data if isinstance(line, Pending) else line
+    return (data or b"").partition(b" ")[0].decode()
 
 
 def _ids(frame: Frame) -> frozenset[str]:

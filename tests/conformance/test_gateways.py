@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import httpx
 import pytest
 
+from adapters.sprout import SproutAdapter
 from gateway.clients import Client, RelayClient, RestClient, SproutClient, StreamrClient
+from gateway.config import settings_model
+from gateway.runtime import Gateway
 from tests.conformance.forge import SequoiaForge
 from tests.server import Server
 
@@ -32,19 +37,21 @@ SHAPES: dict[str, list[list[int]]] = {
 
 
 def gateway_of(data: Path) -> str:
-    """Let a gateway run for a moment; its identity."""
-    with Server(data) as server:
-        raw = httpx.get(f"http://{server.http}/v1/log").text
-    facts = [json.loads(line) for line in raw.splitlines()]
-    return next(str(fact["native"]["sprout"]) for fact in facts if fact.get("what") == "gateway")
+    """The identity of a gateway that has never run in *data*; from now on it has."""
+    posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    gateway = Gateway(settings_model((SproutAdapter,))(data=data), (SproutAdapter,))
+    gateway.start(posted.put)
+    (adapter,) = gateway.adapters
+    assert isinstance(adapter, SproutAdapter)
+    gateway.stop()
+    return adapter.author.id
 
 
 @contextmanager
 def mesh(folder: Path, shape: str, *flags: str, met: bool = True) -> Iterator[list[Server]]:
     """Gateways in that shape, which believe each other; unless they *met*, each had the channel before."""
     places = [folder / str(number) for number in range(len(SHAPES[shape]))]
-    with ThreadPoolExecutor() as pool:
-        ids = list(pool.map(gateway_of, places))
+    ids = list(map(gateway_of, places))
     if not met:
         with ThreadPoolExecutor() as pool:
             list(pool.map(settle, places))
@@ -68,7 +75,7 @@ def settle(data: Path) -> None:
         path = f"http://{server.http}/v1/channels/{CHANNEL}"
         httpx.put(path).raise_for_status()
         while httpx.get(path).json().get("community") is None:
-            pass
+            time.sleep(0.05)
 
 
 async def until(true: Any) -> None:
@@ -134,10 +141,9 @@ async def one_community(servers: list[Server], http: httpx.AsyncClient) -> None:
     (await http.put(f"http://{servers[0].http}{path}")).raise_for_status()
 
     async def same() -> bool:
-        found = [await http.get(f"http://{server.http}{path}") for server in servers]
-        return len({answer.json().get("community") for answer in found if answer.is_success}) == 1 and all(
-            answer.is_success and answer.json()["community"] for answer in found
-        )
+        answers = [await http.get(f"http://{server.http}{path}") for server in servers]
+        found = {answer.json().get("community") for answer in answers}
+        return len(found) == 1 and None not in found
 
     await until(same)
 
