@@ -33,6 +33,7 @@ class Request:
     path: str = ""
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    secure: bool = False  # whether it came over TLS
 
 
 class Refusal(NamedTuple):
@@ -168,6 +169,10 @@ class Adapter(ABC):
     def links(self) -> list[Link]:
         """The connections that it wants to others, once it is started."""
         return []
+
+    def report(self) -> Mapping[str, Any]:
+        """What operators may want to know of it, for `GET /v1/stats`."""
+        return {}
 
     def routers(self) -> list[Any]:
         """FastAPI routers of its own."""

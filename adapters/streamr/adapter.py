@@ -31,12 +31,16 @@ from .keys import DerivedKeys, Signer
 from .login import Logins
 from .message import LATEST, ROWS, StreamMessage, has_expired, parse_message
 from .participant import Participant
+from .network_session import PATH as NETWORK
+from .network_session import NetworkSession, Nodes
 from .resends import Turns
 from .session import NAME, StreamrSession, Unauthenticated
 from .signing import verify
 from .stored import Place, Stored
 from .streams import MAX_PARTITIONS, Rules, Streams, StreamSettings
 from .streams import TABLE as STREAMS
+from .tracker_session import PATH as TRACKER
+from .tracker_session import Tracker, TrackerSession
 
 UTF16_VERSION = 31  # of messages: only clients before 4.0 ask for it
 MAX_CONTENT = (1 << 20) - 4096  # bytes of a content as JSON string: a frame is at most what the broker's would be
@@ -75,6 +79,7 @@ class Settings(BaseModel):
         1, ge=1, le=MAX_PARTITIONS, description="Partitions of a stream that `streams` does not name."
     )
     streams: dict[str, StreamSettings] = Field({}, description="What the operator says of streams.")
+    url: str | None = Field(None, description="Where other nodes reach `/network`; else what a node calls it.")
     max_outbox: int = Field(MAX_OUTBOX, ge=1 << 16, description="Bytes that may wait for a client that reads slowly.")
 
 
@@ -84,9 +89,12 @@ class StreamrAdapter(Adapter):
     name = NAME
     title = "Streamr"
     settings = Settings
-    paths = ("/api/v1/ws",)
+    paths = ("/api/v1/ws", NETWORK, TRACKER)
     tables = TABLES + stored.TABLE
-    versions = ("control 1", "control 2", "message 30", "message 31", "message 32")
+    versions = (
+        *("control 1", "control 2", "message 30", "message 31", "message 32"),
+        *("network 4.4.3", "tracker 1", "tracker 2"),
+    )
     carries = MappingProxyType(
         {
             "subscribe": "SubscribeRequest and UnsubscribeRequest",
@@ -103,6 +111,7 @@ class StreamrAdapter(Adapter):
         self.author = Author(DerivedKeys(home.secret, home.gateway_id))
         self._seen: dict[tuple[str, int], int] = {}
         self._exists = lru_cache(maxsize=4096)(self._has)
+        self.nodes = Nodes()
         self.streams = Streams(settings.streams, settings.partitions, self._exists.cache_clear)
 
     def start(self, services: Services) -> None:
@@ -110,6 +119,7 @@ class StreamrAdapter(Adapter):
         super().start(services)
         self.author.find = self._head
         self.streams.start(services)
+        self.tracker = Tracker(services.bus.clock)
         self.participant = Participant(self, services)
         self.exchange = KeyExchange(self.frame, self.participant.hear)
         self.stored = Stored(services.index, self.place, self._next_seq)
@@ -121,8 +131,10 @@ class StreamrAdapter(Adapter):
 
     # Who comes
 
-    def accept(self, request: Request) -> StreamrSession | Refusal:
+    def accept(self, request: Request) -> StreamrSession | TrackerSession | Refusal:
         """A session in the versions the client asks for; the reference's words where there are no such ones."""
+        if request.path == TRACKER:
+            return TrackerSession(self, self.tracker, request, self._url(request), self.options.max_outbox)
         asked: list[int | None] = []
         for parameter, layer, supported in VERSIONS:
             text = request.query.get(parameter)
@@ -130,7 +142,19 @@ class StreamrAdapter(Adapter):
             if version is not None and version not in supported:
                 return Refusal(400, _unsupported(version, layer, supported))
             asked.append(int(version) if version is not None else None)
-        return StreamrSession(self, request.principal, (asked[0], asked[1]), self.options.max_outbox)
+        about = self, request.principal, (asked[0], asked[1]), self.options.max_outbox
+        if request.path == NETWORK:
+            return NetworkSession(*about, nodes=self.nodes, url=self._url(request))
+        return StreamrSession(*about)
+
+    def _url(self, request: Request) -> str:
+        """Where nodes reach this gateway."""
+        scheme = "wss" if request.secure else "ws"
+        return self.options.url or f"{scheme}://{request.headers.get('host', '')}{NETWORK}"
+
+    def report(self) -> dict[str, Any]:
+        """The nodes that are connected."""
+        return {"network": self.nodes.report(), "tracker": self.tracker.report()}
 
     def asker(self, tokens: Iterable[str | None], principal: Principal) -> tuple[Principal, str | None]:
         """Who the first valid one of *tokens* (of a session, or API keys) belongs to, and its address.

@@ -121,10 +121,10 @@ def _message(value: Any, frame: list[Any], index: int, wire: bytes) -> StreamMes
         raise StreamrError(f"Expected streamMessage to not be {checks.js_text(value)}.")
     if type(value) is str:  # the libraries read the text of an array as well
         return parse_message(value)
-    return decode_message(value, _slice(frame, index, wire))
+    return decode_message(value, element_text(frame, index, wire))
 
 
-def _slice(frame: list[Any], index: int, wire: bytes) -> bytes | None:
+def element_text(frame: list[Any], index: int, wire: bytes) -> bytes | None:
     """The text of one element of *frame*, where all around it is written without spaces; else None.
 
     What surrounds it is known: if *wire* begins and ends with that, the rest is the element. (Both ends are

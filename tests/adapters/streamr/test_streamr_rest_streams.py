@@ -232,7 +232,7 @@ def test_what_the_docs_say_is_what_is_answered(call: Caller) -> None:
                 assert f"{{{name}}}" in path, (path, name)
                 concrete = concrete.replace(f"{{{name}}}", "x")
             assert "{" not in concrete, path
-            body = {"json": {}} if "requestBody" in described else {}
+            body: dict[str, Any] = {"json": {}} if "requestBody" in described else {}
             answer = call(method.upper(), concrete, **body)
             assert str(answer.status_code) in described["responses"], (method, path, answer.status_code)
             assert answer.status_code == 204 or answer.headers["content-type"] == "application/json"
