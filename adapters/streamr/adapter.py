@@ -30,9 +30,9 @@ from .ids import channel_of, inbox_of, key_exchange_address, stream_of
 from .keys import DerivedKeys, Signer
 from .login import Logins
 from .message import LATEST, ROWS, StreamMessage, has_expired, parse_message
-from .participant import Participant
 from .network_session import PATH as NETWORK
 from .network_session import NetworkSession, Nodes
+from .participant import Participant
 from .resends import Turns
 from .session import NAME, StreamrSession, Unauthenticated
 from .signing import verify
