@@ -100,14 +100,15 @@ class SproutAdapter(Adapter):
 
     def accept(self, request: Request) -> SproutSession:
         """A session for every connection."""
-        return self._open(SproutSession, request.principal)
+        return self.open(SproutSession, request.principal)
 
     def links(self) -> list[Link]:
         """The relays that it peers with."""
         tls = {"verify": not self.options.insecure, "authorities": self.options.authorities}
-        return [link(peer, self._open, **tls) for peer in self.options.peers]
+        return [link(peer, self.open, **tls) for peer in self.options.peers]
 
-    def _open(self, kind: type[SproutSession], principal: Principal) -> SproutSession:
+    def open(self, kind: type[SproutSession], principal: Principal) -> SproutSession:
+        """A session of that *kind* for *principal*."""
         refused = partial(self.services.metrics.count, "refused", NAME)
         session = kind(self.bus, principal, self.relay, self.intake, refused)
         self.relay.sessions[session] = None

@@ -79,7 +79,7 @@ def read_key(path: Path) -> Key | None:
         return Key(read_secret(path))
     except OpenPGPError as error:
         raise BadSecret(
-            f"{path} holds {error}; restore it from a backup, or move it away, and the gateway is somebody else in Arbor"
+            f"{path} holds {error}; restore it from a backup, or move it away, and Arbor sees another gateway"
         ) from None
 
 
