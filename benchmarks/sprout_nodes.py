@@ -14,6 +14,7 @@ from adapters.sprout.forest import NULL_ID, Content, Place
 from adapters.sprout.openpgp import Key
 
 TEXT = b"x" * 100
+LATER = 5_000  # ms; a server starts only after its nodes were signed, but those of real clients are new to it
 CHUNK = 250  # nodes that one process signs at a time
 
 
@@ -37,8 +38,8 @@ def _replies(key_file: bytes, author: str, community: str, first: int, count: in
 
 
 def trees(communities: int, replies: int) -> list[Tree]:
-    """So many communities, each with so many replies, said to be made in the last seconds."""
-    now = int(time.time() * 1000) - communities * replies
+    """So many communities, each with so many replies, said to be made a little later: when they are announced."""
+    now = int(time.time() * 1000) + LATER
     key = Key.generate(now // 1000)
     identity = _line(forest.sign_identity("ada", key, now))
     roots = [_line(forest.sign_community(f"room {now + n}", identity.id, key, now)) for n in range(communities)]
