@@ -34,6 +34,7 @@ from .network_session import PATH as NETWORK
 from .network_session import NetworkSession, Nodes
 from .participant import Participant
 from .resends import Turns
+from .saying import Saying
 from .session import NAME, StreamrSession, Unauthenticated
 from .signing import verify
 from .stored import Place, Stored
@@ -112,6 +113,7 @@ class StreamrAdapter(Adapter):
         self._seen: dict[tuple[str, int], int] = {}
         self._exists = lru_cache(maxsize=4096)(self._has)
         self.nodes = Nodes()
+        self.saying = Saying(self)
         self.streams = Streams(settings.streams, settings.partitions, self._exists.cache_clear)
 
     def start(self, services: Services) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from adapters.streamr import errors as codes
-from adapters.streamr.codec import decode_control, encode, encode_broadcast
+from adapters.streamr.codec import decode_control, encode
 from adapters.streamr.control import (
     Answer,
     ControlFrame,
@@ -22,25 +22,22 @@ from adapters.streamr.control import (
 )
 from adapters.streamr.errors import StreamrError
 from adapters.streamr.ids import Inbox, channel_of, inbox_of, key_exchange_address
-from adapters.streamr.message import GROUP_KEY_ROTATE, StreamMessage, parse_message
+from adapters.streamr.message import GROUP_KEY_ROTATE
 from adapters.streamr.publishing import (
     Invalid,
-    answered,
-    check,
     check_direct,
     check_key_exchange,
     check_signature,
-    invalid,
     is_signed,
     names_of,
     out_of_range,
-    said,
 )
 from adapters.streamr.resends import Resending, find
+from adapters.streamr.saying import as_sent
 from gateway.auth import KEY
 from gateway.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, Throttled, UnknownChannel
 from gateway.frames import text_frame
-from gateway.message import LATE, Message, Peer
+from gateway.message import Message, Peer
 from gateway.session import MAX_STREAMS, Principal, Session
 
 if TYPE_CHECKING:
@@ -166,7 +163,7 @@ class StreamrSession(Session):
             self._throttle(stream)
             check_key_exchange(message, self.bus.clock())
             signer = Principal(f"{NAME}:{message.id.publisher_id.lower()}", self.principal.address)
-            self._admit_to_exchange("publish", stream, signer, self._asker(request)[0])
+            self._admit_to_exchange("publish", stream, signer, self.asker(request)[0])
             self._adapter.exchange.send(message, address)
         elif (inbox := inbox_of(stream)) is not None:
             self._say_directly(request, self._channel(inbox.stream_id), inbox)
@@ -184,7 +181,7 @@ class StreamrSession(Session):
         found: Iterator[Message | None] = iter(())  # key exchanges and inboxes are never stored
         if key_exchange_address(stream) is None and inbox_of(stream) is None:
             channel = self._channel(channel_of(stream, partition))
-            if not self.bus.allowed(self._asker(request)[0], "history", channel):
+            if not self.bus.allowed(self.asker(request)[0], "history", channel):
                 raise Forbidden("history", channel)
             self._throttle(channel)
             found = find(self._adapter.stored, channel, request)
@@ -203,8 +200,8 @@ class StreamrSession(Session):
 
     def _admit_to_listen(self, request: Subscribe, address: str) -> None:
         """Raise unless *address* is the peer's own; who shows no address may listen where there are no rights."""
-        asker, shown = self._asker(request)
-        mine = shown or self._address
+        asker, shown = self.asker(request)
+        mine = shown or self.address
         if mine is None and not self._adapter.services.access.enabled:
             return
         self._admit_to_exchange("subscribe", request.stream_id, asker, Principal(f"{NAME}:{mine}"))
@@ -221,7 +218,7 @@ class StreamrSession(Session):
         return self.bus.channels.channel(NAME, name)
 
     def _listen(self, request: Subscribe, channel: str) -> None:
-        principal, _ = self._asker(request)
+        principal, _ = self.asker(request)
         self._channel(channel)
         if not self.bus.allowed(principal, "subscribe", channel):
             raise Forbidden("subscribe", channel)
@@ -237,8 +234,8 @@ class StreamrSession(Session):
             self.bus.unsubscribe(self, channel)
 
     def _open_inbox(self, request: Subscribe, inbox: Inbox) -> None:
-        self._asker(request)  # which may tell who this is
-        mine = {self.peer.number, self.who.number, self._address}
+        self.asker(request)  # which may tell who this is
+        mine = {self.peer.number, self.who.number, self.address}
         names = self._inboxes.get(inbox.stream_id, {})
         if inbox.peer not in mine or len(names.keys() | {request.stream_id}) > MAX_INBOXES:
             raise Forbidden("subscribe", request.stream_id)
@@ -254,108 +251,36 @@ class StreamrSession(Session):
     # Saying
 
     def _say(self, request: Publish, channel: str) -> None:
-        message, names = request.message, names_of(request.message)
-        self._check(request, "publish", channel)
-        if self._known(message, names):
-            return
-        sender = self._sender(request)
-        if self._adapter.streams.decrypts(message.id.stream_id):
-            say = partial(self._say_opened, message, names, channel, sender)
-            self._adapter.participant.say(message, say, partial(self._refuse, request))
-        else:
-            self._say_now(message, names, channel, sender)
-        if is_signed(message) and not self._identify(request) and not self._identified:
+        self._throttle(channel)
+        sender = self._adapter.saying.say(self, request, channel, partial(self._refuse, request), self)
+        if sender is not None and is_signed(request.message) and not self._identify(request) and not self._identified:
             self.bus.bind(self, sender)
-
-    def _say_opened(
-        self, message: StreamMessage, names: tuple[str, ...], channel: str, sender: Peer, opened: StreamMessage
-    ) -> None:
-        """Publish *message* as it was *opened*; it may have waited for its key, and not been the only copy."""
-        if not self._known(message, names):
-            self._say_now(opened, names, channel, sender)
-
-    def _say_now(self, message: StreamMessage, names: tuple[str, ...], channel: str, sender: Peer) -> None:
-        sent = self._said(message, names, channel, sender)
-        sent.late = message.id.timestamp < self.bus.clock() - LATE
-        self.bus.publish(sent, self)
 
     def _refuse(self, request: Publish, error: RequestError) -> None:
         self.send(self.failure(*refusal(request, error), request.request_id))
 
     def _rotate(self, request: Publish, channel: str) -> None:
         # A group-key message like those of the key exchange, but for all who read the stream: not bridged, not kept.
-        self._check(request, "publish", channel)
+        self._throttle(channel)
+        self._adapter.saying.check(self, request, "publish", channel)
         check_signature(request.message)
         self._adapter.rotate(request.message, channel)
 
     def _say_directly(self, request: Publish, channel: str, inbox: Inbox) -> None:
         # Nothing is kept of a direct message, so one that comes again may be a replay: it never binds.
-        self._check(request, "direct", channel)
+        self._throttle(channel)
+        self._adapter.saying.check(self, request, "direct", channel)
         check_direct(request.message, self.bus.clock())
         peer = self.bus.peers.known(NAME, inbox.peer) if isinstance(inbox.peer, str) else None
         number = inbox.peer if isinstance(inbox.peer, int) else -1 if peer is None else peer.number
-        sent = self._said(request.message, names_of(request.message), channel, self._sender(request))
+        sender = self._adapter.saying.sender(self, request)
+        sent = as_sent(request.message, names_of(request.message), channel, sender, self.control)
         if not self.bus.direct(sent, number):
             raise UnknownChannel(request.message.id.stream_id)
 
-    def _check(self, request: Publish, verb: str, channel: str) -> None:
-        """Raise unless *request* may *verb* on *channel*, and its message is in order but for the signature."""
-        self._throttle(channel)
-        if is_signed(request.message):
-            self._check_publisher(request, verb, channel)
-        elif not self.bus.allowed(self._asker(request)[0], verb, channel):
-            raise Forbidden(verb, channel)
-        rules = self._adapter.streams.rules(request.message.id.stream_id)
-        rules.check(request.message)
-        check(request.message, self.bus.clock(), rules.partitions)
-
-    def _check_publisher(self, request: Publish, verb: str, channel: str) -> None:
-        """Raise unless the address that signed may *verb*: no token is needed then, and an API key is as good."""
-        stream, publisher = request.message.id.stream_id, request.message.id.publisher_id
-        principal = Principal(f"{NAME}:{publisher.lower()}", self.principal.address)
-        if not self.bus.allowed(principal, verb, channel):
-            asker, _ = self._asker(request)
-            if not asker.name.startswith(KEY) or not self.bus.allowed(asker, verb, channel):
-                raise invalid(f"{publisher} is not a publisher on stream {stream}", request.message)
-
-    def _sender(self, request: Publish) -> Peer:
-        """Who says a message: the address that signed it, or this peer."""
-        message = request.message
-        publisher = message.id.publisher_id.lower()
-        if is_signed(message):
-            check_signature(message)
-            return self.bus.peers.identity(NAME, publisher)
-        if not publisher:
-            return self.who
-        _, address = self._asker(request)
-        if publisher not in (address, self._address):
-            raise invalid("An unsigned message can name no publisher but its own connection's address", message)
-        return self.bus.peers.identity(NAME, publisher)
-
-    def _known(self, message: StreamMessage, names: tuple[str, ...]) -> bool:
-        """Whether *message* was taken before; `Invalid` where its id was, with other content."""
-        # Only others have a reason to cut what was signed into other fields: the publisher is looked up once.
-        own = self._address == message.id.publisher_id.lower()
-        for name in names[:1] if own else names:
-            receipt = self.bus.known(name)
-            entry = None if receipt is None else self._adapter.services.index.entry(receipt.seq)
-            if isinstance(entry, Message) and entry.protocol == NAME and entry.wire is not None:
-                if parse_message(entry.wire).content != message.content:
-                    raise invalid("The id of this message belongs to one with other content", message)
-                return True
-        return False
-
-    def _said(self, message: StreamMessage, names: tuple[str, ...], channel: str, sender: Peer) -> Message:
-        sent = said(message, names, channel, sender)
-        if message.verbatim and message.wire is not None:
-            key = f"{NAME}/{self.control}/{message.version}"
-            sent.forms[key] = text_frame(encode_broadcast(self.control, message.wire))
-        sent.parent = answered(message)
-        return sent
-
     # Who asks, and how it is answered
 
-    def _asker(self, request: Request) -> tuple[Principal, str | None]:
+    def asker(self, request: Request) -> tuple[Principal, str | None]:
         """Whose token the *request* carries, and the address behind it; the connection's own principal without one."""
         self._identify(request)
         return self._adapter.asker((request.session_token, request.api_key), self.principal)
@@ -369,7 +294,7 @@ class StreamrSession(Session):
         return address is not None
 
     @property
-    def _address(self) -> str | None:
+    def address(self) -> str | None:
         """The Ethereum address that the connection is bound to."""
         return self.who.identity if self.who.protocol == NAME else None
 
