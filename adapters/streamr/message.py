@@ -120,9 +120,11 @@ class StreamMessage:
         """Whether readers of *version* get all of this message and can check its signature.
 
         The signature covers newGroupKey, which older versions cannot carry; encryption 3 is known to
-        version 31 alone, GroupKeyRotate to version 32. Readers of version 30 are not told of any encryption, as the
-        libraries have it.
+        version 31 alone, GroupKeyRotate to version 32. Version 30 has no word for encryption: the libraries write
+        such a message all the same, and their readers of version 30 throw on its content, so that there is none.
         """
+        if version == 30 and self.encryption_type == AES:
+            return False
         if self.encryption_type == NEW_KEY_AND_AES:
             return version == 31
         return version == LATEST or (self.new_group_key is None and self.message_type != GROUP_KEY_ROTATE)
