@@ -16,9 +16,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -80,8 +81,8 @@ def trellis(work: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def reference(work: Path) -> Iterator[Server]:
-    """The relay on the Go library, with its grove on disk."""
+def reference(work: Path, name: str = "go", flags: Sequence[str] = ()) -> Iterator[Server]:
+    """The relay on the Go library, with its grove on disk; it watches that and logs, as the genuine one does."""
     binary, grove = work / "sprout-relay", work / "grove"
     made = subprocess.run(
         [_program("go"), "build", "-o", binary, "."], cwd=RELAY, capture_output=True, text=True, check=False
@@ -90,8 +91,8 @@ def reference(work: Path) -> Iterator[Server]:
         raise Unavailable(made.stderr)
     shutil.rmtree(grove, ignore_errors=True)
     grove.mkdir(parents=True)
-    with _running("sprout-relay", [str(binary), str(grove)], work) as (process, log):
-        yield _ready("go", process, log)
+    with _running("sprout-relay", [str(binary), *flags, str(grove)], work) as (process, log):
+        yield _ready(name, process, log)
     shutil.rmtree(grove, ignore_errors=True)
 
 
@@ -105,7 +106,11 @@ def _ready(name: str, process: subprocess.Popen[bytes], log: Path) -> Server:
     return Server(name, process.pid, told["sprout"], told.get("http", ""))
 
 
-SERVERS = {"go": reference, "trellis": trellis}
+SERVERS: dict[str, Callable[[Path], AbstractContextManager[Server]]] = {
+    "go": reference,
+    "go-lean": partial(reference, name="go-lean", flags=["-lean"]),
+    "trellis": trellis,
+}
 
 
 class Work:
@@ -204,7 +209,7 @@ class Ask(Work):
         announce(peer, tree.replies)
         for start in range(0, self.forest_size, 500):
             until_held(peer, [line.id for line in tree.replies[start : start + 500]])
-        count = self.size if server.name == "go" else 20 * self.size
+        count = self.size if server.name != "trellis" else 20 * self.size
         text = self.question.replace(b"ID", tree.community.id.encode())
         time.sleep(0.5)  # the index is written in the background
 
@@ -411,7 +416,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sprout", description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--works", nargs="+", choices=WORKS, default=list(WORKS))
-    parser.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
+    parser.add_argument("--servers", nargs="+", choices=SERVERS, default=["go", "trellis"])
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="where results are written")
     options = parser.parse_args(argv)
     rounds: list[Round] = []
@@ -420,7 +425,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             work = WORKS[name]()
             for number in range(options.rounds):
                 work.fresh()
-                names = [each for each in options.servers if work.reference or each != "go"]
+                names = [each for each in options.servers if work.reference or each == "trellis"]
                 for each in names if number % 2 == 0 else names[::-1]:
                     with SERVERS[each](options.out / "servers") as server:
                         rounds.append(measure(name, work, server))

@@ -1,19 +1,22 @@
 """The gateway as an author: its key, the identities, communities and conversations it mints, the replies it seals.
 
-Laws of this file. A node is made in the worker thread, one after another, parents before children, and its result
-comes back on the loop. What it says is decided before, on the loop; the worker only signs. Everything is a function
+Laws of this file. What a node says is decided on the loop. Signatures are made on all cores, but those of nodes
+whose parents are still being made; the worker thread brings them home one after another, parents before children,
+and their results come back on the loop. Everything is a function
 of the key and of what the log holds: a node that was shown and whose fact was lost in a crash comes out the same.
 So nothing is dated when it is made: what has no date of its own has the key's.
 """
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gateway.adapter import Services
 from gateway.auth import BadSecret, read_secret, write_secret
@@ -66,6 +69,13 @@ class Made:
     def __init__(self, id: str = "") -> None:
         self.id = id
         self.line = Pending()
+
+
+class Signing(NamedTuple):
+    """What signs a node, and whether it can at once: all nodes that it names are made."""
+
+    sign: Callable[[], bytes]
+    ready: bool = False
 
 
 Introduce = Callable[[Made, str], None]
@@ -133,6 +143,8 @@ class Author:
         self._sealing: dict[int, Made] = {}
         self._ids: OrderedDict[str, str] = OrderedDict()
         self.lines = Lines()
+        self._newest_seq = services.log.next_seq  # of what was sealed; nothing beyond was shown to anybody
+        self._signers = ThreadPoolExecutor(os.cpu_count(), "signer")  # OpenSSL signs without the interpreter's lock
         self.id = self._own_identity(name)
 
     # What a form depends on
@@ -188,6 +200,8 @@ class Author:
             return self._seal_direct(message).line
         if (line := self.lines.get(message.seq)) is not None:
             return line
+        if "parent" not in _ref(message):
+            return self._seal(message).line
         ancestors = [message]
         while (parent := self._unsealed_parent(ancestors[-1])) is not None:
             ancestors.append(parent)
@@ -217,10 +231,9 @@ class Author:
     def _seal(self, message: Message) -> Made:
         if (made := self._sealing.get(message.seq)) is not None:
             return made
-        ref = _ref(message)
         made = self._sealing[message.seq] = Made()
-        sign = self._signing(message, ref, {})
-        self._make(made, sign, partial(self._sealed, message.seq))
+        may_be_shown, self._newest_seq = message.seq <= self._newest_seq, max(message.seq, self._newest_seq)
+        self._make(made, self._signing(message, _ref(message), {}), partial(self._sealed, message.seq, may_be_shown))
         made.line.when_done(lambda: _void(self._sealing.pop(message.seq)))
         return made
 
@@ -231,8 +244,8 @@ class Author:
         self._make(made, sign, lambda line: self._directs.add(line.id, decode(line.raw), message.sender.number))
         return made
 
-    def _signing(self, message: Message, ref: dict[str, Any], more: dict[str, bytes]) -> Callable[[], bytes]:
-        """Gather what a reply says; what is returned signs it, in the worker."""
+    def _signing(self, message: Message, ref: dict[str, Any], more: dict[str, bytes]) -> Signing:
+        """Gather what a reply says."""
         community = self._community_of(message.channel, ref)
         conversation = self._conversation(message.channel, ref.get("conversation") or _day(message))
         parent = self._parent(ref) if ref else conversation
@@ -245,11 +258,11 @@ class Author:
             place = Place(parent.id, depth, community.id, conversation.id)
             return sign_reply(place, Content(text), author.id, self._key, created, twig.encode(pairs))
 
-        return sign
+        return Signing(sign, bool(parent.id and community.id and conversation.id and author.id))
 
-    def _sealed(self, seq: int, line: NodeLine) -> bool:
+    def _sealed(self, seq: int, may_be_shown: bool, line: NodeLine) -> bool:
         """Log the first showing; a form that came out otherwise than it was shown is a fault, and is not."""
-        shown = self._store.form(seq)
+        shown = self._store.form(seq) if may_be_shown else None
         if shown is None:
             self._store.shown(seq, line)
         elif shown != line.id:
@@ -273,7 +286,7 @@ class Author:
             if self._bus.channels.address(NAME, channel) is None:
                 self._bus.channels.assign(NAME, channel, line.id)
 
-        sign = partial(sign_community, name, self.id, self._key, self._born, metadata)
+        sign = Signing(partial(sign_community, name, self.id, self._key, self._born, metadata))
         return self._mint(_community(channel), sign, assign, channel)
 
     def _community_of(self, channel: str, ref: dict[str, Any]) -> Made:
@@ -299,7 +312,7 @@ class Author:
             place = Place(community.id, 1, community.id, NULL_ID)
             return sign_reply(place, Content(date.encode()), self.id, self._key, created, metadata)
 
-        return self._mint(name, sign, partial(self._store.entity, what=name, channel=channel))
+        return self._mint(name, Signing(sign), partial(self._store.entity, what=name, channel=channel))
 
     def _identity(self, peer: Peer, channel: str) -> Made:
         """The identity that stands for a sender from elsewhere, in Arbor, for ever."""
@@ -309,7 +322,7 @@ class Author:
         known = peer if peer.identity is None else self._bus.peers.known(peer.protocol, peer.identity)
         name = name_of(known or peer, self._titles.get(peer.protocol, peer.protocol))
         # The number, as milliseconds, tells apart those who are called the same.
-        sign = partial(sign_identity, name, self._key, self._born + peer.number)
+        sign = Signing(partial(sign_identity, name, self._key, self._born + peer.number))
         return self._mint(what, sign, partial(self._store.entity, what=what), channel)
 
     def _own_identity(self, name: str) -> str:
@@ -338,7 +351,7 @@ class Author:
     def _mint(
         self,
         what: str,
-        sign: Callable[[], bytes],
+        sign: Signing,
         record: Callable[[NodeLine], object],
         channel: str | None = None,
     ) -> Made:
@@ -353,11 +366,12 @@ class Author:
 
     # The worker
 
-    def _make(self, made: Made, sign: Callable[[], bytes], record: Callable[[NodeLine], object]) -> None:
-        """Sign in the worker, *record* on the loop, then hand out the line; nothing where either fails.
+    def _make(self, made: Made, signing: Signing, record: Callable[[NodeLine], object]) -> None:
+        """Sign, *record* on the loop, then hand out the line; nothing where either fails.
 
         The last results may come when the gateway has stopped and nothing can be recorded any more.
         """
+        sign = self._signers.submit(signing.sign).result if signing.ready else signing.sign
 
         def work() -> NodeLine:
             line = _line(sign())

@@ -9,7 +9,9 @@ require (
 
 require (
 	git.sr.ht/~athorp96/forest-ex v0.0.0-20201012012825-01012995abe1 // indirect
+	github.com/fsnotify/fsnotify v1.4.7 // indirect
 	golang.org/x/crypto v0.0.0-20210415154028-4f45737414dc // indirect
+	golang.org/x/sys v0.0.0-20210415045647-66c3f260301c // indirect
 )
 
 replace (

@@ -286,11 +286,29 @@ def test_what_was_shown_comes_out_the_same_when_its_facts_were_lost(
     assert asked_again(again, community) == before
 
 
-def test_a_form_that_comes_out_otherwise_is_a_fault_and_is_not_shown(place: Any, community: str) -> None:
+def test_a_form_that_comes_out_otherwise_is_a_fault_and_is_not_shown(
+    make_place: Callable[..., Any], place: Any, community: str
+) -> None:
     message = place.toy().say({"n": 1})
     place.store.shown(message.seq, NodeLine("SHA512_B32__MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY", bytes(60), b""))
-    assert response(place.connect().ask(f"leaves_of 1 {community} 1\n")) == "response 1 0"
-    assert place.gateway.metrics.counts["faults"]["form",] == 1
+    place.settle()
+    again = make_place()
+    assert response(again.connect().ask(f"leaves_of 1 {community} 1\n")) == "response 1 0"
+    assert again.gateway.metrics.counts["faults"]["form",] == 1
+
+
+def test_what_is_signed_at_the_same_time_comes_in_its_order(place: Any, ear: Any) -> None:
+    toy = place.toy()
+    first = toy.say({"content": "0"})
+    place.settle()
+    said = [first, *(toy.say({"content": str(n)}, parent=first.id if n % 3 == 0 else None) for n in range(1, 30))]
+    answers = [toy.say("below", parent=said[n].id) for n in (7, 9)]
+    place.settle()
+    heard = [(id, node) for id, node, _ in nodes(ear.read()) if isinstance(node, Reply)]
+    origins = [pairs(node)["origin/1"].decode() for _, node in heard]
+    assert origins == [message.id for message in (*said, *answers)]
+    by_origin = {origin: id for origin, (id, _) in zip(origins, heard, strict=True)}
+    assert [node.parent for _, node in heard[-2:]] == [by_origin[said[n].id] for n in (7, 9)]
 
 
 def test_a_form_that_cannot_be_made_holds_nobody_up(place: Any, ear: Any, monkeypatch: pytest.MonkeyPatch) -> None:
