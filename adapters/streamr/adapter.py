@@ -27,6 +27,7 @@ from .control import CONTROL
 from .errors import StreamrError
 from .exchange import KeyExchange
 from .ids import channel_of, inbox_of, key_exchange_address, stream_of
+from .keyring import FILE, read_keys
 from .keys import DerivedKeys, Signer
 from .login import Logins
 from .message import LATEST, ROWS, StreamMessage, has_expired, parse_message
@@ -109,6 +110,7 @@ class StreamrAdapter(Adapter):
     def __init__(self, settings: Any, home: Home) -> None:
         super().__init__(settings, home)
         self.logins = Logins()
+        self.known_keys = read_keys(home.secrets / FILE)  # what is of no use ends the start before anything begins
         self.author = Author(DerivedKeys(home.secret, home.gateway_id))
         self._seen: dict[tuple[str, int], int] = {}
         self._exists = lru_cache(maxsize=4096)(self._has)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gateway.auth import write_secret
+from gateway.auth import BadSecret, read_secret, write_secret
 
 from .group_keys import GroupKey, key_bytes
 
@@ -30,16 +30,31 @@ class Owner(NamedTuple):
     publisher: str
 
 
-class Keyring:
-    """The keys in memory and in the file *path*; *work* as in `gateway.adapter.Services`."""
+def read_keys(path: Path) -> list[tuple[Owner, GroupKey]]:
+    """The keys in the file at *path*, none if there is no file yet; `BadSecret` where it is of no use."""
+    if not path.exists():
+        return []
+    data = read_secret(path)
+    try:
+        rows = json.loads(data)["keys"]
+        return [(Owner(stream, publisher), GroupKey(id, key_bytes(digits))) for stream, publisher, id, digits in rows]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadSecret(
+            f"{path} holds no group keys ({error}); move it away, and publishers are asked for theirs again"
+        ) from None
 
-    def __init__(self, path: Path, work: Work) -> None:
+
+class Keyring:
+    """The keys in memory, some of them *known* before, and in the file *path*; *work* is as in `adapter.Services`."""
+
+    def __init__(self, path: Path, known: Iterable[tuple[Owner, GroupKey]], work: Work) -> None:
         self._path = path
         self._work = work
         self._keys: OrderedDict[tuple[Owner, str], bytes] = OrderedDict()
         self._latest: dict[Owner, str] = {}
         self._writing = self._changed = False
-        self._load()
+        for owner, key in known:
+            self._put(owner, key)
 
     def find(self, owner: Owner, id: str | None) -> GroupKey | None:
         """The key of *owner* called *id*, or the one learned last where a message names none."""
@@ -65,15 +80,6 @@ class Keyring:
             (former, name), _ = self._keys.popitem(last=False)
             if self._latest.get(former) == name:
                 del self._latest[former]
-
-    def _load(self) -> None:
-        if not self._path.exists():
-            return
-        try:
-            for stream_id, publisher, name, digits in json.loads(self._path.read_text())["keys"]:
-                self._put(Owner(stream_id, publisher), GroupKey(name, key_bytes(digits)))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{self._path} is no file of group keys: {error!r}") from None
 
     def _save(self) -> None:
         self._changed = True

@@ -39,7 +39,7 @@ class Participant:
         self._reader = adapter.author.keys.of("gateway", adapter.home.gateway_id, 0)
         self.address = self._reader.address
         self._decryption = Decryption(
-            Keyring(adapter.home.secrets / FILE, services.work),
+            Keyring(adapter.home.secrets / FILE, adapter.known_keys, services.work),
             services.work,
             services.bus.clock,
             self._ask,

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from adapters.streamr import decrypt, encryption, held, keyring
+from gateway.auth import BadSecret, write_secret
 from gateway.message import Message
 
 PEER = "0x" + "c" * 40
@@ -485,11 +486,16 @@ def test_the_number_of_keys_is_bounded(reading: Any, alice: Any, monkeypatch: py
     assert heard(toy) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("text", ['{"keys": [["s", "0xa", "k", "00"]]}', "{}", '{"keys": 5}', "nonsense"])
 def test_a_damaged_file_of_keys_is_said_when_the_gateway_starts(
-    make_reading: Callable[..., Any], tmp_path: Path
+    make_reading: Callable[..., Any], tmp_path: Path, text: str
 ) -> None:
-    (tmp_path / keyring.FILE).write_text('{"keys": [["s", "0xa", "k", "00"]]}')
-    with pytest.raises(ValueError, match=keyring.FILE):
+    file = tmp_path / keyring.FILE
+    write_secret(file, text.encode())
+    with pytest.raises(BadSecret, match=f"{keyring.FILE} holds no group keys .*; move it away"):
+        make_reading()
+    file.chmod(0o644)
+    with pytest.raises(BadSecret, match="may be read by others"):
         make_reading()
 
 
