@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from adapters.streamr import encryption, group_keys
+from adapters.streamr.decrypt import unseal
 from adapters.streamr.encrypt import DAY, OwnGroupKeys
 from adapters.streamr.encryption import RsaPair, aes_decrypt, aes_encrypt, rsa_encrypt
 from adapters.streamr.errors import StreamrError
@@ -40,6 +45,7 @@ def said(kind: int, content: Any, encryption: int = 0) -> StreamMessage:
     return StreamMessage(message_id, text, message_type=kind, encryption_type=encryption)
 
 
+@cache
 def pair_of(pem: str) -> RsaPair:
     private = serialization.load_pem_private_key(pem.encode(), None)
     assert isinstance(private, rsa.RSAPrivateKey)
@@ -211,3 +217,37 @@ def test_a_message_is_always_encrypted_to_the_same_text_and_no_two_with_the_same
     for message, plain in zip(sealed, messages, strict=True):
         assert (message.encryption_type, message.group_key_id) == (2, keys.of("s", today).id)
         assert aes_decrypt(message.content, keys.of("s", today).secret).decode() == plain.content
+
+
+# Whatever comes
+
+TEXTS = st.sampled_from(["", "s", "r", NODE["publicKey"], NODE["encryptedGroupKeyHex"], HEX, "k", "\ud800", "x" * 300])
+ATOMS = st.none() | st.booleans() | st.integers(-1, 2**60) | TEXTS | st.text(max_size=5)
+NAMES = st.sampled_from(["requestId", "streamId", "publicKey", "groupKeyIds", "keys", "groupKey", "start", "code"])
+VALUES = st.recursive(
+    ATOMS, lambda inner: st.lists(inner, max_size=5) | st.dictionaries(NAMES, inner, max_size=6), max_leaves=12
+)
+PAIR = pair_of(NODE["privateKey"])
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.sampled_from([27, 28, 29, 30, 31, 32]), VALUES | st.text(max_size=9), st.sampled_from([0, 1, 2]), st.booleans()
+)
+def test_a_message_is_read_or_refused(kind: int, content: Any, encryption_type: int, whole: bool) -> None:
+    message = said(kind, content, encryption_type)
+    with suppress(StreamrError):
+        parse_key_message(message)
+    unseal(message, PAIR, whole=whole)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from([28, 29, 30, 31]), VALUES, st.sampled_from([0, 1]), st.booleans())
+def test_the_gateway_takes_whatever_is_sent_to_it(
+    broker: Any, kind: int, content: Any, encryption_type: int, mine: bool
+) -> None:
+    participant = broker.adapter.participant
+    broker.say("s", 1)
+    others = next(reversed(broker.adapter.author._speakers))[1]
+    participant.hear(said(kind, content, encryption_type), participant.address if mine else others)
+    broker.core.drain()
