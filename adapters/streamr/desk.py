@@ -212,7 +212,7 @@ class Desk:
         principal, address = self._asker(visitor)
         if not self._may(principal, "stream_get", stream, address):
             raise Refused(403, f"Not allowed to see stream: {stream}")
-        if not any(map(self._exists, self._adapter.channels_of(stream))):
+        if not self.exists(stream):
             raise Refused(404, f"Stream not found: {stream}")
 
     def _asker(self, visitor: Visitor) -> tuple[Principal, str | None]:
@@ -229,6 +229,10 @@ class Desk:
             given.operation == operation and given.user in (None, address)
             for given in self._adapter.streams.permissions(stream)
         )
+
+    def exists(self, stream: str) -> bool:
+        """Whether *stream* is there, or comes into being when somebody uses it."""
+        return any(map(self._exists, self._adapter.channels_of(stream)))
 
     def _exists(self, channel: str) -> bool:
         """Whether *channel* is there, or comes into being when somebody uses it."""

@@ -8,23 +8,19 @@ Pages of other origins are let in as on the WebSocket, by `auth.origins`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable
 from http import HTTPStatus
-from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
-import anyio
-import structlog
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
-from starlette.requests import ClientDisconnect
 
-from gateway.auth import bearer
-from gateway.errors import RequestError, Throttled
-from gateway.jsontext import dumps, loads
+from gateway.jsontext import loads
 
-from .desk import Desk, Refused, Visitor
+from . import rest_data
+from .desk import Desk, Refused
+from .rest_answers import Handler, answering, as_json, body_of, explained, on_disk, visitor_of
 from .session import NAME
 from .streams_desk import StreamsDesk
 
@@ -33,7 +29,6 @@ if TYPE_CHECKING:
 
 PREFIX = "/api/v1"
 MAX_BODY = 1 << 16  # bytes; a login or a stream takes some hundred
-BODY_SECONDS = 30.0  # for all of a body to come
 METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"]
 
 CODES = {
@@ -51,15 +46,6 @@ CODES = {
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"description": HTTPStatus(status).phrase, "content": {"application/json": {}}} for status in CODES
 }
-CORS = {
-    "Access-Control-Allow-Methods": "GET, POST, PUT, DELETE, OPTIONS",
-    "Access-Control-Allow-Headers": "Authorization, Content-Type, Streamr-Client",
-    "Vary": "Origin",
-}
-
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
-
-logger = structlog.get_logger("trellis")
 
 
 class Call(NamedTuple):
@@ -122,9 +108,10 @@ def router(adapter: StreamrAdapter) -> APIRouter:
 
     class Route(APIRoute):
         def get_route_handler(self) -> Handler:
-            return _answering(adapter, desk, super().get_route_handler())
+            return answering(adapter, desk, super().get_route_handler(), explained, _told)
 
     routes = APIRouter(prefix=PREFIX, route_class=Route, tags=[NAME], responses=REFUSALS)
+    routes.include_router(rest_data.router(adapter, desk))
     for call in CALLS:
         routes.add_api_route(
             call.path,
@@ -177,79 +164,8 @@ def _described(call: Call) -> dict[str, Any]:
     return {"parameters": found, **body}
 
 
-def _answering(adapter: StreamrAdapter, desk: Desk, handle: Handler) -> Handler:
-    """Turn refusals into answers, and let pages that are welcome read them."""
-
-    async def answer(request: Request) -> Response:
-        welcome: dict[str, str] = {}
-        try:
-            origin = request.headers.get("origin")
-            desk.admit(origin, request.headers.get("host"))
-            welcome = CORS | {"Access-Control-Allow-Origin": origin} if origin is not None else {}
-            desk.throttle(visitor_of(request), request.scope["path"])
-            response = await handle(request)
-        except Exception as error:
-            status, message = explained(error)
-            if status == 500:
-                logger.exception("a request failed", method=request.method, path=request.url.path)
-                adapter.services.metrics.count("faults", "request")
-            adapter.services.metrics.count("refused", NAME, str(status))
-            response = as_json({"code": getattr(error, "code", None) or CODES[status], "message": message}, status)
-            response.headers.update(_retry(error))
-        response.headers.update(welcome)
-        return response
-
-    return answer
-
-
-def explained(error: Exception) -> tuple[int, str]:
-    """The status and the text for an *error*; what is a bug is not told."""
-    match error:
-        case Refused():
-            return error.status, str(error)
-        case Throttled():
-            return 429, str(error)
-        case RequestError():
-            return 503, str(error)
-        case ClientDisconnect():
-            return 400, "the body was cut off"
-        case TimeoutError():
-            return 408, f"the body took more than {BODY_SECONDS:.0f} s"
-        case _:
-            return 500, "something is wrong with the gateway; its log says more"
-
-
-def _retry(error: Exception) -> Mapping[str, str]:
-    return {"Retry-After": str(ceil(error.retry_after_seconds))} if isinstance(error, Throttled) else {}
-
-
-def as_json(value: Any, status: int = 200) -> Response:
-    """An answer with a JSON value."""
-    return Response(dumps(value), status, media_type="application/json")
-
-
-def visitor_of(request: Request) -> Visitor:
-    """Who makes a request."""
-    return Visitor(bearer(request.headers.get("authorization")), request.client.host if request.client else "")
-
-
-async def on_disk(adapter: StreamrAdapter) -> None:
-    """Wait until everything that was said so far is on disk."""
-    done = anyio.Event()
-    ledger = adapter.bus.ledger
-    ledger.when_synced(ledger.next_seq - 1, done.set)
-    await done.wait()
-
-
-async def body_of(request: Request, limit: int) -> bytes:
-    """The body; `Refused` 413 as soon as it is longer than *limit* bytes, `TimeoutError` if it does not come."""
-    body = bytearray()
-    with anyio.fail_after(BODY_SECONDS):
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > limit:
-                raise Refused(413, f"more than {limit} bytes")
-    return bytes(body)
+def _told(error: Exception, status: int, message: str) -> dict[str, str]:
+    return {"code": getattr(error, "code", None) or CODES[status], "message": message}
 
 
 async def _value(request: Request, kind: type) -> Any:
