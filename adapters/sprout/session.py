@@ -41,11 +41,15 @@ _NODE: Final = ord("S")  # how a node's line begins, and no verb
 
 
 class Batch:
-    """An announce, or an answer to a question of ours (without an *id*), with the nodes that are still to be taken."""
+    """An announce, or an answer to a question of ours (without an *id*), with the nodes that are still to be taken.
+
+    `more` nodes of it have not arrived yet.
+    """
 
     def __init__(self, nodes: Iterable[NodeLine], unreadable: int, id: int | None = None) -> None:
         self.id = id
         self.nodes = deque(nodes)
+        self.more = 0
         self.taken = not self.nodes and not unreadable  # an empty announce is fine
         self.seq = 0
         self.status: int = StatusCode.OK
@@ -72,6 +76,7 @@ class SproutSession(Session):
         self._waiting = Waiting()
         self._questions = Questions()
         self._work: Callable[[], None] | None = None
+        self._parts: Batch | None = None  # an announce of which more is to come
         self._slow = False  # until the next tick
         self._answering = False  # a long answer is still being made
         self._half = 0  # seconds since the beginning of a message without its end
@@ -165,6 +170,7 @@ class SproutSession(Session):
             self._slow = True
             return True
         except SproutError as error:
+            self._parts = None  # where it ended too early
             self._refused("malformed")
             self._status(error.message_id, error.status)
         except ProtocolError:  # the connection ends, but not without a word
@@ -176,11 +182,23 @@ class SproutSession(Session):
 
     def _begin(self, frame: Frame) -> Callable[[], None]:
         if isinstance(frame, codec.Announce):
-            return partial(self._enter, Batch(frame.nodes, len(frame.unreadable), frame.id))
+            return partial(self._enter, self._gather(frame))
         if isinstance(frame, codec.Response):
             missing = self._questions.answered(frame.id)
             return _nothing if missing is None else partial(self._answered, Batch(frame.nodes, 0), missing)
         return partial(self._do, frame)
+
+    def _gather(self, frame: codec.Announce) -> Batch:
+        """The batch of an announce, of which this may be a part."""
+        batch, self._parts = self._parts, None
+        if batch is None:
+            batch = Batch(frame.nodes, len(frame.unreadable), frame.id)
+        else:
+            batch.nodes.extend(frame.nodes)
+        batch.more = frame.more
+        if batch.more:
+            self._parts = batch
+        return batch
 
     def _do(self, frame: Frame) -> None:
         try:
@@ -290,6 +308,8 @@ class SproutSession(Session):
             batch.taken = True
             if not taken.missing:
                 batch.nodes.extendleft(reversed(self._waiting.pop(line.id)))
+        if batch.more:
+            return
         if batch.id is not None:
             status = batch.status if batch.taken else StatusCode.MALFORMED
             self.bus.ledger.when_synced(batch.seq, partial(self._status, batch.id, status))

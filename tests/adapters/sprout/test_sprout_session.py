@@ -229,12 +229,35 @@ def test_an_announce_has_only_so_many_bytes(place: Any, lobby: str, alice: Any, 
     mouth = place.connect()
     for start in range(0, 60, 20):
         announce(mouth, *big[start : start + 20])
-    parser = codec.Parser()
-    parser.feed(ear.read().encode())
-    frames: list[Any] = list(iter(parser.next_frame, None))
-    assert [node.id for frame in frames for node in frame.nodes] == [id_of(node) for node in big]
-    assert all(sum(len(node.line) + 1 for node in frame.nodes) <= codec.MAX_BODY for frame in frames)
-    assert len(frames) == 2
+    text = ear.read()
+    assert ids(text) == [id_of(node) for node in big]
+    first, second = text.removeprefix("announce ").split("announce ")
+    assert len(first) - codec.MAX_BODY < len("0 60\n") < len(second)
+
+
+def test_a_long_announce_is_answered_once(
+    place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec, "MAX_PART", 3)
+    thread = [alice.reply(lobby, "0")]
+    for n in range(1, 8):
+        thread.append(alice.reply(thread[-1], str(n)))
+    line = place.connect()
+    assert announce(line, *thread[::-1]) == "status 77 0\n", "no question is needed: all of it came"
+    assert len(place.gateway.index.history("lobby")) == 8
+    forged = [f"{id_of(node)} {thread[0].split(' ')[1]}" for node in thread[1:]]
+    assert announce(line, *forged) == "status 77 1\n"
+    assert announce(line, *forged[:4], alice.reply(lobby, "good"), *forged[4:]) == "status 77 0\n"
+
+
+def test_a_long_announce_that_ends_early_is_refused(
+    place: Any, lobby: str, alice: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec, "MAX_PART", 2)
+    line, replies = place.connect(), [alice.reply(lobby, str(n)) for n in range(4)]
+    text = "\n".join(("announce 1 5", *replies[:3], "announce 2 1", replies[3], ""))
+    assert line.ask(text) == "status 1 1\nstatus 2 0\n"
+    assert len(place.gateway.index.history("lobby")) == 3, "what came whole was taken"
 
 
 # Waiting
