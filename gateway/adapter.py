@@ -85,7 +85,8 @@ class Services:
 
     *post* runs a callable on the event loop, from any thread. *work* runs one in the worker thread, in order, and
     gives its result to the callback on the loop (None where it raised; that is logged and counted). *fact* logs a
-    fact and makes it known. *access* knows the keys, for adapters whose requests can carry one.
+    fact and makes it known. *access* knows the keys, for adapters whose requests can carry one. *keep* is how long
+    messages are kept, in ms, None for as long as there is room.
     """
 
     bus: Bus
@@ -96,6 +97,7 @@ class Services:
     fact: Callable[[str, dict[str, Any]], Fact]
     metrics: Metrics
     access: Access
+    keep: int | None = None
 
 
 class Adapter(ABC):

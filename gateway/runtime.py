@@ -100,6 +100,8 @@ class Gateway:
         self.links: list[Dialler] = []  # whoever has a loop runs them
         self.at_goodbye: set[Callable[[], None]] = set()  # how those that are no session learn of it
         self._retained = 0
+        days = settings.log.keep_days
+        self._keep_ms = None if days is None else int(days * DAY)
 
     def start(self, post: Post) -> None:
         """Read the log, begin to write it, and start the adapters; *post* runs a call on this thread's loop."""
@@ -113,7 +115,8 @@ class Gateway:
             self.channels.configure(name)
         self._worker = Worker(post, self._worker_fault)
         services = Services(
-            self.bus, self.log, self.index, post, self._worker.do, self.ledger.fact, self.metrics, self.access
+            *(self.bus, self.log, self.index, post, self._worker.do, self.ledger.fact, self.metrics, self.access),
+            keep=self._keep_ms,
         )
         for adapter in self.adapters:
             adapter.start(services)
@@ -137,7 +140,7 @@ class Gateway:
         self._retention = Retention(
             segments,
             self.index,
-            Keep(None if limits.keep_days is None else int(limits.keep_days * DAY), limits.keep_bytes),
+            Keep(self._keep_ms, limits.keep_bytes),
             clock,
             post=post,
             mark=lambda: self.ledger.fact("counts", {"minute": clock() // MINUTE, "flows": []}),

@@ -94,7 +94,8 @@ class SproutAdapter(Adapter):
         name = f"Trellis {self.home.gateway_id}"
         self.author = self.relay.author = Author(services, store, directs, key, name, titles, self.relay.introduce)
         gateways = Gateways(self.options.gateways, self.relay.node)
-        self.intake = Intake(self.relay, gateways, direct=self.options.direct == "deliver")
+        direct = self.options.direct == "deliver"
+        self.intake = Intake(self.relay, gateways, direct=direct, keep=services.keep)
         for channel in bus.channels.settled():
             self.relay.settled(channel)
 

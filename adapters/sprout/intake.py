@@ -44,22 +44,28 @@ class Taken(NamedTuple):
 class Intake:
     """Takes nodes in. `take` raises `Throttled` or `Unavailable` where the node is to be taken later."""
 
-    def __init__(self, relay: Relay, gateways: Gateways, *, direct: bool = True) -> None:
+    def __init__(self, relay: Relay, gateways: Gateways, *, direct: bool = True, keep: int | None = None) -> None:
         self._relay = relay
         self._gateways = gateways
         self._bus = relay.bus
         self._store = relay.store
         self._directs = relay.directs
         self._direct_allowed = direct
+        self._keep = keep  # ms
 
-    def take(self, line: NodeLine, session: SproutSession) -> Taken:
-        """Take the node that *session* announced on a *line*."""
+    def take(self, line: NodeLine, session: SproutSession, *, asked: bool = False) -> Taken:
+        """Take the node that *session* announced on a *line*.
+
+        A reply older than what is kept goes nowhere, unless it was *asked* for: something that is kept is below it.
+        """
         try:
             node = decode_as(line.id, line.raw)
         except NodeError as error:
             return Taken(reason=str(error))
         if (seq := self._store.lookup(line.id, node.created)) is not None:
             return Taken(seq)
+        if self._keep is not None and not asked and self._is_retired(node):
+            return Taken()
         if self._bus.congested:
             raise Unavailable("the disk does not keep up; try again in a moment")
         channel = self._relay.channel(node.community) if isinstance(node, Reply) else None
@@ -71,6 +77,9 @@ class Intake:
             return self._enter(line, node, channel, session)
         except (Forbidden, UnknownChannel) as error:
             return Taken(reason=type(error).__name__)
+
+    def _is_retired(self, node: Node) -> bool:
+        return isinstance(node, Reply) and node.created < self._bus.clock() - (self._keep or 0)
 
     def _enter(self, line: NodeLine, node: Node, channel: str | None, session: SproutSession) -> Taken:
         if isinstance(node, Identity):

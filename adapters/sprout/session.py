@@ -43,13 +43,14 @@ _NODE: Final = ord("S")  # how a node's line begins, and no verb
 class Batch:
     """An announce, or an answer to a question of ours (without an *id*), with the nodes that are still to be taken.
 
-    `more` nodes of it have not arrived yet.
+    `more` nodes of it have not arrived yet; where `asked`, something here waits for them.
     """
 
     def __init__(self, nodes: Iterable[NodeLine], unreadable: int, id: int | None = None) -> None:
         self.id = id
         self.nodes = deque(nodes)
         self.more = 0
+        self.asked = False
         self.taken = not self.nodes and not unreadable  # an empty announce is fine
         self.seq = 0
         self.status: int = StatusCode.OK
@@ -295,7 +296,7 @@ class SproutSession(Session):
         """Take node after node, until one has to be taken later; then answer."""
         while batch.nodes:
             line = batch.nodes[0]
-            taken = self._intake.take(line, self)
+            taken = self._intake.take(line, self, asked=batch.asked)
             batch.nodes.popleft()
             batch.seq = max(batch.seq, taken.seq)
             batch.status = max(batch.status, taken.status)
@@ -317,6 +318,7 @@ class SproutSession(Session):
 
     def _answered(self, batch: Batch, missing: str) -> None:
         """An answer to a question of ours; what it did not bring will not come."""
+        batch.asked = True
         self._enter(batch)
         if not self._questions.asked(missing):  # not again
             self._give_up(missing)

@@ -345,6 +345,24 @@ def test_only_so_much_is_asked_for(
     assert refused(place) == {"its author or parent is unknown": 1}
 
 
+def test_what_is_older_than_what_is_kept_comes_only_for_what_is_below_it(
+    make_place: Callable[..., Any], alice: Any, announce: Any
+) -> None:
+    place = make_place(log={"keep_days": 1})
+    line, community = place.connect(), alice.community("lobby")
+    announce(line, alice.identity, community)
+    before = place.clock.now - 2 * 24 * 60 * MINUTE
+    oldest = alice.reply(community, "oldest", created=before)
+    old = alice.reply(oldest, "old", created=before + 1)
+    last = place.gateway.log.next_seq
+    assert announce(line, oldest, old) == "status 77 0\n"
+    assert place.gateway.log.next_seq == last
+    new = alice.reply(old, "new")
+    assert announce(line, old, new) == f"status 77 0\nancestry 0 {id_of(new)} 3\n"
+    line.ask(f"response 0 3\n{community}\n{oldest}\n{old}\n")
+    assert ids(line.send(f"leaves_of 1 {id_of(oldest)} 9\n")) == [id_of(node) for node in (oldest, old, new)]
+
+
 def test_an_answer_that_was_not_asked_for_brings_nothing(place: Any, lobby: str, alice: Any) -> None:
     line, reply = place.connect(), alice.reply(lobby, "hi")
     assert line.ask(f"response 0 1\n{reply}\n") == ""
