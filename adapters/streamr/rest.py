@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
@@ -20,7 +19,7 @@ from gateway.jsontext import loads
 
 from . import rest_data
 from .desk import Desk, Refused
-from .rest_answers import Handler, answering, as_json, body_of, explained, on_disk, visitor_of
+from .rest_answers import Handler, answering, as_json, body_of, explained, named, on_disk, visitor_of
 from .session import NAME
 from .streams_desk import StreamsDesk
 
@@ -139,7 +138,7 @@ def _endpoint(adapter: StreamrAdapter, desk: StreamsDesk, call: Call) -> Handler
     """Answers a request by what the desk says, once that is on disk."""
 
     async def endpoint(request: Request) -> Response:
-        given: dict[str, Any] = {name: unquote(value) for name, value in request.path_params.items()}
+        given: dict[str, Any] = {name: named(value) for name, value in request.path_params.items()}
         given |= {"visitor": visitor_of(request), "query": request.query_params}
         for name in BODIES.keys() & set(call.takes):
             given[name] = await _value(request, BODIES[name])

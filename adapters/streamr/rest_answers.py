@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from math import ceil
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
 
 import anyio
 import structlog
@@ -84,6 +85,14 @@ def _retry(error: Exception) -> Mapping[str, str]:
 def as_json(value: Any, status: int = 200) -> Response:
     """An answer with a JSON value."""
     return Response(dumps(value), status, media_type="application/json")
+
+
+def named(segment: str) -> str:
+    """What a *segment* of a path says; `Refused` 400 where it is no UTF-8, percent-encoded or not."""
+    try:
+        return unquote_to_bytes(segment.encode("latin-1")).decode()
+    except UnicodeError:
+        raise Refused(400, f"not percent-encoded UTF-8: {segment!r}") from None
 
 
 def visitor_of(request: Request) -> Visitor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote
 
 import anyio
 from fastapi import APIRouter, Request, Response
@@ -26,7 +25,7 @@ from .data import BadQuery, Data, Format, Metadata
 from .desk import Desk
 from .errors import StreamrError
 from .publishing import Invalid
-from .rest_answers import Handler, answering, as_json, body_of, explained, on_disk, visitor_of
+from .rest_answers import Handler, answering, as_json, body_of, explained, named, on_disk, visitor_of
 from .session import NAME, Unauthenticated
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def router(adapter: StreamrAdapter, desk: Desk) -> APIRouter:
 def _endpoint(adapter: StreamrAdapter, data: Data, name: str) -> Handler:
     async def produce(request: Request) -> Response:
         body = await body_of(request, MAX_BODY)
-        data.produce(visitor_of(request), unquote(request.path_params["stream"]), request.query_params, body)
+        data.produce(visitor_of(request), named(request.path_params["stream"]), request.query_params, body)
         await on_disk(adapter)
         return Response()
 
@@ -123,7 +122,7 @@ def _endpoint(adapter: StreamrAdapter, data: Data, name: str) -> Handler:
 
 def _place(request: Request) -> tuple[str, str]:
     """The stream and the partition in the path."""
-    return unquote(request.path_params["stream"]), unquote(request.path_params["partition"])
+    return named(request.path_params["stream"]), named(request.path_params["partition"])
 
 
 def _checked(handle: Handler) -> Handler:

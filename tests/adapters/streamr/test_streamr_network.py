@@ -291,7 +291,7 @@ def test_who_asks_too_much_is_told_so(broker: Any) -> None:
 
 @given(data=st.lists(frames, max_size=8))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_bytes_hurt_the_session(broker: Any, data: list[bytes]) -> None:
+def test_no_fuzzed_bytes_hurt_the_session(broker: Any, data: list[bytes]) -> None:
     session = Node(broker).session
     for frame in data:
         session.receive_data(frame)

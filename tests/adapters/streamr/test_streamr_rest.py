@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gateway.auth import Key, digest
 
@@ -172,3 +175,44 @@ def test_pages_are_let_in_as_on_the_websocket(call: Caller) -> None:
         assert welcome.is_success
         assert welcome.headers["access-control-allow-origin"] == "http://localhost:3000"
         assert "streamr-client" in welcome.headers["access-control-allow-headers"].lower()
+
+
+def test_a_path_that_is_no_text_is_refused(call: Caller) -> None:
+    for path in ("/streams/%ff", "/streams/%ff/data", "/login/challenge/%80", "/streams/a%C3/data/partitions/0/last"):
+        for method in ("GET", "POST"):
+            assert call(method, path, content="{}").status_code in (400, 404), path
+    assert call("GET", "/streams/%ff").json()["code"] == "BAD_REQUEST"
+    assert "error" in call("GET", "/streams/%ff/data/partitions/0/last").json()
+
+
+WORDS = (
+    "streams s a%2Fb data partitions 0 last from range permissions me publisher login challenge response apikey users"
+    " fields storageNodes metadata storage %00 %ff %F0%9F%8C%B3"
+)
+FIELDS = "id name partitions config operation user anonymous challenge signature address apiKey"
+words = st.sampled_from([*WORDS.split(), ""])
+anything = st.text(st.characters(codec="utf-8"), max_size=12)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | anything,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(anything, inner, max_size=3),
+    max_leaves=6,
+)
+objects = st.dictionaries(st.sampled_from(FIELDS.split()), values)
+bodies = st.binary(max_size=40) | (objects | values).map(lambda value: json.dumps(value).encode())
+
+
+@given(
+    method=st.sampled_from(["GET", "POST", "PUT", "DELETE", "HEAD", "PATCH", "OPTIONS"]),
+    path=st.lists(words, max_size=7),
+    query=st.dictionaries(st.sampled_from(["fromTimestamp", "toTimestamp", "count", "ts", "seq", "max"]), anything),
+    body=bodies,
+    token=st.none() | st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=9),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_no_fuzzed_request_hurts(
+    call: Caller, method: str, path: list[str], query: dict[str, str], body: bytes, token: str | None
+) -> None:
+    answer = call(method, "/" + "/".join(path), token, params=query, content=body)
+    assert answer.status_code < 500, answer.text
+    if answer.status_code >= 400 and method != "HEAD":
+        assert {"code", "message"} == set(answer.json()) or set(answer.json()) == {"error"}

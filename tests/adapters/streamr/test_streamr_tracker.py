@@ -315,7 +315,7 @@ frames = st.binary(max_size=64) | nearly.map(lambda parts: json.dumps([parts[0],
 
 @given(data=st.lists(frames, max_size=8))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_bytes_hurt_the_session(broker: Any, data: list[bytes]) -> None:
+def test_no_fuzzed_bytes_hurt_the_session(broker: Any, data: list[bytes]) -> None:
     node = Node(broker)
     for frame in data:
         node.session.receive_data(frame)
