@@ -14,7 +14,8 @@ from gateway.session import Principal, Session
 
 from .codec import encode_broadcast
 from .message import parse_message
-from .publishing import answered, check, check_signature, invalid, is_signed, names_of, said
+from .positions import Positions
+from .publishing import answered, check, check_signature, invalid, is_clear_cut, is_signed, names_of, said
 
 if TYPE_CHECKING:
     from .adapter import StreamrAdapter
@@ -51,6 +52,7 @@ class Saying:
 
     def __init__(self, adapter: StreamrAdapter) -> None:
         self._adapter = adapter
+        self._positions = Positions(self._newest)
 
     def say(
         self, speaker: Speaker, request: Publish, channel: str, refuse: Refuse, origin: Session | None = None
@@ -61,14 +63,14 @@ class Saying:
         """
         message, names = request.message, names_of(request.message)
         self.check(speaker, request, "publish", channel)
-        if self._known(speaker, message, names):
+        if not self._is_new(speaker, message, channel) and self._known(speaker, message, names):
             return None
         sender = self.sender(speaker, request)
-        say = partial(self._say, names, channel, sender, origin, request.version)
         if self._adapter.streams.decrypts(message.id.stream_id):
+            say = partial(self._say, names, channel, sender, origin, request.version)
             self._adapter.participant.say(message, partial(self._say_opened, speaker, message, names, say), refuse)
         else:
-            say(message)
+            self._say(names, channel, sender, origin, request.version, message)
         return sender
 
     def check(self, speaker: Speaker, request: Publish, verb: str, channel: str) -> None:
@@ -105,6 +107,18 @@ class Saying:
             if not asker.name.startswith(KEY) or not allowed(asker, verb, channel):
                 raise invalid(f"{publisher} is not a publisher on stream {stream}", request.message)
 
+    def _is_new(self, speaker: Speaker, message: StreamMessage, channel: str) -> bool:
+        """Whether the place of *message* tells already that it can be no copy."""
+        publisher = message.id.publisher_id.lower()
+        if not self._positions.beyond(channel, publisher, message.id[2:4]):
+            return False
+        # Others might have cut an old signed text in a new way, with another place.
+        return not is_signed(message) or publisher == speaker.address or is_clear_cut(message)
+
+    def _newest(self, channel: str) -> int:
+        newest = next(self._adapter.services.index.newest(channel), None)
+        return 0 if newest is None else newest.timestamp
+
     def _known(self, speaker: Speaker, message: StreamMessage, names: tuple[str, ...]) -> bool:
         """Whether *message* was taken before; `Invalid` where its id was, with other content."""
         # Only others have a reason to cut what was signed into other fields: the publisher is looked up once.
@@ -139,6 +153,7 @@ class Saying:
         control: int,
         message: StreamMessage,
     ) -> None:
+        self._positions.reach(channel, message.id.publisher_id.lower(), message.id[2:4])
         sent = as_sent(message, names, channel, sender, control)
         sent.late = message.id.timestamp < self._adapter.bus.clock() - LATE
         self._adapter.bus.publish(sent, origin)
