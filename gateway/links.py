@@ -7,6 +7,7 @@ come back to one all at once. A connection that lasted `STEADY` seconds was a go
 
 from __future__ import annotations
 
+import os
 import random
 import ssl
 from collections.abc import Callable
@@ -131,6 +132,10 @@ def reason(error: BaseException) -> str:
         return reason(error.exceptions[0])
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {error.reason or error}"
     if isinstance(error, TimeoutError):
         return "it does not answer"
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.errno and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__
