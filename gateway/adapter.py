@@ -33,6 +33,7 @@ class Request:
     path: str = ""
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    secure: bool = False  # whether it came over TLS
 
 
 class Refusal(NamedTuple):
@@ -48,6 +49,24 @@ class Listener(NamedTuple):
     name: str
     port: int
     tls: bool = False
+
+
+class Link(NamedTuple):
+    """A connection that an adapter wants to have: it is dialled, and dialled again when it ends.
+
+    *open* makes the session of each new connection, *report* tells about it for `GET /v1/stats`. *name* is what the
+    operator calls it. With *tls* the certificate is checked, unless not to *verify* it was asked for, with the
+    *authorities* in that file or, without one, those that the system trusts.
+    """
+
+    name: str
+    host: str
+    port: int
+    open: Callable[[], Session]
+    report: Callable[[Session], Mapping[str, Any]] = lambda _session: {}
+    tls: bool = True
+    verify: bool = True
+    authorities: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +85,8 @@ class Services:
 
     *post* runs a callable on the event loop, from any thread. *work* runs one in the worker thread, in order, and
     gives its result to the callback on the loop (None where it raised; that is logged and counted). *fact* logs a
-    fact and makes it known. *access* knows the keys, for adapters whose requests can carry one.
+    fact and makes it known. *access* knows the keys, for adapters whose requests can carry one. *keep* is how long
+    messages are kept, in ms, None for as long as there is room.
     """
 
     bus: Bus
@@ -77,6 +97,7 @@ class Services:
     fact: Callable[[str, dict[str, Any]], Fact]
     metrics: Metrics
     access: Access
+    keep: int | None = None
 
 
 class Adapter(ABC):
@@ -146,6 +167,14 @@ class Adapter(ABC):
     def listeners(self) -> list[Listener]:
         """The TCP ports it wants."""
         return []
+
+    def links(self) -> list[Link]:
+        """The connections that it wants to others, once it is started."""
+        return []
+
+    def report(self) -> Mapping[str, Any]:
+        """What operators may want to know of it, for `GET /v1/stats`."""
+        return {}
 
     def routers(self) -> list[Any]:
         """FastAPI routers of its own."""

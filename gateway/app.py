@@ -40,6 +40,8 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
             stack.callback(tasks.cancel_scope.cancel)
             tasks.start_soon(_tick, gateway)
             app.state.listening = await _listen(gateway, tasks, stack)
+            for link in gateway.links:
+                tasks.start_soon(link.run)
             yield
             gateway.goodbye()
 
@@ -76,7 +78,10 @@ def _endpoint(gateway: Gateway, adapter: Adapter) -> Callable[[WebSocket], Await
     async def connect(websocket: WebSocket) -> None:
         address = websocket.client.host if websocket.client else ""
         headers = {name.lower(): value for name, value in websocket.headers.items()}
-        session = gateway.door.admit(adapter, address, websocket.url.path, dict(websocket.query_params), headers)
+        secure = websocket.url.scheme == "wss"
+        session = gateway.door.admit(
+            adapter, address, websocket.url.path, dict(websocket.query_params), headers, secure=secure
+        )
         if isinstance(session, Refusal):
             await websocket.send_denial_response(PlainTextResponse(session.text, session.status))
             return

@@ -123,6 +123,20 @@ def write_secret(path: Path, data: bytes) -> None:
     temporary.rename(path)
 
 
+class BadSecret(ValueError):
+    """A file of secrets cannot be used: which, why, and what to do about it, in one sentence."""
+
+
+def read_secret(path: Path) -> bytes:
+    """The bytes of the file at *path*; `BadSecret` where others may read it, or its owner may not."""
+    try:
+        if path.stat().st_mode & 0o077:
+            raise BadSecret(f"{path} may be read by others than its owner; make it secret with `chmod 600 {path}`")
+        return path.read_bytes()
+    except OSError as error:
+        raise BadSecret(f"{path} cannot be read: {error.strerror}") from None
+
+
 def digest(secret: str) -> str:
     """What is kept of an API key."""
     return hashlib.sha256(secret.encode()).hexdigest()
@@ -182,6 +196,11 @@ class Access:
     def known(self, principal: Principal) -> bool:
         """Whether *principal* may do anything at all, on whatever channel."""
         return not self.enabled or bool(self._rights_of(principal.name))
+
+    def holders(self, verb: str, channels: Iterable[str]) -> list[str]:
+        """The principals that have a right of their own to *verb* on one of *channels*."""
+        named, channels = (*self._rights.items(), *self._given.items()), tuple(channels)
+        return [name for name, rights in named if any(r.allows(verb, c) for r in rights for c in channels)]
 
     def _gather(self, name: str) -> tuple[Right, ...]:
         """What *name* has, and what its protocol's strangers have: to say who one is takes nothing away."""

@@ -276,13 +276,18 @@ class Bus:
         """Hand *message* to the peer with *number*, if it is in the channel; return to how many connections.
 
         Nothing about it is kept but its ids, for `DIRECT_MEMORY`, so that a repeated one goes nowhere; it is
-        answered as the first was.
+        answered as the first was. A connection whose protocol has no room for it does not get it.
         """
         for id in message.ids:
             if id in self._direct_ids:
                 return self._direct_ids[id][1]
         receivers = [s for s in self._numbers.get(number, ()) if message.channel in s.channels]
+        if unfit := [s for s in receivers if not s.fits(message)]:
+            receivers = [s for s in receivers if s not in unfit]
+            message.undelivered = tuple({s.protocol: None for s in unfit})
         if not receivers:
+            if message.undelivered:
+                self.metrics.direct(message, 0)
             return 0
         self._stamp(message, 0)
         for id in message.ids:

@@ -28,6 +28,8 @@ class Door:
         path: str = "",
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
+        *,
+        secure: bool = False,
     ) -> Session | Refusal:
         """A session for a connection from *address*, or why not. Header names are in lower case."""
         query, headers = query or {}, headers or {}
@@ -39,7 +41,7 @@ class Door:
             return self._refuse(adapter, 401, "no such key")
         if (reason := self.full(address)) is not None:
             return self._refuse(adapter, 503, reason)
-        session = adapter.accept(Request(principal, path, query, headers))
+        session = adapter.accept(Request(principal, path, query, headers, secure))
         if isinstance(session, Session):
             self._metrics.count("connections", adapter.name)
             if token is not None:

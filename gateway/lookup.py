@@ -8,7 +8,7 @@ its checksum is checked each time. Every statement uses an index of the tables a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from .bus import Receipt
@@ -162,6 +162,12 @@ class Lookup:
                         yield waiting.pop()
                     yield message
         yield from reversed(waiting)
+
+    def unapplied(self, channel: str | None = None) -> Collection[Message]:
+        """The messages of a channel, or of all, that the tables may not know yet, accepted first first."""
+        if channel is None:
+            return [entry for entry in self._pending.values() if isinstance(entry, Message)]
+        return self._pending_channels.get(channel, {}).values()
 
     def answers(self, id: str, limit: int = PAGE) -> list[Message]:
         """The messages whose parent is the message with this canonical id, at most *limit* of them."""

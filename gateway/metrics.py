@@ -20,6 +20,7 @@ COUNTERS = {
     "deliveries": ("Messages handed to a connection", ("protocol",)),
     "direct_messages": ("Direct messages handed over", ("protocol",)),
     "undeliverable": ("Messages that did not fit a protocol", ("protocol",)),
+    "undecrypted": ("Encrypted messages whose key did not come: others got them as they are", ("protocol",)),
     "overflows": ("Connections closed because they read too slowly", ("protocol",)),
     "refused": ("Requests, nodes or messages refused", ("protocol", "reason")),
     "connections": ("Connections accepted", ("protocol",)),
@@ -43,12 +44,16 @@ class Metrics:
         labels = _LABELS.get(message.protocol) or _LABELS.setdefault(message.protocol, (message.protocol,))
         self._messages[labels] += 1
         self._deliveries[labels] += listeners
-        for unfit in message.undelivered:
-            self.counts["undeliverable"][unfit,] += 1
+        self._undeliverable(message)
 
     def direct(self, message: Message, listeners: int) -> None:
         """A direct message was handed to *listeners* sessions."""
         self.counts["direct_messages"][message.protocol,] += listeners
+        self._undeliverable(message)
+
+    def _undeliverable(self, message: Message) -> None:
+        for unfit in message.undelivered:
+            self.counts["undeliverable"][unfit,] += 1
 
     def overflow(self, protocol: str) -> None:
         """A session was closed because it read too slowly."""

@@ -65,6 +65,8 @@ class Operations:
                 "sequence": self.gateway.log.synced_seq,
                 "connections": self.gateway.bus.population,
                 "protocols": protocols,
+                "reports": {each.name: report for each in self.gateway.adapters if (report := each.report())},
+                "links": [link.report() for link in self.gateway.links],
                 "faults": {kind: value for (kind,), value in self.gateway.metrics.counts["faults"].items()},
             }
         )

@@ -18,13 +18,14 @@ from typing import Any
 import structlog
 
 from .adapter import Adapter, Home, Services
-from .auth import Access, KeyFile, write_secret
+from .auth import Access, BadSecret, KeyFile, read_secret, write_secret
 from .bus import Bus, Receipt
 from .channels import Channels
 from .config import Settings
 from .door import Door
 from .index import Index
 from .limits import Throttle
+from .links import Dialler
 from .log import Log, Sealing
 from .message import MessageIds, Peer
 from .metrics import Metrics
@@ -80,8 +81,11 @@ class Gateway:
         self.access = Access(self.keys.load(), settings.auth.grants, settings.auth.origins)
         self.adapters = [row(settings.section(row), self.home) for row in adapters if settings.section(row).enabled]
         self.ready = False
+        self.links: list[Dialler] = []  # whoever has a loop runs them
         self.at_goodbye: set[Callable[[], None]] = set()  # how those that are no session learn of it
         self._retained = 0
+        days = settings.log.keep_days
+        self._keep_ms = None if days is None else int(days * DAY)
 
     def start(self, post: Post) -> None:
         """Read the log, begin to write it, and start the adapters; *post* runs a call on this thread's loop."""
@@ -95,10 +99,12 @@ class Gateway:
             self.channels.configure(name)
         self._worker = Worker(post, self._worker_fault)
         services = Services(
-            self.bus, self.log, self.index, post, self._worker.do, self.log.fact, self.metrics, self.access
+            *(self.bus, self.log, self.index, post, self._worker.do, self.log.fact, self.metrics, self.access),
+            keep=self._keep_ms,
         )
         for adapter in self.adapters:
             adapter.start(services)
+            self.links += [Dialler(adapter.name, link, clock) for link in adapter.links()]
         self.ready = True
 
     def _open_storage(self, post: Post, ids: MessageIds) -> None:
@@ -116,7 +122,7 @@ class Gateway:
         self._retention = Retention(
             segments,
             self.index,
-            Keep(None if limits.keep_days is None else int(limits.keep_days * DAY), limits.keep_bytes),
+            Keep(self._keep_ms, limits.keep_bytes),
             clock,
             post=post,
             mark=lambda: self.log.fact("counts", {"minute": clock() // MINUTE, "flows": []}),
@@ -160,6 +166,8 @@ class Gateway:
     def goodbye(self) -> None:
         """Tell every peer, in its protocol, that the gateway stops."""
         self.ready = False
+        for link in self.links:
+            link.stop()
         for session in self.bus.sessions():
             session.goodbye()
         for call in list(self.at_goodbye):
@@ -250,5 +258,10 @@ def _home(keys: Path, version: str) -> Home:
     path = keys / "gateway.json"
     if not path.exists():
         write_secret(path, json.dumps({"id": secrets.token_hex(8), "secret": secrets.token_hex(32)}).encode())
-    found = json.loads(path.read_text())
-    return Home(keys, found["id"], version, bytes.fromhex(found["secret"]))
+    try:
+        found = json.loads(read_secret(path))
+        return Home(keys, found["id"], version, bytes.fromhex(found["secret"]))
+    except BadSecret:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadSecret(f"{path} does not say which gateway this is ({error}); restore it from a backup") from None

@@ -17,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from .app import create_app
+from .auth import BadSecret
 from .config import Settings, is_local
 from .fast import FastHttp, FastWebSocket
 from .welcome import welcome
@@ -36,6 +37,8 @@ def run(settings: Settings) -> None:
     with _bind(settings.host, settings.port, "--port") as listener:
         try:
             app = create_app(settings)
+        except BadSecret as error:
+            raise CannotStart(str(error)) from None
         except (OSError, ValueError) as error:
             raise CannotStart(f"{settings.data} cannot be used: {error}; choose another with --data") from None
         gateway = app.state.gateway

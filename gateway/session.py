@@ -131,6 +131,10 @@ class Session(ABC):
             session.deliver(message)
         return len(receivers)
 
+    def fits(self, message: Message) -> bool:  # noqa: ARG002  # most protocols have room for most messages
+        """Whether this protocol has room for a direct *message*."""
+        return True
+
     def greet(self, channel: str, peer: Peer) -> None:
         """Tell the peer that another joined *channel*; most protocols do not. Never calls the bus."""
 
@@ -261,6 +265,12 @@ class Session(ABC):
         self._size += len(form)
         if self._size > self.max_outbox:
             self._overfull()
+
+    @staticmethod
+    def put_all(form: bytes, sessions: Sequence[Session], origin: Session | None) -> int:
+        """`put` the finished *form* for all *sessions*, which there are, but *origin*; return for how many."""
+        sessions[0]._batch.add(form, sessions, origin)
+        return len(sessions) - (origin in sessions if origin is not None else 0)
 
     def stream(self, forms: Iterator[Form]) -> None:
         """Send *forms* as fast as the peer reads them, and no faster: they are pulled, never stored."""

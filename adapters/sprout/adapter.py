@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from gateway.adapter import Adapter, Listener, Request, Services
+from gateway.adapter import Adapter, Home, Link, Listener, Request, Services
 from gateway.message import Form, Message
 from gateway.record import Entry
+from gateway.session import Principal
 from gateway.tables import Row
 
-from .author import Author, load_key
+from .author import Author, make_key, read_key
 from .directs import Directs
+from .gateways import Gateways
 from .intake import Intake
+from .peering import link, read_address
 from .proof import Proof
 from .relay import Relay
 from .session import SproutSession
@@ -37,6 +41,24 @@ class Settings(BaseModel):
     direct: Literal["deliver", "refuse"] = Field(
         default="deliver", description="what is done with replies to one peer alone"
     )
+    peers: tuple[str, ...] = Field(default=(), description="relays that are dialled: HOST:PORT, or tcp://HOST:PORT")
+    gateways: tuple[str, ...] = Field(default=(), description="identities of gateways whose word on channels is taken")
+    insecure: bool = Field(default=False, description="take any certificate of a peer")
+    authorities: Path | None = Field(default=None, description="who may vouch for peers' certificates")
+
+    @field_validator("peers")
+    @classmethod
+    def _peers(cls, peers: tuple[str, ...]) -> tuple[str, ...]:
+        for peer in peers:
+            read_address(peer)
+        return peers
+
+    @field_validator("authorities")
+    @classmethod
+    def _authorities(cls, path: Path | None) -> Path | None:
+        if path is not None and not path.is_file():
+            raise ValueError(f"{path} is not a file")
+        return path
 
 
 class SproutAdapter(Adapter):
@@ -57,24 +79,39 @@ class SproutAdapter(Adapter):
         }
     )
 
+    def __init__(self, settings: Any, home: Home) -> None:
+        super().__init__(settings, home)
+        self._key = read_key(home.secrets / KEY_FILE)  # a gateway that cannot sign does not even begin to start
+
     def start(self, services: Services) -> None:
-        """Read the key, or make one; then every channel that exists becomes a community."""
+        """Make a key if there is none; then every channel that exists becomes a community."""
         super().start(services)
         bus = self.bus
         store, directs = Store(services.index, services.fact), Directs(bus.clock)
-        key = load_key(self.home.secrets / KEY_FILE, bus.clock())
+        key = self._key or make_key(self.home.secrets / KEY_FILE, bus.clock())
         titles = TITLES | {author.name: getattr(author, "title", author.name) for author in bus.authors}
         self.relay = Relay(bus, store, directs, services.access.known)
         name = f"Trellis {self.home.gateway_id}"
         self.author = self.relay.author = Author(services, store, directs, key, name, titles, self.relay.introduce)
-        self.intake = Intake(self.relay, direct=self.options.direct == "deliver")
+        gateways = Gateways(self.options.gateways, self.relay.node)
+        direct = self.options.direct == "deliver"
+        self.intake = Intake(self.relay, gateways, direct=direct, keep=services.keep)
         for channel in bus.channels.settled():
             self.relay.settled(channel)
 
     def accept(self, request: Request) -> SproutSession:
         """A session for every connection."""
+        return self.open(SproutSession, request.principal)
+
+    def links(self) -> list[Link]:
+        """The relays that it peers with."""
+        tls = {"verify": not self.options.insecure, "authorities": self.options.authorities}
+        return [link(peer, self.open, **tls) for peer in self.options.peers]
+
+    def open(self, kind: type[SproutSession], principal: Principal) -> SproutSession:
+        """A session of that *kind* for *principal*."""
         refused = partial(self.services.metrics.count, "refused", NAME)
-        session = SproutSession(self.bus, request.principal, self.relay, self.intake, refused)
+        session = kind(self.bus, principal, self.relay, self.intake, refused)
         self.relay.sessions[session] = None
         return session
 

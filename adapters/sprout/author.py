@@ -1,22 +1,25 @@
 """The gateway as an author: its key, the identities, communities and conversations it mints, the replies it seals.
 
-Laws of this file. A node is made in the worker thread, one after another, parents before children, and its result
-comes back on the loop. What it says is decided before, on the loop; the worker only signs. Everything is a function
+Laws of this file. What a node says is decided on the loop. Signatures are made on all cores, but those of nodes
+whose parents are still being made; the worker thread brings them home one after another, parents before children,
+and their results come back on the loop. Everything is a function
 of the key and of what the log holds: a node that was shown and whose fact was lost in a crash comes out the same.
 So nothing is dated when it is made: what has no date of its own has the key's.
 """
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gateway.adapter import Services
-from gateway.auth import write_secret
+from gateway.auth import BadSecret, read_secret, write_secret
 from gateway.bus import DIRECT_MEMORY, UNFIT
 from gateway.errors import RequestError
 from gateway.message import Form, Message, Peer, Pending
@@ -41,19 +44,19 @@ from .forest import (
     sign_identity,
     sign_reply,
 )
+from .gateways import CHANNEL
+from .lines import Lines
 from .openpgp import Key
-from .packets import read_packets
+from .packets import OpenPGPError, read_packets
 from .store import DAY, NAME, Store, day_of, moment
 from .validate import EXPIRATION, MAX_NAME
 
 PRIVATE: Final = "private/1"
 JSON: Final = "json/1"
 ORIGIN: Final = "origin/1"
-CHANNEL: Final = "channel/1"
 TRUE: Final = b"true"
 GATEWAY: Final = "gateway"  # what the gateway's own identity is called among what it mints
 MAX_DEPTH: Final = 1000  # a reply below a deeper one from elsewhere starts anew: each needs the id of the one above
-MAX_LINES: Final = 16 << 20  # bytes of sealed lines that are kept, so that history is not signed at every reading
 MAX_IDS: Final = 10_000  # ids of minted nodes that are kept
 SHORT: Final = 12  # characters of an identity that are shown as they are
 
@@ -68,14 +71,33 @@ class Made:
         self.line = Pending()
 
 
+class Signing(NamedTuple):
+    """What signs a node, and whether it can at once: all nodes that it names are made."""
+
+    sign: Callable[[], bytes]
+    ready: bool = False
+
+
 Introduce = Callable[[Made, str], None]
 
 
-def load_key(path: Path, now_ms: int) -> Key:
-    """The key in the file at *path*, which is made at the first start."""
+def read_key(path: Path) -> Key | None:
+    """The key in the file at *path*, None if there is none yet; `BadSecret` where it is of no use."""
     if not path.exists():
-        write_secret(path, Key.generate(now_ms // 1000).file)
-    return Key(path.read_bytes())
+        return None
+    try:
+        return Key(read_secret(path))
+    except OpenPGPError as error:
+        raise BadSecret(
+            f"{path} holds {error}; restore it from a backup, or move it away, and Arbor sees another gateway"
+        ) from None
+
+
+def make_key(path: Path, now_ms: int) -> Key:
+    """A new key, in a file at *path*."""
+    key = Key.generate(now_ms // 1000)
+    write_secret(path, key.file)
+    return key
 
 
 def name_of(peer: Peer, title: str) -> str:
@@ -120,8 +142,9 @@ class Author:
         self._making: dict[str, Made] = {}
         self._sealing: dict[int, Made] = {}
         self._ids: OrderedDict[str, str] = OrderedDict()
-        self._lines: OrderedDict[int, bytes] = OrderedDict()
-        self._size = 0
+        self.lines = Lines()
+        self._newest_seq = services.log.next_seq  # of what was sealed; nothing beyond was shown to anybody
+        self._signers = ThreadPoolExecutor(os.cpu_count(), "signer")  # OpenSSL signs without the interpreter's lock
         self.id = self._own_identity(name)
 
     # What a form depends on
@@ -129,9 +152,12 @@ class Author:
     def refer(self, message: Message) -> object:
         """Where the Arbor form of *message* will stand; `UNFIT` if it is too long for one."""
         ref = {} if message.parent is None else self._below(message, message.parent)
-        if len(message.content) > MAX_BLOB and len(said(message.content, ref.get("parent"))[0]) > MAX_BLOB:
-            return UNFIT
-        return ref
+        return ref if self.has_room(message.content, ref.get("parent")) else UNFIT
+
+    @staticmethod
+    def has_room(content: bytes, parent: str | None = None) -> bool:
+        """Whether a reply to the message *parent* has room for the value *content*."""
+        return len(content) <= MAX_BLOB or len(said(content, parent)[0]) <= MAX_BLOB
 
     def _below(self, message: Message, parent_id: str) -> dict[str, Any]:
         """The place of *message* below another one of its channel that Arbor gets; empty where it is none."""
@@ -145,12 +171,14 @@ class Author:
             return {}
         if parent.protocol == NAME and parent.native is not None:
             place = below(parent.native[NAME], self.reply(parent))
-            return {"parent": parent.id, "depth": place.depth, "conversation": place.conversation}
+            ref: dict[str, Any] = {"parent": parent.id, "depth": place.depth, "conversation": place.conversation}
+            same = place.community == self._bus.channels.address(NAME, message.channel)
+            return ref if same else ref | {"community": place.community}
         ref = _ref(parent)
         depth = ref.get("depth", 2) + 1
         if depth > MAX_DEPTH:
             return {}
-        return {"parent": parent.id, "depth": depth, "conversation": ref.get("conversation") or _day(parent)}
+        return ref | {"parent": parent.id, "depth": depth, "conversation": ref.get("conversation") or _day(parent)}
 
     def reply(self, message: Message) -> Reply:
         """The node that *message* is, as far as its children need it: without signature if it is from elsewhere."""
@@ -160,7 +188,7 @@ class Author:
             return node
         ref = _ref(message)
         conversation = self._conversation(message.channel, ref.get("conversation") or _day(message)).id
-        community = self.community(message.channel).id
+        community = self._community_of(message.channel, ref).id
         head = ("", ref.get("depth", 2), moment(message.timestamp), Content(b"", TWIG), "")
         return Reply(*head, community, conversation, Content(b""), b"")
 
@@ -170,9 +198,10 @@ class Author:
         """The line of a *message* from elsewhere: a direct one, one that was just said, or one out of the log."""
         if not message.seq:
             return self._seal_direct(message).line
-        if (line := self._lines.get(message.seq)) is not None:
-            self._lines.move_to_end(message.seq)
+        if (line := self.lines.get(message.seq)) is not None:
             return line
+        if "parent" not in _ref(message):
+            return self._seal(message).line
         ancestors = [message]
         while (parent := self._unsealed_parent(ancestors[-1])) is not None:
             ancestors.append(parent)
@@ -202,10 +231,9 @@ class Author:
     def _seal(self, message: Message) -> Made:
         if (made := self._sealing.get(message.seq)) is not None:
             return made
-        ref = _ref(message)
         made = self._sealing[message.seq] = Made()
-        sign = self._signing(message, ref, {})
-        self._make(made, sign, partial(self._sealed, message.seq))
+        may_be_shown, self._newest_seq = message.seq <= self._newest_seq, max(message.seq, self._newest_seq)
+        self._make(made, self._signing(message, _ref(message), {}), partial(self._sealed, message.seq, may_be_shown))
         made.line.when_done(lambda: _void(self._sealing.pop(message.seq)))
         return made
 
@@ -216,9 +244,9 @@ class Author:
         self._make(made, sign, lambda line: self._directs.add(line.id, decode(line.raw), message.sender.number))
         return made
 
-    def _signing(self, message: Message, ref: dict[str, Any], more: dict[str, bytes]) -> Callable[[], bytes]:
-        """Gather what a reply says; what is returned signs it, in the worker."""
-        community = self.community(message.channel)
+    def _signing(self, message: Message, ref: dict[str, Any], more: dict[str, bytes]) -> Signing:
+        """Gather what a reply says."""
+        community = self._community_of(message.channel, ref)
         conversation = self._conversation(message.channel, ref.get("conversation") or _day(message))
         parent = self._parent(ref) if ref else conversation
         author = self._identity(message.sender, message.channel)
@@ -230,20 +258,17 @@ class Author:
             place = Place(parent.id, depth, community.id, conversation.id)
             return sign_reply(place, Content(text), author.id, self._key, created, twig.encode(pairs))
 
-        return sign
+        return Signing(sign, bool(parent.id and community.id and conversation.id and author.id))
 
-    def _sealed(self, seq: int, line: NodeLine) -> bool:
+    def _sealed(self, seq: int, may_be_shown: bool, line: NodeLine) -> bool:
         """Log the first showing; a form that came out otherwise than it was shown is a fault, and is not."""
-        shown = self._store.form(seq)
+        shown = self._store.form(seq) if may_be_shown else None
         if shown is None:
-            self._store.shown(seq, line.id)
+            self._store.shown(seq, line)
         elif shown != line.id:
             self._services.metrics.count("faults", "form")
             return False
-        self._lines[seq] = line.line
-        self._size += len(line.line)
-        while self._size > MAX_LINES:
-            self._size -= len(self._lines.popitem(last=False)[1])
+        self.lines.add(seq, line.line)
         return True
 
     # What is minted
@@ -261,8 +286,16 @@ class Author:
             if self._bus.channels.address(NAME, channel) is None:
                 self._bus.channels.assign(NAME, channel, line.id)
 
-        sign = partial(sign_community, name, self.id, self._key, self._born, metadata)
-        return self._mint(f"community {channel}", sign, assign, channel)
+        sign = Signing(partial(sign_community, name, self.id, self._key, self._born, metadata))
+        return self._mint(_community(channel), sign, assign, channel)
+
+    def _community_of(self, channel: str, ref: dict[str, Any]) -> Made:
+        """The community of a reply there: the channel's, or that of the node which it answers."""
+        return Made(ref["community"]) if "community" in ref else self.community(channel)
+
+    def is_making(self, channel: str) -> bool:
+        """Whether the community of *channel* is being made."""
+        return _community(channel) in self._making
 
     def _conversation(self, channel: str, name: str) -> Made:
         """The conversation with that id or, where the gateway opens it, that name (`day_of`)."""
@@ -279,7 +312,7 @@ class Author:
             place = Place(community.id, 1, community.id, NULL_ID)
             return sign_reply(place, Content(date.encode()), self.id, self._key, created, metadata)
 
-        return self._mint(name, sign, partial(self._store.entity, what=name, channel=channel))
+        return self._mint(name, Signing(sign), partial(self._store.entity, what=name, channel=channel))
 
     def _identity(self, peer: Peer, channel: str) -> Made:
         """The identity that stands for a sender from elsewhere, in Arbor, for ever."""
@@ -289,7 +322,7 @@ class Author:
         known = peer if peer.identity is None else self._bus.peers.known(peer.protocol, peer.identity)
         name = name_of(known or peer, self._titles.get(peer.protocol, peer.protocol))
         # The number, as milliseconds, tells apart those who are called the same.
-        sign = partial(sign_identity, name, self._key, self._born + peer.number)
+        sign = Signing(partial(sign_identity, name, self._key, self._born + peer.number))
         return self._mint(what, sign, partial(self._store.entity, what=what), channel)
 
     def _own_identity(self, name: str) -> str:
@@ -318,7 +351,7 @@ class Author:
     def _mint(
         self,
         what: str,
-        sign: Callable[[], bytes],
+        sign: Signing,
         record: Callable[[NodeLine], object],
         channel: str | None = None,
     ) -> Made:
@@ -333,11 +366,12 @@ class Author:
 
     # The worker
 
-    def _make(self, made: Made, sign: Callable[[], bytes], record: Callable[[NodeLine], object]) -> None:
-        """Sign in the worker, *record* on the loop, then hand out the line; nothing where either fails.
+    def _make(self, made: Made, signing: Signing, record: Callable[[NodeLine], object]) -> None:
+        """Sign, *record* on the loop, then hand out the line; nothing where either fails.
 
         The last results may come when the gateway has stopped and nothing can be recorded any more.
         """
+        sign = self._signers.submit(signing.sign).result if signing.ready else signing.sign
 
         def work() -> NodeLine:
             line = _line(sign())
@@ -360,6 +394,11 @@ def _line(raw: bytes) -> NodeLine:
 
 def _ref(message: Message) -> dict[str, Any]:
     return (message.refs or {}).get(NAME) or {}
+
+
+def _community(channel: str) -> str:
+    """What the community of *channel* is called among what is being made."""
+    return f"community {channel}"
 
 
 def _day(message: Message) -> str:

@@ -7,7 +7,8 @@ No node id looks like a verb, so the next message is found again behind anything
   follow, whatever stands there is skipped without a word, up to the next line that starts with a verb.
 - A body that is shorter than its count is refused as a whole when the next header comes.
 - A body line that is no node is told beside the nodes that are; a query with a bad id is refused.
-Framing is lost only by a line over `MAX_LINE`.
+- A long announce comes in parts: a genuine relay that dials another tells it all of a community's leaves at once.
+Framing is lost only by a line over `MAX_LINE`; `Parser.message_id` then tells which request is to be answered.
 
 Lexing is that of the reference (Go's fmt.Fscanf): fields are separated by any amount of white space, which
 may lead and trail; lines end in LF or CRLF; numbers may have a sign and leading zeros. It closes the
@@ -34,6 +35,11 @@ MAX_LINE: Final = 1 << 18
 MAX_NODES: Final = 1024
 # The text of a body that is kept in memory, and of a response that we write; a usual node is below 1 KiB.
 MAX_BODY: Final = 1 << 22
+# The nodes of one announce: more than anybody has. It is read in parts of at most so many nodes, and so many bytes
+# and one line, so it needs no more memory than a short one.
+MAX_ANNOUNCED: Final = 1 << 24
+MAX_PART: Final = 256
+MAX_PART_BYTES: Final = 1 << 20
 # Levels of ancestry and numbers of leaves: nobody needs more than a depth can say, which is an unsigned 32.
 MAX_QUANTITY: Final = (1 << 32) - 1
 # The id in the answer to a line that had none; genuine clients count from 0.
@@ -124,11 +130,12 @@ class Unsubscribe(NamedTuple):
 
 
 class Announce(NamedTuple):
-    """Tells of new nodes; `unreadable` says of each line that held none why."""
+    """Tells of new nodes; `unreadable` says of each line that held none why. `more` lines of it are still to come."""
 
     id: int
     nodes: tuple[NodeLine, ...]
     unreadable: tuple[str, ...] = ()
+    more: int = 0
 
 
 class Response(NamedTuple):
@@ -158,9 +165,9 @@ def encode(frame: Frame) -> bytes:
     return _with_body(name, frame.id, [verb.body.write(item) for item in values[1]])
 
 
-def encode_announce(message_id: int, line: bytes) -> bytes:
-    """Write an announce of one node line that exists already."""
-    return b"announce %d 1\n%b\n" % (message_id, line)
+def encode_announce(message_id: int, *lines: bytes) -> bytes:
+    """Write an announce of node lines that exist already."""
+    return _with_body(b"announce", message_id, lines)
 
 
 def encode_response(message_id: int, lines: Iterable[bytes]) -> bytes:
@@ -190,6 +197,14 @@ class Parser:
     def amid(self) -> bool:
         """Whether a message has begun of which the rest has not arrived."""
         return self._open is not None or bool(self._rest)
+
+    @property
+    def message_id(self) -> int:
+        """The id of the request that is being read; `NO_ID` where there is none, or none can be read."""
+        if self._open is not None:
+            return self._open.answer_to
+        line = self._lines[0] if self._lines else self._rest
+        return _legible_id(bytes(line[:_LEGIBLE]).split())
 
     def feed(self, data: bytes) -> None:
         """Take what the peer sent."""
@@ -253,7 +268,7 @@ class Parser:
     def _finish(self) -> Frame | None:
         assert self._open is not None
         if self._open.left:
-            return None
+            return self._open.part()
         whole, self._open = self._open, None
         return whole.frame()
 
@@ -266,12 +281,13 @@ class _Kind(NamedTuple):
 
 
 class _Body(NamedTuple):
-    """The lines behind a header. Where *whole*, one bad line refuses the message."""
+    """The lines behind a header. Where *whole*, one bad line refuses the message; where *parted*, it may be long."""
 
     words: int
     read: Callable[[list[bytes]], Any]
     write: Callable[[Any], bytes]
-    whole: bool
+    whole: bool = False
+    parted: bool = False
 
 
 class _Verb(NamedTuple):
@@ -303,13 +319,22 @@ class _Open:
         self.left -= 1
         self.size += sum(map(len, words))
         try:
-            if self.size > MAX_BODY:
+            if self.size > MAX_BODY and not self.body.parted:
                 raise SproutError(f"a body of more than {MAX_BODY} bytes")
             if len(words) != self.body.words:
                 raise SproutError(f"{self.body.words} words expected on a line, not {len(words)}")
             self.items.append(self.body.read(words))
         except SproutError as error:
             self.unreadable.append(str(error))
+
+    def part(self) -> Frame | None:
+        """What has come of a long message, once that is enough."""
+        enough = len(self.items) + len(self.unreadable) >= MAX_PART or self.size >= MAX_PART_BYTES
+        if not self.body.parted or not enough:
+            return None
+        part = Announce(self.id, tuple(self.items), tuple(self.unreadable), self.left)
+        self.items, self.unreadable, self.size = [], [], 0
+        return part
 
     def frame(self) -> Frame:
         frame: Frame
@@ -371,6 +396,7 @@ def _legible_id(words: list[bytes]) -> int:
     return id
 
 
+_LEGIBLE: Final = 128  # bytes at the beginning of a line that is too long in which its id is looked for
 _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,20}")
 _VERSION: Final = re.compile(rb"([+-]?[0-9]{1,18})\.([0-9]{1,18})")
 # Any qualified hash; that we hold no node with a hash of another length is not the codec's business.
@@ -381,12 +407,14 @@ ID        = _number(-(1 << 63), (1 << 63) - 1)  # as the reference: any int, ech
 NODE_TYPE = _number(0, 255)
 QUANTITY  = _number(0, MAX_QUANTITY)
 COUNT     = _number(0, MAX_NODES)
+ANNOUNCED = _number(0, MAX_ANNOUNCED)
 CODE      = _number(0, (1 << 63) - 1)
 NODE_ID   = _Kind(_read_node_id, str.encode)
 VERSION   = _Kind(_read_version, lambda version: b"%d.%d" % version)
 
 ID_LINES   = _Body(1, lambda words: _read_node_id(words[0]), str.encode, whole=True)
-NODE_LINES = _Body(2, _read_node_line, lambda node: node.line, whole=False)
+NODE_LINES = _Body(2, _read_node_line, lambda node: node.line)
+LONG_LINES = _Body(2, _read_node_line, lambda node: node.line, parted=True)
 
 VERBS: Final[dict[bytes, _Verb]] = {
     b"version":     _Verb(Version,     (ID, VERSION)),
@@ -396,7 +424,7 @@ VERBS: Final[dict[bytes, _Verb]] = {
     b"leaves_of":   _Verb(LeavesOf,    (ID, NODE_ID, QUANTITY)),
     b"subscribe":   _Verb(Subscribe,   (ID, NODE_ID)),
     b"unsubscribe": _Verb(Unsubscribe, (ID, NODE_ID)),
-    b"announce":    _Verb(Announce,    (ID, COUNT), NODE_LINES),
+    b"announce":    _Verb(Announce,    (ID, ANNOUNCED), LONG_LINES),
     b"response":    _Verb(Response,    (ID, COUNT), NODE_LINES, request=False),
     b"status":      _Verb(Status,      (ID, CODE), request=False),
 }

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.auth import write_secret
+from gateway.auth import BadSecret, read_secret, write_secret
 from gateway.commands.common import ConfigFile, Data, Failed, data_directory, fields, say
 from gateway.commands.remote import HERE, Key, Remote, Url, path_of
 
 from . import openpgp
+from .author import read_key
 from .forest import node_id, sign_identity
 from .packets import read_packets
 
@@ -31,10 +32,12 @@ def show_identity(data: Data = None, config: ConfigFile = None) -> None:
     """Show who the gateway is, to others and in the forest."""
     keys = data_directory(config, data) / "keys"
     try:
-        gateway = json.loads((keys / "gateway.json").read_bytes())["id"]
-        key = openpgp.Key((keys / KEY_FILE).read_bytes())
-    except FileNotFoundError:
-        raise Failed(f"no gateway has run with {keys.parent} yet; `trellis serve` makes its identity") from None
+        key = read_key(keys / KEY_FILE)
+        gateway = None if key is None else json.loads(read_secret(keys / "gateway.json"))["id"]
+    except BadSecret as error:
+        raise Failed(str(error)) from None
+    if key is None:
+        raise Failed(f"no gateway has run with {keys.parent} yet; `trellis serve` makes its identity")
     name = f"Trellis {gateway}"
     born = int.from_bytes(read_packets(key.file)[0].body[1:5], "big") * 1000
     id = node_id(sign_identity(name, key, born))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from gateway.bus import MAX_ID, Receipt
 from gateway.channels import OWN, valid_name
 from gateway.errors import Forbidden, Unavailable, UnknownChannel
 from gateway.message import LATE, Message
 
 from . import twig
-from .author import CHANNEL, JSON, PRIVATE, TRUE
+from .author import JSON, ORIGIN, PRIVATE, TRUE
 from .codec import NodeLine, StatusCode
 from .content import heard
 from .forest import Community, Identity, Node, NodeError, Reply, decode_as
+from .gateways import CHANNEL, Gateways
 from .relay import Relay
 from .store import NAME
 from .validate import validate
@@ -42,21 +44,28 @@ class Taken(NamedTuple):
 class Intake:
     """Takes nodes in. `take` raises `Throttled` or `Unavailable` where the node is to be taken later."""
 
-    def __init__(self, relay: Relay, *, direct: bool = True) -> None:
+    def __init__(self, relay: Relay, gateways: Gateways, *, direct: bool = True, keep: int | None = None) -> None:
         self._relay = relay
+        self._gateways = gateways
         self._bus = relay.bus
         self._store = relay.store
         self._directs = relay.directs
         self._direct_allowed = direct
+        self._keep = keep  # ms
 
-    def take(self, line: NodeLine, session: SproutSession) -> Taken:
-        """Take the node that *session* announced on a *line*."""
+    def take(self, line: NodeLine, session: SproutSession, *, asked: bool = False) -> Taken:
+        """Take the node that *session* announced on a *line*.
+
+        A reply older than what is kept goes nowhere, unless it was *asked* for: something that is kept is below it.
+        """
         try:
             node = decode_as(line.id, line.raw)
         except NodeError as error:
             return Taken(reason=str(error))
         if (seq := self._store.lookup(line.id, node.created)) is not None:
             return Taken(seq)
+        if self._keep is not None and not asked and self._is_retired(node):
+            return Taken()
         if self._bus.congested:
             raise Unavailable("the disk does not keep up; try again in a moment")
         channel = self._relay.channel(node.community) if isinstance(node, Reply) else None
@@ -68,6 +77,9 @@ class Intake:
             return self._enter(line, node, channel, session)
         except (Forbidden, UnknownChannel) as error:
             return Taken(reason=type(error).__name__)
+
+    def _is_retired(self, node: Node) -> bool:
+        return isinstance(node, Reply) and node.created < self._bus.clock() - (self._keep or 0)
 
     def _enter(self, line: NodeLine, node: Node, channel: str | None, session: SproutSession) -> Taken:
         if isinstance(node, Identity):
@@ -85,12 +97,23 @@ class Intake:
         return Taken(seq)
 
     def _community(self, line: NodeLine, node: Community, session: SproutSession) -> int:
-        name = self._name(line.id, node.name.text or "")
+        said = self._gateways.channel(node)
+        if said is not None and self._relay.is_founded(said):
+            return self._alias(line, said, session)
+        name = said or self._relay.channel(line.id) or self._name(line.id, node.name.text or "")
         self._relay.admit(session, "publish", name)
         self._bus.channels.enter(name)  # raises where channels are only configured
         seq = self._store.entity(line)
         self._relay.tell(line.line, name, skip=session)
         self._bus.channels.assign(NAME, name, line.id)
+        return seq
+
+    def _alias(self, line: NodeLine, channel: str, session: SproutSession) -> int:
+        """Another gateway made a community for *channel* before it knew of ours: what is below it is said there too."""
+        self._relay.admit(session, "publish", channel)
+        seq = self._store.entity(line, alias=channel)
+        self._relay.tell(line.line, channel, skip=session)
+        self._relay.founded(line.id)
         return seq
 
     def _name(self, id: str, name: str) -> str:
@@ -118,14 +141,25 @@ class Intake:
         if CHANNEL in pairs and node.depth == 1:  # a conversation that another gateway opened; nobody said it
             self._relay.hold(line.id, node)
             return Taken(self._store.entity(line, channel=channel))
+        origin = pairs.get(ORIGIN, b"").decode(errors="replace")
+        if origin and (held := self._copied(origin)) is not None:
+            self._relay.hold(line.id, node, held.id)
+            return Taken(self._store.entity(line, channel=channel, copy=held.id))
         message = self._message(line, node, pairs, channel)
+        if origin and self._gateways.speak_for(node.author):
+            message.ids += (origin,)
         message.late = node.created < self._bus.clock() - LATE
         if not message.late:  # an old node says nothing about who announces it
             self._bus.bind(session, message.sender)
         self._bus.publish(message, session)
         self._store.note(message)
+        self._relay.author.lines.add(message.seq, line.line)
         self._relay.hold(line.id, node, message.id)
         return Taken(message.seq)
+
+    def _copied(self, origin: str) -> Receipt | None:
+        """The message that is held, and that a node claims to be a copy of."""
+        return self._bus.known(origin) if len(origin) <= MAX_ID and origin.isprintable() else None
 
     def _direct(
         self, line: NodeLine, node: Reply, pairs: dict[str, bytes], channel: str, session: SproutSession

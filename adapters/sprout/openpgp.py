@@ -78,10 +78,7 @@ class PublicKey:
 
     def verify(self, data: bytes, signature: bytes) -> None:
         """Return if *signature*, one binary packet, is this key's signature of *data*; else an `OpenPGPError`."""
-        parts = packets.read_packets(signature)
-        if len(parts) != 1 or parts[0].tag != packets.SIGNATURE:
-            raise OpenPGPError("not a signature")
-        made = packets.read_signature(parts[0].body)
+        made = packets.read_usual_signature(signature) or _read_signature(signature)
         if made.type != _BINARY:
             raise OpenPGPError("a signature of another kind")
         if self.expires is not None and made.created >= self.expires:
@@ -121,6 +118,13 @@ class PublicKey:
         except OpenPGPError:  # by others, or broken: it certifies nothing
             return None
         return made if made.type in _CERTIFICATIONS else None
+
+
+def _read_signature(signature: bytes) -> Signature:
+    parts = packets.read_packets(signature)
+    if len(parts) != 1 or parts[0].tag != packets.SIGNATURE:
+        raise OpenPGPError("not a signature")
+    return packets.read_signature(parts[0].body)
 
 
 class Key:

@@ -30,8 +30,15 @@ ISSUER_FINGERPRINT: Final = 33
 # is not looked at: what was said stays said.
 _UNDERSTOOD: Final = {CREATED, 3, KEY_LIFETIME, 11, ISSUER, 21, 22, 23, 25, KEY_FLAGS, 30, ISSUER_FINGERPRINT, 34}
 
-HASHES: Final = {8: "sha256", 9: "sha384", 10: "sha512"}  # section 9.4
+HASHES: Final = {8: hashlib.sha256, 9: hashlib.sha384, 10: hashlib.sha512}  # section 9.4
 SHA256: Final = 8
+
+
+# Length, version, type, algorithm, hash and the length of what is hashed: time, issuer and its fingerprint.
+_USUAL: Final = struct.Struct(">11sI2s8s3s20s2s2sH256s")
+_USUAL_PARTS: Final = (bytes.fromhex("c2c0730400010800270502"), b"\x09\x10", b"\x16\x21\x04", b"\0\0", 256)
+_USUAL_HASHED: Final = 48
+_USUAL_TRAILER: Final = b"\x04\xff" + struct.pack(">I", _USUAL_HASHED - 3)
 
 
 class OpenPGPError(RequestError):
@@ -64,7 +71,7 @@ class Signature(NamedTuple):
 
     def digest(self, data: bytes) -> bytes:
         """The hash of *data* as this signature covers it; an `OpenPGPError` where it begins otherwise."""
-        digest = hashlib.new(HASHES[self.hash], data + self.trailer).digest()
+        digest = HASHES[self.hash](data + self.trailer).digest()
         if digest[:2] != self.check:
             raise OpenPGPError("a signature of something else")
         return digest
@@ -137,6 +144,17 @@ def read_signature(body: bytes) -> Signature:
         key_flags=None if flags is None else int.from_bytes(flags[:1], "big"),
         key_seconds=int.from_bytes(hashed.get(KEY_LIFETIME, b""), "big") or None,
     )
+
+
+def read_usual_signature(packet: bytes) -> Signature | None:
+    """Read a signature packet as Go makes it with RSA-2048, at a quarter of the cost; None for any other."""
+    if len(packet) != _USUAL.size:
+        return None
+    head, created, before_issuer, issuer, before_print, _, unhashed, check, bits, value = _USUAL.unpack(packet)
+    if (head, before_issuer, before_print, unhashed, bits + 7 >> 3) != _USUAL_PARTS:
+        return None
+    trailer = packet[3:_USUAL_HASHED] + _USUAL_TRAILER
+    return Signature(0, SHA256, trailer, check, int.from_bytes(value, "big"), created, issuer, None, None)
 
 
 def write_subpackets(subpackets: Iterable[tuple[int, bytes]]) -> bytes:

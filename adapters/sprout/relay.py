@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.bus import Bus
 from gateway.errors import Forbidden, Throttled, UnknownChannel
-from gateway.message import Form, Message
+from gateway.message import Form, Message, Pending
 from gateway.record import Entry, Fact, unbinary
 from gateway.session import Principal, Session
 
@@ -16,6 +16,7 @@ from .author import Author, Made
 from .directs import Directs
 from .forest import Node, decode
 from .store import COMMUNITY, IDENTITY, NAME, Spot, Store
+from .telling import Telling
 
 if TYPE_CHECKING:
     from .session import SproutSession
@@ -41,6 +42,7 @@ class Relay:
         self.store = store
         self.directs = directs
         self.sessions: dict[SproutSession, None] = {}
+        self.telling = Telling(self.said)
         self._held: OrderedDict[str, Held] = OrderedDict()
 
     # Telling
@@ -73,9 +75,16 @@ class Relay:
         if community is None:
             self.author.community(channel)
             return
+        self.founded(community)
+
+    def founded(self, community: str) -> None:
+        """*community* is a channel, or the same as one, from now on."""
         for session in list(self.sessions):
-            if community in session.wanted:
-                session.join(channel)
+            session.founded(community)
+
+    def is_founded(self, channel: str) -> bool:
+        """Whether *channel* has a community, or will in a moment."""
+        return self.bus.channels.address(NAME, channel) is not None or self.author.is_making(channel)
 
     # Rights
 
@@ -106,11 +115,11 @@ class Relay:
     # Finding
 
     def channel(self, community: str) -> str | None:
-        """The channel that the community with this id is."""
+        """The channel that the community with this id is, or is the same as."""
         try:
             return self.bus.channels.channel(NAME, community)
         except UnknownChannel:
-            return None
+            return self._alias(community)
 
     def spot(self, id: str) -> Spot | None:
         """Where the node *id* stands."""
@@ -142,13 +151,30 @@ class Relay:
             self._held.popitem(last=False)
         return held
 
+    def line_at(self, seq: int) -> Form | None:
+        """The line of the node at *seq*, kept or read again; None where it is none, or retired."""
+        if (line := self.author.lines.get(seq)) is not None:
+            return line
+        form = self.line(self.store.entry(seq))
+        if isinstance(form, Pending):
+            if not form.done or form.data is None:
+                return form
+            form = form.data
+        if form is not None:
+            self.author.lines.add(seq, form)
+        return form
+
     def line(self, entry: Entry | None) -> Form | None:
         """The line of a record's node; None where it is none."""
         if isinstance(entry, Fact):
             return b"%b %b" % (entry.fields["native"][NAME].encode(), entry.fields["wire"].encode())
         if entry is None:
             return None
-        return entry.forms.get(NAME) or entry.form(NAME, self.form)
+        return self.said(entry)
+
+    def said(self, message: Message) -> Form:
+        """The line of a message, made at the first need."""
+        return message.forms.get(NAME) or message.form(NAME, self.form)
 
     def form(self, message: Message, _key: str) -> Form:
         """The line of a message, live or out of the log."""
@@ -156,7 +182,12 @@ class Relay:
             return b"%b %b" % (message.native[NAME].encode(), message.wire)
         return self.author.form(message)
 
+    def _alias(self, community: str) -> str | None:
+        seq = self.store.seq(community)
+        entry = None if seq is None else self.store.entry(seq)
+        return entry.fields.get("alias") if isinstance(entry, Fact) else None
+
     def _read(self, entry: Entry) -> tuple[Node, str | None]:
         if isinstance(entry, Fact):
-            return decode(unbinary(entry.fields["wire"])), None
+            return decode(unbinary(entry.fields["wire"])), entry.fields.get("copy")
         return self.author.reply(entry), entry.id

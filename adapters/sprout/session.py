@@ -10,11 +10,14 @@ reference does otherwise is in docs/protocols.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from heapq import merge
+from itertools import accumulate, groupby, islice
+from operator import itemgetter
+from typing import Any, Final, Self
 
-from gateway.errors import RequestError, Throttled, Unavailable
+from gateway.errors import ProtocolError, RequestError, Throttled, Unavailable
 from gateway.message import Form, Message, Pending
 from gateway.record import Fact
 from gateway.session import Principal, Session
@@ -24,20 +27,30 @@ from .codec import MAX_BODY, MAX_NODES, NO_ID, Frame, NodeLine, Parser, SproutEr
 from .forest import Node, Reply, decode
 from .intake import Intake
 from .relay import Relay
-from .store import COMMUNITY, DAY, IDENTITY, NAME, REPLY, Spot
+from .store import COMMUNITY, DAY, IDENTITY, NAME, REPLY, Spot, Where
 from .waiting import Questions, Waiting
 
 MAX_OUTBOX: Final = 8 << 20  # a response of 4 MiB and as much in deliveries
 MAX_SUBSCRIPTIONS: Final = 10_000
 HALF_SECONDS: Final = 60  # for the rest of a message that has begun
+MAX_PASSED: Final = 4096  # nodes that an answer passes over because the peer may not read them
+MAX_TOLD: Final = 256  # nodes in one announce of ours; genuine peers take each of them in on its own
+
+_FIRST: Final = itemgetter(0)
+_NODE: Final = ord("S")  # how a node's line begins, and no verb
 
 
 class Batch:
-    """An announce, or an answer to a question of ours (without an *id*), with the nodes that are still to be taken."""
+    """An announce, or an answer to a question of ours (without an *id*), with the nodes that are still to be taken.
+
+    `more` nodes of it have not arrived yet; where `asked`, something here waits for them.
+    """
 
     def __init__(self, nodes: Iterable[NodeLine], unreadable: int, id: int | None = None) -> None:
         self.id = id
         self.nodes = deque(nodes)
+        self.more = 0
+        self.asked = False
         self.taken = not self.nodes and not unreadable  # an empty announce is fine
         self.seq = 0
         self.status: int = StatusCode.OK
@@ -64,6 +77,7 @@ class SproutSession(Session):
         self._waiting = Waiting()
         self._questions = Questions()
         self._work: Callable[[], None] | None = None
+        self._parts: Batch | None = None  # an announce of which more is to come
         self._slow = False  # until the next tick
         self._answering = False  # a long answer is still being made
         self._half = 0  # seconds since the beginning of a message without its end
@@ -87,9 +101,26 @@ class SproutSession(Session):
                 return
 
     def deliver(self, message: Message) -> None:
-        """Announce a message, unless it is too long for Arbor."""
-        if NAME not in message.undelivered:
-            self.announce(message.forms.get(NAME) or message.form(NAME, self._relay.form))
+        """Announce a message to this peer alone."""
+        self.put(self._relay.said(message))
+
+    @classmethod
+    def deliver_all(cls, message: Message, sessions: Sequence[Self], origin: Session | None) -> int:
+        """Announce a message to all who listen, unless it is too long for Arbor."""
+        if NAME in message.undelivered:
+            return 0
+        return sessions[0]._relay.telling.tell(message, sessions, origin)
+
+    def fits(self, message: Message) -> bool:
+        """Whether Arbor has room for a direct message."""
+        return NAME in message.forms or self._relay.author.has_room(message.content)
+
+    def all_to_send(self) -> None:
+        """Nothing: what is queued has to be put into announces first."""
+
+    def data_to_send(self) -> list[bytes]:
+        """What can be written now; nodes that follow each other go into one announce."""
+        return self._announced(super().data_to_send())
 
     def tick(self, now: int) -> None:
         """Give up what was asked too long ago, and go on where there was too much at once."""
@@ -113,13 +144,12 @@ class SproutSession(Session):
 
     def announce(self, line: Form) -> None:
         """Announce one node, whose *line* may still be being made."""
-        id = self._next()
-        if isinstance(line, Pending):
-            framed = Pending()
-            line.when_done(lambda: framed.fill(None if line.data is None else codec.encode_announce(id, line.data)))
-            self.put(framed)
-        else:
-            self.put(codec.encode_announce(id, line))
+        self.put(line)
+
+    def founded(self, community: str) -> None:
+        """A community is a channel from now on."""
+        if community in self.wanted and (channel := self._relay.channel(community)) is not None:
+            self.join(channel)
 
     def join(self, channel: str) -> None:
         """Listen to the channel of a community that is wanted, if that is allowed."""
@@ -141,18 +171,35 @@ class SproutSession(Session):
             self._slow = True
             return True
         except SproutError as error:
+            self._parts = None  # where it ended too early
             self._refused("malformed")
             self._status(error.message_id, error.status)
+        except ProtocolError:  # the connection ends, but not without a word
+            self._refused("malformed")
+            self._status(self._parser.message_id, StatusCode.MALFORMED)
+            raise
         self._work = None
         return True
 
     def _begin(self, frame: Frame) -> Callable[[], None]:
         if isinstance(frame, codec.Announce):
-            return partial(self._enter, Batch(frame.nodes, len(frame.unreadable), frame.id))
+            return partial(self._enter, self._gather(frame))
         if isinstance(frame, codec.Response):
             missing = self._questions.answered(frame.id)
             return _nothing if missing is None else partial(self._answered, Batch(frame.nodes, 0), missing)
         return partial(self._do, frame)
+
+    def _gather(self, frame: codec.Announce) -> Batch:
+        """The batch of an announce, of which this may be a part."""
+        batch, self._parts = self._parts, None
+        if batch is None:
+            batch = Batch(frame.nodes, len(frame.unreadable), frame.id)
+        else:
+            batch.nodes.extend(frame.nodes)
+        batch.more = frame.more
+        if batch.more:
+            self._parts = batch
+        return batch
 
     def _do(self, frame: Frame) -> None:
         try:
@@ -172,14 +219,17 @@ class SproutSession(Session):
         """The newest nodes of a type, newest first."""
         self._relay.pace(self, "")
         quantity = min(frame.quantity, MAX_NODES)
-        spots = self._store.of_type(frame.node_type, quantity) if frame.node_type <= REPLY else []
-        self._answer(frame.id, spots)
+        if frame.node_type == REPLY:
+            self._answer(frame.id, self._lines_at(self._store.newest(quantity), quantity))
+        else:
+            spots = self._store.of_type(frame.node_type, quantity) if frame.node_type < REPLY else []
+            self._answer(frame.id, self._lines_of(spots))
 
     def _query(self, frame: codec.Query) -> None:
         """Those that are held, in the order in which they were asked for."""
         self._relay.pace(self, "")
         spots = [spot for id in frame.node_ids if (spot := self._relay.spot(id)) is not None]
-        self._answer(frame.id, spots)
+        self._answer(frame.id, self._lines_of(spots))
 
     def _ancestry(self, frame: codec.Ancestry) -> None:
         """The nodes above one, shallowest first."""
@@ -190,21 +240,30 @@ class SproutSession(Session):
         above: list[Spot] = []
         while len(above) < min(frame.levels, MAX_NODES) and (spot := self._above(spot)) is not None:
             above.append(spot)
-        self._answer(frame.id, above[::-1], nearest_last=True)
+        self._answer(frame.id, self._lines_of(above[::-1]), nearest_last=True)
 
     def _leaves_of(self, frame: codec.LeavesOf) -> None:
         """The newest nodes that are, or are below, one; oldest first."""
         self._relay.pace(self, "")
         spot, quantity = self._relay.spot(frame.node_id), min(frame.quantity, MAX_NODES)
-        if spot is None or spot.type == IDENTITY:
-            newest = [spot][:quantity] if spot is not None else []
-        elif spot.type == COMMUNITY:
-            channel = self._relay.channel(frame.node_id)
-            below = [] if channel is None else self._store.in_channel(channel, quantity)
-            newest = sorted([*below, spot], key=lambda spot: spot.age, reverse=True)[:quantity]
+        if spot is None or not self._relay.may_read(self, spot):
+            below: Iterable[Where] = ()
         else:
-            newest = self._store.below(self._names(spot), quantity)
-        self._answer(frame.id, newest[::-1], nearest_last=True)
+            below = merge(self._below(frame.node_id, spot, quantity), [spot.where], reverse=True)
+        own = None if spot is None or spot.type == REPLY else spot.seq
+        self._answer(frame.id, self._lines_at(below, quantity, own)[::-1], nearest_last=True)
+
+    def _below(self, id: str, spot: Spot, hint: int) -> Iterable[Where]:
+        """The replies below a node, newest first."""
+        if spot.type == IDENTITY:
+            return ()
+        if spot.type == COMMUNITY:
+            channel = self._relay.channel(id)
+            return () if channel is None else self._store.newest(hint, channel)
+        node = self._relay.node(id)
+        if node is not None and node.depth == 1:
+            return self._store.thread(self._names(id, spot), hint)
+        return self._store.below(spot.key)
 
     def _subscribe(self, frame: codec.Subscribe) -> None:
         """Any id will do: a community that nobody knows yet is joined when it comes."""
@@ -237,7 +296,7 @@ class SproutSession(Session):
         """Take node after node, until one has to be taken later; then answer."""
         while batch.nodes:
             line = batch.nodes[0]
-            taken = self._intake.take(line, self)
+            taken = self._intake.take(line, self, asked=batch.asked)
             batch.nodes.popleft()
             batch.seq = max(batch.seq, taken.seq)
             batch.status = max(batch.status, taken.status)
@@ -250,6 +309,8 @@ class SproutSession(Session):
             batch.taken = True
             if not taken.missing:
                 batch.nodes.extendleft(reversed(self._waiting.pop(line.id)))
+        if batch.more:
+            return
         if batch.id is not None:
             status = batch.status if batch.taken else StatusCode.MALFORMED
             self.bus.ledger.when_synced(batch.seq, partial(self._status, batch.id, status))
@@ -257,6 +318,7 @@ class SproutSession(Session):
 
     def _answered(self, batch: Batch, missing: str) -> None:
         """An answer to a question of ours; what it did not bring will not come."""
+        batch.asked = True
         self._enter(batch)
         if not self._questions.asked(missing):  # not again
             self._give_up(missing)
@@ -293,10 +355,29 @@ class SproutSession(Session):
 
     # Answers
 
-    def _answer(self, id: int, spots: list[Spot], *, nearest_last: bool = False) -> None:
-        """Respond with the nodes at *spots* that the peer may read."""
-        lines = [self._relay.line(self._store.entry(spot.seq)) for spot in spots if self._relay.may_read(self, spot)]
-        forms = [line for line in lines if line is not None]
+    def _lines_of(self, spots: Iterable[Spot]) -> list[Form]:
+        """The lines of those nodes that the peer may read."""
+        lines = [self._relay.line_at(spot.seq) for spot in spots if self._relay.may_read(self, spot)]
+        return [line for line in lines if line is not None]
+
+    def _lines_at(self, places: Iterable[Where], quantity: int, own: int | None = None) -> list[Form]:
+        """The lines of the first *quantity* replies that the peer may read; the node at *own* it may."""
+        lines: list[Form] = []
+        readable: dict[str, bool] = {}
+        for _, seq, channel in islice(places, quantity + MAX_PASSED) if quantity else ():
+            if seq != own:
+                if channel not in readable:
+                    readable[channel] = self.bus.allowed(self.principal, "history", channel)
+                if not readable[channel]:
+                    continue
+            if (line := self._relay.line_at(seq)) is not None:
+                lines.append(line)
+                if len(lines) == quantity:
+                    break
+        return lines
+
+    def _answer(self, id: int, forms: list[Form], *, nearest_last: bool = False) -> None:
+        """Respond with nodes, once the last of them is made."""
         pending = [form for form in forms if isinstance(form, Pending) and not form.done]
         if not pending:
             self.send(_response(id, forms, nearest_last))
@@ -321,18 +402,39 @@ class SproutSession(Session):
             parent = self._store.minted(parent) or ""
         return self._store.known_as(parent)
 
-    def _names(self, spot: Spot) -> list[str]:
-        """What the children of a reply may call it: by its key, and by the name under which the gateway minted it."""
+    def _names(self, id: str, spot: Spot) -> list[str]:
+        """What replies may call a conversation: by its id, and by the name under which the gateway minted it."""
         entry = self._store.entry(spot.seq)
         name = entry.fields.get("what") if isinstance(entry, Fact) else None
-        return [spot.key] if name is None else [spot.key, name]
+        return [id] if name is None else [id, name]
 
     def _status(self, id: int, code: int) -> None:
         self.send(codec.encode(codec.Status(id, code)))
 
     def _next(self) -> int:
+        """The id of our next request; what is to be announced before it gets its own first."""
+        if not self._held:
+            self._queue = list(self._announced(self._queue))  # type: ignore[arg-type]  # no Pending among them
+        return self._count()
+
+    def _count(self) -> int:
         id, self._next_id = self._next_id, self._next_id + 1
         return id
+
+    def _announced(self, data: list[bytes]) -> list[bytes]:
+        """*data* with its node lines in announces; everything else is a message already."""
+        messages: list[bytes] = []
+        for first, run in groupby(data, _FIRST):
+            parts = list(run)
+            messages += self._announces(parts) if first == _NODE else parts
+        return messages
+
+    def _announces(self, lines: list[bytes]) -> Iterator[bytes]:
+        at = 0
+        while at < len(lines):
+            part = _fitting(lines[at : at + MAX_TOLD])
+            at += len(part)
+            yield codec.encode_announce(self._count(), *part)
 
 
 # fmt: off
@@ -351,16 +453,16 @@ VERBS: Final[dict[type, Callable[[SproutSession, Any], None]]] = {
 
 def _response(id: int, forms: list[Form], nearest_last: bool) -> bytes:
     """A response with as many lines as fit, from the end if those at the end matter most."""
-    lines = [form.data if isinstance(form, Pending) else form for form in forms]
-    fitting: list[bytes] = []
-    size = 0
-    for line in reversed(lines) if nearest_last else lines:
-        if line is not None:
-            size += len(line) + 1
-            if size > MAX_BODY:
-                break
-            fitting.append(line)
-    return codec.encode_response(id, reversed(fitting) if nearest_last else fitting)
+    made = (form.data if isinstance(form, Pending) else form for form in forms)
+    lines = [line for line in made if line is not None]
+    fitting = _fitting(lines[::-1] if nearest_last else lines)
+    return codec.encode_response(id, fitting[::-1] if nearest_last else fitting)
+
+
+def _fitting(lines: list[bytes]) -> list[bytes]:
+    """As many of the first *lines* as one message may have."""
+    sizes = accumulate(len(line) + 1 for line in lines)
+    return lines[: max(1, sum(size <= MAX_BODY for size in sizes))]
 
 
 def _question(missing: str, id: str, node: Node) -> Frame:

@@ -4,17 +4,19 @@ A node is an `entity` fact (identities, communities, the conversations that the 
 that an Arbor author signed, or one from elsewhere, whose Arbor form may not have been made yet. The latter has no id,
 so a message is known here by its canonical id (`Spot.key`), an entity by its node id.
 
-Tables of its own has only what Arbor brought and what the gateway minted for it. Messages from elsewhere cost nothing
-here: the index knows their channel, their time and what they answer, and where they stand in the forest follows.
-What is logged and not in the tables yet is kept here, in the very rows that the index will write.
+Tables of its own has only what the index does not know of messages anyway (their channel, their time): entities, and
+of each reply that is deep in a thread which thread that is. An index over the records of all channels answers what
+is newest. What is logged and not in the tables yet is kept here, in the very rows that the index will write. What
+retention takes out of the records goes from here with it.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from heapq import merge
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -22,19 +24,23 @@ from gateway.errors import Unavailable
 from gateway.index import Index
 from gateway.lookup import PAGE
 from gateway.message import Message
-from gateway.record import Entry, Fact, binary, unbinary
+from gateway.record import Entry, Fact, unbinary
 from gateway.tables import Row
 
 from .codec import NodeLine
-from .forest import decode, node_id
+from .forest import created_of, decode, node_id
+from .peek import conversation_of, parent_of
+from .recent import Recent
 
 NAME: Final = "sprout"
 IDENTITY, COMMUNITY, REPLY = range(3)
-MAX_WALK: Final = 1 << 14  # nodes below one node that are looked at; below a community only those that are asked for
+MAX_WALK: Final = 1 << 14  # replies below one that is deep in a thread that are looked at
+MAX_SPOTS: Final = 1 << 13  # places that are kept, about 0.5 KiB each
 MAX_MOMENT: Final = ((1 << 32) - 1) * 1000  # ms; the last second that an OpenPGP signature can name
 DAY: Final = "day "  # how the names of the gateway's conversations begin
 _DAY_MS: Final = 86_400_000
 _PRUNE: Final = 256  # notes between two looks at what the index has applied
+_END: Final = 1 << 62  # beyond all times and sequences
 
 TABLES: Final = """
 CREATE TABLE sprout_nodes (
@@ -44,9 +50,19 @@ CREATE TABLE sprout_nodes (
 CREATE INDEX sprout_nodes_key ON sprout_nodes (key);
 CREATE INDEX sprout_nodes_type ON sprout_nodes (type, created, seq);
 CREATE INDEX sprout_nodes_channel ON sprout_nodes (channel, created, seq);
-CREATE INDEX sprout_nodes_parent ON sprout_nodes (parent);
+CREATE TABLE sprout_replies (
+    seq INTEGER PRIMARY KEY, key TEXT NOT NULL, parent TEXT NOT NULL,
+    channel TEXT NOT NULL, created INTEGER NOT NULL, root TEXT NOT NULL
+);
+CREATE INDEX sprout_replies_parent ON sprout_replies (parent);
+CREATE INDEX sprout_replies_root ON sprout_replies (root, created, seq);
 CREATE TABLE sprout_forms (seq INTEGER PRIMARY KEY, id TEXT NOT NULL);
 CREATE TABLE sprout_minted (what TEXT PRIMARY KEY, id TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX sprout_records_at ON records (at, seq) WHERE channel IS NOT NULL;
+CREATE TRIGGER sprout_retired AFTER DELETE ON records BEGIN
+    DELETE FROM sprout_replies WHERE seq = OLD.seq;
+    DELETE FROM sprout_forms WHERE seq = OLD.seq;
+END;
 """
 
 BY_SEQ: Final = "SELECT * FROM sprout_nodes WHERE seq = ?"
@@ -54,16 +70,34 @@ BY_KEY: Final = "SELECT * FROM sprout_nodes WHERE key = ?"
 BY_ID: Final = "SELECT seq FROM ids WHERE id = ?"
 FORM: Final = "SELECT id FROM sprout_forms WHERE seq = ?"
 MINTED: Final = "SELECT id FROM sprout_minted WHERE what = ?"
+_PAGED: Final = " AND ({0}, seq) < (?, ?) ORDER BY {0} DESC, seq DESC LIMIT ?"
 NEWEST: Final = {
-    column: f"SELECT * FROM sprout_nodes WHERE {column} = ? AND (created, seq) < (?, ?)"
-    " ORDER BY created DESC, seq DESC LIMIT ?"
-    for column in ("type", "channel")
+    "type": "SELECT * FROM sprout_nodes WHERE type = ?" + _PAGED.format("created"),
+    "channel": "SELECT created, seq, channel FROM sprout_nodes WHERE channel = ?" + _PAGED.format("created"),
+    "root": "SELECT created, seq, channel FROM sprout_replies WHERE root = ?" + _PAGED.format("created"),
+    "messages": "SELECT at, seq, channel FROM records WHERE channel = ?" + _PAGED.format("at"),
+    "all messages": "SELECT at, seq, channel FROM records WHERE channel IS NOT NULL" + _PAGED.format("at"),
 }
-CHILDREN: Final = "SELECT * FROM sprout_nodes WHERE parent = ? LIMIT ?"
+WALK: Final = """
+WITH RECURSIVE below (created, seq, channel, key) AS (
+    SELECT created, seq, channel, key FROM sprout_replies WHERE parent = ?
+    UNION ALL
+    SELECT child.created, child.seq, child.channel, child.key
+    FROM below CROSS JOIN sprout_replies child ON child.parent = below.key LIMIT ?
+) SELECT * FROM below
+"""
+
+
+class Where(NamedTuple):
+    """When a node is said to be made (ms), its sequence, and its channel; they are ordered by age."""
+
+    created: int
+    seq: int
+    channel: str
 
 
 class Spot(NamedTuple):
-    """A row of `sprout_nodes`: what is known of a node without reading it. *created* is in ms."""
+    """What is known of a node without reading it. *created* is in ms."""
 
     seq: int
     type: int
@@ -73,9 +107,9 @@ class Spot(NamedTuple):
     created: int
 
     @property
-    def age(self) -> tuple[int, int]:
+    def where(self) -> Where:
         """What nodes are ordered by."""
-        return self.created, self.seq
+        return Where(self.created, self.seq, self.channel)
 
 
 def moment(timestamp: int) -> int:
@@ -97,8 +131,9 @@ def _date(day: int) -> str:
 def rows(entry: Entry) -> Iterator[Row]:
     """What *entry* adds to the tables."""
     if isinstance(entry, Message):
-        if entry.protocol == NAME and (spot := spot_of(entry)) is not None:
-            yield Row("sprout_nodes", tuple(spot))
+        root = _root(entry)
+        if root is not None and (spot := spot_of(entry)) is not None:
+            yield Row("sprout_replies", (spot.seq, spot.key, spot.parent, spot.channel, spot.created, root))
     elif entry.protocol == NAME and entry.kind == "entity":
         yield from _entity(entry)
     elif entry.protocol == NAME and entry.kind == "form":
@@ -106,10 +141,18 @@ def rows(entry: Entry) -> Iterator[Row]:
         yield Row("ids", (entry.fields["native"][NAME], entry.fields["of"]))
 
 
+def _root(message: Message) -> str | None:
+    """The conversation that a deep reply belongs to; None for what opens one, or stands below that of a day."""
+    if message.protocol == NAME and message.wire is not None:
+        return conversation_of(message.wire)
+    ref = (message.refs or {}).get(NAME)
+    return ref.get("conversation") if ref else None
+
+
 def spot_of(message: Message) -> Spot | None:
     """Where *message* stands in the forest; None where Arbor does not get it."""
     if message.protocol == NAME and message.wire is not None:
-        parent = message.parent or _parent_id(message.wire)
+        parent = message.parent or parent_of(message.wire)
         return Spot(message.seq, REPLY, message.id, parent, message.channel, message.timestamp)
     ref = (message.refs or {}).get(NAME)
     if ref is None:
@@ -127,11 +170,11 @@ class Store:
         self._fact = fact
         self._noted: deque[tuple[int, Sequence[Row]]] = deque()
         self._fresh: dict[str, dict[Any, tuple[Any, ...]]] = {
-            table: {} for table in ("sprout_nodes", "sprout_forms", "sprout_minted", "ids")
+            table: {} for table in ("sprout_nodes", "sprout_replies", "sprout_forms", "sprout_minted", "ids")
         }
-        self._keys: dict[str, Spot] = {}
+        self._spots: OrderedDict[int | str, Spot] = OrderedDict()
         self._until_prune = _PRUNE
-        self._youngest = max(self._youngest_of(type) for type in (IDENTITY, COMMUNITY, REPLY))
+        self._recent = Recent(self._youngest())
 
     def entity(self, line: NodeLine, **more: Any) -> int:
         """Log a node that is no message, unless it is held already; where it stands."""
@@ -139,28 +182,22 @@ class Store:
         if seq is None:
             wire = line.line.partition(b" ")[2].decode()
             seq = self._log("entity", {"native": {NAME: line.id}, "wire": wire, **more})
+            self._recent.add(line.id, seq, created_of(line.raw))
         return seq
 
-    def shown(self, seq: int, id: str) -> None:
-        """Log that the message at *seq* is shown to Arbor as the node *id*."""
-        self._log("form", {"of": seq, "native": {NAME: id}})
+    def shown(self, seq: int, line: NodeLine) -> None:
+        """Log that the message at *seq* is shown to Arbor as the node on *line*."""
+        self._log("form", {"of": seq, "native": {NAME: line.id}})
+        self._recent.add(line.id, seq, created_of(line.raw))
 
     def note(self, entry: Entry) -> None:
         """*entry* is in the log, or will be in a moment: it is found from now on."""
-        noted = [*rows(entry)]
         if isinstance(entry, Message) and entry.native is not None:
-            noted.append(Row("ids", (entry.native[NAME], entry.seq)))  # the index itself writes it
-        self.add(entry.seq, noted)
-
-    def add(self, seq: int, noted: Sequence[Row]) -> None:
-        """These rows come from the record at *seq*."""
-        self._noted.append((seq, noted))
-        for table, values in noted:
-            self._fresh[table][values[0]] = values
-            if table == "sprout_nodes":
-                spot = Spot(*values)
-                self._keys[spot.key] = spot
-                self._youngest = max(self._youngest, spot.created)
+            self._recent.add(entry.native[NAME], entry.seq, entry.timestamp)
+        if noted := [*rows(entry)]:
+            self._noted.append((entry.seq, noted))
+            for table, values in noted:
+                self._fresh[table][values[0]] = values
         self._until_prune -= 1
         if not self._until_prune:
             self.prune()
@@ -172,26 +209,24 @@ class Store:
             applied = self._index.applied_seq
         except Unavailable:
             return
+        self._recent.prune(applied)
         while self._noted and self._noted[0][0] <= applied:
             for table, values in self._noted.popleft()[1]:
                 if self._fresh[table].get(values[0]) == values:
                     del self._fresh[table][values[0]]
-                if table == "sprout_nodes":
-                    self._keys.pop(values[2], None)
 
     # One node
 
     def seq(self, id: str) -> int | None:
         """Where the node *id* stands in the log."""
-        seq: int | None = self._value("ids", id, BY_ID)
+        recent = self._recent.seq(id)
+        seq: int | None = self._value("ids", id, BY_ID) if recent is None else recent
         return seq
 
     def lookup(self, id: str, created: int) -> int | None:
-        """As `seq`, of a node made at *created* (ms): one that is newer than all that are held is none of them."""
-        fresh = self._fresh["ids"].get(id)
-        if fresh is None and created > self._youngest:
-            return None
-        return self.seq(id)
+        """As `seq`, of a node made at *created* (ms): mostly without a look at the tables."""
+        recent = self._recent.seq(id)
+        return self.seq(id) if recent is None and self._recent.may_be_older(created) else recent
 
     def entry(self, seq: int) -> Entry | None:
         """The record of the node at *seq*; None where it cannot be read any more."""
@@ -199,23 +234,21 @@ class Store:
 
     def spot(self, seq: int) -> Spot | None:
         """What is known of the node at *seq*."""
-        fresh = self._fresh["sprout_nodes"].get(seq)
-        row = self._index.one(BY_SEQ, (seq,)) if fresh is None else fresh
-        return Spot(*row) if row is not None else self._elsewhere(seq)
+        if (spot := self._spots.get(seq)) is not None:
+            return spot
+        row = self._fresh["sprout_nodes"].get(seq) or self._index.one(BY_SEQ, (seq,))
+        return self._keep(Spot(*row) if row is not None else self._message(seq))
 
     def known_as(self, key: str) -> Spot | None:
         """The node that children name as *key*."""
-        spot = self._keys.get(key)
-        if spot is not None:
+        if (spot := self._spots.get(key)) is not None:
             return spot
-        if (row := self._index.one(BY_KEY, (key,))) is not None:
-            return Spot(*row)
-        found = self._index.find(key)
-        return None if found is None else self._elsewhere(found.seq)
-
-    def _elsewhere(self, seq: int) -> Spot | None:
-        entry = self._index.entry(seq)
-        return spot_of(entry) if isinstance(entry, Message) else None
+        recent = self._recent.seq(key)
+        if recent is None and (row := self._index.one(BY_KEY, (key,))) is not None:
+            return self._keep(Spot(*row))
+        if recent is None and (found := self._index.find(key)) is not None:
+            recent = found.seq
+        return None if recent is None else self.spot(recent)
 
     def form(self, seq: int) -> str | None:
         """The id that the Arbor form of the message at *seq* has been shown under."""
@@ -230,60 +263,94 @@ class Store:
     # Many nodes
 
     def of_type(self, type: int, quantity: int) -> list[Spot]:
-        """The newest nodes of a type, newest first."""
-        found = self._newest("type", type, quantity, lambda spot: spot.type == type)
-        if type == REPLY:
-            found += filter(None, map(_from_elsewhere, self._index.latest(quantity)))
-        return _youngest(found, quantity)
+        """The newest nodes of a type that are no messages, newest first."""
+        found = {Spot(*row): None for row in self._fresh["sprout_nodes"].values() if row[1] == type}
+        last, left = (_END, _END), quantity
+        while left > 0 and (page := self._index.rows(NEWEST["type"], (type, *last, min(left, PAGE)))):
+            spots = [Spot(*row) for row in page]
+            found.update(dict.fromkeys(spots))
+            last, left = spots[-1].where[:2], left - len(page)
+        return sorted(found, key=lambda spot: spot.where, reverse=True)[:quantity]
 
     def in_channel(self, channel: str, quantity: int) -> list[Spot]:
         """The newest nodes below the community that *channel* is, newest first."""
-        found = self._newest("channel", channel, quantity, lambda spot: spot.channel == channel)
-        found += filter(None, map(_from_elsewhere, islice(self._index.newest(channel), quantity)))
-        return _youngest(found, quantity)
+        spots = (self.spot(where.seq) for where in self.newest(quantity, channel))
+        return list(islice((spot for spot in spots if spot is not None), quantity))
 
-    def below(self, keys: Iterable[str], quantity: int) -> list[Spot]:
-        """The newest nodes that are, or are below, those named *keys*, newest first; `MAX_WALK` are looked at."""
-        names = deque(keys)
-        found = {spot.seq: spot for spot in map(self.known_as, names) if spot is not None}
-        while names and len(found) < MAX_WALK:
-            for spot in self._children(names.popleft(), MAX_WALK - len(found)):
-                if spot.seq not in found:
-                    found[spot.seq] = spot
-                    names.append(spot.key)
-        return _youngest(found.values(), quantity)
-
-    def _children(self, name: str, limit: int) -> Iterator[Spot]:
-        """The nodes whose parent is called *name*."""
-        self.prune()
-        yield from (Spot(*values) for values in self._fresh["sprout_nodes"].values() if values[3] == name)
-        yield from map(Spot._make, self._index.rows(CHILDREN, (name, limit)))
-        if name.startswith(DAY):
-            _, date, channel = name.split(" ", 2)
-            since = int(datetime.fromisoformat(date).replace(tzinfo=UTC).timestamp()) * 1000
-            messages: Iterable[Message] = islice(self._index.newest(channel, since, since + _DAY_MS), limit)
+    def newest(self, hint: int, channel: str | None = None) -> Iterator[Where]:
+        """The replies of a channel, or of all, newest first; about *hint* of them are wanted."""
+        waiting = sorted((_where(message) for message in self._index.unapplied(channel)), reverse=True)
+        if channel is None:
+            messages = self._pages("all messages", (), hint)
+            others: Iterable[Where] = (spot.where for spot in self.of_type(REPLY, hint))
         else:
-            messages = self._index.answers(name, limit)
-        spots = map(_from_elsewhere, messages)
-        yield from (spot for spot in spots if spot is not None and spot.parent == name)
+            messages = self._pages("messages", (channel,), hint)
+            others = self._entities(channel, hint)
+        return _merged(waiting, messages, others)
 
-    def _newest(self, column: str, value: Any, quantity: int, fits: Callable[[Spot], bool]) -> list[Spot]:
-        self.prune()
-        found = {spot for spot in map(Spot._make, self._fresh["sprout_nodes"].values()) if fits(spot)}
-        last, left = (1 << 62, 1 << 62), quantity
-        while left > 0 and (page := self._index.rows(NEWEST[column], (value, *last, min(left, PAGE)))):
-            found.update(map(Spot._make, page))
-            last, left = Spot(*page[-1]).age, left - len(page)
-        return _youngest(found, quantity)
+    def thread(self, names: Iterable[str], hint: int) -> Iterator[Where]:
+        """The replies of the conversation that is known by these *names*, newest first; about *hint* are wanted."""
+        fresh = self._fresh["sprout_replies"].values()
+        parts: list[Iterable[Where]] = []
+        for name in names:
+            parts.append(sorted((_where_of(row) for row in fresh if row[5] == name), reverse=True))
+            parts.append(self._pages("root", (name,), hint))
+            if name.startswith(DAY):
+                parts.append(self._of_day(name))
+        return _merged(*parts)
+
+    def below(self, key: str) -> list[Where]:
+        """The replies below the one that is known as *key*, newest first; `MAX_WALK` are looked at."""
+        rows = {row[1]: row for row in self._index.rows(WALK, (key, MAX_WALK))}
+        keys = {key, *(row[3] for row in rows.values())}
+        for row in list(self._fresh["sprout_replies"].values())[:MAX_WALK]:  # parents before children
+            if row[2] in keys:
+                keys.add(row[1])
+                rows[row[0]] = (row[4], row[0], row[3])
+        return sorted((Where(*row[:3]) for row in rows.values()), reverse=True)
+
+    def _entities(self, channel: str, hint: int) -> Iterator[Where]:
+        fresh = [Spot(*row).where for row in self._fresh["sprout_nodes"].values() if row[4] == channel]
+        pages = self._pages("channel", (channel,), hint)
+        return _merged(sorted(fresh, reverse=True), pages) if fresh else pages
+
+    def _of_day(self, name: str) -> Iterator[Where]:
+        """What was said elsewhere, and stands right below the conversation of a day."""
+        _, date, channel = name.split(" ", 2)
+        since = int(datetime.fromisoformat(date).replace(tzinfo=UTC).timestamp()) * 1000
+        messages = islice(self._index.newest(channel, since, since + _DAY_MS), MAX_WALK)
+        spots = (spot_of(message) for message in messages if message.protocol != NAME)
+        return (spot.where for spot in spots if spot is not None and spot.parent == name)
+
+    def _pages(self, question: str, values: tuple[Any, ...], hint: int) -> Iterator[Where]:
+        """The answers to one of `NEWEST`, page by page."""
+        last, size = (_END, _END), max(1, min(hint, PAGE))
+        while page := self._index.rows(NEWEST[question], (*values, *last, size)):
+            yield from map(Where._make, page)
+            if len(page) < size:
+                return
+            last = page[-1][:2]
+
+    def _message(self, seq: int) -> Spot | None:
+        entry = self._index.entry(seq)
+        return spot_of(entry) if isinstance(entry, Message) else None
+
+    def _keep(self, spot: Spot | None) -> Spot | None:
+        if spot is not None:
+            self._spots[spot.seq] = self._spots[spot.key] = spot
+            while len(self._spots) > 2 * MAX_SPOTS:
+                self._spots.popitem(last=False)
+        return spot
 
     def _log(self, kind: str, fields: dict[str, Any]) -> int:
         fact = self._fact(kind, {"protocol": NAME, **fields})
         self.note(fact)
         return fact.seq
 
-    def _youngest_of(self, type: int) -> int:
-        newest = self.of_type(type, 1)
-        return newest[0].created if newest else 0
+    def _youngest(self) -> int:
+        """When the newest node that is held is said to be made."""
+        entities = [spot.created for type in (IDENTITY, COMMUNITY) for spot in self.of_type(type, 1)]
+        return max([*entities, *(where.created for where in islice(self.newest(1), 1))], default=0)
 
     def _value(self, table: str, key: Any, sql: str) -> Any:
         fresh = self._fresh[table].get(key)
@@ -293,12 +360,22 @@ class Store:
         return None if row is None else row[0]
 
 
-def _from_elsewhere(message: Message) -> Spot | None:
-    return None if message.protocol == NAME else spot_of(message)
+def _where(message: Message) -> Where:
+    return Where(message.timestamp, message.seq, message.channel)
 
 
-def _youngest(spots: Iterable[Spot], quantity: int) -> list[Spot]:
-    return sorted(spots, key=lambda spot: spot.age, reverse=True)[:quantity]
+def _where_of(row: tuple[Any, ...]) -> Where:
+    """Of a row of `sprout_replies`."""
+    return Where(row[4], row[0], row[3])
+
+
+def _merged(*parts: Iterable[Where]) -> Iterator[Where]:
+    """All of *parts*, which are newest first, each once."""
+    last = None
+    for where in merge(*parts, reverse=True):
+        if where != last:
+            yield where
+        last = where
 
 
 def _entity(fact: Fact) -> Iterator[Row]:
@@ -309,8 +386,3 @@ def _entity(fact: Fact) -> Iterator[Row]:
     yield Row("ids", (id, fact.seq))
     if (what := fields.get("what")) is not None:
         yield Row("sprout_minted", (what, id))
-
-
-def _parent_id(wire: bytes) -> str:
-    """The parent of a reply, whose bytes are *wire* in base64url: the hash behind the first six bytes."""
-    return "SHA512_B32__" + binary(unbinary(wire[:52])[6:38]).decode()

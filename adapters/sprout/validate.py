@@ -16,6 +16,7 @@ from collections.abc import Callable
 from datetime import datetime
 from enum import Enum
 from functools import lru_cache
+from itertools import product
 from typing import Any, Final, NamedTuple
 
 from . import forest, twig
@@ -44,6 +45,9 @@ class Verdict(NamedTuple):
         return not self.reason and not self.missing
 
 
+_OK: Final = Verdict()
+
+
 def validate(node: Node, raw: bytes, now_ms: int, find: Callable[[str], Node | None]) -> Verdict:
     """The verdict on *node*, whose bytes are *raw*, at *now_ms*; *find* looks up what is held, by id.
 
@@ -53,9 +57,11 @@ def validate(node: Node, raw: bytes, now_ms: int, find: Callable[[str], Node | N
     author = node if isinstance(node, Identity) else find(node.author)
     parent = find(node.parent) if isinstance(node, Reply) else None
     case = _Case(node, raw, now_ms, _pairs(node), author, parent)
-    for rule in _RULES_OF[type(node)]:
-        if (rule.of is None or getattr(case, rule.of) is not None) and not rule.holds(case):
+    for rule in _RULES_OF[type(node), author is not None, parent is not None]:
+        if not rule.holds(case):
             return Verdict(rule.reason)
+    if author is not None and (parent is not None or not isinstance(node, Reply)):
+        return _OK
     missing = [node.author] if author is None else []
     if parent is None and isinstance(node, Reply):
         missing.append(node.parent)
@@ -193,4 +199,10 @@ READING: Final = {
     "an unknown kind of key or signature":  _C,
 }
 # fmt: on
-_RULES_OF: Final = {kind: tuple(rule for rule in RULES if kind in rule.kinds) for kind in _ALL}
+# Those that are asked of a node of some type: whether its author is held, and its parent, decides as well.
+_RULES_OF: Final = {
+    (kind, author, parent): tuple(
+        rule for rule in RULES if kind in rule.kinds and {"author": author, "parent": parent}.get(rule.of or "", True)
+    )
+    for kind, author, parent in product(_ALL, (False, True), (False, True))
+}

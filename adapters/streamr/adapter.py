@@ -21,20 +21,28 @@ from gateway.session import MAX_OUTBOX, Principal
 from gateway.tables import Row
 
 from . import stored
-from .author import Author, is_late
+from .author import Author, Link, is_late
 from .codec import encode_broadcast
 from .control import CONTROL
 from .errors import StreamrError
 from .exchange import KeyExchange
 from .ids import channel_of, inbox_of, key_exchange_address, stream_of
-from .keys import DerivedKeys
+from .keyring import FILE, read_keys
+from .keys import DerivedKeys, Signer
 from .login import Logins
-from .message import GROUP_KEY_ROTATE, LATEST, ROWS, StreamMessage, parse_message
+from .message import LATEST, ROWS, StreamMessage, has_expired, parse_message
+from .network_session import PATH as NETWORK
+from .network_session import NetworkSession, Nodes
+from .participant import Participant
+from .resends import Turns
+from .saying import Saying
 from .session import NAME, StreamrSession, Unauthenticated
 from .signing import verify
 from .stored import Place, Stored
 from .streams import MAX_PARTITIONS, Rules, Streams, StreamSettings
 from .streams import TABLE as STREAMS
+from .tracker_session import PATH as TRACKER
+from .tracker_session import Tracker, TrackerSession
 
 UTF16_VERSION = 31  # of messages: only clients before 4.0 ask for it
 MAX_CONTENT = (1 << 20) - 4096  # bytes of a content as JSON string: a frame is at most what the broker's would be
@@ -54,8 +62,10 @@ SEALED, SEALED_UTF16 = f"{NAME}/row", f"{NAME}/row/utf16"
 
 TABLES = """
 CREATE TABLE streamr_publishers (stream TEXT, publisher TEXT, PRIMARY KEY (stream, publisher)) WITHOUT ROWID;
+CREATE TABLE streamr_speakers (address TEXT PRIMARY KEY, protocol TEXT, identity TEXT, number INTEGER) WITHOUT ROWID;
 """ + STREAMS
 PUBLISHED = "SELECT 1 FROM streamr_publishers WHERE stream = ? AND publisher = ?"
+SPEAKER = "SELECT protocol, identity, number FROM streamr_speakers WHERE address = ?"
 PUBLISHERS = "SELECT publisher FROM streamr_publishers WHERE stream = ? ORDER BY publisher LIMIT ?"
 MAX_SEEN = 65_536  # publishers of streams that are known to be in the tables
 # fmt: on
@@ -71,6 +81,7 @@ class Settings(BaseModel):
         1, ge=1, le=MAX_PARTITIONS, description="Partitions of a stream that `streams` does not name."
     )
     streams: dict[str, StreamSettings] = Field({}, description="What the operator says of streams.")
+    url: str | None = Field(None, description="Where other nodes reach `/network`; else what a node calls it.")
     max_outbox: int = Field(MAX_OUTBOX, ge=1 << 16, description="Bytes that may wait for a client that reads slowly.")
 
 
@@ -80,26 +91,31 @@ class StreamrAdapter(Adapter):
     name = NAME
     title = "Streamr"
     settings = Settings
-    paths = ("/api/v1/ws",)
+    paths = ("/api/v1/ws", NETWORK, TRACKER)
     tables = TABLES + stored.TABLE
-    versions = ("control 1", "control 2", "message 30", "message 31", "message 32")
+    versions = (
+        *("control 1", "control 2", "message 30", "message 31", "message 32"),
+        *("network 4.4.3", "tracker 1", "tracker 2"),
+    )
     carries = MappingProxyType(
         {
             "subscribe": "SubscribeRequest and UnsubscribeRequest",
             "publish": "PublishRequest, signed or not; encrypted content passes, in an envelope for other protocols",
             "direct": "PublishRequest to the inbox stream S/@N of a peer's number or address",
             "presence": "not at all: the protocol has no word for it",
-            "history": "not yet: resends are answered as by a broker without storage",
+            "history": "ResendLastRequest, ResendFromRequest and ResendRangeRequest; S1's ResendRequest",
         }
     )
 
     def __init__(self, settings: Any, home: Home) -> None:
         super().__init__(settings, home)
         self.logins = Logins()
-        self.exchange = KeyExchange(self.frame)
+        self.known_keys = read_keys(home.secrets / FILE)  # what is of no use ends the start before anything begins
         self.author = Author(DerivedKeys(home.secret, home.gateway_id))
         self._seen: dict[tuple[str, int], int] = {}
         self._exists = lru_cache(maxsize=4096)(self._has)
+        self.nodes = Nodes()
+        self.saying = Saying(self)
         self.streams = Streams(settings.streams, settings.partitions, self._exists.cache_clear)
 
     def start(self, services: Services) -> None:
@@ -107,12 +123,22 @@ class StreamrAdapter(Adapter):
         super().start(services)
         self.author.find = self._head
         self.streams.start(services)
-        self.stored = Stored(services.index, self.place, lambda: services.bus.ledger.next_seq)
+        self.tracker = Tracker(services.bus.clock)
+        self.participant = Participant(self, services)
+        self.exchange = KeyExchange(self.frame, self.participant.hear)
+        self.stored = Stored(services.index, self.place, self._next_seq)
+        self.turns = Turns(services.post, self._next_seq, services.bus.clock)
+
+    def tick(self, now: int) -> None:
+        """A second has passed."""
+        self.participant.tick(now)
 
     # Who comes
 
-    def accept(self, request: Request) -> StreamrSession | Refusal:
+    def accept(self, request: Request) -> StreamrSession | TrackerSession | Refusal:
         """A session in the versions the client asks for; the reference's words where there are no such ones."""
+        if request.path == TRACKER:
+            return TrackerSession(self, self.tracker, request, self._url(request), self.options.max_outbox)
         asked: list[int | None] = []
         for parameter, layer, supported in VERSIONS:
             text = request.query.get(parameter)
@@ -120,7 +146,19 @@ class StreamrAdapter(Adapter):
             if version is not None and version not in supported:
                 return Refusal(400, _unsupported(version, layer, supported))
             asked.append(int(version) if version is not None else None)
-        return StreamrSession(self, request.principal, (asked[0], asked[1]), self.options.max_outbox)
+        about = self, request.principal, (asked[0], asked[1]), self.options.max_outbox
+        if request.path == NETWORK:
+            return NetworkSession(*about, nodes=self.nodes, url=self._url(request))
+        return StreamrSession(*about)
+
+    def _url(self, request: Request) -> str:
+        """Where nodes reach this gateway."""
+        scheme = "wss" if request.secure else "ws"
+        return self.options.url or f"{scheme}://{request.headers.get('host', '')}{NETWORK}"
+
+    def report(self) -> dict[str, Any]:
+        """The nodes that are connected."""
+        return {"network": self.nodes.report(), "tracker": self.tracker.report()}
 
     def asker(self, tokens: Iterable[str | None], principal: Principal) -> tuple[Principal, str | None]:
         """Who the first valid one of *tokens* (of a session, or API keys) belongs to, and its address.
@@ -147,6 +185,27 @@ class StreamrAdapter(Adapter):
             or any(self.author.speaks(channel, address) for channel in channels)
             or bool(self.services.index.rows(PUBLISHED, (stream, address)))
         )
+
+    def may_read(self, stream: str, address: str) -> bool:
+        """Whether *address* (lower case) may have what is said on *stream*: asked by who has a key for it."""
+        if address == self.participant.address and self.streams.decrypts(stream):
+            return True
+        principal = Principal(f"{NAME}:{address}")
+        return any(self.bus.allowed(principal, "subscribe", channel) for channel in self.channels_of(stream))
+
+    def signer(self, stream: str, address: str) -> Signer | None:
+        """Who of those that the gateway speaks for on *stream* has *address* (lower case)."""
+        for channel in self.channels_of(stream):
+            if (signer := self.author.speaks(channel, address)) is not None:
+                return signer
+        found = self.services.index.one(SPEAKER, (address,))
+        return None if found is None else self.author.keys.of(*found)
+
+    def rotate(self, message: StreamMessage, channel: str) -> None:
+        """Hand a GroupKeyRotate to the Streamr clients that hear *channel*, and to nobody else."""
+        self.participant.learn(message)
+        sessions = (session for session in self.bus.sessions() if isinstance(session, StreamrSession))
+        self.exchange.hand(message, (session for session in sessions if session.hears(channel)))
 
     # What things are called
 
@@ -178,11 +237,12 @@ class StreamrAdapter(Adapter):
 
     def refer(self, message: Message) -> object:
         """The place in its sender's chain, or `UNFIT`."""
-        if not self._exists(message.channel) or self._rules(message).require_encrypted_data:
+        if not self._exists(message.channel):
             return UNFIT
-        if 2 * len(message.content) > MAX_CONTENT and len(_quoted(message.content)) > MAX_CONTENT:
+        encrypt = self._rules(message).require_encrypted_data
+        if 2 * len(message.content) > MAX_CONTENT and (encrypt or len(_quoted(message.content)) > MAX_CONTENT):
             return UNFIT
-        return self.author.refer(message)
+        return self.author.refer(message, encrypt=encrypt)
 
     def _rules(self, message: Message) -> Rules:
         return self.streams.rules(stream_of(message.channel)[0])
@@ -215,9 +275,12 @@ class StreamrAdapter(Adapter):
     def frame(self, message: StreamMessage, key: str) -> bytes | None:
         """*message* for a client with the versions of *key*; None where those cannot show all of it."""
         control, version = PAIRS[key]
-        if not message.survives(version) or (message.message_type == GROUP_KEY_ROTATE and version != LATEST):
-            return None
-        return text_frame(encode_broadcast(control, message.row(version)))
+        return text_frame(encode_broadcast(control, message.row(version))) if message.survives(version) else None
+
+    def stored_row(self, message: Message, version: int) -> bytes | None:
+        """The array of a *message* out of the log in *version*; None where that cannot show all of it."""
+        found = self.stream_message(message, version)
+        return found.row(version) if found is not None and found.survives(version) else None
 
     def _seal(self, message: Message, key: str) -> bytes:
         utf16 = key == SEALED_UTF16 and not message.content.isascii()
@@ -242,8 +305,15 @@ class StreamrAdapter(Adapter):
             if (timestamp := entry.refs[NAME][0]) != entry.timestamp:
                 yield Row("streamr_places", (entry.seq, entry.channel, timestamp))
             yield from self._published(entry, stream_of(entry.channel)[0], lambda: self.author.address(entry))
+            if len(entry.refs[NAME]) == len(Link._fields):  # its readers ask that address for keys
+                yield from self._speaker(entry)
         else:
             yield Row("streamr_places", (entry.seq, entry.channel, None))
+
+    def _speaker(self, entry: Message) -> Iterable[Row]:
+        address, sender = self.author.address(entry), entry.sender
+        if self._seen.setdefault((address, -1), entry.seq) >= entry.seq:
+            yield Row("streamr_speakers", (address, entry.protocol, sender.identity, sender.number))
 
     def _published(self, entry: Message, stream: str, publisher: Callable[[], str]) -> Iterable[Row]:
         who = (stream, entry.sender.number)
@@ -253,9 +323,11 @@ class StreamrAdapter(Adapter):
                 self._seen.clear()
 
     def place(self, message: Message) -> Place | None:
-        """Where *message* stands in its stream partition; None if it has no form here."""
+        """Where *message* stands in its stream partition; None if it has no form here, or had its time (S1, ttl)."""
         if message.protocol == NAME and message.native is not None:
             _, _, timestamp, sequence, publisher, chain = message.native[NAME]
+            if message.wire is not None and has_expired(message.wire, self.bus.clock()):
+                return None
             return Place(timestamp, sequence, publisher, chain)
         return self.author.place(message) if message.refs is not None and NAME in message.refs else None
 
@@ -268,6 +340,9 @@ class StreamrAdapter(Adapter):
         from .rest import router  # FastAPI is for those who serve it
 
         return [router(self)]
+
+    def _next_seq(self) -> int:
+        return self.bus.ledger.next_seq
 
     def _head(self, message: Message) -> tuple[int, int] | None:
         """Where the chain of *message* ends, by the newest of its sender's messages in the log."""

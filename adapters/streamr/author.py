@@ -2,7 +2,8 @@
 
 Whatever such a message depends on is decided once, in `refer`, and logged with the record: its timestamp, its
 sequence number and the message before it in its chain. `seal` is a function of the record and the sender's key
-alone, so the same message always comes out, signature included (RFC 6979).
+alone, so the same message always comes out, signature included (RFC 6979). Where a stream requires encryption, the
+day whose group key is used is part of that.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from coincurve import PrivateKey
 
 from gateway.message import LATE, Message
 
+from .encrypt import DAY, OwnGroupKeys
 from .ids import inbox_id, stream_of
 from .keys import DerivedKeys, Signer
 from .message import MessageID, MessageRef, StreamMessage
@@ -26,12 +28,16 @@ SETTLED = 60_000  # ms after which a head is in the index for certain
 
 
 class Link(NamedTuple):
-    """The place of a message in its chain: its own position and, unless it is the first, the one before."""
+    """The place of a message in its chain: its own position and, unless it is the first, the one before.
+
+    *day* is that of the group key, where the content is encrypted.
+    """
 
     timestamp: int
     sequence: int
     prev_timestamp: int | None = None
     prev_sequence: int | None = None
+    day: int | None = None
 
 
 FindHead = Callable[[Message], tuple[int, int] | None]
@@ -43,36 +49,45 @@ class Author:
 
     def __init__(self, keys: DerivedKeys) -> None:
         self.keys = keys
+        self.group_keys = OwnGroupKeys(keys.secret)
         self.find: FindHead = lambda _message: None
         self._heads: OrderedDict[Chain, tuple[int, int]] = OrderedDict()
-        self._speakers: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._speakers: OrderedDict[tuple[str, str], Signer] = OrderedDict()
         self._direct = (0, 0)
 
     def address(self, message: Message) -> str:
         """The address that says *message* in Streamr."""
         return self._signer(message).address
 
-    def refer(self, message: Message) -> list[int]:
-        """Put *message* at the end of its chain; the fields of its `Link`.
+    def refer(self, message: Message, *, encrypt: bool = False) -> list[int | None]:
+        """Put *message* at the end of its chain, to be shown encrypted if need be; the fields of its `Link`.
 
         A timestamp is never below the one before it, nor ahead of the gateway's clock. What comes late would stand
         before messages that readers have seen already: it is told apart by a chain without links, where the
         sequence number is the record's own.
         """
+        place: list[int | None] = [*self._place(message)]
+        if encrypt:
+            place += [None] * (len(Link._fields) - 1 - len(place))
+            place.append(message.time // DAY)
+        return place
+
+    def _place(self, message: Message) -> tuple[int, ...]:
         if is_late(message):
-            return [message.timestamp, message.seq]
+            self._speak(message)
+            return message.timestamp, message.seq
         chain = (message.channel, message.sender.number, message.protocol)
         head = self._heads.get(chain)
         if head is None:
             head = self._begin(message)
         else:
             self._heads.move_to_end(chain)
-        last = self._heads[chain] = _after(head, min(message.timestamp, message.time))
-        return [*last] if head is None else [*last, *head]
+        last = self._heads[chain] = after(head, min(message.timestamp, message.time))
+        return last if head is None else (*last, *head)
 
-    def speaks(self, channel: str, address: str) -> bool:
-        """Whether *address* has said something in *channel* that the index may not know of yet."""
-        return (channel, address) in self._speakers
+    def speaks(self, channel: str, address: str) -> Signer | None:
+        """Who has *address*, if it has said something in *channel* that the index may not know of yet."""
+        return self._speakers.get((channel, address))
 
     def place(self, message: Message) -> Place:
         """Where the signed form of a *message* that was published stands, and in whose chain."""
@@ -87,7 +102,9 @@ class Author:
         prev = None if link.prev_timestamp is None else MessageRef(link.prev_timestamp, link.prev_sequence)
         stream, partition = stream_of(message.channel)
         key, message_id = self._id(message, stream, partition, (link.timestamp, link.sequence))
-        return signed(StreamMessage(message_id, message.content.decode(), prev), key, utf16=utf16)
+        plain = StreamMessage(message_id, message.content.decode(), prev)
+        shown = plain if link.day is None else self.group_keys.encrypt(plain, link.day)
+        return signed(shown, key, utf16=utf16)
 
     def seal_direct(self, message: Message, inbox: int | str) -> StreamMessage:
         """The signed form of a direct *message*, in the inbox of the peer that *inbox* numbers or addresses.
@@ -95,7 +112,7 @@ class Author:
         Direct messages are in no chain, but readers pass over what does not come after what they had: all of them
         are in one order.
         """
-        self._direct = _after(self._direct, message.time)
+        self._direct = after(self._direct, message.time)
         key, message_id = self._id(message, inbox_id(message.channel, inbox), 0, self._direct)
         return signed(StreamMessage(message_id, message.content.decode()), key)
 
@@ -111,12 +128,16 @@ class Author:
 
     def _begin(self, message: Message) -> tuple[int, int] | None:
         """Where the chain of *message* ended before; the chain that is longest unused leaves, if the index has it."""
-        self._speakers[message.channel, self.address(message)] = None
+        self._speak(message)
         if len(self._heads) >= MAX_HEADS and next(iter(self._heads.values()))[0] < message.time - SETTLED:
             self._heads.popitem(last=False)
+        return self.find(message)
+
+    def _speak(self, message: Message) -> None:
+        signer = self._signer(message)
+        self._speakers[message.channel, signer.address] = signer
         if len(self._speakers) > MAX_HEADS:
             self._speakers.popitem(last=False)
-        return self.find(message)
 
 
 def is_late(message: Message) -> bool:
@@ -129,7 +150,7 @@ def _chain_name(message: Message) -> str:
     return f"{message.protocol}:late" if is_late(message) else message.protocol
 
 
-def _after(head: tuple[int, int] | None, timestamp: int) -> tuple[int, int]:
+def after(head: tuple[int, int] | None, timestamp: int) -> tuple[int, int]:
     """The next position behind *head*, at *timestamp* if that is later."""
     if head is None or timestamp > head[0]:
         return timestamp, 0

@@ -37,44 +37,50 @@ class ControlType(IntEnum):
     RESEND_RANGE = 13
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Publish:
-    """A client gives a message to a stream."""
+@dataclass(slots=True, kw_only=True)
+class Frame:
+    """What every control frame has: in version 1 the id is the `subId`, or `NO_REQUEST_ID`."""
 
-    type: ClassVar = ControlType.PUBLISH
-    message: StreamMessage
-    session_token: str | None = None
-    api_key: str | None = None
     request_id: str = ""
     version: int = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscribe:
+@dataclass(slots=True, kw_only=True)
+class Request(Frame):
+    """A client wants something, in the name of whoever the token, or S1's key, belongs to."""
+
+    session_token: str | None = None
+    api_key: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Publish(Request):
+    """A client gives a message to a stream."""
+
+    type: ClassVar = ControlType.PUBLISH
+    message: StreamMessage
+
+
+@dataclass(slots=True, kw_only=True)
+class Subscribe(Request):
     """A client wants the messages of a stream partition from now on."""
 
     type: ClassVar = ControlType.SUBSCRIBE
     stream_id: str
     stream_partition: int = 0
-    session_token: str | None = None
-    api_key: str | None = None
-    request_id: str = ""
-    version: int = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unsubscribe:
+@dataclass(slots=True, kw_only=True)
+class Unsubscribe(Frame):
     """A client wants no more messages of a stream partition."""
 
     type: ClassVar = ControlType.UNSUBSCRIBE
     stream_id: str
     stream_partition: int = 0
-    request_id: str = ""
-    version: int = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resend:
+@dataclass(slots=True, kw_only=True)
+class Resend(Request):
     """A client wants stored messages: the last `number_last`, or those from `from_ref` (up to `to_ref`).
 
     Both ends are included. A reference without a sequence number means its whole millisecond. S1's single
@@ -88,9 +94,6 @@ class Resend:
     to_ref: MessageRef | None = None
     publisher_id: str | None = None
     msg_chain_id: str | None = None
-    session_token: str | None = None
-    request_id: str = ""
-    version: int = 2
 
     @property
     def type(self) -> ControlType:
@@ -100,36 +103,30 @@ class Resend:
         return ControlType.RESEND_FROM if self.to_ref is None else ControlType.RESEND_RANGE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+@dataclass(slots=True, kw_only=True)
+class Delivery(Frame):
     """A message for a subscriber (BROADCAST) or in answer to a resend request (UNICAST)."""
 
     type: ControlType
     message: StreamMessage
-    request_id: str = ""
-    version: int = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+@dataclass(slots=True, kw_only=True)
+class Answer(Frame):
     """What became of a request: SUBSCRIBED, UNSUBSCRIBED, RESENDING, RESENT or NO_RESEND."""
 
     type: ControlType
     stream_id: str
     stream_partition: int = 0
-    request_id: str = ""
-    version: int = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+@dataclass(slots=True, kw_only=True)
+class Failure(Frame):
     """A request was refused, or failed; version 1 shows neither `error_code` nor `request_id`."""
 
     type: ClassVar = ControlType.ERROR
     error_message: str
     error_code: str = "UNKNOWN"
-    request_id: str = ""
-    version: int = 2
 
 
 ControlFrame = Publish | Subscribe | Unsubscribe | Resend | Delivery | Answer | Failure

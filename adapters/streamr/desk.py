@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
-from gateway.errors import UnknownChannel
+from gateway.auth import KEY
+from gateway.errors import Throttled, UnknownChannel
+from gateway.message import Peer
 from gateway.session import Principal
 
-from .ids import channel_of, inbox_of, stream_of
-from .login import ADDRESS, LoginError
+from .ids import stream_of
+from .login import ADDRESS, TOKEN_LIFE, LoginError
 from .session import NAME, Unauthenticated
 from .signing import checksum
+from .streams import OPERATIONS
 
 if TYPE_CHECKING:
     from .adapter import StreamrAdapter
 
-MAX_LISTED = 256  # streams or addresses in one answer
+MAX_LISTED = 256  # streams in one answer; more are asked for with `offset`
+MAX_DIGITS = 10  # of a number in a request
+MAX_ADDRESSES = 10_000  # in one answer
 
-# The operations of the reference, and the verbs of the gateway that they take.
-OPERATIONS = {
-    "stream_get": ("subscribe", "publish"),
+# The verbs of the gateway of which an operation of the reference needs one.
+NEEDS = {
+    "stream_get": ("subscribe", "publish", "admin"),
     "stream_subscribe": ("subscribe",),
     "stream_publish": ("publish",),
+    "stream_edit": ("admin",),
+    "stream_delete": ("admin",),
+    "stream_share": ("admin",),
 }
 
 
@@ -35,11 +45,12 @@ class Visitor(NamedTuple):
 
 
 class Refused(Exception):
-    """A request that gets an HTTP *status* and a reason."""
+    """A request that gets an HTTP *status* and a reason, and a *code* where the status does not say it all."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, code: str | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.code = code
 
 
 class Desk:
@@ -47,11 +58,19 @@ class Desk:
 
     def __init__(self, adapter: StreamrAdapter) -> None:
         self._adapter = adapter
+        self._own = adapter.author.keys.of("gateway", adapter.home.gateway_id, 0).address
 
     def admit(self, origin: str | None, host: str | None) -> None:
         """Raise unless a page of *origin* may ask here, as on the WebSocket."""
         if not self._adapter.services.access.welcome(origin, host):
             raise Refused(403, f"pages of {origin} are not allowed here; the setting is auth.origins")
+
+    def throttle(self, visitor: Visitor, path: str) -> None:
+        """Raise `Throttled` unless the visitor may ask for *path* now; visitors are told apart by where they are."""
+        throttle = self._adapter.bus.throttle
+        place = Peer(-1 - crc32(visitor.address.encode()), NAME)
+        if throttle is not None and (wait := throttle(Principal("", visitor.address), place, path)):
+            raise Throttled(wait)
 
     # Users
 
@@ -77,6 +96,19 @@ class Desk:
             raise Refused(401, str(error)) from None
         return {"token": token.token, "expires": _moment(token.expires)}
 
+    def login_by_key(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The session token for an API key of the gateway: the key itself, so that both end together."""
+        key = fields.get("apiKey")
+        if not isinstance(key, str):
+            raise Refused(400, "expected an apiKey")
+        if self._adapter.services.access.name_of(key) is None:
+            raise Refused(401, "no such API key")
+        return {"token": key, "expires": _moment(self._adapter.bus.clock() + TOKEN_LIFE)}
+
+    def login_by_password(self) -> None:
+        """Nobody has a password here; the reference's own last version answers the same."""
+        raise Refused(404, "there are no passwords here: log in with a private key or an API key")
+
     def logout(self, visitor: Visitor) -> None:
         """End the session of the visitor's token."""
         self._adapter.logins.end(visitor.token or "")
@@ -84,10 +116,9 @@ class Desk:
     def user(self, visitor: Visitor) -> dict[str, Any]:
         """Who asks."""
         principal, address = self._asker(visitor)
-        kind, _, name = principal.name.partition(":")
-        if address is None and kind != "key":
+        if address is None and not principal.name.startswith(KEY):
             raise Refused(401, "log in first")
-        username = name if address is None else checksum(address)
+        username = principal.name.removeprefix(KEY) if address is None else checksum(address)
         return {"name": username, "username": username}
 
     # Streams
@@ -95,17 +126,43 @@ class Desk:
     def stream(self, visitor: Visitor, stream: str) -> dict[str, Any]:
         """A stream as clients expect it."""
         self._look(visitor, stream)
-        return self._described(stream)
+        return self._adapter.streams.shown(stream)
 
     def validation(self, visitor: Visitor, stream: str) -> dict[str, Any]:
         """What has to be known of a stream to check its messages."""
         self._look(visitor, stream)
-        return self._rules(stream)
+        return self._adapter.streams.required(stream)
+
+    def streams(self, visitor: Visitor, query: Mapping[str, str]) -> list[dict[str, Any]]:
+        """The streams that exist and the visitor may know of.
+
+        *query* may ask for one `name`, for those with a text in their ids (`search`), for at most `max` of them, and
+        for those after the first `offset`.
+        """
+        principal, address = self._asker(visitor)
+        name, search = query.get("name"), query.get("search", "").lower()
+        ids = dict.fromkeys(stream_of(channel)[0] for channel in self._adapter.bus.channels.settled())
+        wanted = (stream for stream in ids if name in (None, stream) and search in stream.lower())
+        found = (stream for stream in wanted if self._may(principal, "stream_get", stream, address))
+        first, count = _number(query, "offset", 0), min(_number(query, "max", MAX_LISTED), MAX_LISTED)
+        return [self._adapter.streams.shown(stream) for stream in islice(found, first, first + count)]
+
+    # Who may do what there
 
     def publishers(self, visitor: Visitor, stream: str) -> dict[str, Any]:
-        """The addresses that have said something on a stream."""
+        """The addresses that have said something on a stream, or have a right of their own to."""
         self._look(visitor, stream)
-        return {"addresses": self._adapter.publishers(stream, MAX_LISTED)}
+        waiting = (self._adapter.services.index.waiting(channel) for channel in self._adapter.channels_of(stream))
+        places = (self._adapter.place(message) for messages in waiting for message in messages)
+        said = {*self._adapter.publishers(stream, MAX_ADDRESSES), *(place.publisher for place in places if place)}
+        return {"addresses": sorted(said - {""} | self._holders("stream_publish", stream))[:MAX_ADDRESSES]}
+
+    def subscribers(self, visitor: Visitor, stream: str) -> dict[str, Any]:
+        """The addresses that listen to a stream now, or have a right of their own to."""
+        self._look(visitor, stream)
+        present = (peer for channel in self._adapter.channels_of(stream) for peer in self._adapter.bus.present(channel))
+        listening = {peer.identity for peer in present if peer.protocol == NAME and peer.identity is not None}
+        return {"addresses": sorted({*listening, *self._holders("stream_subscribe", stream)})[:MAX_ADDRESSES]}
 
     def publisher(self, visitor: Visitor, stream: str, address: str) -> dict[str, Any]:
         """Nothing, if messages of *address* on a stream are to be believed."""
@@ -117,59 +174,46 @@ class Desk:
     def subscriber(self, visitor: Visitor, stream: str, address: str) -> dict[str, Any]:
         """Nothing, if *address* may read a stream: asked before a group key is sent there."""
         self._look(visitor, stream)
-        if not self._may(Principal(f"{NAME}:{address.lower()}"), "stream_subscribe", stream):
+        if not self._adapter.may_read(stream, address.lower()):
             raise Refused(404, f"{address} is not a subscriber on stream {stream}")
         return {}
 
-    def permissions(self, visitor: Visitor, stream: str) -> list[dict[str, Any]]:
+    def my_permissions(self, visitor: Visitor, stream: str) -> list[dict[str, Any]]:
         """What the visitor may do on a stream, in the reference's words."""
         self._look(visitor, stream)
         principal, address = self._asker(visitor)
-        user = address or principal.name
-        return [{"user": user, "operation": name} for name in OPERATIONS if self._may(principal, name, stream)]
+        user = {"user": address or principal.name}
+        mine = (name for name in OPERATIONS if self._may(principal, name, stream, address))
+        return [{"id": None, **user, "operation": name} for name in mine]
 
-    def streams(self, visitor: Visitor, name: str | None) -> list[dict[str, Any]]:
-        """The streams that exist and the visitor may know of; with a *name*, that one."""
-        principal, _ = self._asker(visitor)
-        ids = dict.fromkeys(stream_of(channel)[0] for channel in self._adapter.bus.channels.settled())
-        found = (stream for stream in ids if name in (None, stream) and self._may(principal, "stream_get", stream))
-        return [self._described(stream) for stream in islice(found, MAX_LISTED)]
+    # Who keeps what was said there
 
-    def create(self, visitor: Visitor, fields: dict[str, Any]) -> dict[str, Any]:
-        """Make a stream exist, if the visitor may publish there; one that does stays as it is."""
-        stream = fields.get("id") or fields.get("name")
-        if not isinstance(stream, str) or not stream or inbox_of(stream) is not None:
-            raise Refused(400, "a stream needs an id or a name, and it cannot be that of an inbox")
-        if not self._may(self._asker(visitor)[0], "stream_publish", stream):
-            raise Refused(403, f"Not allowed to create stream: {stream}")
-        if not self._exists(channel_of(stream, 0)):
-            raise Refused(404, f"There can be no stream: {stream}")
-        self._adapter.bus.channels.settle(channel_of(stream, 0))
-        return self._described(stream)
+    def storage_nodes(self, visitor: Visitor, stream: str) -> list[dict[str, Any]]:
+        """This gateway, which keeps every stream."""
+        self._look(visitor, stream)
+        return [{"storageNodeAddress": self._own}]
+
+    def kept(self, visitor: Visitor, address: str) -> list[dict[str, Any]]:
+        """The streams that this gateway keeps, if *address* is its own."""
+        if address.lower() != self._own:
+            raise Refused(404, f"Storage node not found: {address}")
+        return self.streams(visitor, {})
+
+    # What they need
+
+    def _holders(self, operation: str, stream: str) -> set[str]:
+        """The addresses with a right of their own to do this on a partition of *stream*."""
+        names = self._adapter.services.access.holders(NEEDS[operation][0], self._adapter.channels_of(stream))
+        found = (name.partition(":")[2] for name in names if name.startswith(f"{NAME}:"))
+        return {address.lower() for address in found if ADDRESS.fullmatch(address)}
 
     def _look(self, visitor: Visitor, stream: str) -> None:
         """Raise unless *stream* exists and the visitor may know of it."""
-        if not self._may(self._asker(visitor)[0], "stream_get", stream):
+        principal, address = self._asker(visitor)
+        if not self._may(principal, "stream_get", stream, address):
             raise Refused(403, f"Not allowed to see stream: {stream}")
-        if not any(map(self._exists, self._adapter.channels_of(stream))):
+        if not self.exists(stream):
             raise Refused(404, f"Stream not found: {stream}")
-
-    def _described(self, stream: str) -> dict[str, Any]:
-        return self._rules(stream) | {
-            "name": stream,
-            "description": "",
-            "config": {"fields": []},
-            "storageDays": 0,
-            "inactivityThresholdHours": 0,
-        }
-
-    def _rules(self, stream: str) -> dict[str, Any]:
-        return {
-            "id": stream,
-            "partitions": self._adapter.partitions(stream),
-            "requireSignedData": False,
-            "requireEncryptedData": False,
-        }
 
     def _asker(self, visitor: Visitor) -> tuple[Principal, str | None]:
         """The principal behind a request, and its Ethereum address if it has one."""
@@ -178,10 +222,17 @@ class Desk:
         except Unauthenticated as error:
             raise Refused(401, str(error)) from None
 
-    def _may(self, principal: Principal, operation: str, stream: str) -> bool:
-        """Whether *principal* may do this on a partition of *stream*."""
+    def _may(self, principal: Principal, operation: str, stream: str, address: str | None = None) -> bool:
+        """Whether *principal*, the user of *address*, may do this on a partition of *stream*."""
         allowed, channels = self._adapter.bus.allowed, self._adapter.channels_of(stream)
-        return any(allowed(principal, verb, channel) for verb in OPERATIONS[operation] for channel in channels)
+        return any(allowed(principal, verb, channel) for verb in NEEDS[operation] for channel in channels) or any(
+            given.operation == operation and given.user in (None, address)
+            for given in self._adapter.streams.permissions(stream)
+        )
+
+    def exists(self, stream: str) -> bool:
+        """Whether *stream* is there, or comes into being when somebody uses it."""
+        return any(map(self._exists, self._adapter.channels_of(stream)))
 
     def _exists(self, channel: str) -> bool:
         """Whether *channel* is there, or comes into being when somebody uses it."""
@@ -194,6 +245,14 @@ class Desk:
         except UnknownChannel:
             return False
         return True
+
+
+def _number(query: Mapping[str, str], name: str, default: int) -> int:
+    """A number of the *query*."""
+    text = query.get(name, str(default))
+    if not text.isdecimal() or len(text) >= MAX_DIGITS:
+        raise Refused(400, f"{name}: not a number: {text}")
+    return int(text)
 
 
 def _moment(ms: int) -> str:

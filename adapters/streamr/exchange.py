@@ -5,7 +5,7 @@ They are never bridged, never logged, and not on the bus.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from gateway.errors import NotSubscribed, UnknownChannel
@@ -21,10 +21,16 @@ MAX_LISTENING = 64  # key-exchange streams of one connection; genuine clients li
 
 
 class KeyExchange:
-    """Who listens to the key-exchange stream of which address. *frame* makes the form of a message with a key."""
+    """Who listens to the key-exchange stream of which address.
 
-    def __init__(self, frame: Callable[[StreamMessage, str], bytes | None]) -> None:
+    *frame* makes the form of a message with a key; *gateway* hears everything, for it has addresses too.
+    """
+
+    def __init__(
+        self, frame: Callable[[StreamMessage, str], bytes | None], gateway: Callable[[StreamMessage, str], None]
+    ) -> None:
         self._frame = frame
+        self._gateway = gateway
         self._listeners: dict[str, dict[StreamrSession, None]] = {}
         self._addresses: dict[StreamrSession, dict[str, None]] = {}
 
@@ -55,8 +61,13 @@ class KeyExchange:
 
     def send(self, message: StreamMessage, address: str) -> None:
         """Hand *message* to all who listen to *address*, its sender among them, as the broker does."""
+        self.hand(message, self._listeners.get(address, ()))
+        self._gateway(message, address)
+
+    def hand(self, message: StreamMessage, sessions: Iterable[StreamrSession]) -> None:
+        """Hand *message* to *sessions*, each in its versions."""
         frames: dict[str, bytes | None] = {}
-        for session in self._listeners.get(address, ()):
+        for session in sessions:
             if session.form_key not in frames:
                 frames[session.form_key] = self._frame(message, session.form_key)
             made = frames[session.form_key]

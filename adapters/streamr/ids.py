@@ -54,6 +54,11 @@ def inbox_id(stream_id: str, peer: int | str) -> str:
     return f"{stream_id}/@{peer}"
 
 
+def key_exchange_id(address: str) -> str:
+    """The id of the key-exchange stream of *address*."""
+    return _KEY_EXCHANGE + address.lower()
+
+
 def key_exchange_address(stream_id: str) -> str | None:
     """The lower-case address whose key-exchange stream this is, or None for any other stream."""
     return stream_id[len(_KEY_EXCHANGE) :].lower() if stream_id.startswith(_KEY_EXCHANGE) else None

@@ -34,13 +34,13 @@ class DerivedKeys:
     """Gives every sender of another protocol its key. Safe to ask from any thread."""
 
     def __init__(self, secret: bytes, gateway_id: str) -> None:
-        self._secret = secret
+        self.secret = secret
         self._gateway_id = gateway_id
         self.of = lru_cache(maxsize=MAX_KEYS)(self._derive)
 
     def _derive(self, protocol: str, identity: str | None, number: int) -> Signer:
         """The key of the durable *identity* in *protocol*, or without one of the connection *number*."""
         name = [protocol, identity] if identity is not None else [protocol, self._gateway_id, number]
-        derived = HKDF(SHA256(), _LENGTH, salt=None, info=b"trellis streamr author " + dumps(name)).derive(self._secret)
+        derived = HKDF(SHA256(), _LENGTH, salt=None, info=b"trellis streamr author " + dumps(name)).derive(self.secret)
         key = PrivateKey.from_int(int.from_bytes(derived) % (_ORDER - 1) + 1)
         return Signer(key, address_of(key.public_key))

@@ -7,13 +7,14 @@ content, keys and ids are never altered: only their places in the array change.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from gateway import jsontext
 
 from . import checks
-from .checks import UNDEFINED
+from .checks import MAX_INTEGER, UNDEFINED
 from .errors import REQUEST_FAILED, StreamrError
 
 LATEST = 32
@@ -39,6 +40,7 @@ FLAT_30: Final = (
     "version", "streamId", "streamPartition", "timestamp", "sequenceNumber", "publisherId",
     "prevTimestamp", "prevSequenceNumber", "ttl", "messageType", "content", "signatureType", "signature",
 )
+_FLAT = re.compile(rb"\s*\[\s*30\s*,\s*\"")
 # S2 writes version 32 without newGroupKey (its text), and without groupKeyId too (its examples). The
 # signatureType is then the last but one element.
 SHORT_32: Final = {
@@ -68,6 +70,18 @@ _ENCRYPTION_TYPES: Final = {
 _SIGNATURE_TYPES: Final = frozenset({UNSIGNED, ETH_LEGACY, ETH})
 
 
+# What `_usual` looks for: the types of a row, of a message id and of a reference.
+_TEXT_OR_NOT: Final = (str, type(None))
+_USUAL_ROWS: Final = frozenset(
+    (int, list, ref, int, int, int, key, str, type(None), int, signature)
+    for ref in (list, type(None))
+    for key in _TEXT_OR_NOT
+    for signature in _TEXT_OR_NOT
+)
+_USUAL_ID: Final = (str, int, int, int, str, str)
+_USUAL_REF: Final = (int, int)
+
+
 class MessageRef(NamedTuple):
     """A place in a message chain (S0, MessageRef); genuine clients leave the sequence number out."""
 
@@ -86,9 +100,9 @@ class MessageID(NamedTuple):
     msg_chain_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each publish, and that would take four times as long
 class StreamMessage:
-    """One stream message, whatever version it came in (S0, StreamMessage).
+    """One stream message, whatever version it came in (S0, StreamMessage). It is never changed.
 
     `version` and `wire` are the version and the text of the array it was received as, `verbatim` says that
     this text is the libraries' form, not one of the specifications' only. `ttl_seconds` is S1's.
@@ -118,11 +132,14 @@ class StreamMessage:
         """Whether readers of *version* get all of this message and can check its signature.
 
         The signature covers newGroupKey, which older versions cannot carry; encryption 3 is known to
-        version 31 alone. Readers of version 30 are not told of any encryption, as the libraries have it.
+        version 31 alone, GroupKeyRotate to version 32. Version 30 has no word for encryption: the libraries write
+        such a message all the same, and their readers of version 30 throw on its content, so that there is none.
         """
+        if version == 30 and self.encryption_type == AES:
+            return False
         if self.encryption_type == NEW_KEY_AND_AES:
             return version == 31
-        return version == LATEST or self.new_group_key is None
+        return version == LATEST or (self.new_group_key is None and self.message_type != GROUP_KEY_ROTATE)
 
     def parsed_content(self) -> Any:
         """The content as a JSON value; encrypted content is the string it is.
@@ -173,8 +190,46 @@ def parse_message(data: bytes | str) -> StreamMessage:
     return decode_message(value, wire)
 
 
+def has_expired(wire: bytes, now: int) -> bool:
+    """Whether the time that S1 lets a message live is over; *wire* is the text of its array, *now* is in ms."""
+    if not _FLAT.match(wire):
+        return False
+    message = parse_message(wire)
+    return message.ttl_seconds is not None and message.id.timestamp + 1000 * message.ttl_seconds < now
+
+
 def decode_message(value: Any, wire: bytes | None = None) -> StreamMessage:
     """Read a message array that was parsed from the text *wire*; anything else raises a `StreamrError`."""
+    return _usual(value, wire) or _unusual(value, wire)
+
+
+def _usual(row: Any, wire: bytes | None) -> StreamMessage | None:
+    """Nearly every message: version 32 as the libraries write it, with nothing to find fault with; else None.
+
+    What it takes, `_unusual` takes to mean the same; it is three times as fast.
+    """
+    if wire is None or type(row) is not list or tuple(map(type, row)) not in _USUAL_ROWS or row[0] != LATEST:
+        return None
+    _, given_id, given_ref, kind, content_type, encryption, key_id, content, _, signed, signature = row
+    if tuple(map(type, given_id)) != _USUAL_ID:
+        return None
+    if given_ref is not None and tuple(map(type, given_ref)) != _USUAL_REF:
+        return None
+    numbers = (*given_id[1:4], *(given_ref or ()))
+    if min(numbers) < 0 or max(numbers) > MAX_INTEGER or not given_id[0] or not content or content_type:
+        return None
+    if kind not in _MESSAGE_TYPES or encryption not in _ENCRYPTION_TYPES[LATEST] or signed not in _SIGNATURE_TYPES:
+        return None
+    if given_ref is not None and given_ref >= given_id[2:4]:
+        return None
+    message_id = MessageID._make(given_id)
+    ref = None if given_ref is None else MessageRef._make(given_ref)
+    return StreamMessage(
+        message_id, content, ref, kind, encryption, key_id, None, signed, signature, None, LATEST, wire, True
+    )
+
+
+def _unusual(value: Any, wire: bytes | None) -> StreamMessage:
     row = value if isinstance(value, list) else []
     layout = _layout(row)
     fields = row if layout is ROWS[LATEST] and len(row) == len(layout) else _latest(layout, row)

@@ -1,158 +1,178 @@
-"""The part of Streamr's REST interface that clients need to log in, publish and believe what they read.
+"""Streamr's REST interface: what clients need beside the WebSocket.
 
 Ids of streams come percent-encoded or with bare slashes; the application routes on the path as it was sent, so an
-encoded slash ends nothing. Refusals are `{"code", "message"}`, as the reference has them. Pages of other origins
-are let in as on the WebSocket, by `auth.origins`.
+encoded slash ends nothing. A path that ends in a word is the word's, whatever streams there are: nobody takes an
+address away from others by giving a stream a name. Refusals are `{"code", "message"}`, as the reference has them.
+Pages of other origins are let in as on the WebSocket, by `auth.origins`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
-from gateway.auth import bearer
-from gateway.errors import RequestError
-from gateway.jsontext import dumps, loads
+from gateway.jsontext import loads
 
-from .desk import Desk, Refused, Visitor
+from . import rest_data
+from .desk import Desk, Refused
+from .rest_answers import Handler, answering, as_json, body_of, explained, named, on_disk, visitor_of
+from .session import NAME
+from .streams_desk import StreamsDesk
 
 if TYPE_CHECKING:
     from .adapter import StreamrAdapter
 
+PREFIX = "/api/v1"
 MAX_BODY = 1 << 16  # bytes; a login or a stream takes some hundred
+METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"]
 
-CODES = {400: "BAD_REQUEST", 401: "NOT_AUTHENTICATED", 403: "FORBIDDEN", 404: "NOT_FOUND", 413: "TOO_LARGE"}
-REFUSALS: dict[int | str, dict[str, Any]] = {status: {"description": HTTPStatus(status).phrase} for status in CODES}
-CORS = {
-    "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
-    "Access-Control-Allow-Headers": "Authorization, Content-Type, Streamr-Client",
-    "Vary": "Origin",
+CODES = {
+    400: "BAD_REQUEST",
+    401: "NOT_AUTHENTICATED",
+    403: "FORBIDDEN",
+    404: "NOT_FOUND",
+    408: "TIMEOUT",
+    413: "TOO_LARGE",
+    422: "VALIDATION_ERROR",
+    429: "TOO_MANY_REQUESTS",
+    500: "INTERNAL_ERROR",
+    503: "UNAVAILABLE",
+}
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"description": HTTPStatus(status).phrase, "content": {"application/json": {}}} for status in CODES
 }
 
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+class Call(NamedTuple):
+    """A row of the table of calls: the desk's method and what it *takes*, in order, out of the request."""
+
+    method: str
+    path: str
+    answer: Callable[..., Any]
+    takes: tuple[str, ...]
+    summary: str
+    status: int = 200
+
+
+# fmt: off
 STREAM = "/streams/{stream:path}"
+CALLS = [
+    Call("POST",   "/login/challenge/{address}", Desk.challenge, ("address",), "A text for an address to sign."),
+    Call("POST",   "/login/response", Desk.login, ("fields",), "A session token for a signed challenge."),
+    Call("POST",   "/login/apikey", Desk.login_by_key, ("fields",), "A session token for an API key."),
+    Call("POST",   "/login/password", Desk.login_by_password, (), "There are no passwords."),
+    Call("POST",   "/logout", Desk.logout, ("visitor",), "End a session.", 204),
+    Call("GET",    "/users/me", Desk.user, ("visitor",), "Who asks."),
+    Call("GET",    "/streams", Desk.streams, ("visitor", "query"), "The streams that exist."),
+    Call("POST",   "/streams", StreamsDesk.create, ("visitor", "fields"), "Make a stream exist."),
+    Call("GET",    STREAM + "/publishers", Desk.publishers, ("visitor", "stream"), "Who publishes on a stream."),
+    Call("GET",    STREAM + "/publisher/{address}", Desk.publisher, ("visitor", "stream", "address"),
+         "Whether an address publishes on a stream."),
+    Call("GET",    STREAM + "/subscribers", Desk.subscribers, ("visitor", "stream"), "Who reads a stream."),
+    Call("GET",    STREAM + "/subscriber/{address}", Desk.subscriber, ("visitor", "stream", "address"),
+         "Whether an address may read a stream."),
+    Call("GET",    STREAM + "/validation", Desk.validation, ("visitor", "stream"),
+         "What has to be known of a stream to check its messages."),
+    Call("POST",   STREAM + "/fields", StreamsDesk.set_fields, ("visitor", "stream", "items"),
+         "Say which fields the messages of a stream have."),
+    Call("GET",    STREAM + "/detectFields", StreamsDesk.detect_fields, ("visitor", "stream"),
+         "A stream with the fields of its newest message."),
+    Call("GET",    STREAM + "/permissions/me", Desk.my_permissions, ("visitor", "stream"),
+         "What the user may do on a stream."),
+    Call("GET",    STREAM + "/permissions", StreamsDesk.permissions, ("visitor", "stream"),
+         "What users may do on a stream."),
+    Call("POST",   STREAM + "/permissions", StreamsDesk.grant, ("visitor", "stream", "fields"), "Give a permission."),
+    Call("DELETE", STREAM + "/permissions/{permission}", StreamsDesk.revoke, ("visitor", "stream", "permission"),
+         "Take a permission back.", 204),
+    Call("GET",    STREAM + "/storageNodes", Desk.storage_nodes, ("visitor", "stream"), "Who keeps a stream."),
+    Call("POST",   STREAM + "/storageNodes", StreamsDesk.store, ("visitor", "stream", "fields"),
+         "Let a stream be kept; every stream is."),
+    Call("GET",    "/storageNodes/{address}/streams", Desk.kept, ("visitor", "address"), "The streams that are kept."),
+    Call("GET",    STREAM, Desk.stream, ("visitor", "stream"), "A stream."),
+    Call("PUT",    STREAM, StreamsDesk.update, ("visitor", "stream", "fields"), "Say something else of a stream."),
+    Call("DELETE", STREAM, StreamsDesk.delete, ("visitor", "stream"), "Forget what was said of a stream.", 204),
+]
+# fmt: on
+BODIES = {"fields": dict, "items": list}  # what kind of JSON value a body is
+QUERY = ("name", "search", "max", "offset")  # of the list of streams
 
 
 def router(adapter: StreamrAdapter) -> APIRouter:
-    """The routes below `/api/v1`; a path that ends in a word comes before the bare stream."""
-    desk = Desk(adapter)
+    """The routes below `/api/v1`; what is not there is refused in the same form."""
+    desk = StreamsDesk(adapter)
 
     class Route(APIRoute):
         def get_route_handler(self) -> Handler:
-            return _answering(desk, super().get_route_handler())
+            return answering(adapter, desk, super().get_route_handler(), explained, _told)
 
-    routes = APIRouter(prefix="/api/v1", route_class=Route, tags=["streamr"], responses=REFUSALS)
-    _add_users(routes, desk)
-    _add_streams(routes, desk)
+    routes = APIRouter(prefix=PREFIX, route_class=Route, tags=[NAME], responses=REFUSALS)
+    routes.include_router(rest_data.router(adapter, desk))
+    for call in CALLS:
+        routes.add_api_route(
+            call.path,
+            _endpoint(adapter, desk, call),
+            methods=[call.method],
+            summary=call.summary,
+            status_code=call.status,
+            response_class=Response,
+            responses={} if call.status == 204 else {call.status: {"content": {"application/json": {}}}},
+            openapi_extra=_described(call),
+        )
 
     @routes.options("/{path:path}", include_in_schema=False)
     async def preflight(path: str) -> Response:  # noqa: ARG001  (whatever it is)
         return Response(status_code=204)
 
+    async def elsewhere(request: Request) -> Response:
+        raise Refused(404, f"there is nothing for {request.method} at {request.url.path}; GET /docs says what there is")
+
+    routes.add_api_route("/{path:path}", elsewhere, methods=METHODS, include_in_schema=False)
     return routes
 
 
-def _add_users(routes: APIRouter, desk: Desk) -> None:
-    @routes.post("/login/challenge/{address}", summary="A text for the owner of an address to sign.")
-    async def challenge(address: str) -> Response:
-        return _json(desk.challenge(unquote(address)))
+def _endpoint(adapter: StreamrAdapter, desk: StreamsDesk, call: Call) -> Handler:
+    """Answers a request by what the desk says, once that is on disk."""
 
-    @routes.post("/login/response", summary="A session token for a signed challenge.")
-    async def response(request: Request) -> Response:
-        return _json(desk.login(await _fields(request)))
+    async def endpoint(request: Request) -> Response:
+        given: dict[str, Any] = {name: named(value) for name, value in request.path_params.items()}
+        given |= {"visitor": visitor_of(request), "query": request.query_params}
+        for name in BODIES.keys() & set(call.takes):
+            given[name] = await _value(request, BODIES[name])
+        before = adapter.bus.ledger.next_seq
+        answer = call.answer(desk, *(given[name] for name in call.takes))
+        if adapter.bus.ledger.next_seq > before:
+            await on_disk(adapter)
+        return Response(status_code=204) if call.status == 204 else as_json(answer, call.status)
 
-    @routes.post("/logout", status_code=204, summary="End a session.")
-    async def logout(request: Request) -> Response:
-        desk.logout(_visitor(request))
-        return Response(status_code=204)
-
-    @routes.get("/users/me", summary="Who asks.")
-    async def user(request: Request) -> Response:
-        return _json(desk.user(_visitor(request)))
+    return endpoint
 
 
-def _add_streams(routes: APIRouter, desk: Desk) -> None:
-    @routes.get("/streams", summary="The streams that exist.")
-    async def streams(request: Request, name: str | None = None) -> Response:
-        return _json(desk.streams(_visitor(request), name))
-
-    @routes.post("/streams", summary="Make a stream exist.")
-    async def create(request: Request) -> Response:
-        return _json(desk.create(_visitor(request), await _fields(request)))
-
-    @routes.get(STREAM + "/publishers", summary="The addresses that publish on a stream.")
-    async def publishers(request: Request, stream: str) -> Response:
-        return _json(desk.publishers(_visitor(request), unquote(stream)))
-
-    @routes.get(STREAM + "/publisher/{address}", summary="Whether an address publishes on a stream.")
-    async def publisher(request: Request, stream: str, address: str) -> Response:
-        return _json(desk.publisher(_visitor(request), unquote(stream), unquote(address)))
-
-    @routes.get(STREAM + "/subscriber/{address}", summary="Whether an address may read a stream.")
-    async def subscriber(request: Request, stream: str, address: str) -> Response:
-        return _json(desk.subscriber(_visitor(request), unquote(stream), unquote(address)))
-
-    @routes.get(STREAM + "/validation", summary="What has to be known of a stream to check its messages.")
-    async def validation(request: Request, stream: str) -> Response:
-        return _json(desk.validation(_visitor(request), unquote(stream)))
-
-    @routes.get(STREAM + "/permissions/me", summary="What the user may do on a stream.")
-    async def permissions(request: Request, stream: str) -> Response:
-        return _json(desk.permissions(_visitor(request), unquote(stream)))
-
-    @routes.get(STREAM, summary="A stream.")
-    async def stream(request: Request, stream: str) -> Response:
-        return _json(desk.stream(_visitor(request), unquote(stream)))
+def _described(call: Call) -> dict[str, Any]:
+    """The parameters and the body, for /docs."""
+    paths = [part.strip("{}").partition(":")[0] for part in call.path.split("/") if part.startswith("{")]
+    found = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in paths]
+    if "query" in call.takes:
+        found += [{"name": name, "in": "query", "required": False, "schema": {"type": "string"}} for name in QUERY]
+    shapes = {dict: {"type": "object"}, list: {"type": "array", "items": {}}}
+    bodies = [{"schema": shapes[BODIES[name]]} for name in call.takes if name in BODIES]
+    body = {"requestBody": {"required": True, "content": {"application/json": bodies[0]}}} if bodies else {}
+    return {"parameters": found, **body}
 
 
-def _answering(desk: Desk, handle: Handler) -> Handler:
-    """Turn refusals into answers, and let pages that are welcome read them."""
-
-    async def answer(request: Request) -> Response:
-        welcome: dict[str, str] = {}
-        try:
-            origin = request.headers.get("origin")
-            desk.admit(origin, request.headers.get("host"))
-            welcome = CORS | {"Access-Control-Allow-Origin": origin} if origin is not None else {}
-            response = await handle(request)
-        except Refused as error:
-            response = _refusal(error.status, str(error))
-        except RequestError as error:
-            response = _refusal(503, str(error))
-        response.headers.update(welcome)
-        return response
-
-    return answer
+def _told(error: Exception, status: int, message: str) -> dict[str, str]:
+    return {"code": getattr(error, "code", None) or CODES[status], "message": message}
 
 
-def _refusal(status: int, message: str) -> Response:
-    return _json({"code": CODES.get(status, "UNAVAILABLE"), "message": message}, status)
-
-
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(dumps(value), status, media_type="application/json")
-
-
-def _visitor(request: Request) -> Visitor:
-    return Visitor(bearer(request.headers.get("authorization")), request.client.host if request.client else "")
-
-
-async def _fields(request: Request) -> dict[str, Any]:
-    """The body as a JSON object, whatever its type is said to be: clients also send it as plain text."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY:
-            raise Refused(413, f"more than {MAX_BODY} bytes")
+async def _value(request: Request, kind: type) -> Any:
+    """The body as a JSON value, whatever its type is said to be: clients also send it as plain text."""
     try:
-        fields = loads(bytes(body))
+        value = loads(await body_of(request, MAX_BODY))
     except ValueError as error:
         raise Refused(400, f"not JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise Refused(400, "expected a JSON object")
-    return fields
+    if not isinstance(value, kind):
+        raise Refused(400, f"expected a JSON {'object' if kind is dict else 'array'}")
+    return value

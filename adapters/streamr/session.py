@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from adapters.streamr import errors as codes
-from adapters.streamr.codec import decode_control, encode, encode_broadcast
-from adapters.streamr.control import Answer, ControlFrame, ControlType, Failure, Publish, Resend, Subscribe, Unsubscribe
+from adapters.streamr.codec import decode_control, encode
+from adapters.streamr.control import (
+    Answer,
+    ControlFrame,
+    ControlType,
+    Failure,
+    Publish,
+    Request,
+    Resend,
+    Subscribe,
+    Unsubscribe,
+)
 from adapters.streamr.errors import StreamrError
 from adapters.streamr.ids import Inbox, channel_of, inbox_of, key_exchange_address
-from adapters.streamr.message import StreamMessage, parse_message
+from adapters.streamr.message import GROUP_KEY_ROTATE
 from adapters.streamr.publishing import (
     Invalid,
-    answered,
-    check,
     check_direct,
     check_key_exchange,
     check_signature,
-    invalid,
     is_signed,
     names_of,
     out_of_range,
-    said,
 )
+from adapters.streamr.resends import Resending, find
+from adapters.streamr.saying import as_sent
 from gateway.auth import KEY
 from gateway.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, Throttled, UnknownChannel
 from gateway.frames import text_frame
-from gateway.message import LATE, Message, Peer
-from gateway.session import Principal, Session
+from gateway.message import Message, Peer
+from gateway.session import MAX_STREAMS, Principal, Session
 
 if TYPE_CHECKING:
     from adapters.streamr.adapter import StreamrAdapter
@@ -64,6 +73,7 @@ class StreamrSession(Session):
         self._heard: set[str] = set()  # channels of which it wants everything, not only what is in its inbox there
         self._askers: dict[str, Principal] = {}  # by channel, who asked to hear it last
         self._inboxes: dict[str, dict[str, None]] = {}  # by channel, as the peer calls them
+        self.resends: dict[Resending, None] = {}  # under way
         self._identified = principal.name.startswith(KEY)  # by a key or a token, and so not by what it publishes
 
     def handle(self, data: bytes) -> None:
@@ -73,7 +83,7 @@ class StreamrSession(Session):
         except StreamrError as error:
             if not self._negotiated and data.lstrip().startswith(b"[1,"):
                 self._speak(1)
-            self._fail(error.message, error.code, error.request_id)
+            self.send(self.failure(error.message, error.code, error.request_id))
             return
         if not self._negotiated:
             self._speak(frame.version, frame.message.version if isinstance(frame, Publish) else None)
@@ -81,7 +91,7 @@ class StreamrSession(Session):
         try:
             VERBS.get(frame.type, StreamrSession.unknown)(self, frame)
         except RequestError as error:
-            self._fail(*refusal(frame, error), frame.request_id)
+            self.send(self.failure(*refusal(frame, error), frame.request_id))
 
     def deliver(self, message: Message) -> None:
         """Queue what was said on a stream, or to this peer in its inbox."""
@@ -94,8 +104,19 @@ class StreamrSession(Session):
         """Who asked for *channel*: each request may carry a token of its own."""
         return self._askers.get(channel, self.principal)
 
+    @property
+    def saturated(self) -> bool:
+        """Whether the next request has to wait: also until one of many resends is over."""
+        return len(self.resends) >= MAX_STREAMS or super().saturated
+
+    def goodbye(self) -> None:
+        """The gateway stops; what waits for a key waits no more."""
+        self._adapter.participant.release()
+        super().goodbye()
+
     def receive_eof(self) -> None:
         """The connection is over."""
+        self.resends.clear()
         self._adapter.exchange.forget(self)
         super().receive_eof()
 
@@ -109,7 +130,7 @@ class StreamrSession(Session):
         if partition >= partitions:
             raise Invalid(out_of_range(partition, partitions))
         if address is not None:
-            self._admit_to_exchange("subscribe", stream, self._asker(request)[0])
+            self._admit_to_listen(request, address)
             self._adapter.exchange.listen(self, address)
         elif inbox is not None:
             self._open_inbox(request, inbox)
@@ -142,16 +163,31 @@ class StreamrSession(Session):
             self._throttle(stream)
             check_key_exchange(message, self.bus.clock())
             signer = Principal(f"{NAME}:{message.id.publisher_id.lower()}", self.principal.address)
-            self._admit_to_exchange("publish", stream, signer, self._asker(request)[0])
+            self._admit_to_exchange("publish", stream, signer, self.asker(request)[0])
             self._adapter.exchange.send(message, address)
         elif (inbox := inbox_of(stream)) is not None:
             self._say_directly(request, self._channel(inbox.stream_id), inbox)
+        elif message.message_type == GROUP_KEY_ROTATE:
+            self._rotate(request, self._channel(channel_of(stream, partition)))
         else:
             self._say(request, self._channel(channel_of(stream, partition)))
 
     def resend(self, request: Resend) -> None:
-        """Answer as a broker does for a stream without storage."""
-        raise StreamrError(f"No storage nodes: {request.stream_id}", code=codes.NO_STORAGE_NODES)
+        """Tell what is stored of a stream partition: Resending, the messages and Resent, or NoResend."""
+        stream, partition = request.stream_id, request.stream_partition
+        partitions = self._adapter.partitions(stream)
+        if partition >= partitions:
+            raise Invalid(out_of_range(partition, partitions))
+        found: Iterator[Message | None] = iter(())  # key exchanges and inboxes are never stored
+        if key_exchange_address(stream) is None and inbox_of(stream) is None:
+            channel = self._channel(channel_of(stream, partition))
+            if not self.bus.allowed(self.asker(request)[0], "history", channel):
+                raise Forbidden("history", channel)
+            self._throttle(channel)
+            found = find(self._adapter.stored, channel, request)
+        resending = Resending(self, self._adapter, request, found)
+        self.resends[resending] = None
+        resending.turn()
 
     def unknown(self, frame: ControlFrame) -> None:
         """Refuse what only servers send."""
@@ -162,13 +198,27 @@ class StreamrSession(Session):
         if not any(map(self._adapter.services.access.known, askers)):
             raise Forbidden(verb, stream)
 
+    def _admit_to_listen(self, request: Subscribe, address: str) -> None:
+        """Raise unless *address* is the peer's own; who shows no address may listen where there are no rights."""
+        asker, shown = self.asker(request)
+        mine = shown or self.address
+        if mine is None and not self._adapter.services.access.enabled:
+            return
+        self._admit_to_exchange("subscribe", request.stream_id, asker, Principal(f"{NAME}:{mine}"))
+        if mine != address:
+            raise Forbidden("subscribe", request.stream_id)
+
     # Listening
+
+    def hears(self, channel: str) -> bool:
+        """Whether the peer has subscribed to the stream partition that *channel* is."""
+        return channel in self._heard
 
     def _channel(self, name: str) -> str:
         return self.bus.channels.channel(NAME, name)
 
     def _listen(self, request: Subscribe, channel: str) -> None:
-        principal, _ = self._asker(request)
+        principal, _ = self.asker(request)
         self._channel(channel)
         if not self.bus.allowed(principal, "subscribe", channel):
             raise Forbidden("subscribe", channel)
@@ -184,8 +234,8 @@ class StreamrSession(Session):
             self.bus.unsubscribe(self, channel)
 
     def _open_inbox(self, request: Subscribe, inbox: Inbox) -> None:
-        self._asker(request)  # which may tell who this is
-        mine = {self.peer.number, self.who.number, self._address}
+        self.asker(request)  # which may tell who this is
+        mine = {self.peer.number, self.who.number, self.address}
         names = self._inboxes.get(inbox.stream_id, {})
         if inbox.peer not in mine or len(names.keys() | {request.stream_id}) > MAX_INBOXES:
             raise Forbidden("subscribe", request.stream_id)
@@ -201,90 +251,41 @@ class StreamrSession(Session):
     # Saying
 
     def _say(self, request: Publish, channel: str) -> None:
-        message, names = request.message, names_of(request.message)
-        self._check(request, "publish", channel)
-        if self._known(message, names):
-            return
-        sender = self._sender(request)
-        sent = self._said(message, names, channel, sender)
-        sent.late = message.id.timestamp < self.bus.clock() - LATE
-        self.bus.publish(sent, self)
-        if is_signed(message) and not self._identify(request) and not self._identified:
+        self._throttle(channel)
+        sender = self._adapter.saying.say(self, request, channel, partial(self._refuse, request), self)
+        if sender is not None and is_signed(request.message) and not self._identify(request) and not self._identified:
             self.bus.bind(self, sender)
+
+    def _refuse(self, request: Publish, error: RequestError) -> None:
+        self.send(self.failure(*refusal(request, error), request.request_id))
+
+    def _rotate(self, request: Publish, channel: str) -> None:
+        # A group-key message like those of the key exchange, but for all who read the stream: not bridged, not kept.
+        self._throttle(channel)
+        self._adapter.saying.check(self, request, "publish", channel)
+        check_signature(request.message)
+        self._adapter.rotate(request.message, channel)
 
     def _say_directly(self, request: Publish, channel: str, inbox: Inbox) -> None:
         # Nothing is kept of a direct message, so one that comes again may be a replay: it never binds.
-        self._check(request, "direct", channel)
+        self._throttle(channel)
+        self._adapter.saying.check(self, request, "direct", channel)
         check_direct(request.message, self.bus.clock())
         peer = self.bus.peers.known(NAME, inbox.peer) if isinstance(inbox.peer, str) else None
         number = inbox.peer if isinstance(inbox.peer, int) else -1 if peer is None else peer.number
-        sent = self._said(request.message, names_of(request.message), channel, self._sender(request))
+        sender = self._adapter.saying.sender(self, request)
+        sent = as_sent(request.message, names_of(request.message), channel, sender, self.control)
         if not self.bus.direct(sent, number):
             raise UnknownChannel(request.message.id.stream_id)
 
-    def _check(self, request: Publish, verb: str, channel: str) -> None:
-        """Raise unless *request* may *verb* on *channel*, and its message is in order but for the signature."""
-        self._throttle(channel)
-        if is_signed(request.message):
-            self._check_publisher(request, verb, channel)
-        elif not self.bus.allowed(self._asker(request)[0], verb, channel):
-            raise Forbidden(verb, channel)
-        rules = self._adapter.streams.rules(request.message.id.stream_id)
-        rules.check(request.message)
-        check(request.message, self.bus.clock(), rules.partitions)
-
-    def _check_publisher(self, request: Publish, verb: str, channel: str) -> None:
-        """Raise unless the address that signed may *verb*: no token is needed then, and an API key is as good."""
-        stream, publisher = request.message.id.stream_id, request.message.id.publisher_id
-        principal = Principal(f"{NAME}:{publisher.lower()}", self.principal.address)
-        if not self.bus.allowed(principal, verb, channel):
-            asker, _ = self._asker(request)
-            if not asker.name.startswith(KEY) or not self.bus.allowed(asker, verb, channel):
-                raise invalid(f"{publisher} is not a publisher on stream {stream}", request.message)
-
-    def _sender(self, request: Publish) -> Peer:
-        """Who says a message: the address that signed it, or this peer."""
-        message = request.message
-        publisher = message.id.publisher_id.lower()
-        if is_signed(message):
-            check_signature(message)
-            return self.bus.peers.identity(NAME, publisher)
-        if not publisher:
-            return self.who
-        _, address = self._asker(request)
-        if publisher not in (address, self._address):
-            raise invalid("An unsigned message can name no publisher but its own connection's address", message)
-        return self.bus.peers.identity(NAME, publisher)
-
-    def _known(self, message: StreamMessage, names: tuple[str, ...]) -> bool:
-        """Whether *message* was taken before; `Invalid` where its id was, with other content."""
-        # Only others have a reason to cut what was signed into other fields: the publisher is looked up once.
-        own = self._address == message.id.publisher_id.lower()
-        for name in names[:1] if own else names:
-            receipt = self.bus.known(name)
-            entry = None if receipt is None else self._adapter.services.index.entry(receipt.seq)
-            if isinstance(entry, Message) and entry.protocol == NAME and entry.wire is not None:
-                if parse_message(entry.wire).content != message.content:
-                    raise invalid("The id of this message belongs to one with other content", message)
-                return True
-        return False
-
-    def _said(self, message: StreamMessage, names: tuple[str, ...], channel: str, sender: Peer) -> Message:
-        sent = said(message, names, channel, sender)
-        if message.verbatim and message.wire is not None:
-            key = f"{NAME}/{self.control}/{message.version}"
-            sent.forms[key] = text_frame(encode_broadcast(self.control, message.wire))
-        sent.parent = answered(message)
-        return sent
-
     # Who asks, and how it is answered
 
-    def _asker(self, request: Publish | Subscribe) -> tuple[Principal, str | None]:
+    def asker(self, request: Request) -> tuple[Principal, str | None]:
         """Whose token the *request* carries, and the address behind it; the connection's own principal without one."""
         self._identify(request)
         return self._adapter.asker((request.session_token, request.api_key), self.principal)
 
-    def _identify(self, request: Publish | Subscribe) -> bool:
+    def _identify(self, request: Request) -> bool:
         """Take the connection for the user of the request's session token, if it carries one."""
         address = self._adapter.logins.address(request.session_token or "", self.bus.clock())
         if address is not None:
@@ -293,7 +294,7 @@ class StreamrSession(Session):
         return address is not None
 
     @property
-    def _address(self) -> str | None:
+    def address(self) -> str | None:
         """The Ethereum address that the connection is bound to."""
         return self.who.identity if self.who.protocol == NAME else None
 
@@ -307,16 +308,17 @@ class StreamrSession(Session):
     def _speak(self, control: int, message: int | None = None) -> None:
         """Use these versions where the peer did not ask for others."""
         self.control = self._asked[0] or control
-        self.form_key = f"{NAME}/{self.control}/{self._asked[1] or message or UNNEGOTIATED[self.control]}"
+        self.message_version = self._asked[1] or message or UNNEGOTIATED[self.control]
+        self.form_key = f"{NAME}/{self.control}/{self.message_version}"
 
     def _answer(self, kind: ControlType, request: Subscribe | Unsubscribe) -> None:
         where = request.stream_id, request.stream_partition
         answer = Answer(type=kind, stream_id=where[0], stream_partition=where[1], request_id=request.request_id)
         self.send(text_frame(encode(answer, self.control)))
 
-    def _fail(self, text: str, code: str, request_id: str) -> None:
-        failure = Failure(error_message=text, error_code=code, request_id=request_id)
-        self.send(text_frame(encode(failure, self.control)))
+    def failure(self, text: str, code: str, request_id: str) -> bytes:
+        """An ErrorResponse, as a frame."""
+        return text_frame(encode(Failure(error_message=text, error_code=code, request_id=request_id), self.control))
 
 
 def refusal(frame: ControlFrame, error: RequestError) -> tuple[str, str]:

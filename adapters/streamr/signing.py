@@ -9,24 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 from coincurve import PrivateKey, PublicKey
-from Crypto.Hash import keccak
+from sha3 import keccak_256
 
 from .message import ETH, ETH_LEGACY, StreamMessage
 
+MAX_ADDRESSES = 8_192  # of public keys that are remembered: publishers come again and again
 # The 65 bytes r, s and v, in hexadecimal digits.
 _SIGNATURE_DIGITS = 130
 
 
 def keccak256(data: bytes) -> bytes:
     """The Keccak-256 digest of *data*: 32 bytes."""
-    return keccak.new(data=data, digest_bits=256).digest()
+    digest: bytes = keccak_256(data).digest()
+    return digest
 
 
 def address_of(public_key: PublicKey) -> str:
     """The Ethereum address of a public key: `0x` and 40 lower-case hexadecimal digits."""
-    return "0x" + keccak256(public_key.format(compressed=False)[1:])[12:].hex()
+    return _address(public_key.format(compressed=False))
+
+
+@lru_cache(maxsize=MAX_ADDRESSES)
+def _address(point: bytes) -> str:
+    return "0x" + keccak256(point[1:])[12:].hex()
 
 
 def checksum(address: str) -> str:

@@ -61,6 +61,7 @@ class StreamSettings(BaseModel):
     partitions: int | None = Field(None, ge=1, le=MAX_PARTITIONS)
     require_signed_data: bool = False
     require_encrypted_data: bool = False
+    decrypt: bool = Field(False, description="The gateway asks for group keys, and bridges the plain text.")
     public: bool = Field(False, description="Every Streamr user may subscribe, whatever `auth` says.")
 
     @model_validator(mode="before")
@@ -159,6 +160,16 @@ class Streams:
             return found
         special = inbox_of(stream) is not None or key_exchange_address(stream) is not None
         return Rules(1) if special else self._default
+
+    @property
+    def reading(self) -> bool:
+        """Whether there is a stream that the gateway is to read."""
+        return any(settings.decrypt for settings in self._configured.values())
+
+    def decrypts(self, stream: str) -> bool:
+        """Whether the gateway is to read what is encrypted on *stream*: only the operator can say that."""
+        settings = self._configured.get(stream)
+        return settings is not None and settings.decrypt
 
     def fixed(self, stream: str) -> bool:
         """Whether the operator described *stream*."""

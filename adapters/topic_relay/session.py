@@ -79,8 +79,7 @@ class TopicRelaySession(Session):
         form = message.forms.get(NAME) or message.form(NAME, sessions[0]._form)
         if not isinstance(form, bytes):  # it does not fit: nobody is sent anything
             return 0
-        sessions[0].bus.batch.add(form, sessions, origin)
-        return len(sessions) - (origin is not None and message.channel in origin.channels)
+        return cls.put_all(form, sessions, origin)
 
     def greet(self, channel: str, peer: Peer) -> None:
         """Say Hello for *peer* (specification, "Subscribe")."""

@@ -50,13 +50,22 @@ def export(
     after: Annotated[int, typer.Option(min=0, help="Only records after this sequence.")] = 0,
     until: Annotated[int, typer.Option(min=0, help="Only records up to this sequence.", show_default=False)] = NEVER,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A file.  [default: standard output]")] = None,
+    grove: Annotated[Path | None, typer.Option(metavar="DIR", help="Write Arbor's forest there instead.")] = None,
     data: Data = None,
     config: ConfigFile = None,
 ) -> None:
     """Write the log's records, one a line.
 
     As they are on disk (JSON lines); `import` reads them. Changes nothing; the gateway may run.
+
+    With --grove the nodes of the Arbor forest are written instead, each into a file of its own, as the reference relay
+    keeps them; what others said is among them, signed by the gateway. No gateway may run meanwhile.
     """
+    if grove is not None:
+        from .grove import export_grove  # the whole gateway, which the other commands do not need
+
+        export_grove(load_settings(config, {"data": data}), grove)
+        return
     directory = _log_directory(config, data)
     with ExitStack() as stack:
         out = sys.stdout.buffer if output is None else stack.enter_context(_created(output))
@@ -66,7 +75,8 @@ def export(
 
 
 def import_(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What `export` wrote.")],
+    files: Annotated[list[Path] | None, typer.Argument(metavar="FILE...", help="What `export` wrote.")] = None,
+    grove: Annotated[Path | None, typer.Option(metavar="DIR", help="Take the nodes of this grove.")] = None,
     data: Data = None,
     config: ConfigFile = None,
 ) -> None:
@@ -74,7 +84,21 @@ def import_(
 
     Into an empty data directory they go as they are; into any other one messages are appended with new sequences, and
     those that are there already are passed over. No gateway may run with that data directory meanwhile.
+
+    With --grove the nodes in a directory of the reference relay are taken as if they were announced. A file whose name
+    is wrong, or that holds no good node, is named and passed over.
     """
+    if (grove is None) == (not files):
+        raise typer.BadParameter("give either files or --grove", param_hint="FILE")
+    if grove is not None:
+        from .grove import import_grove
+
+        import_grove(load_settings(config, {"data": data}), grove)
+    else:
+        _import_files(files or [], data, config)
+
+
+def _import_files(files: list[Path], data: Path | None, config: Path | None) -> None:
     from gateway.runtime import InUse, clock, lock  # half of the gateway, which the other commands do not need
 
     for file in files:

@@ -320,6 +320,20 @@ def test_behind_a_link_there_is_nobody(core: Core, join: Make) -> None:
     assert to(a, b.peer.number) == 1
 
 
+def test_a_direct_message_that_a_protocol_has_no_room_for_is_not_delivered(
+    core: Core, join: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = join("lobby"), join("lobby")
+    b.take()
+    monkeypatch.setattr(b, "fits", lambda message: len(message.content) < 2)
+    message = Message("lobby", a.who, "toy", b"22")
+    assert core.bus.direct(message, b.peer.number) == 0
+    assert (message.undelivered, b.take()) == (("toy",), [])
+    assert core.metrics.counts["undeliverable"] == {("toy",): 1}
+    assert to(a, b.peer.number) == 1
+    assert b.take() == [b"1"]
+
+
 def test_each_direct_message_has_an_id_of_its_own_that_no_record_has(core: Core, join: Make) -> None:
     a, b = join("lobby"), join("lobby")
     messages = [Message("lobby", a.who, "toy", b"1") for _ in range(3)]

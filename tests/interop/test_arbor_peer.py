@@ -7,40 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import shutil
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 import httpx
 import pytest
 
 from gateway.clients import RelayClient
+from tests.arbor import WAIT, arbor, community, require_arbor, run
 from tests.server import Server
-
-ARBOR = Path(__file__).parent / "arbor"
-WAIT = 60.0  # seconds
-BUILD_SECONDS = 300
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program() -> Path:
     """The client, built."""
-    path = tmp_path_factory.mktemp("arbor") / "arbor-peer"
-    reason = "there is no go on this machine"
-    if shutil.which("go") is not None:
-        command = ["go", "build", "-o", str(path), "."]
-        built = subprocess.run(command, cwd=ARBOR, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
-        if built.returncode == 0:
-            return path
-        reason = f"the client cannot be built: {built.stderr}"
-    if os.environ.get("TRELLIS_REQUIRE_INTEROP") == "1":
-        pytest.fail(reason)
-    pytest.skip(reason)
+    return require_arbor()
 
 
 @pytest.fixture(scope="module")
@@ -51,66 +33,6 @@ def server(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield server
         assert server.stop() == 0
         assert "Traceback" not in server.log
-
-
-class Arbor:
-    """The client in a process of its own; `heard` is all it said that nobody has asked for yet."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self.heard: list[dict[str, Any]] = []
-
-    async def do(self, command: str) -> dict[str, Any]:
-        """Give it a command; what came of it."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(command.encode() + b"\n")
-        done = await self.next(command.split(" ")[0])
-        assert "error" not in done, done
-        return done
-
-    async def next(self, event: str, **fields: Any) -> dict[str, Any]:
-        """The next event of that name with those fields; the others are kept."""
-        wanted = {"event": event, **fields}
-        while True:
-            for place, line in enumerate(self.heard):
-                if wanted.items() <= line.items():
-                    return self.heard.pop(place)
-            self.heard.append(await self._line())
-
-    async def _line(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        text = await asyncio.wait_for(self._process.stdout.readline(), WAIT)
-        assert text, "the client has ended"
-        line: dict[str, Any] = json.loads(text)
-        return line
-
-
-@asynccontextmanager
-async def arbor(program: Path, *flags: str) -> AsyncIterator[Arbor]:
-    process = await asyncio.create_subprocess_exec(
-        program, *flags, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 20
-    )
-    try:
-        client = Arbor(process)
-        await client.next("ready")
-        yield client
-    finally:
-        process.kill()
-        await process.wait()
-
-
-async def community(server: Server, channel: str) -> str:
-    """The id of the community that *channel* is, made if need be."""
-    async with httpx.AsyncClient(base_url=f"http://{server.http}", timeout=WAIT) as client:
-        path = f"/v1/channels/{quote(channel, safe='')}"
-        (await client.put(path)).raise_for_status()
-        while (id := (await client.get(path)).json().get("community")) is None:
-            await asyncio.sleep(0.02)
-        return str(id)
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 2 * WAIT))
 
 
 def test_it_hears_what_a_topic_relay_peer_says_and_believes_every_signature(server: Server, program: Path) -> None:

@@ -1,7 +1,10 @@
-"""Genuine Streamr clients and a real gateway: they log in, hear and are heard, and believe every signature.
+"""Genuine Streamr clients and a real gateway: what they say reaches each other and every other protocol.
 
 The clients come from npm (see tests/npm.py). Where that is missing the tests are skipped, unless
-TRELLIS_REQUIRE_INTEROP=1.
+TRELLIS_REQUIRE_INTEROP=1. Each scenario is one Node process with several clients.
+
+Clients of version 2 and those after it count the length that an Ethereum signature begins with in different units, so
+neither believes what the other signed unless it is ASCII: that is theirs, whatever is between them.
 """
 
 from __future__ import annotations
@@ -9,18 +12,20 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
+import httpx
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
 
-from tests.npm import WAIT, NodeClient, node_client, require_clients
+from gateway.clients import Heard, RelayClient, SproutClient
+from tests.conformance.forge import SequoiaForge
+from tests.interop.streamr import ALL, Genuine, clients
+from tests.npm import require_clients
 from tests.server import Server
 
-STRICT = {"verifySignatures": "always"}
-CONTENTS: list[dict[str, Any]] = [{"hello": "ascii"}, {"hello": "héllo \U0001f333 日本", "n": [1, 2.5, None]}]
-ALL = ["2.2.7", "4.1.6", "5.1.0"]
+WORLD: dict[str, Any] = {"hello": "héllo \U0001f333 日本", "n": [1, 2.5, None]}
+PARTITIONS = {"a": 4, "b": 1, "key-1": 2}  # of 5: all genuine clients agree
+QUIET = 0.5  # seconds in which nothing may be heard
 
 
 @pytest.fixture(scope="module")
@@ -33,127 +38,169 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         assert "Traceback" not in server.log
 
 
-def genuine(
-    server: Server, version: str, key: int = 0x1111, options: dict[str, Any] | None = None
-) -> AbstractAsyncContextManager[NodeClient]:
-    """A connected client; *key* 0 is one without a login."""
-    addresses = (f"ws://{server.http}/api/v1/ws", f"http://{server.http}/api/v1")
-    secret = f"0x{key:064x}" if key else ""
-    return node_client("streamr.cjs", version, *addresses, secret, json.dumps(STRICT if options is None else options))
-
-
-async def relay(server: Server, topic: str) -> ClientConnection:
-    """A peer of the topic relay that listens to *topic*."""
-    socket = await connect(f"ws://{server.http}/relay")
-    await socket.send(json.dumps({"type": 2, "topic": topic}))
-    assert json.loads(await socket.recv())["type"] == 2
-    return socket
-
-
-async def broadcast(socket: ClientConnection) -> Any:
-    """The content of the next Broadcast."""
-    while True:
-        packet = json.loads(await asyncio.wait_for(socket.recv(), WAIT))
-        if packet["type"] == 6:
-            return {key: value for key, value in packet.items() if key not in ("type", "topic", "src")}
-
-
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 110))
 
 
-@pytest.mark.parametrize("version", ALL)
-def test_a_genuine_client_and_a_topic_relay_peer_hear_each_other(server: Server, version: str) -> None:
+async def nothing(client: Genuine) -> None:
+    """Whether *client* is told nothing for a while."""
+    with pytest.raises(TimeoutError):
+        await client.told("message", QUIET)
+
+
+def test_clients_of_every_pair_of_versions_hear_each_other_and_what_was_said_before(server: Server) -> None:
     async def scenario() -> None:
-        stream = f"interop/{version}"
-        async with genuine(server, version) as client, await relay(server, stream) as peer:
-            await client.subscribe(stream=stream)
-            for content in CONTENTS:
-                client.do("publish", stream=stream, content=content)
-                assert await broadcast(peer) == content
-                echo = await client.told("message")
-                assert (echo["content"], echo["signed"]) == (content, True)
-            for content in CONTENTS:
-                await peer.send(json.dumps({"type": 6, "topic": stream, **content}))
-                heard = await client.told("message")
-                assert (heard["content"], heard["signed"]) == (content, True)
-                assert heard["id"][:2] == [stream, 0]
-                assert heard["id"][5] == "topic_relay"
-            client.do("unsubscribe", stream=stream)
-            await client.told("unsubscribed")
+        async with clients() as crew:
+            everybody = await crew.each(server, 0x1111)
+            for client in everybody:
+                await client.subscribe("crossed/over")
+            said, places = [], []
+            for number, writer in enumerate([*everybody, *everybody]):
+                said.append({"from": writer.version, "n": number})
+                await writer.publish("crossed/over", said[-1])
+                heard = [await reader.hears(said[-1]) for reader in everybody]
+                assert len({json.dumps(message["id"]) for (message,) in heard}) == 1
+                places.append(heard[0][0]["id"][2])
+            for reader in everybody:
+                assert await reader.resent("crossed/over", {"last": 4}) == said[-4:]
+                assert await reader.resent("crossed/over", {"from": {"timestamp": places[2]}}) == said[2:]
+                span = {"from": {"timestamp": places[1]}, "to": {"timestamp": places[4]}}
+                assert await reader.resent("crossed/over", span) == said[1:5]
+                assert await reader.resent("crossed/nothing", {"last": 4}) == []
+                await reader.done("unsubscribe", "unsubscribed", stream="crossed/over")
+            await everybody[0].publish("crossed/over", {"n": "to nobody"})
+            for reader in everybody:
+                await nothing(reader)
 
     run(scenario)
 
 
-def test_genuine_clients_of_different_versions_hear_each_other(server: Server) -> None:
+def test_what_is_not_ascii_is_believed_within_a_generation_and_whole_for_all(server: Server) -> None:
     async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            clients = [
-                await stack.enter_async_context(genuine(server, version, key))
-                for key, version in enumerate(ALL, 0x2222)
-            ]
-            for client in clients:
-                await client.subscribe(stream="crossed")
-            for number, client in enumerate(clients):
-                client.do("publish", stream="crossed", content={"from": number})
-                for reader in clients:
-                    heard = await reader.told("message")
-                    assert (heard["content"], heard["signed"]) == ({"from": number}, True)
+        async with clients() as crew:
+            everybody = await crew.each(server, 0x2111)
+            for client in everybody:
+                stream = "old" if client.version == "2.2.7" else "new"
+                await client.subscribe(stream)
+            for writer in everybody:
+                stream = "old" if writer.version == "2.2.7" else "new"
+                await writer.publish(stream, WORLD)
+                for reader in everybody[:1] if stream == "old" else everybody[1:]:
+                    await reader.hears(WORLD)
+            careless = await crew.each(server, 0x2211, {"verifySignatures": "never"})
+            for client in careless:
+                await client.subscribe("both")
+            for writer in everybody:
+                await writer.publish("both", WORLD)
+                for reader in careless:
+                    await reader.hears(WORLD)
+
+    run(scenario)
+
+
+def test_keyed_messages_go_to_the_partition_all_agree_on(server: Server) -> None:
+    async def scenario() -> None:
+        async with clients() as crew:
+            everybody = await crew.each(server, 0x3111)
+            for client in everybody:
+                for partition in PARTITIONS.values():
+                    await client.subscribe("wide", partition)
+            for writer in everybody:
+                for key, partition in PARTITIONS.items():
+                    content = {"key": key, "from": writer.version}
+                    await writer.publish("wide", content, key=key)
+                    for reader in everybody:
+                        (heard,) = await reader.hears(content)
+                        assert (heard["partition"], heard["id"][1]) == (partition, partition)
+            for reader in everybody:
+                found = await reader.resent("wide", {"last": 2}, PARTITIONS["a"])
+                assert found == [{"key": "a", "from": version} for version in ALL[-2:]]
+
+    run(scenario)
+
+
+def test_they_talk_with_peers_on_the_topic_relay_and_on_sprout(server: Server) -> None:
+    async def scenario() -> None:
+        sprout = SproutClient(server.http, server.sprout, SequoiaForge())
+        async with clients() as crew, RelayClient(server.http) as relay, sprout:
+            everybody = await crew.each(server, 0x4111)
+            for peer in (relay, sprout):
+                await peer.subscribe("market")
+            for client in everybody:
+                await client.subscribe("market")
+            for client in everybody[1:]:  # the first is of another generation: see above
+                await client.publish("market", WORLD)
+                assert [await peer.next() for peer in (relay, sprout)] == [Heard("market", WORLD)] * 2
+                for reader in everybody[1:]:
+                    await reader.hears(WORLD)
+                assert (await everybody[0].events.get())["event"] == "error"
+            for peer, others in ((relay, sprout), (sprout, relay)):
+                for content in (WORLD, {"content": "just text, é"}, {"n": 1}):
+                    await peer.say("market", content)
+                    assert await others.next() == Heard("market", content)
+                    for client in everybody[1:]:
+                        (heard,) = await client.hears(content)
+                        assert heard["id"][5] == peer.protocol
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_each_version_alone_talks_with_the_others_in_any_script(server: Server, version: str) -> None:
+    async def scenario() -> None:
+        stream = f"alone/{version}"
+        sprout = SproutClient(server.http, server.sprout, SequoiaForge("bob"))
+        async with clients() as crew, RelayClient(server.http) as relay, sprout:
+            client = await crew.open(server, version, 0x5111)
+            for peer in (relay, sprout):
+                await peer.subscribe(stream)
+            await client.subscribe(stream)
+            await client.publish(stream, WORLD)
+            await client.hears(WORLD)
+            assert [await peer.next() for peer in (relay, sprout)] == [Heard(stream, WORLD)] * 2
+            await relay.say(stream, WORLD)
+            await sprout.say(stream, {"content": "é"})
+            await client.hears(WORLD, {"content": "é"})
+            resent = await client.resent(stream, {"last": 3})  # in the order of what their authors say of the time
+            assert sorted(resent, key=json.dumps) == sorted([WORLD, WORLD, {"content": "é"}], key=json.dumps)
 
     run(scenario)
 
 
 def test_clients_without_a_login_only_read(server: Server) -> None:
     async def scenario() -> None:
-        async with genuine(server, "5.1.0", 0, {}) as reader, await relay(server, "public") as peer:
-            await reader.subscribe(stream="public")
-            await peer.send(json.dumps({"type": 6, "topic": "public", "n": 1}))
-            assert (await reader.told("message"))["content"] == {"n": 1}
-
-    run(scenario)
-
-
-@pytest.mark.parametrize("version", ALL)
-def test_keyed_messages_go_to_the_partition_all_agree_on(server: Server, version: str) -> None:
-    async def scenario() -> None:
-        async with genuine(server, version) as writer:
-            peers = {key: await relay(server, f"wide#{partition}") for key, partition in (("a", 4), ("b", 1))}
-            for key, peer in peers.items():
-                writer.do("publish", stream="wide", content={"key": key}, key=key)
-                assert await broadcast(peer) == {"key": key}
-                await peer.close()
+        async with clients() as crew, RelayClient(server.http) as relay:
+            readers = [await crew.open(server, version, 0, {}) for version in ("4.1.6", "5.1.0")]
+            for reader in readers:
+                await reader.subscribe("public")
+            await relay.say("public", {"n": 1})
+            for reader in readers:
+                await reader.hears({"n": 1})
+                assert await reader.resent("public", {"last": 1}) == [{"n": 1}]
 
     run(scenario)
 
 
 def test_direct_messages_reach_the_inbox_of_a_genuine_client(server: Server) -> None:
     async def scenario() -> None:
-        async with genuine(server, "5.1.0", 0x3333) as client, await relay(server, "inboxes") as peer:
-            client.do("publish", stream="inboxes", content={"n": 1})
-            packet = json.loads(await asyncio.wait_for(peer.recv(), WAIT))
-            published = await client.told("published")
-            assert published
-            number = packet["src"]
-            await client.subscribe(stream=f"inboxes/@{number}")
-            await peer.send(json.dumps({"type": 4, "topic": "inboxes", "dst": number, "psst": "é"}))
-            heard = await client.told("message")
-            assert (heard["stream"], heard["content"]) == (f"inboxes/@{number}", {"psst": "é"})
+        relay = RelayClient(server.http)
+        async with clients() as crew, relay:
+            client = await crew.open(server, "5.1.0", 0x6111)
+            address = (await client.done("me", "me"))["user"]["username"]
+            await relay.subscribe("inboxes")
+            await client.subscribe(f"inboxes/@{address}")
+            await client.publish("inboxes", {"n": 1})
+            assert await relay.next() == Heard("inboxes", {"n": 1})
+            number = await number_of(server, "inboxes", address)
+            await relay.direct("inboxes", number, {"psst": "é"})
+            (heard,) = await client.hears({"psst": "é"})
+            assert heard["stream"] == f"inboxes/@{address}"
 
     run(scenario)
 
 
-def test_group_keys_are_exchanged_and_messages_decrypted_end_to_end(server: Server) -> None:
-    async def scenario() -> None:
-        async with (
-            genuine(server, "5.1.0", 0x4444) as writer,
-            genuine(server, "5.1.0", 0x5555) as reader,
-            await relay(server, "secret") as peer,
-        ):
-            await reader.subscribe(stream="secret")
-            writer.do("rotate", stream="secret")
-            await writer.told("rotated")
-            writer.do("publish", stream="secret", content={"n": 42})
-            assert (await reader.told("message"))["content"] == {"n": 42}
-            assert (await broadcast(peer)).keys() == {"encrypted"}
-
-    run(scenario)
+async def number_of(server: Server, channel: str, identity: str) -> int:
+    """The number of the peer that *identity* is."""
+    async with httpx.AsyncClient() as http:
+        peers = (await http.get(f"http://{server.http}/v1/channels/{channel}/peers")).json()["peers"]
+    return int(next(peer["number"] for peer in peers if peer["identity"] == identity.lower()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -98,7 +98,7 @@ FRAMES = {
     LeavesOf: st.builds(LeavesOf, int64, node_ids, quantities),
     Subscribe: st.builds(Subscribe, int64, node_ids),
     Unsubscribe: st.builds(Unsubscribe, int64, node_ids),
-    Announce: st.builds(Announce, int64, st.lists(node_lines, max_size=4).map(tuple), st.just(())),
+    Announce: st.builds(Announce, int64, st.lists(node_lines, max_size=4).map(tuple), st.just(()), st.just(0)),
     Response: st.builds(Response, int64, st.lists(node_lines, max_size=4).map(tuple), st.just(())),
     Status: st.builds(Status, int64, st.integers(0, 9)),
 }
@@ -204,7 +204,8 @@ def test_the_lines_that_kill_the_reference_relay_get_a_status(wire: bytes) -> No
         (b"subscribe 7 garbage", (7, 1)),
         (b"ancestry 7 SHA512_B32__../../etc/passwd 1", (7, 1)),
         (f"query 7 1 {A}".encode(), (7, 1)),
-        (b"announce 7 %d" % (MAX_NODES + 1), (7, 1)),
+        (b"announce 7 %d" % (codec.MAX_ANNOUNCED + 1), (7, 1)),
+        (b"query 7 %d" % (MAX_NODES + 1), (7, 1)),
         (b"query 7 1\nSHA512_B32__../../etc/passwd", (7, 1)),
         (b"query 7 2\n" + A.encode(), (7, 1)),  # the next header comes instead of the second id
         (b"status x 0", (NO_ID, 1)),
@@ -275,10 +276,27 @@ def test_a_reply_as_large_as_arbor_allows_fits_on_a_line() -> None:
 def test_a_body_over_its_bound_keeps_what_came_before() -> None:
     line = codec.node_line(A, bytes(65_000)).line
     count = MAX_BODY // len(line) + 3
-    frame, after = outcomes([announce([line] * count), b"version 2 0.0\n"])
-    assert isinstance(frame, Announce)
+    response = announce([line] * count).replace(b"announce", b"response", 1)
+    frame, after = outcomes([response, b"version 2 0.0\n"])
+    assert isinstance(frame, Response)
     assert len(frame.nodes) + len(frame.unreadable) == count
     assert sum(len(node.line) for node in frame.nodes) <= MAX_BODY
+    assert after == Version(2)
+
+
+@pytest.mark.parametrize("size", [40, 65_000])
+def test_a_long_announce_comes_in_parts(size: int) -> None:
+    nodes = [codec.node_line(A, bytes([n % 256, *bytes(size)])) for n in range(600)]
+    said: list[Any] = outcomes([announce([node.line for node in nodes]), b"version 2 0.0\n"])
+    *parts, after = said
+    assert all(isinstance(part, Announce) for part in parts)
+    assert [node for part in parts for node in part.nodes] == nodes
+    left = 600
+    for part in parts:
+        left -= len(part.nodes)
+        assert part.more == left
+        assert len(part.nodes) <= codec.MAX_PART
+        assert sum(len(node.line) for node in part.nodes) <= codec.MAX_PART_BYTES + MAX_LINE
     assert after == Version(2)
 
 

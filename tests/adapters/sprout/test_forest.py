@@ -217,3 +217,29 @@ def test_only_utf8_is_text() -> None:
     assert Content("é".encode()).text == "é"
     assert Content(b"\xff").text is None
     assert Content(b"a/1\0", TWIG).text is None
+
+
+# The quick way to read a usual reply
+
+
+def verdict(read: Any, raw: bytes) -> Any:
+    try:
+        return read(raw)
+    except forest.NodeError as error:
+        return str(error)
+
+
+@given(st.data())
+def test_the_quick_way_reads_what_the_table_reads(data: st.DataObject) -> None:
+    raw = bytearray(data.draw(st.sampled_from([raw_of(vector) for vector in VALID])))
+    for _ in range(data.draw(st.integers(0, 2))):
+        at = data.draw(st.integers(0, min(len(raw) - 1, 250)) | st.integers(0, len(raw) - 1))
+        raw[at] = data.draw(st.sampled_from((0, 1, 2, 3, 31, 32, 255)) | st.integers(0, 255))
+    cut = bytes(raw[: data.draw(st.just(len(raw)) | st.integers(0, len(raw)))])
+    assert verdict(forest.decode, cut) == verdict(forest._decode, cut)
+
+
+def test_replies_are_read_in_the_quick_way() -> None:
+    replies = [raw for raw in map(raw_of, VALID) if isinstance(forest._decode(raw), Reply)]
+    assert len(replies) > 5
+    assert all(forest._decode_usual(raw) == forest._decode(raw) for raw in replies)

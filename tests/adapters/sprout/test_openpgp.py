@@ -361,3 +361,16 @@ def test_any_bytes_end_in_a_key_file_or_the_error(file: bytes) -> None:
     except OpenPGPError:
         return
     assert key.fingerprint == key_of("alice").fingerprint
+
+
+def test_the_quick_way_reads_a_signature_as_the_other_does() -> None:
+    key = Key((VECTORS / "keys/alice.privkey").read_bytes())
+    made = [key.sign(bytes([n]), n << 24) for n in range(8)]
+    whole = [(packets.read_usual_signature(each), packets.read_packets(each)[0].body) for each in made]
+    assert all(quick == packets.read_signature(body) for quick, body in whole)
+    for at in range(54):  # every byte that says what kind of signature it is
+        other = bytearray(made[0])
+        other[at] ^= 0x40
+        quick = packets.read_usual_signature(bytes(other))
+        assert quick is None or quick == packets.read_signature(packets.read_packets(bytes(other))[0].body)
+    assert packets.read_usual_signature(made[0] + b"\0") is None

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from adapters.sprout import SproutAdapter, store
+from adapters.sprout import SproutAdapter, recent, store
 from adapters.sprout.adapter import Settings
 from gateway import config
 from gateway.adapter import Listener
+
+MINUTE = 60_000
 
 
 def id_of(node: str) -> str:
@@ -144,19 +146,43 @@ def test_half_in_the_tables_and_half_not(place: Any, alice: Any, announce: Any) 
     spots = place.store.in_channel("lobby", 4)
     assert [spot.created for spot in spots] == sorted((spot.created for spot in spots), reverse=True)
     assert len(spots) == 4
-    reply = place.adapter.relay.spot(id_of(replies[0]))
-    assert len(place.store.below([reply.key], 99)) == 4
-    assert [spot.key for spot in place.store.below([reply.key], 1)] == [place.adapter.relay.spot(id_of(thread[2])).key]
+    seqs = [place.adapter.relay.spot(id_of(node)).seq for node in thread]
+    assert [where.seq for where in place.store.thread([id_of(replies[0])], 1)] == seqs[::-1]
+    reply, first = (place.adapter.relay.spot(id_of(node)) for node in (replies[0], thread[0]))
+    assert [where.seq for where in place.store.below(reply.key)] == seqs[::-1]
+    assert [where.seq for where in place.store.below(first.key)] == seqs[1:2]
 
 
-def test_an_older_node_is_looked_up_and_a_newer_one_cannot_be_there(place: Any, alice: Any, announce: Any) -> None:
+def test_only_a_node_that_may_be_older_is_looked_up(
+    make_place: Callable[..., Any], alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     community = alice.community("lobby")
     old = alice.reply(community, "old", created=alice.now - 5)
-    announce(place.connect(), alice.identity, community, old)
+    announce(make_place().connect(), alice.identity, community, old)
+    place = make_place()
+    assert place.store.lookup(id_of(old), alice.now - 5) is not None
+    new = alice.reply(community, "new", created=alice.now + 100)
+    monkeypatch.setattr(place.store, "seq", lambda _id: pytest.fail("it cannot be there"))
+    assert place.store.lookup(id_of(new), alice.now + 100) is None
+
+
+def test_what_was_taken_lately_is_known_whatever_its_date(
+    place: Any, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recent, "MAX_RECENT", 4)
+    community = alice.community("lobby")
+    future = alice.reply(community, "from the future", created=place.clock.now + MINUTE)
+    late = [alice.reply(community, str(n), created=place.clock.now - n * MINUTE) for n in range(8)]
+    line = place.connect()
+    announce(line, alice.identity, community, future, *late)
+    place.store.prune()
+    assert all(place.store.seq(id_of(node)) is not None for node in (future, *late)), "none is in the tables yet"
     place.index()
     place.store.prune()
-    assert place.store.lookup(id_of(old), alice.now - 5) is not None
-    assert place.store.lookup(id_of(old), alice.now + 100) is None
+    assert len(place.store._recent._nodes) == 4
+    last = place.gateway.log.next_seq
+    assert announce(line, future, *late) == "status 77 0\n"
+    assert place.gateway.log.next_seq == last, "nothing is taken twice"
 
 
 # Every question is answered by an index
@@ -168,8 +194,11 @@ STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "form": (store.FORM, (1,)),
     "minted": (store.MINTED, ("w",)),
     "list": (store.NEWEST["type"], (1, 2, 3, 4)),
-    "leaves_of a community": (store.NEWEST["channel"], ("c", 2, 3, 4)),
-    "leaves_of a reply": (store.CHILDREN, ("k", 5)),
+    "list replies": (store.NEWEST["all messages"], (2, 3, 4)),
+    "leaves_of a community": (store.NEWEST["messages"], ("c", 2, 3, 4)),
+    "its conversations": (store.NEWEST["channel"], ("c", 2, 3, 4)),
+    "leaves_of a conversation": (store.NEWEST["root"], ("k", 2, 3, 4)),
+    "leaves_of a reply": (store.WALK, ("k", 5)),
 }
 
 
@@ -178,7 +207,42 @@ def test_no_question_scans_a_table_or_sorts(place: Any, name: str) -> None:
     sql, values = STATEMENTS[name]
     with sqlite3.connect(place.gateway.settings.data / "index.sqlite") as connection:
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
-    tables = [step for step in plan if "sprout_" in step or "child" in step or "node" in step or "ids" in step]
+    tables = [step for step in plan if any(name in step for name in ("sprout_", "child", "ids", "records"))]
     assert tables
     assert all(step.startswith("SEARCH") for step in tables)
     assert not [step for step in plan if "TEMP B-TREE" in step]
+
+
+# What retention takes
+
+
+def test_what_is_retired_is_forgotten_here_too(make_place: Callable[..., Any], alice: Any, announce: Any) -> None:
+    place = make_place()
+    community, line = alice.community("lobby"), place.connect()
+    old = alice.reply(community, "old")
+    thread = [old, alice.reply(old, "older"), alice.reply(old, "oldest")]
+    toy = place.toy()
+    line.send(f"subscribe 1 {id_of(community)}\n")
+    announce(line, alice.identity, community, *thread)
+    toy.say("from elsewhere")
+    place.index()
+    end = place.gateway.log.next_seq
+    new = alice.reply(community, "new")
+    announce(line, new)
+    place.index()
+    tables = ("sprout_replies", "sprout_forms", "sprout_nodes")
+    before = [rows_of(place, table) for table in tables]
+    assert (len(before[0]), len(before[1])) == (2, 1)
+    place.gateway.index.do(lambda: place.gateway.index.prune(end))
+    place.index()
+    place.store.prune()
+    after = [rows_of(place, table) for table in tables]
+    assert after == [[], [], before[2]], "facts stay"
+    heard = place.connect().send(f"leaves_of 2 {id_of(community)} 9\nlist 3 2 9\n").splitlines()
+    conversation = [line for line in heard if line.startswith("SHA512") and line not in (community, new)]
+    assert heard == ["response 2 3", conversation[0], community, new, "response 3 2", new, conversation[0]]
+
+
+def rows_of(place: Any, table: str) -> list[Any]:
+    rows: list[Any] = place.gateway.index.rows(f"SELECT * FROM {table} LIMIT 99")
+    return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adapters.sprout import author, base64url, forest, twig
-from adapters.sprout.author import load_key, name_of
+from adapters.sprout.author import make_key, name_of, read_key
+from adapters.sprout.codec import NodeLine
 from adapters.sprout.content import heard, said
 from adapters.sprout.forest import Community, Content, Identity, Reply
 from adapters.sprout.openpgp import Key
@@ -86,7 +88,7 @@ def test_what_others_say_arrives_behind_the_identity_of_who_said_it(place: Any, 
     message = toy.say({"content": "hello, forest"})
     place.settle()
     text = ear.read()
-    assert [line for line in text.splitlines() if line.startswith("announce")] == ["announce 0 1", "announce 1 1"]
+    assert [line for line in text.splitlines() if line.startswith("announce")] == ["announce 0 2"]
     (who, identity, _), (id, reply, _) = nodes(text)
     assert isinstance(identity, Identity)
     assert identity.name.text == f"peer {toy.peer.number} (Toys)"
@@ -284,11 +286,29 @@ def test_what_was_shown_comes_out_the_same_when_its_facts_were_lost(
     assert asked_again(again, community) == before
 
 
-def test_a_form_that_comes_out_otherwise_is_a_fault_and_is_not_shown(place: Any, community: str) -> None:
+def test_a_form_that_comes_out_otherwise_is_a_fault_and_is_not_shown(
+    make_place: Callable[..., Any], place: Any, community: str
+) -> None:
     message = place.toy().say({"n": 1})
-    place.store.shown(message.seq, "SHA512_B32__MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY")
-    assert response(place.connect().ask(f"leaves_of 1 {community} 1\n")) == "response 1 0"
-    assert place.gateway.metrics.counts["faults"]["form",] == 1
+    place.store.shown(message.seq, NodeLine("SHA512_B32__MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY", bytes(60), b""))
+    place.settle()
+    again = make_place()
+    assert response(again.connect().ask(f"leaves_of 1 {community} 1\n")) == "response 1 0"
+    assert again.gateway.metrics.counts["faults"]["form",] == 1
+
+
+def test_what_is_signed_at_the_same_time_comes_in_its_order(place: Any, ear: Any) -> None:
+    toy = place.toy()
+    first = toy.say({"content": "0"})
+    place.settle()
+    said = [first, *(toy.say({"content": str(n)}, parent=first.id if n % 3 == 0 else None) for n in range(1, 30))]
+    answers = [toy.say("below", parent=said[n].id) for n in (7, 9)]
+    place.settle()
+    heard = [(id, node) for id, node, _ in nodes(ear.read()) if isinstance(node, Reply)]
+    origins = [pairs(node)["origin/1"].decode() for _, node in heard]
+    assert origins == [message.id for message in (*said, *answers)]
+    by_origin = {origin: id for origin, (id, _) in zip(origins, heard, strict=True)}
+    assert [node.parent for _, node in heard[-2:]] == [by_origin[said[n].id] for n in (7, 9)]
 
 
 def test_a_form_that_cannot_be_made_holds_nobody_up(place: Any, ear: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +328,16 @@ def test_the_key_is_kept_for_its_owner_alone(place: Any, make_place: Callable[..
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     id = place.adapter.author.id
     assert make_place().adapter.author.id == id
-    assert load_key(path, 0).file == path.read_bytes()
+    assert (key := read_key(path)) is not None
+    assert key.file == path.read_bytes()
+
+
+def test_without_a_key_there_is_none_and_a_new_one_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "sprout.privkey"
+    assert read_key(path) is None
+    made = make_key(path, 1_700_000_000_000)
+    assert (key := read_key(path)) is not None
+    assert key.fingerprint == made.fingerprint
 
 
 # Direct messages

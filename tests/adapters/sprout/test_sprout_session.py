@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adapters.sprout import base64url, codec, forest, twig, waiting
+from adapters.sprout import base64url, codec, forest, session, twig, waiting
 from adapters.sprout.session import HALF_SECONDS, SproutSession
 
 UNKNOWN = "SHA512_B32__MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY"
@@ -102,7 +102,7 @@ def test_an_identity_and_a_community_go_to_everybody_else(place: Any, bob: Any, 
     mouth, ear = place.connect(), place.connect()
     community = bob.community("bobs")
     assert announce(mouth, bob.identity, community) == "status 77 0\n"
-    assert ear.read() == f"announce 0 1\n{bob.identity}\nannounce 1 1\n{community}\n"
+    assert ear.read() == f"announce 0 2\n{bob.identity}\n{community}\n"
     assert place.bus.channels.channel("sprout", id_of(community)) == "bobs"
 
 
@@ -181,6 +181,83 @@ def test_who_says_something_new_is_its_author_and_who_speaks_for_two_is_a_link(
     announce(line, bob.identity, bob.reply(lobby, "hi"))
     assert line.session.link
     assert line.session.who == line.session.peer
+
+
+def test_what_is_said_while_nobody_reads_comes_in_one_announce(
+    place: Any, lobby: str, alice: Any, announce: Any
+) -> None:
+    ear, mouth = place.connect(), place.connect()
+    ear.send(f"subscribe 0 {id_of(lobby)}\n")
+    one, two, three = (alice.reply(lobby, text) for text in ("one", "two", "three"))
+    announce(mouth, one, two)
+    assert ear.read() == f"announce 0 2\n{one}\n{two}\n"
+    announce(mouth, three)
+    assert ear.read() == f"announce 1 1\n{three}\n"
+
+
+def test_answers_keep_their_place_among_announces(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+    ear, mouth = place.connect(), place.connect()
+    ear.send(f"subscribe 0 {id_of(lobby)}\n")
+    one, two, orphan = alice.reply(lobby, "one"), alice.reply(lobby, "two"), alice.reply(alice.reply(lobby, ""), "")
+    announce(mouth, one)
+    ear.session.receive_data(f"version 1 0.0\nannounce 2 1\n{orphan}\n".encode())
+    announce(mouth, two)
+    told = ear.read().splitlines()
+    assert told[:3] == ["announce 0 1", one, "status 1 0"]
+    assert told[3:] == ["status 2 0", f"ancestry 1 {id_of(orphan)} 2", "announce 2 1", two], "ids only grow"
+
+
+def test_an_announce_has_only_so_many_nodes(
+    place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "MAX_TOLD", 2)
+    ear, replies = place.connect(), [alice.reply(lobby, str(n)) for n in range(5)]
+    ear.send(f"subscribe 0 {id_of(lobby)}\n")
+    announce(place.connect(), *replies)
+    heard = ear.read()
+    assert [line for line in heard.splitlines() if line.startswith("announce")] == [
+        "announce 0 2",
+        "announce 1 2",
+        "announce 2 1",
+    ]
+    assert ids(heard) == [id_of(reply) for reply in replies]
+
+
+def test_an_announce_has_only_so_many_bytes(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+    ear, big = place.connect(), [alice.reply(lobby, f"{n}" + "x" * 65_000) for n in range(60)]
+    ear.send(f"subscribe 0 {id_of(lobby)}\n")
+    mouth = place.connect()
+    for start in range(0, 60, 20):
+        announce(mouth, *big[start : start + 20])
+    text = ear.read()
+    assert ids(text) == [id_of(node) for node in big]
+    first, second = text.removeprefix("announce ").split("announce ")
+    assert len(first) - codec.MAX_BODY < len("0 60\n") < len(second)
+
+
+def test_a_long_announce_is_answered_once(
+    place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec, "MAX_PART", 3)
+    thread = [alice.reply(lobby, "0")]
+    for n in range(1, 8):
+        thread.append(alice.reply(thread[-1], str(n)))
+    line = place.connect()
+    assert announce(line, *thread[::-1]) == "status 77 0\n", "no question is needed: all of it came"
+    assert len(place.gateway.index.history("lobby")) == 8
+    forged = [f"{id_of(node)} {thread[0].split(' ')[1]}" for node in thread[1:]]
+    assert announce(line, *forged) == "status 77 1\n"
+    assert announce(line, *forged[:4], alice.reply(lobby, "good"), *forged[4:]) == "status 77 0\n"
+
+
+def test_a_long_announce_that_ends_early_is_refused(
+    place: Any, lobby: str, alice: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec, "MAX_PART", 2)
+    line, replies = place.connect(), [alice.reply(lobby, str(n)) for n in range(4)]
+    text = "\n".join(("announce 1 5", *replies[:3], "announce 2 1", replies[3], ""))
+    assert line.ask(text) == "status 1 1\nstatus 2 0\n"
+    assert len(place.gateway.index.history("lobby")) == 3, "what came whole was taken"
 
 
 # Waiting
@@ -266,6 +343,24 @@ def test_only_so_much_is_asked_for(
     orphans = [alice.reply(alice.reply(lobby, f"missing {n}"), "orphan") for n in range(3)]
     assert announce(place.connect(), *orphans).count("ancestry") == 2
     assert refused(place) == {"its author or parent is unknown": 1}
+
+
+def test_what_is_older_than_what_is_kept_comes_only_for_what_is_below_it(
+    make_place: Callable[..., Any], alice: Any, announce: Any
+) -> None:
+    place = make_place(log={"keep_days": 1})
+    line, community = place.connect(), alice.community("lobby")
+    announce(line, alice.identity, community)
+    before = place.clock.now - 2 * 24 * 60 * MINUTE
+    oldest = alice.reply(community, "oldest", created=before)
+    old = alice.reply(oldest, "old", created=before + 1)
+    last = place.gateway.log.next_seq
+    assert announce(line, oldest, old) == "status 77 0\n"
+    assert place.gateway.log.next_seq == last
+    new = alice.reply(old, "new")
+    assert announce(line, old, new) == f"status 77 0\nancestry 0 {id_of(new)} 3\n"
+    line.ask(f"response 0 3\n{community}\n{oldest}\n{old}\n")
+    assert ids(line.send(f"leaves_of 1 {id_of(oldest)} 9\n")) == [id_of(node) for node in (oldest, old, new)]
 
 
 def test_an_answer_that_was_not_asked_for_brings_nothing(place: Any, lobby: str, alice: Any) -> None:
@@ -401,9 +496,12 @@ def test_half_a_message_is_not_waited_for_for_ever(place: Any) -> None:
     assert line.session.closing is not None
 
 
-def test_a_line_without_an_end_closes(place: Any) -> None:
+@pytest.mark.parametrize(
+    ("before", "id"), [("", -1), ("announce 5 2\n", 5), ("query 6 1\n", 6), ("list 7 ", 7), ("response 8 1\n", -1)]
+)
+def test_a_line_without_an_end_is_answered_and_closes(place: Any, before: str, id: int) -> None:
     line = place.connect()
-    line.send("x" * (codec.MAX_LINE + 1))
+    assert line.send(before + "x" * (codec.MAX_LINE + 1)) == f"status {id} 1\n"
     assert line.session.closing is not None
 
 

@@ -173,7 +173,11 @@ def test_80_a_whole_tree_in_one_announce(place: Any) -> None:
     replay = Replay(place)
     replay.play("80-batch-whole-tree")
     assert replay.heard["X"] == ["response 1 0", "status 2 0", "status 3 0"], "no question is needed"
-    assert replay.heard["Y"] == replay.expected["Y"]
+    assert nodes(replay.heard["Y"]) == nodes(replay.expected["Y"]), "the reference makes an announce of each"
+
+
+def nodes(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith("SHA512")]
 
 
 def test_90_what_wisteria_says_when_it_starts_and_talks(grove: Any, announce: Callable[..., str]) -> None:

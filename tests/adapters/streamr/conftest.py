@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import anyio
+import httpx
 import pytest
+from anyio.from_thread import start_blocking_portal
 from coincurve import PrivateKey, PublicKey
 from Crypto.Hash import keccak
+from fastapi import FastAPI
 
 from adapters.streamr import StreamrAdapter
 from adapters.streamr.session import StreamrSession
 from gateway.adapter import Home, Request, Services
+from gateway.app import RawPaths
 from gateway.auth import Access, Key
 from gateway.frames import payload
 from gateway.message import Message
@@ -86,9 +91,10 @@ class Broker:
         grants: Mapping[str, tuple[str, ...]] | None = None,
         keys: tuple[Key, ...] = (),
         create: bool = True,
+        secrets: Path = Path(),
         **settings: Any,
     ) -> None:
-        self.adapter = StreamrAdapter(StreamrAdapter.settings(**settings), Home(Path(), "gw", "1.2.3", b"s" * 32))
+        self.adapter = StreamrAdapter(StreamrAdapter.settings(**settings), Home(secrets, "gw", "1.2.3", b"s" * 32))
         self.core = make_core(rules=(self.adapter, toy), create=create)
         self.clock = self.core.clock
         self.bus = self.core.bus
@@ -96,11 +102,15 @@ class Broker:
         self.bus.allowed = self.access.allowed
         self.bus.authors = [self.adapter]
         core = self.core
-        nothing: Any = None
         self.adapter.start(
-            Services(core.bus, core.log, core.index, core.posted.put, nothing, core.log.fact, core.metrics, self.access)
+            Services(
+                core.bus, core.log, core.index, core.posted.put, self._work, core.log.fact, core.metrics, self.access
+            )
         )
         self._toy_session = toy_session
+
+    def _work(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.core.posted.put(lambda: done(call()))
 
     def open(self, query: Mapping[str, str] | None = None, name: str = "streamr:anonymous") -> StreamrSession:
         """A new connection, which asks for control 2 and message 32."""
@@ -129,9 +139,13 @@ class Broker:
         return [json.loads(payload(frame)) for frame in session.data_to_send()]
 
     def ask(self, session: StreamrSession, frame: Any) -> list[Any]:
-        """What *session* answers to *frame*."""
+        """What *session* answers to *frame*; a resend goes on as long as it has turns."""
         session.receive_data(frame if isinstance(frame, bytes) else json.dumps(frame).encode())
-        return self.frames(session)
+        frames = self.frames(session)
+        while session.resends:
+            self.core.posted.get(timeout=10)()
+            frames += self.frames(session)
+        return frames
 
     def listener(self, stream: str, partition: int = 0, **query: str) -> StreamrSession:
         """A new connection that has subscribed."""
@@ -145,6 +159,41 @@ class Broker:
         challenge = logins.challenge(publisher.address, now)
         signature = publisher.sign(challenge.text)
         return logins.answer(challenge.id, challenge.text, signature, publisher.address, now).token
+
+
+class Caller:
+    """Calls the routes of a broker, without a socket."""
+
+    def __init__(self, broker: Any, portal: Any) -> None:
+        app = FastAPI()
+        for router in broker.adapter.routers():
+            app.include_router(router)
+        app.add_middleware(RawPaths)
+        self.app = app
+        self._broker = broker
+        self._portal = portal
+
+    def __call__(self, method: str, path: str, token: str | None = None, **options: Any) -> httpx.Response:
+        headers = options.pop("headers", {}) | ({} if token is None else {"Authorization": f"Bearer {token}"})
+
+        async def call() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app, client=("192.0.2.1", 1))
+            async with (
+                httpx.AsyncClient(transport=transport, base_url="http://gateway.example") as client,
+                anyio.create_task_group() as tasks,
+            ):
+                tasks.start_soon(self._run_what_is_posted)
+                response = await client.request(method, "/api/v1" + path, headers=headers, **options)
+                tasks.cancel_scope.cancel()
+            return response
+
+        response: httpx.Response = self._portal.call(call)
+        return response
+
+    async def _run_what_is_posted(self) -> None:
+        while True:
+            self._broker.core.drain()
+            await anyio.sleep(0.001)
 
 
 @pytest.fixture
@@ -176,3 +225,14 @@ def _unsigned() -> Callable[..., list[Any]]:
 @pytest.fixture(name="recovered", scope="session")
 def _recovered() -> Callable[..., str]:
     return recovered
+
+
+@pytest.fixture(scope="session")
+def portal() -> Iterator[Any]:
+    with start_blocking_portal() as portal:
+        yield portal
+
+
+@pytest.fixture
+def make_caller(portal: Any) -> Callable[[Broker], Caller]:
+    return lambda broker: Caller(broker, portal)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from adapters.streamr.codec import decode_control, encode
+from adapters.streamr.codec import _decode, decode_control, encode
 from adapters.streamr.control import (
     NO_REQUEST_ID,
     Answer,
@@ -24,7 +25,8 @@ from adapters.streamr.control import (
     Unsubscribe,
 )
 from adapters.streamr.errors import StreamrError
-from adapters.streamr.message import MessageID, MessageRef, StreamMessage, parse_message
+from adapters.streamr.message import MessageID, MessageRef, StreamMessage, _unusual, _usual, parse_message
+from gateway.jsontext import loads
 
 texts = st.text(st.characters(codec=None), max_size=8)
 names = texts.filter(bool)
@@ -38,6 +40,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=12) | st.dictionaries(texts, inner, max_size=2),
     max_leaves=12,
 )
+near = st.sampled_from([0, 1, -1, 1.0, True, 2**53 - 1, 2**53, "", "x", None, [], [1, 0], [1], [None, None], {}])
 rows = st.builds(lambda version, rest: [version, *rest], st.sampled_from([30, 31, 32]), st.lists(values, max_size=12))
 arrays = st.builds(
     lambda version, kind, rest: [version, kind, *rest],
@@ -107,6 +110,32 @@ def test_a_message_with_one_field_changed_is_read_or_refused(message: StreamMess
     row = json.loads(message.row(data.draw(st.sampled_from([30, 31, 32]))))
     row[data.draw(st.integers(0, len(row) - 1))] = data.draw(values)
     read_or_refuse(json.dumps([2, 8, "r", row[: data.draw(st.integers(0, 12))], None], separators=(",", ":")))
+
+
+def outcome(read: Callable[..., Any], *arguments: Any) -> Any:
+    """What *read* makes of its arguments, or what it says is wrong with them."""
+    try:
+        return read(*arguments)
+    except StreamrError as error:
+        return error.message
+
+
+@settings(max_examples=400, deadline=None)
+@given(messages(), st.data())
+def test_the_short_way_is_taken_only_where_it_leads_to_the_same(message: StreamMessage, data: st.DataObject) -> None:
+    row = json.loads(message.row(32))
+    for place in (row, row[1], row[2] or [0]):
+        if data.draw(st.booleans()):
+            place[data.draw(st.integers(0, len(place) - 1))] = data.draw(near | values)
+    wire = json.dumps(row).encode()
+    assume(b"Infinity" not in wire and b"NaN" not in wire)
+    row = loads(wire)
+    usual = _usual(row, wire)
+    assert usual is None or usual == outcome(_unusual, row, wire)
+    assert usual is None or (usual.wire, usual.verbatim, usual.version) == (wire, True, 32)
+    frame = [data.draw(st.sampled_from([2, 2.0, 1, True])), data.draw(st.sampled_from([8, 8.0, "8"])), "r", row, None]
+    text = json.dumps(frame, separators=(",", ":")).encode()
+    assert outcome(decode_control, text) == outcome(_decode, loads(text), text)
 
 
 @given(frames)

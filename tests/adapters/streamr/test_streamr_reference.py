@@ -1,6 +1,6 @@
 """Recorded conversations: the genuine broker's answers to probes, and genuine clients with a stub.
 
-What differs on purpose stands in `DEPARTURES` with its reason; resends are served by a later module.
+What differs on purpose stands in `DEPARTURES` with its reason.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ NOT_JSON = "the text is that of the parser; orjson has its own"
 READABLE = "the requestId is echoed whenever it can be read"
 PARTITION = "the partition is optional in every specification"
 RANGE = "the reference lets somebody wait for ever on a partition that nobody can publish to"
-OPEN = "no stream requires encryption here"
 ONCE = "one subscription, however often it was asked for"
 NULL = "null is no content; the reference makes the text `null` of it"
+STORED = "every stream is stored"
+LEAK = "the reference tells the address of its inner service, and the wrong code"
 
 # The probe, how our answer begins (the requestId is left out), and why it is not the reference's.
 # fmt: off
@@ -36,9 +37,10 @@ DEPARTURES: dict[str, tuple[list[Any], str]] = {
     "unknown type":                         ([7, "Unsupported type: 99, message: Supported types: [0,1,2,"], READABLE),
     "subscribe missing partition":          ([2, "s"], PARTITION),
     "subscribe partition out of range":     ([7, "Subscribe request failed: Partition 7 is out of range"], RANGE),
-    "publish plaintext to requireEncryptedData": ([], OPEN),
     "publish content null":                 ([7, "Expected content to not be null."], NULL),
     "unsubscribe again":                    ([7, "Not subscribed to stream s partition 0!"], ONCE),
+    "resend stream without storage":        ([6, "nostore"], STORED),
+    "resend denied":                        ([7, "You are not allowed to resend from stream denied"], LEAK),
 }
 # fmt: on
 
@@ -48,12 +50,23 @@ def once(frames: list[Any]) -> list[Any]:
     return list({json.dumps(frame): frame for frame in frames}.values())
 
 
+def recall(reference: Any, resent: list[Any]) -> None:
+    """Publish what the reference resends: it was given more messages than those whose probes were recorded."""
+    session = reference.open({}, f"streamr:{USER}")
+    for frame in resent:
+        if frame[1] == 1:
+            assert reference.ask(session, [2, 8, "r", frame[-1], "token-1"]) == []
+
+
 @pytest.fixture
 def reference(make_broker: Callable[..., Any]) -> Any:
     """A gateway with the streams and the user of the probes."""
-    streams = ("s", "part", "part#1", "part#2", "enc")
-    rights = tuple(f"{verb}:{name}" for verb in ("subscribe", "publish") for name in (*streams, "part#*", "nope"))
-    broker = make_broker(create=False, streams={"part": 3}, grants={f"streamr:{USER}": rights})
+    streams = ("s", "part", "part#1", "part#2", "enc", "nostore")
+    verbs = ("subscribe", "publish", "history")
+    rights = tuple(f"{verb}:{name}" for verb in verbs for name in (*streams, "part#*", "nope"))
+    broker = make_broker(
+        create=False, streams={"part": 3, "enc": {"require_encrypted_data": True}}, grants={f"streamr:{USER}": rights}
+    )
     for name in (*streams, "denied"):
         broker.core.channels.configure(name)
     broker.adapter.logins.address = lambda token, _now: USER if token == "token-1" else None
@@ -72,11 +85,10 @@ def test_the_genuine_brokers_answers(reference: Any) -> None:
     departed = set()
     for probe in BROKER["ws"]:
         name = probe["name"].strip()
-        if name.startswith("resend"):
-            continue
         if name.startswith("same broadcast seen"):
             assert reference.frames(sessions["control 1 / message 31"]) == once(probe["received"])
             continue
+        recall(reference, probe["received"])
         for session in sessions.values():
             reference.frames(session)
         sent = probe["sent"]
@@ -119,10 +131,8 @@ def users(transcript: list[Any]) -> dict[str, str]:
 
 
 def is_ours(frame: Any) -> bool:
-    """Whether a recorded frame of the stub belongs to what is compared: no resend, and not what it said by itself."""
-    if not isinstance(frame, list) or frame[1] not in (0, 2, 3, 7):
-        return False
-    return bool(frame[1] != 0 or frame[-1][1][4])
+    """Whether a recorded frame of the stub is an answer, not what it said by itself."""
+    return isinstance(frame, list) and (frame[1] in range(1, 8) or (frame[1] == 0 and bool(frame[-1][1][4])))
 
 
 @pytest.mark.parametrize("client", ["2.2.7", "4.1.6", "5.1.0"])
@@ -146,8 +156,8 @@ def test_what_genuine_clients_were_told(make_broker: Callable[..., Any], client:
             expected[connection].append(entry["frame"])
         elif entry["dir"] == "ws-close":
             sessions.pop(connection).receive_eof()
-        elif entry["dir"] == "ws-in" and isinstance(entry["frame"], list) and entry["frame"][1] in (8, 9, 10):
-            sessions[connection].receive_data(json.dumps(entry["frame"]).encode())
+        elif entry["dir"] == "ws-in" and isinstance(entry["frame"], list) and entry["frame"][1] >= 8:
+            ours[connection] += broker.ask(sessions[connection], entry["frame"])
             for other, session in sessions.items():
                 ours[other] += broker.frames(session)
     denied = "Not authorized to subscribe to stream stub/denied and partition 0"

@@ -2,52 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
-from anyio.from_thread import start_blocking_portal
-from fastapi import FastAPI
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from gateway.app import RawPaths
 from gateway.auth import Key, digest
 
-API = "/api/v1"
-
-
-class Caller:
-    """Calls the routes of a broker, without a socket."""
-
-    def __init__(self, broker: Any, portal: Any) -> None:
-        app = FastAPI()
-        for router in broker.adapter.routers():
-            app.include_router(router)
-        app.add_middleware(RawPaths)
-        self.app = app
-        self._portal = portal
-
-    def __call__(self, method: str, path: str, token: str | None = None, **options: Any) -> httpx.Response:
-        headers = options.pop("headers", {}) | ({} if token is None else {"Authorization": f"Bearer {token}"})
-
-        async def call() -> httpx.Response:
-            transport = httpx.ASGITransport(self.app, client=("192.0.2.1", 1))
-            async with httpx.AsyncClient(transport=transport, base_url="http://gateway.example") as client:
-                return await client.request(method, API + path, headers=headers, **options)
-
-        response: httpx.Response = self._portal.call(call)
-        return response
-
-
-@pytest.fixture(scope="module")
-def portal() -> Iterator[Any]:
-    with start_blocking_portal() as portal:
-        yield portal
+Caller = Callable[..., httpx.Response]
 
 
 @pytest.fixture
-def call(broker: Any, portal: Any) -> Caller:
-    return Caller(broker, portal)
+def call(broker: Any, make_caller: Callable[[Any], Caller]) -> Caller:
+    return make_caller(broker)
 
 
 @pytest.fixture
@@ -122,8 +93,8 @@ def test_ids_come_encoded_or_with_bare_slashes(call: Caller, alice: Any, path: s
     assert call("GET", f"{path}/publisher/{alice.address}").json() == {}
     assert call("GET", f"{path}/subscriber/{alice.address}").json() == {}
     assert call("GET", f"{path}/publishers").json() == {"addresses": []}
-    operations = {entry["operation"] for entry in call("GET", f"{path}/permissions/me").json()}
-    assert operations == {"stream_get", "stream_subscribe", "stream_publish"}
+    operations = {entry["operation"].removeprefix("stream_") for entry in call("GET", f"{path}/permissions/me").json()}
+    assert operations == {"get", "subscribe", "publish", "edit", "delete", "share"}
 
 
 @pytest.mark.parametrize("name", ["a%2Fpublishers", "%F0%9F%8C%B3", "50%25", "a%3Fb", "a%23b"])
@@ -156,10 +127,12 @@ def test_looking_makes_nothing_and_making_does(call: Caller, broker: Any) -> Non
     assert call("POST", "/streams", content='{"id":"\\ud800"}').status_code == 404
 
 
-def test_only_configured_streams_exist_where_that_is_the_setting(make_broker: Callable[..., Any], portal: Any) -> None:
+def test_only_configured_streams_exist_where_that_is_the_setting(
+    make_broker: Callable[..., Any], make_caller: Any
+) -> None:
     broker = make_broker(create=False)
     broker.core.channels.configure("made")
-    call = Caller(broker, portal)
+    call = make_caller(broker)
     assert call("GET", "/streams/made").status_code == 200
     assert call("GET", "/streams/nope").json() == {"code": "NOT_FOUND", "message": "Stream not found: nope"}
     assert call("POST", "/streams", content='{"id":"nope"}').status_code == 404
@@ -173,8 +146,8 @@ def test_publishers_are_those_who_spoke(call: Caller, broker: Any, alice: Any) -
     assert call("GET", "/streams/s/publishers").json() == {"addresses": expected}
 
 
-def test_rights_decide_who_is_told_and_who_is_believed(guarded: Any, portal: Any, alice: Any, bob: Any) -> None:
-    call = Caller(guarded, portal)
+def test_rights_decide_who_is_told_and_who_is_believed(guarded: Any, make_caller: Any, alice: Any, bob: Any) -> None:
+    call = make_caller(guarded)
     token = guarded.token(bob)
     assert call("GET", "/streams/s").status_code == 403
     assert call("GET", "/streams/s", "made up").status_code == 401
@@ -202,3 +175,44 @@ def test_pages_are_let_in_as_on_the_websocket(call: Caller) -> None:
         assert welcome.is_success
         assert welcome.headers["access-control-allow-origin"] == "http://localhost:3000"
         assert "streamr-client" in welcome.headers["access-control-allow-headers"].lower()
+
+
+def test_a_path_that_is_no_text_is_refused(call: Caller) -> None:
+    for path in ("/streams/%ff", "/streams/%ff/data", "/login/challenge/%80", "/streams/a%C3/data/partitions/0/last"):
+        for method in ("GET", "POST"):
+            assert call(method, path, content="{}").status_code in (400, 404), path
+    assert call("GET", "/streams/%ff").json()["code"] == "BAD_REQUEST"
+    assert "error" in call("GET", "/streams/%ff/data/partitions/0/last").json()
+
+
+WORDS = (
+    "streams s a%2Fb data partitions 0 last from range permissions me publisher login challenge response apikey users"
+    " fields storageNodes metadata storage %00 %ff %F0%9F%8C%B3"
+)
+FIELDS = "id name partitions config operation user anonymous challenge signature address apiKey"
+words = st.sampled_from([*WORDS.split(), ""])
+anything = st.text(st.characters(codec="utf-8"), max_size=12)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | anything,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(anything, inner, max_size=3),
+    max_leaves=6,
+)
+objects = st.dictionaries(st.sampled_from(FIELDS.split()), values)
+bodies = st.binary(max_size=40) | (objects | values).map(lambda value: json.dumps(value).encode())
+
+
+@given(
+    method=st.sampled_from(["GET", "POST", "PUT", "DELETE", "HEAD", "PATCH", "OPTIONS"]),
+    path=st.lists(words, max_size=7),
+    query=st.dictionaries(st.sampled_from(["fromTimestamp", "toTimestamp", "count", "ts", "seq", "max"]), anything),
+    body=bodies,
+    token=st.none() | st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=9),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_no_fuzzed_request_hurts(
+    call: Caller, method: str, path: list[str], query: dict[str, str], body: bytes, token: str | None
+) -> None:
+    answer = call(method, "/" + "/".join(path), token, params=query, content=body)
+    assert answer.status_code < 500, answer.text
+    if answer.status_code >= 400 and method != "HEAD":
+        assert {"code", "message"} == set(answer.json()) or set(answer.json()) == {"error"}

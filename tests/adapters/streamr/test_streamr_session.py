@@ -502,8 +502,6 @@ def test_nothing_is_taken_while_the_disk_cannot(broker: Any, unsigned: Any, monk
 
 def test_requests_that_are_not_served_are_refused(broker: Any, unsigned: Any) -> None:
     session = broker.open()
-    for frame in ([2, 11, "r", "s", 0, 5, None], [2, 12, "r", "s", 0, [1, 0], None, None]):
-        assert broker.ask(session, frame) == [[2, 7, "r", "No storage nodes: s", "NO_STORAGE_NODES"]]
     for frame in ([2, 2, "r", "s", 0], [2, 7, "r", "no", "CODE"], [2, 0, "r", unsigned("s", 1, 1)]):
         assert broker.ask(session, frame) == [[2, 7, "r", f"Unknown request type: {frame[1]}", "INVALID_REQUEST"]]
 

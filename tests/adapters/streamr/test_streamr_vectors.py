@@ -10,7 +10,7 @@ import pytest
 
 from adapters.streamr.codec import decode_control, encode
 from adapters.streamr.errors import StreamrError
-from adapters.streamr.message import MessageRef, StreamMessage, parse_message
+from adapters.streamr.message import AES, MessageRef, StreamMessage, parse_message
 from adapters.streamr.signing import payloads, verify
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "streamr"
@@ -160,7 +160,8 @@ def test_the_payload_and_the_signature_are_the_libraries(vector: Any) -> None:
     assert next(payloads(newest)) == payload
     assert verify(newest)
     for version in {30, 31, 32} & rows.keys():
-        assert verify(parse_message(newest.row(version))) == newest.survives(version)
+        hidden = version == 30 and newest.encryption_type == AES and newest.new_group_key is None
+        assert verify(parse_message(newest.row(version))) == (newest.survives(version) or hidden)
 
 
 @pytest.mark.parametrize("vector", control_vectors())

@@ -2,10 +2,11 @@
 //
 //	arbor-peer [-name NAME] [-key FILE] [-tls] HOST:PORT
 //	arbor-peer verify
+//	arbor-peer relay [-grove DIR] [-listen HOST:PORT] [-plain HOST:PORT] [-peers HOST:PORT,...]
 //
 // The first form dials a relay and reads commands from standard input, one a line (see usage). The second reads
 // nodes in base64url without padding, one a line, parents and authors first, and says what the library makes of
-// each. Both write one JSON object a line to standard output; logs go to standard error.
+// each. The third is a relay. All write one JSON object a line to standard output; logs go to standard error.
 package main
 
 import (
@@ -54,6 +55,8 @@ type line struct {
 	Metadata     map[string]string `json:"metadata,omitempty"`
 	Count        *int              `json:"count,omitempty"`
 	Checks       map[string]string `json:"checks,omitempty"`
+	TLS          string            `json:"tls,omitempty"`
+	Plain        string            `json:"plain,omitempty"`
 }
 
 var output sync.Mutex
@@ -110,11 +113,15 @@ func main() {
 	key := flag.String("key", "", "a key file; made where it does not exist; none: a key for this run only")
 	secure := flag.Bool("tls", false, "dial TLS, and take any certificate")
 	flag.Usage = func() {
-		fmt.Fprintln(os.Stderr, "arbor-peer [-name NAME] [-key FILE] [-tls] HOST:PORT | verify")
+		fmt.Fprintln(os.Stderr, "arbor-peer [-name NAME] [-key FILE] [-tls] HOST:PORT | verify | relay ...")
 		flag.PrintDefaults()
 		fmt.Fprintln(os.Stderr, usage)
 	}
 	flag.Parse()
+	if flag.Arg(0) == "relay" {
+		serveRelay(flag.Args()[1:])
+		return
+	}
 	if flag.NArg() != 1 {
 		flag.Usage()
 		os.Exit(2)

@@ -1,0 +1,160 @@
+"""A grove: a directory of the reference that holds a forest, one node in each file.
+
+A file is called like the id of its node and holds its bytes; all other files are somebody else's. The reference never
+compares the two, and stumbles over what is no node for ever; here such a file is reported and passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gateway.errors import Unavailable
+from gateway.message import Form, Message, Pending
+from gateway.record import Entry
+from gateway.session import Principal
+
+from . import base64url
+from .codec import NodeLine, node_line
+from .forest import Community, Identity, NodeError, decode, node_id
+from .session import SproutSession
+from .store import NAME
+
+if TYPE_CHECKING:
+    from .adapter import SproutAdapter
+
+PREFIX: Final = "SHA512_"  # what the reference takes for a node by its name
+OPERATOR: Final = "sprout:operator"  # who imports
+GATHER: Final = 256  # nodes between two waits for the disk
+
+
+class Flaw(NamedTuple):
+    """A file, or a node, that is of no use, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass
+class Report:
+    """How many nodes were taken or written, how many were there already, and everything that is wrong."""
+
+    done: int = 0
+    known: int = 0
+    flaws: list[Flaw] = field(default_factory=list)
+
+
+class _Place(NamedTuple):
+    """Where a node stands: sorted like this, authors and parents come first."""
+
+    type: int
+    depth: int
+    created: int
+    path: Path
+
+
+def survey(folder: Path) -> tuple[list[Path], list[Flaw]]:
+    """The files of the grove *folder* that hold nodes, authors and parents first, and what is wrong with the others."""
+    places: list[_Place] = []
+    flaws: list[Flaw] = []
+    for path in folder.iterdir():
+        if path.name.startswith(PREFIX):
+            found = _look(path)
+            if isinstance(found, Flaw):
+                flaws.append(found)
+            else:
+                places.append(found)
+    return [place.path for place in sorted(places)], sorted(flaws)
+
+
+def _look(path: Path) -> _Place | Flaw:
+    try:
+        raw = path.read_bytes()
+        node = decode(raw)
+    except OSError as error:
+        return Flaw(path.name, f"it cannot be read: {error.strerror}")
+    except NodeError as error:
+        return Flaw(path.name, f"it holds no node: {error}")
+    if (id := node_id(raw)) != path.name:
+        return Flaw(path.name, f"its name is wrong: it holds {id}")
+    type = 0 if isinstance(node, Identity) else 1 if isinstance(node, Community) else 2
+    return _Place(type, node.depth, node.created, path)
+
+
+def plant(adapter: SproutAdapter, folder: Path, settle: Callable[[], None]) -> Report:
+    """Take the nodes of the grove *folder* as if they were announced; *settle* waits for the disk.
+
+    Everything is checked as what a peer announces is, but for rights: whoever may write the data directory may import.
+    """
+    paths, flaws = survey(folder)
+    report = Report(flaws=flaws)
+    session = adapter.open(SproutSession, Principal(OPERATOR))
+    session.link = True  # many speak through it
+    for count, path in enumerate(paths, 1):
+        raw = path.read_bytes()
+        _take(adapter, node_line(node_id(raw), raw), session, settle, report)
+        if not count % GATHER:
+            settle()
+            session.data_to_send()  # nobody reads what is announced to it
+    session.receive_eof()
+    settle()
+    return report
+
+
+def _take(
+    adapter: SproutAdapter, line: NodeLine, session: SproutSession, settle: Callable[[], None], report: Report
+) -> None:
+    if adapter.relay.spot(line.id) is not None:
+        report.known += 1
+        return
+    while True:
+        try:
+            taken = adapter.intake.take(line, session)
+            break
+        except Unavailable:
+            settle()
+    if taken.reason or taken.missing:
+        report.flaws.append(Flaw(line.id, taken.reason or f"it needs {' and '.join(taken.missing)}"))
+    else:
+        report.done += 1
+
+
+def gather(adapter: SproutAdapter, folder: Path, settle: Callable[[], None]) -> Report:
+    """Write every node that Arbor is shown into the grove *folder*; *settle* waits until what is sealed is there."""
+    report = Report()
+    for line in _lines(adapter, settle):
+        name, _, wire = line.partition(b" ")
+        path, raw = folder / name.decode(), base64url.decode(wire)
+        if not path.exists():
+            path.write_bytes(raw)
+            report.done += 1
+        elif path.read_bytes() == raw:
+            report.known += 1
+        else:
+            report.flaws.append(Flaw(path.name, "a file of that name holds something else; it stays as it is"))
+    return report
+
+
+def _lines(adapter: SproutAdapter, settle: Callable[[], None]) -> Iterator[bytes]:
+    """The line of every node, in the order of the log; what is minted and sealed meanwhile is in the log as well."""
+    log, index, first = adapter.services.log, adapter.services.index, 1
+    while first < log.next_seq:
+        seqs = range(first, min(first + GATHER, log.next_seq))
+        forms = [_form(adapter, index.entry(seq)) for seq in seqs]
+        if any(isinstance(form, Pending) and not form.done for form in forms):
+            settle()
+        for form in forms:
+            line = form.data if isinstance(form, Pending) else form
+            if line is not None:
+                yield line
+        first = seqs.stop
+
+
+def _form(adapter: SproutAdapter, entry: Entry | None) -> Form | None:
+    if isinstance(entry, Message):
+        return None if NAME in entry.undelivered else adapter.relay.line(entry)
+    if entry is None or entry.kind != "entity" or entry.protocol != NAME:
+        return None
+    return adapter.relay.line(entry)

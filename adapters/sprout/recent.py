@@ -1,0 +1,37 @@
+"""The newest nodes that were taken, so that one that has just been made needs no look at the tables."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_RECENT: Final = 1 << 15  # nodes, about 250 bytes each
+
+
+class Recent:
+    """Ids and sequences of the nodes noted last; all others were made at *older* (ms) or before."""
+
+    def __init__(self, older: int) -> None:
+        self._older = older
+        self._nodes: dict[str, tuple[int, int]] = {}
+
+    def add(self, id: str, seq: int, created: int) -> None:
+        """The node *id*, made at *created* (ms), is logged at *seq*."""
+        self._nodes[id] = seq, created
+
+    def seq(self, id: str) -> int | None:
+        """Where the node *id* stands; None where it is none of these."""
+        found = self._nodes.get(id)
+        return None if found is None else found[0]
+
+    def may_be_older(self, created: int) -> bool:
+        """Whether a node made at *created* (ms) may be held, though it is none of these."""
+        return created <= self._older
+
+    def prune(self, applied: int) -> None:
+        """Forget the oldest of too many, but none that the tables do not know: those go up to *applied*."""
+        while len(self._nodes) > MAX_RECENT:
+            id, (seq, created) = next(iter(self._nodes.items()))
+            if seq > applied:
+                return
+            self._older = max(self._older, created)
+            del self._nodes[id]

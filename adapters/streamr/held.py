@@ -1,0 +1,89 @@
+"""Messages that wait for their key: in the order they came, and not too many.
+
+What one publisher says in one partition is a lane. Lanes do not wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gateway.errors import RequestError
+
+from .keyring import Owner
+from .message import StreamMessage
+
+MAX_HELD = 1_000  # messages that wait, of all publishers together
+MAX_HELD_SIZE = 4 << 20  # the same in characters of their contents
+
+Say = Callable[[StreamMessage], None]
+Refuse = Callable[[RequestError], None]
+Open = Callable[[StreamMessage], StreamMessage | None]
+
+
+class Lane(NamedTuple):
+    """Whose messages are said in order, and in which partition."""
+
+    owner: Owner
+    partition: int
+
+
+class Held(NamedTuple):
+    """A message that waits, how to say it, and how to tell its sender that it could not be said."""
+
+    message: StreamMessage
+    say: Say
+    refuse: Refuse
+
+
+class Lanes:
+    """All lanes in which something waits. *open* answers what to say for a message, None where it has to wait."""
+
+    def __init__(self, open: Open) -> None:
+        self._open = open
+        self._lanes: OrderedDict[Lane, deque[Held]] = OrderedDict()
+        self._count = self._size = 0
+
+    def __contains__(self, lane: Lane) -> bool:
+        return lane in self._lanes
+
+    @property
+    def full(self) -> bool:
+        """Whether more waits than may."""
+        return self._count > MAX_HELD or self._size > MAX_HELD_SIZE
+
+    @property
+    def oldest(self) -> Lane | None:
+        """The lane in which something waits for longest, if there is one."""
+        return next(iter(self._lanes), None)
+
+    def hold(self, lane: Lane, held: Held) -> None:
+        """Let *held* wait at the end of *lane*."""
+        self._lanes.setdefault(lane, deque()).append(held)
+        self._count += 1
+        self._size += len(held.message.content)
+
+    def drain(self, owner: Owner) -> None:
+        """Say what *owner* said, up to what still has to wait."""
+        for lane in [lane for lane in self._lanes if lane.owner == owner]:
+            queue = self._lanes[lane]
+            while queue and (opened := self._open(queue[0].message)) is not None:
+                self._say(queue.popleft(), opened)
+            if not queue:
+                del self._lanes[lane]
+
+    def release(self, lane: Lane) -> int:
+        """Say everything in *lane* as it came; how much that was."""
+        queue = self._lanes.pop(lane)
+        for held in queue:
+            self._say(held, held.message)
+        return len(queue)
+
+    def _say(self, held: Held, message: StreamMessage) -> None:
+        self._count -= 1
+        self._size -= len(held.message.content)
+        try:
+            held.say(message)
+        except RequestError as error:
+            held.refuse(error)

@@ -1,0 +1,95 @@
+"""The group keys that publishers gave the gateway, in a file of mode 0600 beside its other secrets.
+
+Laws of this file. A key belongs to a stream and to the publisher who signed for it: nobody puts a key in the place of
+another's. The number of keys is bounded; the one that was used longest ago leaves. What is written is written in the
+worker, whole, and one write stands for all that was learned before it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gateway.auth import BadSecret, read_secret, write_secret
+
+from .group_keys import GroupKey, key_bytes
+
+MAX_KEYS = 4096  # some half a megabyte of file
+FILE = "streamr-group-keys.json"
+
+Work = Callable[[Callable[[], Any], Callable[[Any], None]], None]
+
+
+class Owner(NamedTuple):
+    """Whose key it is: a publisher (in lower case) on a stream."""
+
+    stream_id: str
+    publisher: str
+
+
+def read_keys(path: Path) -> list[tuple[Owner, GroupKey]]:
+    """The keys in the file at *path*, none if there is no file yet; `BadSecret` where it is of no use."""
+    if not path.exists():
+        return []
+    data = read_secret(path)
+    try:
+        rows = json.loads(data)["keys"]
+        return [(Owner(stream, publisher), GroupKey(id, key_bytes(digits))) for stream, publisher, id, digits in rows]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadSecret(
+            f"{path} holds no group keys ({error}); move it away, and publishers are asked for theirs again"
+        ) from None
+
+
+class Keyring:
+    """The keys in memory, some of them *known* before, and in the file *path*; *work* is as in `adapter.Services`."""
+
+    def __init__(self, path: Path, known: Iterable[tuple[Owner, GroupKey]], work: Work) -> None:
+        self._path = path
+        self._work = work
+        self._keys: OrderedDict[tuple[Owner, str], bytes] = OrderedDict()
+        self._latest: dict[Owner, str] = {}
+        self._writing = self._changed = False
+        for owner, key in known:
+            self._put(owner, key)
+
+    def find(self, owner: Owner, id: str | None) -> GroupKey | None:
+        """The key of *owner* called *id*, or the one learned last where a message names none."""
+        name = self._latest.get(owner) if id is None else id
+        secret = self._keys.get((owner, name)) if name is not None else None
+        if name is None or secret is None:
+            return None
+        self._keys.move_to_end((owner, name))
+        return GroupKey(name, secret)
+
+    def add(self, owner: Owner, key: GroupKey) -> None:
+        """Keep *key*, in the place of one of the same name."""
+        if self._keys.get((owner, key.id)) != key.secret:
+            self._put(owner, key)
+            self._save()
+        self._latest[owner] = key.id
+
+    def _put(self, owner: Owner, key: GroupKey) -> None:
+        self._keys[owner, key.id] = key.secret
+        self._keys.move_to_end((owner, key.id))
+        self._latest[owner] = key.id
+        if len(self._keys) > MAX_KEYS:
+            (former, name), _ = self._keys.popitem(last=False)
+            if self._latest.get(former) == name:
+                del self._latest[former]
+
+    def _save(self) -> None:
+        self._changed = True
+        if self._writing:
+            return
+        self._writing, self._changed = True, False
+        rows = [[*owner, name, secret.hex()] for (owner, name), secret in self._keys.items()]
+        self._work(lambda: write_secret(self._path, json.dumps({"keys": rows}).encode()), self._saved)
+
+    def _saved(self, _nothing: None) -> None:
+        self._writing = False
+        if self._changed:
+            self._save()

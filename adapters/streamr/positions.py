@@ -1,0 +1,51 @@
+"""How far each publisher has come in each channel: what lies beyond that cannot have been said before.
+
+Asking the index for a copy of each message would cost more than all else that is done for it. Nearly every message is
+newer than all of its publisher's in its channel, and so has an id that nobody can have used.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from .checks import MAX_INTEGER
+
+MAX_POSITIONS = 65_536  # publishers in channels; of the others it is known how far they had come together
+
+Position = tuple[int, int]  # a timestamp in ms and a sequence number
+
+
+class Positions:
+    """*newest* tells the last timestamp that the log has of a channel, 0 without one; it is asked once for each."""
+
+    def __init__(self, newest: Callable[[str], int]) -> None:
+        self._newest = newest
+        self._reached: OrderedDict[tuple[str, str], Position] = OrderedDict()
+        self._floors: OrderedDict[str, int] = OrderedDict()  # by channel, for publishers that are not remembered
+
+    def beyond(self, channel: str, publisher: str, position: Position) -> bool:
+        """Whether *publisher* (whoever has no name is one) has said nothing in *channel* at *position* or later."""
+        reached = self._reached.get((channel, publisher))
+        return position > ((self._floor(channel), MAX_INTEGER) if reached is None else reached)
+
+    def reach(self, channel: str, publisher: str, position: Position) -> None:
+        """*publisher* says something in *channel* at *position*."""
+        key = channel, publisher
+        reached = self._reached.get(key)
+        if reached is None:
+            position = max(position, (self._floor(channel), MAX_INTEGER))
+        elif position <= reached:
+            return
+        self._reached[key] = position
+        if len(self._reached) > MAX_POSITIONS:
+            (forgotten, _), last = self._reached.popitem(last=False)
+            self._floors[forgotten] = max(self._floor(forgotten), last[0])
+
+    def _floor(self, channel: str) -> int:
+        floor = self._floors.get(channel)
+        if floor is None:
+            floor = self._floors[channel] = self._newest(channel)
+            if len(self._floors) > MAX_POSITIONS:
+                self._floors.popitem(last=False)
+        return floor

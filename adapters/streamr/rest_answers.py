@@ -1,0 +1,119 @@
+"""What all answers of Streamr's REST interface have in common: who asks, who is let in, how refusals come about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from math import ceil
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
+
+import anyio
+import structlog
+from fastapi import Request, Response
+from starlette.requests import ClientDisconnect
+
+from gateway.auth import bearer
+from gateway.errors import RequestError, Throttled
+from gateway.jsontext import dumps
+
+from .desk import Desk, Refused, Visitor
+from .session import NAME
+
+if TYPE_CHECKING:
+    from .adapter import StreamrAdapter
+
+BODY_SECONDS = 30.0  # for all of a body to come
+CORS = {
+    "Access-Control-Allow-Methods": "GET, POST, PUT, DELETE, OPTIONS",
+    "Access-Control-Allow-Headers": "Authorization, Content-Type, Streamr-Client",
+    "Vary": "Origin",
+}
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+Explain = Callable[[Exception], tuple[int, str]]  # the status and the text of an error
+Tell = Callable[[Exception, int, str], Any]  # what its answer says
+
+logger = structlog.get_logger("trellis")
+
+
+def answering(adapter: StreamrAdapter, desk: Desk, handle: Handler, explain: Explain, tell: Tell) -> Handler:
+    """Turn refusals into answers, by *explain* and *tell*, and let pages that are welcome read them."""
+
+    async def answer(request: Request) -> Response:
+        welcome: dict[str, str] = {}
+        try:
+            origin = request.headers.get("origin")
+            desk.admit(origin, request.headers.get("host"))
+            welcome = CORS | {"Access-Control-Allow-Origin": origin} if origin is not None else {}
+            desk.throttle(visitor_of(request), request.scope["path"])
+            response = await handle(request)
+        except Exception as error:
+            status, message = explain(error)
+            if status == 500:
+                logger.exception("a request failed", method=request.method, path=request.url.path)
+                adapter.services.metrics.count("faults", "request")
+            adapter.services.metrics.count("refused", NAME, str(status))
+            response = as_json(tell(error, status, message), status)
+            response.headers.update(_retry(error))
+        response.headers.update(welcome)
+        return response
+
+    return answer
+
+
+def explained(error: Exception) -> tuple[int, str]:
+    """The status and the text for an *error*; what is a bug is not told."""
+    match error:
+        case Refused():
+            return error.status, str(error)
+        case Throttled():
+            return 429, str(error)
+        case RequestError():
+            return 503, str(error)
+        case ClientDisconnect():
+            return 400, "the body was cut off"
+        case TimeoutError():
+            return 408, f"the body took more than {BODY_SECONDS:.0f} s"
+        case _:
+            return 500, "something is wrong with the gateway; its log says more"
+
+
+def _retry(error: Exception) -> Mapping[str, str]:
+    return {"Retry-After": str(ceil(error.retry_after_seconds))} if isinstance(error, Throttled) else {}
+
+
+def as_json(value: Any, status: int = 200) -> Response:
+    """An answer with a JSON value."""
+    return Response(dumps(value), status, media_type="application/json")
+
+
+def named(segment: str) -> str:
+    """What a *segment* of a path says; `Refused` 400 where it is no UTF-8, percent-encoded or not."""
+    try:
+        return unquote_to_bytes(segment.encode("latin-1")).decode()
+    except UnicodeError:
+        raise Refused(400, f"not percent-encoded UTF-8: {segment!r}") from None
+
+
+def visitor_of(request: Request) -> Visitor:
+    """Who makes a request."""
+    return Visitor(bearer(request.headers.get("authorization")), request.client.host if request.client else "")
+
+
+async def on_disk(adapter: StreamrAdapter) -> None:
+    """Wait until everything that was said so far is on disk."""
+    done = anyio.Event()
+    ledger = adapter.bus.ledger
+    ledger.when_synced(ledger.next_seq - 1, done.set)
+    await done.wait()
+
+
+async def body_of(request: Request, limit: int) -> bytes:
+    """The body; `Refused` 413 as soon as it is longer than *limit* bytes, `TimeoutError` if it does not come."""
+    body = bytearray()
+    with anyio.fail_after(BODY_SECONDS):
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
+                raise Refused(413, f"more than {limit} bytes")
+    return bytes(body)

@@ -1,0 +1,169 @@
+"""Saying something on a stream: who may, as whom, and what becomes of it; on a connection and by REST alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from gateway.auth import KEY
+from gateway.errors import Forbidden, RequestError
+from gateway.frames import text_frame
+from gateway.message import LATE, Message, Peer
+from gateway.session import Principal, Session
+
+from .codec import encode_broadcast
+from .message import parse_message
+from .positions import Positions
+from .publishing import answered, check, check_signature, invalid, is_clear_cut, is_signed, names_of, said
+
+if TYPE_CHECKING:
+    from .adapter import StreamrAdapter
+    from .control import Publish
+    from .message import StreamMessage
+
+NAME = "streamr"
+
+
+class Speaker(Protocol):
+    """Who wants to say something."""
+
+    @property
+    def principal(self) -> Principal:
+        """Who stands behind the connection."""
+
+    @property
+    def who(self) -> Peer:
+        """Who says what names no publisher."""
+
+    @property
+    def address(self) -> str | None:
+        """The Ethereum address that the connection is bound to."""
+
+    def asker(self, request: Publish) -> tuple[Principal, str | None]:
+        """Whose token the *request* carries, and the address behind it; raises where it is none of ours."""
+
+
+Refuse = Callable[[RequestError], None]
+
+
+class Saying:
+    """The part of the adapter that takes messages."""
+
+    def __init__(self, adapter: StreamrAdapter) -> None:
+        self._adapter = adapter
+        self._positions = Positions(self._newest)
+
+    def say(
+        self, speaker: Speaker, request: Publish, channel: str, refuse: Refuse, origin: Session | None = None
+    ) -> Peer | None:
+        """Publish the message of *request*; who said it, None where it was said before.
+
+        What has to be decrypted first may be said, or told to *refuse*, later. *origin* is the session, if it has one.
+        """
+        message, names = request.message, names_of(request.message)
+        self.check(speaker, request, "publish", channel)
+        if not self._is_new(speaker, message, channel) and self._known(speaker, message, names):
+            return None
+        sender = self.sender(speaker, request)
+        if self._adapter.streams.decrypts(message.id.stream_id):
+            say = partial(self._say, names, channel, sender, origin, request.version)
+            self._adapter.participant.say(message, partial(self._say_opened, speaker, message, names, say), refuse)
+        else:
+            self._say(names, channel, sender, origin, request.version, message)
+        return sender
+
+    def check(self, speaker: Speaker, request: Publish, verb: str, channel: str) -> None:
+        """Raise unless *request* may *verb* on *channel*, and its message is in order but for the signature."""
+        if is_signed(request.message):
+            self._check_publisher(speaker, request, verb, channel)
+        elif not self._adapter.bus.allowed(speaker.asker(request)[0], verb, channel):
+            raise Forbidden(verb, channel)
+        rules = self._adapter.streams.rules(request.message.id.stream_id)
+        rules.check(request.message)
+        check(request.message, self._adapter.bus.clock(), rules.partitions)
+
+    def sender(self, speaker: Speaker, request: Publish) -> Peer:
+        """Who says a message: the address that signed it, or the speaker."""
+        message, peers = request.message, self._adapter.bus.peers
+        publisher = message.id.publisher_id.lower()
+        if is_signed(message):
+            check_signature(message)
+            return peers.identity(NAME, publisher)
+        if not publisher:
+            return speaker.who
+        _, address = speaker.asker(request)
+        if publisher not in (address, speaker.address):
+            raise invalid("An unsigned message can name no publisher but its own connection's address", message)
+        return peers.identity(NAME, publisher)
+
+    def _check_publisher(self, speaker: Speaker, request: Publish, verb: str, channel: str) -> None:
+        """Raise unless the address that signed may *verb*: no token is needed then, and an API key is as good."""
+        stream, publisher = request.message.id.stream_id, request.message.id.publisher_id
+        allowed = self._adapter.bus.allowed
+        principal = Principal(f"{NAME}:{publisher.lower()}", speaker.principal.address)
+        if not allowed(principal, verb, channel):
+            asker, _ = speaker.asker(request)
+            if not asker.name.startswith(KEY) or not allowed(asker, verb, channel):
+                raise invalid(f"{publisher} is not a publisher on stream {stream}", request.message)
+
+    def _is_new(self, speaker: Speaker, message: StreamMessage, channel: str) -> bool:
+        """Whether the place of *message* tells already that it can be no copy."""
+        publisher = message.id.publisher_id.lower()
+        if not self._positions.beyond(channel, publisher, message.id[2:4]):
+            return False
+        # Others might have cut an old signed text in a new way, with another place.
+        return not is_signed(message) or publisher == speaker.address or is_clear_cut(message)
+
+    def _newest(self, channel: str) -> int:
+        newest = next(self._adapter.services.index.newest(channel), None)
+        return 0 if newest is None else newest.timestamp
+
+    def _known(self, speaker: Speaker, message: StreamMessage, names: tuple[str, ...]) -> bool:
+        """Whether *message* was taken before; `Invalid` where its id was, with other content."""
+        # Only others have a reason to cut what was signed into other fields: the publisher is looked up once.
+        own = speaker.address == message.id.publisher_id.lower()
+        for name in names[:1] if own else names:
+            receipt = self._adapter.bus.known(name)
+            entry = None if receipt is None else self._adapter.services.index.entry(receipt.seq)
+            if isinstance(entry, Message) and entry.protocol == NAME and entry.wire is not None:
+                if parse_message(entry.wire).content != message.content:
+                    raise invalid("The id of this message belongs to one with other content", message)
+                return True
+        return False
+
+    def _say_opened(
+        self,
+        speaker: Speaker,
+        message: StreamMessage,
+        names: tuple[str, ...],
+        say: Callable[[StreamMessage], None],
+        opened: StreamMessage,
+    ) -> None:
+        """Publish *message* as it was *opened*; it may have waited for its key, and not been the only copy."""
+        if not self._known(speaker, message, names):
+            say(opened)
+
+    def _say(
+        self,
+        names: tuple[str, ...],
+        channel: str,
+        sender: Peer,
+        origin: Session | None,
+        control: int,
+        message: StreamMessage,
+    ) -> None:
+        self._positions.reach(channel, message.id.publisher_id.lower(), message.id[2:4])
+        sent = as_sent(message, names, channel, sender, control)
+        sent.late = message.id.timestamp < self._adapter.bus.clock() - LATE
+        self._adapter.bus.publish(sent, origin)
+
+
+def as_sent(message: StreamMessage, names: tuple[str, ...], channel: str, sender: Peer, control: int) -> Message:
+    """What *message* is on the bus, with its form for those who speak *control* and its own version."""
+    sent = said(message, names, channel, sender)
+    if message.verbatim and message.wire is not None:
+        key = f"{NAME}/{control}/{message.version}"
+        sent.forms[key] = text_frame(encode_broadcast(control, message.wire))
+    sent.parent = answered(message)
+    return sent

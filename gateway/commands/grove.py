@@ -1,0 +1,51 @@
+"""`trellis import --grove` and `export --grove`: the forest, from and into a directory of the reference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from adapters.sprout import SproutAdapter, grove
+from gateway.config import Settings
+
+from .common import Failed, say, visible
+from .offline import Offline, offline
+
+
+def import_grove(settings: Settings, folder: Path) -> None:
+    """Take what is in the grove *folder*."""
+    if not folder.is_dir():
+        raise typer.BadParameter(f"{folder} is not a directory", param_hint="--grove")
+    with offline(settings) as here:
+        report = grove.plant(_adapter(here), folder, here.settle)
+    typer.echo(f"{report.done} nodes imported, {report.known} known already, faults: {len(report.flaws)}")
+    _complain(report)
+
+
+def export_grove(settings: Settings, folder: Path) -> None:
+    """Write the forest into the grove *folder*."""
+    if not (settings.data / "log").is_dir():
+        raise Failed(f"there is no log in {settings.data}; say where it is with --data")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Failed(f"cannot write {folder}: {error.strerror}") from None
+    with offline(settings) as here:
+        report = grove.gather(_adapter(here), folder, here.settle)
+    typer.echo(f"{report.done} nodes exported, {report.known} there already, faults: {len(report.flaws)}")
+    _complain(report)
+
+
+def _adapter(here: Offline) -> SproutAdapter:
+    for adapter in here.gateway.adapters:
+        if isinstance(adapter, SproutAdapter):
+            return adapter
+    raise Failed("Sprout is switched off; set sprout.enabled to true for this")
+
+
+def _complain(report: grove.Report) -> None:
+    for name, reason in report.flaws:
+        say(f"{visible(name)}: {reason}")
+    if report.flaws:
+        raise Failed("what is of no use was left out; everything else is good")

@@ -1,0 +1,56 @@
+"""A gateway without listeners and without a loop, for commands that work in a data directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+
+from adapters import ADAPTERS
+from gateway.auth import BadSecret
+from gateway.config import Settings
+from gateway.runtime import Gateway, InUse
+from gateway.service import configure_logging
+
+from .common import Failed
+
+PATIENCE = 60.0  # seconds for the disk, or the worker, to say anything
+
+
+class Offline:
+    """The gateway, and what its threads posted: that is run while somebody waits."""
+
+    def __init__(self, settings: Settings) -> None:
+        limits = settings.limits.model_copy(update={"rates": "off"})
+        self.gateway = Gateway(settings.model_copy(update={"limits": limits}), ADAPTERS)
+        self._posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.gateway.access.enabled = False  # whoever may write the data directory may do everything
+        self.gateway.start(self._posted.put)
+
+    def settle(self) -> None:
+        """Wait until the worker has nothing left to do and everything that was appended is on disk."""
+        work = self.gateway.adapters[0].services.work
+        for _ in range(2):  # what the worker made is appended as well
+            self._wait(lambda done: work(lambda: None, lambda _: done()))
+            self._wait(lambda done: self.gateway.log.when_synced(self.gateway.log.next_seq - 1, done))
+
+    def _wait(self, begin: Callable[[Callable[[], None]], None]) -> None:
+        done: list[bool] = []
+        begin(lambda: done.append(True))
+        while not done:
+            self._posted.get(timeout=PATIENCE)()
+
+
+@contextmanager
+def offline(settings: Settings) -> Iterator[Offline]:
+    """The gateway in the data directory of *settings*; `Failed` where one is running there already."""
+    configure_logging(settings.log_format)
+    try:
+        here = Offline(settings)
+    except (InUse, BadSecret) as error:
+        raise Failed(str(error)) from None
+    try:
+        yield here
+        here.settle()
+    finally:
+        here.gateway.stop()

@@ -1,0 +1,140 @@
+"""Groves: directories of the reference, taken and written byte for byte."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from adapters.sprout import base64url
+from adapters.sprout.forest import decode, node_id
+from adapters.sprout.grove import Flaw, gather, plant, survey
+from gateway.cli import app
+from gateway.commands.common import Failed
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def write(folder: Path, *lines: str) -> Path:
+    """A grove of the nodes on these lines."""
+    folder.mkdir(exist_ok=True)
+    for line in lines:
+        id, _, wire = line.partition(" ")
+        (folder / id).write_bytes(base64url.decode(wire.encode()))
+    return folder
+
+
+@pytest.fixture
+def grove(vectors: Path) -> Path:
+    """The grove that the reference relay wrote."""
+    return vectors / "vector-grove"
+
+
+def test_a_grove_of_the_reference_goes_in_and_comes_out_byte_for_byte(place: Any, grove: Path, tmp_path: Path) -> None:
+    given = files(grove)
+    report = plant(place.adapter, grove, place.settle)
+    assert (report.done, report.known, report.flaws) == (len(given), 0, [])
+    out = tmp_path / "out"
+    out.mkdir()
+    assert not gather(place.adapter, out, place.settle).flaws
+    written = files(out)
+    assert {name: written[name] for name in given} == given
+    (own,) = written.keys() - given.keys()
+    assert own == place.adapter.author.id
+    again = plant(place.adapter, grove, place.settle)
+    assert (again.done, again.known) == (0, len(given))
+
+
+def test_what_others_said_is_written_too_and_good_elsewhere(
+    place: Any, make_place: Callable[..., Any], tmp_path: Path
+) -> None:
+    toy = place.toy()
+    for number in range(300):  # more than are gathered at a time
+        toy.say({"n": number})
+    toy.say({"n": "answer"}, parent=toy.say({"n": "question"}).id)
+    assert not gather(place.adapter, tmp_path, place.settle).flaws
+    nodes = {name: decode(raw) for name, raw in files(tmp_path).items() if name.startswith("SHA512")}
+    said = {json.loads(node.content.blob)["n"] for node in nodes.values() if getattr(node, "depth", 0) >= 2}  # type: ignore[union-attr]
+    assert said == {*range(300), "question", "answer"}
+    other = make_place("other")
+    report = plant(other.adapter, tmp_path, other.settle)
+    assert (report.done, report.flaws) == (len(nodes), [])
+    again = plant(other.adapter, tmp_path, other.settle)
+    assert (again.done, again.known) == (0, len(nodes))
+
+
+def test_files_that_are_of_no_use_are_named_and_passed_over(place: Any, alice: Any, bob: Any, tmp_path: Path) -> None:
+    community = alice.community("a grove")
+    reply, orphan = alice.reply(community, "hello"), bob.reply(community, "whose author is missing")
+    folder = write(tmp_path / "grove", alice.identity, community, reply, orphan)
+    good = base64url.decode(reply.split(" ")[1].encode())
+    forged = good[:-1] + bytes((good[-1] ^ 1,))
+    wrong = "SHA512_B32__" + "A" * 43
+    (folder / wrong).write_bytes(good)
+    (folder / ("SHA512_B32__" + "B" * 43)).write_bytes(b"")
+    (folder / ("SHA512_B32__" + "C" * 43)).write_bytes(good + b"!")
+    (folder / node_id(forged)).write_bytes(forged)
+    (folder / ("SHA512_B32__" + "D" * 43)).mkdir()
+    (folder / "arbor.privkey").write_bytes(b"none of our business")
+    report = plant(place.adapter, folder, place.settle)
+    assert report.done == 3
+    assert sorted(report.flaws) == sorted(
+        [
+            Flaw(wrong, f"its name is wrong: it holds {reply.split(' ')[0]}"),
+            Flaw("SHA512_B32__" + "B" * 43, "it holds no node: shorter than its fields"),
+            Flaw("SHA512_B32__" + "C" * 43, "it holds no node: bytes behind the signature"),
+            Flaw("SHA512_B32__" + "D" * 43, "it cannot be read: Is a directory"),
+            Flaw(node_id(forged), "the signature is not the author's"),
+            Flaw(orphan.split(" ")[0], f"it needs {bob.id}"),
+        ]
+    )
+
+
+def test_a_file_that_is_there_is_never_overwritten(place: Any, grove: Path, tmp_path: Path) -> None:
+    plant(place.adapter, grove, place.settle)
+    name = next(iter(files(grove)))
+    (tmp_path / name).write_bytes(b"precious")
+    report = gather(place.adapter, tmp_path, place.settle)
+    assert report.flaws == [Flaw(name, "a file of that name holds something else; it stays as it is")]
+    assert (tmp_path / name).read_bytes() == b"precious"
+    assert gather(place.adapter, tmp_path, place.settle).known == report.done
+
+
+def test_parents_and_authors_come_first(alice: Any, bob: Any, tmp_path: Path) -> None:
+    lines = [alice.identity, alice.community("deep")]
+    for number in range(20):
+        lines.append((alice, bob)[number % 2].reply(lines[-1], "deeper"))
+    folder = write(tmp_path / "grove", bob.identity, *lines)
+    paths, flaws = survey(folder)
+    assert not flaws
+    assert [path.name for path in paths][2:] == [line.split(" ")[0] for line in lines[1:]]
+
+
+def trellis(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, arguments)
+    if isinstance(result.exception, Failed):
+        return 1, result.output + str(result.exception)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    return result.exit_code, result.output
+
+
+def test_the_command_takes_and_writes_groves(grove: Path, tmp_path: Path) -> None:
+    data, out, count = str(tmp_path / "data"), tmp_path / "out", len(files(grove))
+    code, output = trellis("import", "--grove", str(grove), "--data", data)
+    assert (code, f"{count} nodes imported, 0 known already, faults: 0\n" in output) == (0, True)
+    assert trellis("verify", "--data", data)[0] == 0
+    code, output = trellis("export", "--grove", str(out), "--data", data)
+    assert (code, f"{count + 1} nodes exported" in output) == (0, True)
+    assert files(grove).items() <= files(out).items()
+    (out / ("SHA512_B32__" + "A" * 43)).write_bytes(b"?")
+    code, output = trellis("import", "--grove", str(out), "--data", data)
+    assert (code, "it holds no node" in output) == (1, True)
+    assert trellis("import", "--grove", str(tmp_path / "none"), "--data", data)[0] == 2
+    assert trellis("import", "--data", data)[0] == 2
+    assert trellis("export", "--grove", str(out), "--data", str(tmp_path / "none"))[0] == 1

@@ -1,0 +1,26 @@
+"""What is told of a reply without decoding it is what decoding tells."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters.sprout import base64url, forest, peek
+from adapters.sprout.forest import NULL_ID, Reply
+
+VECTORS = Path(__file__).parents[2] / "vectors/sprout"
+VALID: list[Any] = [vector["node"] for vector in json.loads((VECTORS / "valid.json").read_text())]
+
+
+@pytest.mark.parametrize("vector", VALID, ids=[vector["id"][-6:] for vector in VALID])
+def test_peeking_agrees_with_reading(vector: Any) -> None:
+    wire = vector["raw_b64u"].encode()
+    raw = base64url.decode(wire)
+    node = forest.decode(raw)
+    assert forest.created_of(raw) == node.created
+    if isinstance(node, Reply):
+        assert peek.parent_of(wire) == node.parent
+        assert peek.conversation_of(wire) == (None if node.conversation == NULL_ID else node.conversation)

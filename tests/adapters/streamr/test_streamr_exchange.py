@@ -1,0 +1,62 @@
+"""Who may listen to a key-exchange stream: whom it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gateway.auth import Key, digest
+
+
+def subscribe(broker: Any, session: Any, address: str, token: str | None = None) -> str:
+    """The code of the error, empty without one."""
+    stream = f"SYSTEM/keyexchange/{address}"
+    (answer,) = broker.ask(session, [2, 9, "r", stream, 0, token])
+    return "" if answer[:2] == [2, 2] else str(answer[4])
+
+
+@pytest.fixture
+def guarded(make_broker: Callable[..., Any], alice: Any, bob: Any) -> Any:
+    rights = ("subscribe:s", "publish:s")
+    keys = (Key("robot", digest("trellis_robot"), ("*:*",)),)
+    return make_broker(grants={f"streamr:{who.address}": rights for who in (alice, bob)}, keys=keys)
+
+
+def test_one_listens_to_what_is_sent_to_oneself(guarded: Any, alice: Any, bob: Any) -> None:
+    session = guarded.open()
+    assert subscribe(guarded, session, alice.address) == "PERMISSION_DENIED"
+    assert subscribe(guarded, session, bob.address, guarded.token(alice)) == "PERMISSION_DENIED"
+    assert subscribe(guarded, session, alice.address, guarded.token(alice)) == ""
+    assert subscribe(guarded, session, alice.address.upper().replace("0X", "0x")) == "", "now it is known who this is"
+    row = alice.message(f"SYSTEM/keyexchange/{bob.address}", ["r"], guarded.clock(), kind=28)
+    assert guarded.ask(guarded.open(), [2, 8, "r", row, None]) == []
+    assert guarded.frames(session) == []
+
+
+def test_an_api_key_is_nobody_to_whom_keys_are_sent(guarded: Any, alice: Any) -> None:
+    session = guarded.open()
+    assert subscribe(guarded, session, alice.address, "trellis_robot") == "PERMISSION_DENIED"
+
+
+def test_who_signed_a_new_message_is_known_without_a_token(guarded: Any, alice: Any, bob: Any) -> None:
+    session = guarded.open()
+    assert guarded.ask(session, [2, 8, "r", alice.message("s", 1, guarded.clock()), None]) == []
+    assert subscribe(guarded, session, alice.address, guarded.token(alice)) == ""
+    assert subscribe(guarded, session, bob.address) == "PERMISSION_DENIED"
+
+
+def test_who_may_do_nothing_here_is_sent_nothing(make_broker: Callable[..., Any], alice: Any, bob: Any) -> None:
+    guarded = make_broker(grants={f"streamr:{alice.address}": ("subscribe:s",)})
+    assert subscribe(guarded, guarded.open(), bob.address, guarded.token(bob)) == "PERMISSION_DENIED"
+
+
+def test_without_authentication_who_shows_nothing_may_listen_and_who_shows_something_is_that(
+    broker: Any, alice: Any, bob: Any
+) -> None:
+    assert subscribe(broker, broker.open(), alice.address) == ""
+    session = broker.open()
+    assert subscribe(broker, session, bob.address, broker.token(alice)) == "PERMISSION_DENIED"
+    assert subscribe(broker, session, bob.address) == "PERMISSION_DENIED"
+    assert subscribe(broker, session, alice.address) == ""

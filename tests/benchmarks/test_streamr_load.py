@@ -1,0 +1,20 @@
+"""What the load generator for Streamr says is what genuine clients say."""
+
+from __future__ import annotations
+
+from adapters.streamr.codec import decode_control
+from adapters.streamr.control import Publish
+from adapters.streamr.signing import verify
+from benchmarks.streamr_load import messages
+
+HEAD = 8  # bytes of a client's frame before a payload of this size
+
+
+def test_messages_are_signed_distinct_and_of_one_length() -> None:
+    for signed in (True, False):
+        frames = messages(30, signed=signed, start=1_795_236_878_000)
+        assert len({len(frame) for frame in frames}) == 1
+        found = [decode_control(frame[HEAD:]) for frame in frames]
+        said = [frame.message for frame in found if isinstance(frame, Publish)]
+        assert len({message.id for message in said}) == 30
+        assert all(verify(message) is signed for message in said)

@@ -1,0 +1,164 @@
+"""Several gateways, joined by Sprout: in a line, in a triangle, in a ring; everybody hears everything once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import httpx
+import pytest
+
+from adapters.sprout import SproutAdapter
+from gateway.clients import Client, RelayClient, RestClient, SproutClient, StreamrClient
+from gateway.config import settings_model
+from gateway.runtime import Gateway
+from tests.conformance.forge import SequoiaForge
+from tests.server import Server
+
+WAIT = 60.0  # seconds
+QUIET = 1.0  # seconds in which nothing more may come
+CHANNEL = "hall"
+
+# Which gateways each one dials, in the order in which they are started.
+SHAPES: dict[str, list[list[int]]] = {
+    "two": [[], [0]],
+    "line": [[], [0], [1]],
+    "triangle": [[], [0], [0, 1]],
+    "ring": [[], [0], [1], [2, 0]],
+}
+
+
+def gateway_of(data: Path) -> str:
+    """The identity of a gateway that has never run in *data*; from now on it has."""
+    posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    gateway = Gateway(settings_model((SproutAdapter,))(data=data), (SproutAdapter,))
+    gateway.start(posted.put)
+    (adapter,) = gateway.adapters
+    assert isinstance(adapter, SproutAdapter)
+    gateway.stop()
+    return adapter.author.id
+
+
+@contextmanager
+def mesh(folder: Path, shape: str, *flags: str, met: bool = True) -> Iterator[list[Server]]:
+    """Gateways in that shape, which believe each other; unless they *met*, each had the channel before."""
+    places = [folder / str(number) for number in range(len(SHAPES[shape]))]
+    ids = list(map(gateway_of, places))
+    if not met:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(settle, places))
+    with ExitStack() as stack:
+        servers: list[Server] = []
+        for place, peers in zip(places, SHAPES[shape], strict=True):
+            env = {
+                "TRELLIS_SPROUT__GATEWAYS": json.dumps(ids),
+                "TRELLIS_SPROUT__PEERS": json.dumps([f"tcp://{servers[peer].sprout}" for peer in peers]),
+            }
+            servers.append(stack.enter_context(Server(place, *flags, env=env)))
+        yield servers
+        for server in servers:
+            assert server.stop() == 0
+            assert "Traceback" not in server.log
+
+
+def settle(data: Path) -> None:
+    """Let a gateway make the channel, and its own community for it."""
+    with Server(data) as server:
+        path = f"http://{server.http}/v1/channels/{CHANNEL}"
+        httpx.put(path).raise_for_status()
+        while httpx.get(path).json().get("community") is None:
+            time.sleep(0.05)
+
+
+async def until(true: Any) -> None:
+    """Wait until *true*, an async function, says so."""
+    async with asyncio.timeout(WAIT):
+        while not await true():
+            await asyncio.sleep(0.05)
+
+
+async def joined(servers: list[Server], http: httpx.AsyncClient) -> None:
+    """Wait until every link is up and has nothing left to do."""
+
+    async def caught_up() -> bool:
+        stats = [(await http.get(f"http://{server.http}/v1/stats")).json() for server in servers]
+        return all(link.get("caughtUp") for found in stats for link in found["links"])
+
+    await until(caught_up)
+
+
+async def heard(client: Client) -> list[Any]:
+    """Everything that a client is told until nothing comes any more."""
+    found = []
+    try:
+        while True:
+            found.append((await client.next(QUIET)).content)
+    except TimeoutError:
+        return found
+
+
+def clients_of(server: Server, sprout: bool) -> list[Client]:
+    """One client of each protocol."""
+    found: list[Client] = [RelayClient(server.http), StreamrClient(server.http), RestClient(server.http)]
+    return [*found, SproutClient(server.http, server.sprout, SequoiaForge())] if sprout else found
+
+
+async def everybody_hears_everything_once(servers: list[Server], *, sprout: bool = True) -> None:
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(httpx.AsyncClient(timeout=WAIT))
+        await joined(servers, http)
+        if sprout:
+            await one_community(servers, http)
+        clients = [
+            await stack.enter_async_context(client) for server in servers for client in clients_of(server, sprout)
+        ]
+        for client in clients:
+            await client.subscribe(CHANNEL)
+        await joined(servers, http)
+        said = []
+        for number, client in enumerate(clients):
+            said.append({"n": number, "by": client.protocol})
+            await client.say(CHANNEL, said[-1])
+        told = await asyncio.gather(*map(heard, clients))
+        for client, own, contents in zip(clients, said, told, strict=True):
+            counts = Counter(json.dumps(content) for content in contents)
+            if client.protocol in ("topic_relay", "sprout"):  # who does not hear itself
+                counts[json.dumps(own)] += 1
+            assert counts == Counter(map(json.dumps, said)), client.protocol
+
+
+async def one_community(servers: list[Server], http: httpx.AsyncClient) -> None:
+    """Make the channel on the first gateway; the others take over its community."""
+    path = f"/v1/channels/{CHANNEL}"
+    (await http.put(f"http://{servers[0].http}{path}")).raise_for_status()
+
+    async def same() -> bool:
+        answers = [await http.get(f"http://{server.http}{path}") for server in servers]
+        found = {answer.json().get("community") for answer in answers}
+        return len(found) == 1 and None not in found
+
+    await until(same)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_everybody_hears_everything_once(shape: str, tmp_path: Path) -> None:
+    with mesh(tmp_path, shape) as servers:
+        asyncio.run(everybody_hears_everything_once(servers))
+
+
+def test_on_trio_as_well(tmp_path: Path) -> None:
+    with mesh(tmp_path, "triangle", "--loop", "trio") as servers:
+        asyncio.run(everybody_hears_everything_once(servers))
+
+
+def test_gateways_that_had_the_channel_before_they_met(tmp_path: Path) -> None:
+    with mesh(tmp_path, "triangle", met=False) as servers:
+        asyncio.run(everybody_hears_everything_once(servers, sprout=False))

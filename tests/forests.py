@@ -1,0 +1,53 @@
+"""Forests to test with: groves of freshly signed nodes."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from pathlib import Path
+
+from adapters.sprout import forest
+from adapters.sprout.forest import Community, Content, Reply
+from adapters.sprout.openpgp import Key
+
+
+@cache
+def _key(_author: int) -> Key:
+    return Key.generate(int(time.time()) - 86_400)
+
+
+def write_forest(folder: Path, name: str, nodes: int, *, authors: int = 3, communities: int = 2) -> dict[str, str]:
+    """Write a grove with so many *nodes*; the ids of its communities, by what they are called.
+
+    Every community has threads of all shapes: each reply answers an older one, whichever.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    moment = int(time.time() * 1000) - 3_600_000
+    written = 0
+
+    def write(raw: bytes) -> str:
+        nonlocal written
+        written += 1
+        id = forest.node_id(raw)
+        (folder / id).write_bytes(raw)
+        return id
+
+    people = [write(forest.sign_identity(f"{name} {n}", _key(n), moment)) for n in range(authors)]
+    roots: dict[str, str] = {}
+    held: list[list[tuple[str, Community | Reply]]] = []
+    for number in range(communities):
+        raw = forest.sign_community(f"{name} community {number}", people[0], _key(0), moment + number)
+        node = forest.decode(raw)
+        assert isinstance(node, Community)
+        roots[f"{name} community {number}"] = write(raw)
+        held.append([(forest.node_id(raw), node)])
+    while written < nodes:
+        moment += 1
+        tree, author = held[written % communities], written % authors
+        parent = tree[written * 7919 % len(tree)]
+        place = forest.below(*parent)
+        raw = forest.sign_reply(place, Content(b"reply %d" % written), people[author], _key(author), moment)
+        node = forest.decode(raw)
+        assert isinstance(node, Reply)
+        tree.append((write(raw), node))
+    return roots

@@ -1,0 +1,82 @@
+"""`trellis dev-cert`: what it makes is trusted by who trusts its authority, and by nobody else."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import stat
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli import app
+from gateway.commands.common import Failed
+from tests.server import Server
+
+
+def dev_cert(folder: Path, *arguments: str) -> int:
+    result = CliRunner().invoke(app, ["dev-cert", "--folder", str(folder), *arguments])
+    if isinstance(result.exception, Failed):
+        return 1
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    return result.exit_code
+
+
+def ask(address: str, name: str, authority: Path | None) -> bytes:
+    """Say a version in Sprout over TLS; the answer."""
+    context = ssl.create_default_context(cafile=authority)
+    host, _, port = address.rpartition(":")
+    with (
+        socket.create_connection((host, int(port)), 10) as plain,
+        context.wrap_socket(plain, server_hostname=name) as line,
+    ):
+        line.sendall(b"version 7 0.0\n")
+        return line.recv(100)
+
+
+def test_a_gateway_serves_https_and_sprout_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "certs"
+    assert dev_cert(folder) == 0
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    assert modes.keys() == {"ca.pem", "ca-key.pem", "cert.pem", "key.pem"}
+    assert modes["key.pem"] == modes["ca-key.pem"] == 0o600
+    files = ("--tls-cert", str(folder / "cert.pem"), "--tls-key", str(folder / "key.pem"), "--sprout-tls-port", "0")
+    with Server(tmp_path / "data", *files) as server:
+        secure, trust = server.ready["sprout_tls"], folder / "ca.pem"
+        assert ask(secure, "127.0.0.1", trust) == ask(secure, "localhost", trust) == b"status 7 0\n"
+        with pytest.raises(ssl.SSLCertVerificationError):
+            ask(secure, "127.0.0.1", None)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            ask(secure, "elsewhere.example", trust)
+        answer = httpx.get(f"https://{server.http}/healthz", verify=ssl.create_default_context(cafile=trust))
+        assert answer.json() == {"status": "alive"}
+
+
+def test_names_and_addresses_are_those_that_were_asked_for(tmp_path: Path) -> None:
+    assert dev_cert(tmp_path, "--name", "arbor.example", "--name", "*.example.org", "--address", "10.0.0.7") == 0
+    found = ssl._ssl._test_decode_cert(str(tmp_path / "cert.pem"))  # type: ignore[attr-defined]
+    assert set(found["subjectAltName"]) == {
+        ("DNS", "arbor.example"),
+        ("DNS", "*.example.org"),
+        ("IP Address", "10.0.0.7"),
+    }
+
+
+def test_nothing_is_overwritten_and_an_authority_serves_again(tmp_path: Path) -> None:
+    assert dev_cert(tmp_path) == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert dev_cert(tmp_path) == 1
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    for file in ("cert.pem", "key.pem"):
+        (tmp_path / file).rename(tmp_path / f"first-{file}")
+    assert dev_cert(tmp_path, "--name", "two.example") == 0
+    assert (tmp_path / "ca.pem").read_bytes() == before["ca.pem"]
+    (tmp_path / "cert.pem").unlink()
+    (tmp_path / "key.pem").unlink()
+    (tmp_path / "ca-key.pem").write_bytes(before["key.pem"])
+    assert dev_cert(tmp_path) == 1  # not the authority's key
+    (tmp_path / "ca-key.pem").unlink()
+    assert dev_cert(tmp_path) == 1
+    assert dev_cert(tmp_path / "none", "--name", "größe") == 2

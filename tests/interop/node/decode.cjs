@@ -1,0 +1,70 @@
+'use strict'
+
+// What the genuine libraries make of frames: node decode.cjs, with a JSON array of {frame, control, message} (the
+// text, and the versions that were negotiated) on stdin. Answers with a JSON array of {library, frame, kind, type} for
+// every frame and every library that knows both versions; and `fault`, where a library cannot read the frame, reads
+// something else than it says, or does not believe its signature.
+const { isDeepStrictEqual } = require('node:util')
+
+// Where each library is, and which versions of messages it knows; control version 2 is unknown to the first.
+const LIBRARIES = {
+  '2.2.15': ['streamr-client-2.2.7/node_modules/streamr-client-protocol', [30, 31]],
+  '5.3.3': ['streamr-client-4.1.6/node_modules/streamr-client-protocol', [30, 31, 32]],
+  '8.4.1': ['streamr-client-protocol', [30, 31, 32]]
+}
+// What only the first of them knows: a new key in the content, and group keys in objects, where the others have arrays.
+const NEW_KEY_AND_AES = 3
+const GROUP_KEYS = { 28: 'GroupKeyRequest', 29: 'GroupKeyResponse', 30: 'GroupKeyAnnounce', 31: 'GroupKeyErrorResponse' }
+
+function knows (version, messages, { frame, control, message }) {
+  const old = version === '2.2.15'
+  if (!messages.includes(message) || (old && control === 2)) return false
+  let parsed
+  try { parsed = JSON.parse(frame) } catch (_) { return true }
+  const row = parsed[parsed.length - 1]
+  if (!Array.isArray(row) || !Array.isArray(row[1])) return true
+  if (row[0] === 31 && row[4] === NEW_KEY_AND_AES) return old
+  const content = row[{ 30: 4, 31: 5, 32: 7 }[row[0]]]
+  return !GROUP_KEYS[row[3]] || content.startsWith('{') === old
+}
+
+async function read (library, version, { frame, control, message }) {
+  const decoded = library.ControlLayer.ControlMessage.deserialize(frame)
+  const inner = decoded.streamMessage || (decoded.payload && decoded.payload.messageId ? decoded.payload : null)
+  const found = { kind: decoded.constructor.name.replace(/V1$/, ''), type: inner ? inner.messageType ?? inner.contentType : null }
+  const again = JSON.parse(decoded.serialize(control, message))
+  if (!isDeepStrictEqual(again, JSON.parse(frame))) throw new Error(`written again: ${JSON.stringify(again)}`)
+  if (inner) {
+    if (inner.getParsedContent() === undefined) throw new Error('no content')
+    const named = GROUP_KEYS[inner.messageType]
+    if (named && version !== '2.2.15') library.MessageLayer[named].fromStreamMessage(inner)
+    if (inner.signature && version !== '2.2.15' && inner.signatureType === 2) {
+      const { StreamMessageValidator, SigningUtil } = library.Utils
+      const check = StreamMessageValidator.assertSignatureIsValid || StreamMessageValidator._assertSignatureIsValid
+      await check(inner, (address, payload, signature) => SigningUtil.verify(address, payload, signature))
+    }
+  }
+  return found
+}
+
+async function main () {
+  let text = ''
+  for await (const chunk of process.stdin) text += chunk
+  const answers = []
+  for (const [version, [path, messages]] of Object.entries(LIBRARIES)) {
+    const library = require(path)
+    for (const sample of JSON.parse(text)) {
+      if (!knows(version, messages, sample)) continue
+      const answer = { library: version, frame: sample.frame }
+      try {
+        Object.assign(answer, await read(library, version, sample))
+      } catch (error) {
+        answer.fault = String((error && error.message) || error)
+      }
+      answers.push(answer)
+    }
+  }
+  process.stdout.write(JSON.stringify(answers))
+}
+
+main()

@@ -1,0 +1,217 @@
+"""Whole forests between the genuine Arbor programs and gateways: bootstraps, peerings in both roles, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import ssl
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+from websockets.asyncio.client import connect
+
+from gateway.cli import app
+from gateway.clients import Client, RelayClient
+from tests.arbor import WAIT, Arbor, arbor, require_arbor, run
+from tests.forests import write_forest
+from tests.server import Server
+
+QUIET = 1.5  # seconds in which nothing more may come
+FAILED = re.compile(r"(?i)^.*(?:couldn't|failed|unable|error|timed out).*$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    return require_arbor()
+
+
+def trellis(*arguments: str) -> None:
+    """Run a command that has to succeed."""
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, (result.output, result.exception)
+
+
+def names(folder: Path) -> set[str]:
+    """The ids of the nodes in a grove."""
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.fixture
+def grove(tmp_path: Path) -> Path:
+    """A thousand nodes."""
+    write_forest(tmp_path / "grove", "big", 1000)
+    return tmp_path / "grove"
+
+
+def test_a_client_loads_a_thousand_nodes_and_talks_and_again_after_a_restart(
+    program: Path, grove: Path, tmp_path: Path
+) -> None:
+    data, expected, said = tmp_path / "data", names(grove), set[str]()
+    trellis("import", "--grove", str(grove), "--data", str(data))
+
+    async def scenario(server: Server) -> None:
+        async with (
+            arbor(program, "-key", str(tmp_path / "key"), server.sprout) as client,
+            RelayClient(server.http) as relay,
+        ):
+            await relay.subscribe("big community 0")
+            await client.do("bootstrap")
+            await client.settle(QUIET)
+            counts = Counter(client.ids("stored"))
+            assert counts.keys() >= expected | said
+            assert set(counts.values()) == {1}
+            community = await community_of(server, "big community 0")
+            said.add((await client.do(f"say {community} hello, gateway"))["id"])
+            assert (await relay.next()).content == {"content": "hello, gateway"}
+            await relay.say("big community 0", {"content": "hello, client"})
+            heard = await client.next("stored", content="hello, client")
+            said.add(heard["id"])
+        assert not FAILED.findall(client.log.replace("failed to read sprout message: EOF", ""))
+
+    for _ in range(2):
+        with Server(data) as server:
+            run(partial(scenario, server))
+            assert server.stop() == 0
+            assert "Traceback" not in server.log
+
+
+async def community_of(server: Server, channel: str) -> str:
+    async with httpx.AsyncClient(timeout=WAIT) as http:
+        return str((await http.get(f"http://{server.http}/v1/channels/{channel}")).json()["community"])
+
+
+class SecureClient(RelayClient):
+    """A peer of the topic relay over TLS, which trusts that authority."""
+
+    def __init__(self, http: str, authority: Path) -> None:
+        super().__init__(http)
+        self._trust = ssl.create_default_context(cafile=authority)
+
+    async def open(self) -> None:
+        """Connect."""
+        self._socket = await connect(f"wss://{self.http}{self.path}", ssl=self._trust, compression=None)
+
+
+# A triangle: `b` dials `a` (TCP) and the relay (TLS), the relay dials `a` (TLS).
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def secure(folder: Path) -> tuple[str, ...]:
+    """The flags of a gateway that serves TLS."""
+    trellis("dev-cert", "--folder", str(folder))
+    files = ("--tls-cert", str(folder / "cert.pem"), "--tls-key", str(folder / "key.pem"))
+    return (*files, "--sprout-tls-port", "0")
+
+
+async def caught_up(server: Server, connected: int) -> None:
+    """Wait until so many links of the gateway are up, and have nothing left to do."""
+    async with httpx.AsyncClient(timeout=WAIT) as http, asyncio.timeout(WAIT):
+        while True:
+            links = (await http.get(f"http://{server.http}/v1/stats")).json()["links"]
+            if sum(bool(link.get("caughtUp")) for link in links) == connected:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def heard(client: Client) -> list[Any]:
+    """Everything that a client is told until nothing comes any more."""
+    found = []
+    try:
+        while True:
+            found.append((await client.next(QUIET)).content["content"])
+    except TimeoutError:
+        return found
+
+
+async def everybody_hears_once(clients: list[Client], member: Arbor, channel: str, community: str, text: str) -> None:
+    """Two clients of gateways and one of the relay say something each."""
+    for number, client in enumerate(clients):
+        await client.say(channel, {"content": f"{text} {number}"})
+    own = await member.do(f"say {community} {text} from arbor")
+    for number, client in enumerate(clients):
+        others = {f"{text} {n}" for n in range(len(clients)) if n != number} | {f"{text} from arbor"}
+        assert sorted(await heard(client)) == sorted(others)
+    await member.settle(QUIET)
+    told = Counter(
+        line["content"] for line in member.heard if line["event"] == "stored" and text in line.get("content", "")
+    )
+    assert told == Counter([f"{text} {n}" for n in range(len(clients))] + [own["content"]])
+
+
+def test_two_gateways_and_a_genuine_relay_in_a_triangle(program: Path, tmp_path: Path) -> None:
+    groves = {name: tmp_path / f"grove-{name}" for name in "abr"}
+    roots = {name: write_forest(folder, name, 60) for name, folder in groves.items()}
+    for name in "ab":
+        trellis("import", "--grove", str(groves[name]), "--data", str(tmp_path / name))
+    everything = set[str]().union(*map(names, groves.values()))
+    flags = secure(tmp_path / "certs")
+
+    authority = tmp_path / "certs/ca.pem"
+
+    async def scenario(a: Server, peers: str, own: tuple[str, ...], relay: Arbor) -> None:
+        env = {
+            "TRELLIS_SPROUT__PEERS": json.dumps([f"tcp://{a.sprout}", relay.ready["tls"]]),
+            "TRELLIS_SPROUT__INSECURE": "true",
+        }
+        with Server(tmp_path / "b", env=env) as b:
+            await caught_up(b, 2)
+            community = roots["a"]["a community 0"]
+            async with (
+                RelayClient(b.http) as first,
+                SecureClient(a.http, authority) as second,
+                arbor(program, relay.ready["plain"]) as member,
+            ):
+                for client in (first, second):
+                    await client.subscribe("a community 0")
+                await member.do("bootstrap")
+                await everybody_hears_once([first, second], member, "a community 0", community, "before")
+                await relay.settle(QUIET)
+                assert names(groves["r"]) >= everything
+                # The relay goes down, misses something, and comes back where it was.
+                await relay.end()
+                await caught_up(b, 1)
+                await first.say("a community 0", {"content": "meanwhile"})
+                assert await heard(second) == ["meanwhile"]
+            async with (
+                arbor(program, "relay", "-peers", peers, *own) as again,
+                SecureClient(a.http, authority) as first,
+                RelayClient(b.http) as second,
+                arbor(program, again.ready["plain"]) as member,
+            ):
+                await caught_up(b, 2)
+                await again.next("stored", content="meanwhile")
+                for client in (first, second):
+                    await client.subscribe("a community 0")
+                await member.do("bootstrap")
+                await everybody_hears_once([first, second], member, "a community 0", community, "after")
+            assert b.stop() == 0
+            assert "Traceback" not in b.log
+
+    async def with_relay(a: Server) -> None:
+        ports = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+        own = ("-grove", str(groves["r"]), "-listen", ports[0], "-plain", ports[1])
+        async with arbor(program, "relay", "-peers", a.ready["sprout_tls"], *own) as relay:
+            await scenario(a, a.ready["sprout_tls"], own, relay)
+
+    with Server(tmp_path / "a", *flags) as a:
+        run(partial(with_relay, a))
+        assert a.stop() == 0
+        assert "Traceback" not in a.log
+    for name in "ab":
+        out = tmp_path / f"out-{name}"
+        trellis("export", "--grove", str(out), "--data", str(tmp_path / name))
+        assert names(out) >= everything
+        for file in out.iterdir():  # the same bytes on all three
+            twin = groves["r"] / file.name
+            assert not twin.exists() or twin.read_bytes() == file.read_bytes()

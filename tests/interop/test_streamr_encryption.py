@@ -1,0 +1,114 @@
+"""Genuine clients that encrypt: among themselves, read by the gateway, and reading what the gateway encrypts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.clients import Heard, RelayClient, SproutClient
+from tests.conformance.forge import SequoiaForge
+from tests.interop.streamr import clients
+from tests.npm import require_clients
+from tests.server import Server
+
+STREAMS = {
+    "read/it": {"decrypt": True},
+    "sealed": {"require_encrypted_data": True},
+    "both": {"decrypt": True, "require_encrypted_data": True},
+}
+WORLD: dict[str, Any] = {"hello": "héllo \U0001f333 日本", "n": [1, 2.5, None]}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    require_clients()
+    env = {"TRELLIS_STREAMR__STREAMS": json.dumps(STREAMS)}
+    with Server(tmp_path_factory.mktemp("data"), env=env) as server:
+        yield server
+        assert server.stop() == 0
+        assert "Traceback" not in server.log
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 110))
+
+
+async def history(server: Server, channel: str) -> list[Any]:
+    """What REST tells of *channel*."""
+    async with httpx.AsyncClient() as http:
+        answer = await http.get(f"http://{server.http}/v1/channels/{channel.replace('/', '%2F')}/messages")
+    return [message["content"] for message in answer.json()["messages"]]
+
+
+def test_keys_are_exchanged_and_rotated_end_to_end_and_others_see_the_envelope(server: Server) -> None:
+    async def scenario() -> None:
+        async with clients() as crew, RelayClient(server.http) as relay:
+            writer = await crew.open(server, "5.1.0", 0x4444)
+            reader = await crew.open(server, "5.1.0", 0x5555)
+            await relay.subscribe("secret")
+            await reader.subscribe("secret")
+            for content in ({"n": 42}, WORLD):
+                await writer.done("rotate", "rotated", stream="secret")
+                await writer.publish("secret", content)
+                await reader.hears(content)
+                assert (await relay.next()).content.keys() == {"encrypted"}
+            assert await reader.resent("secret", {"last": 2}) == [{"n": 42}, WORLD]
+
+    run(scenario)
+
+
+def test_what_a_genuine_publisher_encrypts_is_plain_text_elsewhere(server: Server) -> None:
+    async def scenario() -> None:
+        sprout = SproutClient(server.http, server.sprout, SequoiaForge())
+        async with clients() as crew, RelayClient(server.http) as relay, sprout:
+            writer = await crew.open(server, "5.1.0", 0x6666)
+            reader = await crew.open(server, "5.1.0", 0x7777)
+            await asyncio.gather(*(peer.subscribe("read/it") for peer in (relay, sprout, reader)))
+            said: list[Any] = []
+            for _ in range(2):
+                await writer.done("rotate", "rotated", stream="read/it")
+                for content in ({"n": len(said)}, WORLD, {"content": "é"}):
+                    await writer.publish("read/it", content)
+                    said.append(content)
+            for content in said:
+                assert [await peer.next() for peer in (relay, sprout)] == [Heard("read/it", content)] * 2
+            await reader.hears(*said)
+            assert await history(server, "read/it") == said
+
+    run(scenario)
+
+
+def test_what_others_say_is_read_by_a_genuine_subscriber_where_all_is_encrypted(server: Server) -> None:
+    async def scenario() -> None:
+        sprout = SproutClient(server.http, server.sprout, SequoiaForge("bob"))
+        async with clients() as crew, RelayClient(server.http) as relay, sprout:
+            reader = await crew.open(server, "5.1.0", 0x8888)
+            await asyncio.gather(*(peer.subscribe("sealed") for peer in (relay, sprout, reader)))
+            for content in (WORLD, {"n": 1}):
+                await relay.say("sealed", content)
+                await reader.hears(content)
+            await sprout.say("sealed", {"content": "é"})
+            await reader.hears({"content": "é"})
+            resent = await reader.resent("sealed", {"last": 3})
+            assert sorted(resent, key=json.dumps) == sorted([WORLD, {"n": 1}, {"content": "é"}], key=json.dumps)
+
+    run(scenario)
+
+
+def test_where_all_is_encrypted_and_read_both_sides_understand_each_other(server: Server) -> None:
+    async def scenario() -> None:
+        async with clients() as crew, RelayClient(server.http) as relay:
+            client = await crew.open(server, "5.1.0", 0x9999)
+            reader = await crew.open(server, "5.1.0", 0xAAAA)
+            await asyncio.gather(*(peer.subscribe("both") for peer in (relay, reader)))
+            await client.publish("both", WORLD)
+            assert await relay.next() == Heard("both", WORLD)
+            await relay.say("both", {"answer": "é"})
+            await reader.hears(WORLD, {"answer": "é"})
+
+    run(scenario)
