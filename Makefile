@@ -46,6 +46,7 @@ format: env
 bench: env
 	command -v npm >/dev/null && cd tests/interop/node && npm ci --ignore-scripts --no-audit --no-fund || true
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.sprout
 
 fuzz: env
 	TRELLIS_FUZZ=1 $(BIN)/python -m pytest tests/properties tests/adapters -k "property or any_bytes or fuzz"
