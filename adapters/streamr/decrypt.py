@@ -62,7 +62,7 @@ class Want:
 
 
 class Decryption:
-    """Opens messages. *ask* sends a request to a publisher; *believes* tells whether somebody publishes on a stream.
+    """Opens messages. *ask* sends a request to a publisher; *believes* tells whose keys for a stream are of use.
 
     *count* is told `UNDECRYPTED` and `IGNORED`. *work* is as in `gateway.adapter.Services`.
     """
@@ -254,9 +254,11 @@ class Decryption:
         if said is None or not self._expected(publisher, said):
             self._count(IGNORED)
             return
+        owner = Owner(said.stream_id, publisher)
         if isinstance(said, KeyResponse) and (asked := self._asked_as(publisher, said.request_id)) is not None:
             self._wanted[asked].given_up = self._clock()  # whatever it gave: it is not asked the same at once again
-        self._learned(Owner(said.stream_id, publisher), keys)
+            owner = asked[0]
+        self._learned(owner, keys)
 
     def _learned(self, owner: Owner, keys: list[GroupKey]) -> None:
         self._silent.pop(owner, None)

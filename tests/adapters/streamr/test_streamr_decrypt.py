@@ -437,11 +437,12 @@ def test_an_announce_is_believed_from_publishers_alone(make_reading: Callable[..
     writer, thief = Writer(reading, alice), Writer(reading, bob)
     writer.publish(writer.row(1))
     ((reader, request),) = writer.requests()
-    for teller in (thief, writer):
-        teller.tell(reader, ["s", [["k2", rsa(teller.keys["k2"], request[2])]]], kind=30)
-    owners = {owner.publisher for owner, _ in reading.adapter.participant._decryption._keyring._keys}
-    assert owners == {alice.address}
-    assert ignored(reading) == 1
+    for teller, stream in ((thief, "s"), (writer, "s"), (writer, "t")):
+        teller.tell(reader, [stream, [["k2", rsa(teller.keys["k2"], request[2])]]], kind=30)
+    writer.tell(reader, [request[0], "t", [["k1", rsa(writer.keys["k1"], request[2])]]])
+    owners = set(reading.adapter.participant._decryption._keyring._keys)
+    assert owners == {(("s", alice.address), "k2"), (("s", alice.address), "k1")}, "of no stream but that one"
+    assert ignored(reading) == 2
 
 
 def test_who_may_subscribe_includes_the_gateway_where_it_reads(make_reading: Callable[..., Any], alice: Any) -> None:
