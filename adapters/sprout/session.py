@@ -486,6 +486,8 @@ def _response(id: int, forms: list[Form], nearest_last: bool) -> bytes:
 
 def _fitting(lines: list[bytes]) -> list[bytes]:
     """As many of the first *lines* as one message may have."""
+    if sum(map(len, lines)) + len(lines) <= MAX_BODY:
+        return lines  # nearly always
     sizes = accumulate(len(line) + 1 for line in lines)
     return lines[: max(1, sum(size <= MAX_BODY for size in sizes))]
 
