@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,7 +14,7 @@ import pytest
 
 from gateway.clients import Heard, RelayClient, SproutClient
 from tests.conformance.forge import SequoiaForge
-from tests.interop.streamr import clients
+from tests.interop.streamr import STRICT, clients
 from tests.npm import require_clients
 from tests.server import Server
 
@@ -112,3 +114,36 @@ def test_where_all_is_encrypted_and_read_both_sides_understand_each_other(server
             await reader.hears(WORLD, {"answer": "é"})
 
     run(scenario)
+
+
+def test_after_a_restart_what_was_encrypted_is_read_and_keys_are_still_known(tmp_path: Path) -> None:
+    require_clients()
+    env = {"TRELLIS_STREAMR__STREAMS": json.dumps(STREAMS)}
+    group_key = {"groupKeyId": "one", "groupKeyHex": "ab" * 32}
+    writing = {**STRICT, "groupKeys": {"read/it": {"one": group_key}}}
+
+    async def before(server: Server) -> None:
+        async with clients() as crew, RelayClient(server.http) as relay:
+            writer = await crew.open(server, "5.1.0", 0xBBBB, writing)
+            await asyncio.gather(relay.subscribe("read/it"), relay.subscribe("sealed"))
+            await writer.publish("read/it", {"n": 1})
+            assert await relay.next() == Heard("read/it", {"n": 1})
+            await relay.say("sealed", WORLD)
+            assert await history(server, "sealed") == [WORLD]
+
+    async def after(server: Server) -> None:
+        async with clients() as crew, RelayClient(server.http) as relay:
+            reader = await crew.open(server, "5.1.0", 0xCCCC)
+            assert await reader.resent("sealed", {"last": 1}) == [WORLD]
+            writer = await crew.open(server, "5.1.0", 0xBBBB, writing)
+            await relay.subscribe("read/it")
+            await writer.publish("read/it", {"n": 2})
+            assert await relay.next() == Heard("read/it", {"n": 2})
+            assert await history(server, "read/it") == [{"n": 1}, {"n": 2}]
+
+    for part in (before, after):
+        with Server(tmp_path, env=env) as server:
+            run(partial(part, server))
+            assert server.stop() == 0
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "log").iterdir())
+    assert (b"ab" * 32) not in stored
