@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -14,6 +15,7 @@ import pytest
 
 from tests.server import Server
 
+CHUNK = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
 MESSAGES, SIZE = 8_000, 2_000
 GROWTH = 8 << 20  # bytes that a gateway may grow by while it answers with more than that
 
@@ -60,6 +62,18 @@ def test_what_is_said_is_read_back_in_the_words_of_the_broker(http: httpx.Client
         "error": 'Query parameter "count" not a number: x'
     }
     assert http.post("/api/v1/streams/s/data", content=b"x" * ((1 << 20) + 1)).status_code == 413
+
+
+def test_who_sends_too_much_is_cut_off(server: Server) -> None:
+    host, port = server.http.split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as endless:
+        endless.sendall(b"POST /api/v1/streams/s/data HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        sent = 0
+        with suppress(OSError):  # which one depends on how far the server got
+            while sent < 1 << 30:
+                endless.sendall(CHUNK)
+                sent += len(CHUNK)
+        assert sent < 1 << 26
 
 
 def test_a_long_answer_takes_no_memory_and_holds_up_nobody(server: Server, http: httpx.Client) -> None:
