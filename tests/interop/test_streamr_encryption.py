@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,8 +12,11 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
 
+from adapters.streamr.decrypt import HOLD
 from gateway.clients import Heard, RelayClient, SproutClient
+from tests.adapters.streamr.conftest import Publisher
 from tests.conformance.forge import SequoiaForge
 from tests.interop.streamr import STRICT, clients
 from tests.npm import require_clients
@@ -98,6 +102,25 @@ def test_what_others_say_is_read_by_a_genuine_subscriber_where_all_is_encrypted(
             await reader.hears({"content": "é"})
             resent = await reader.resent("sealed", {"last": 3})
             assert sorted(resent, key=json.dumps) == sorted([WORLD, {"n": 1}, {"content": "é"}], key=json.dumps)
+
+    run(scenario)
+
+
+def test_what_nobody_gives_a_key_for_is_passed_on_as_it_came_after_a_while(server: Server) -> None:
+    async def scenario() -> None:
+        url = f"ws://{server.http}/api/v1/ws?controlLayerVersion=2&messageLayerVersion=32"
+        async with RelayClient(server.http) as relay, connect(url) as writer:
+            await relay.subscribe("read/it")
+            now = time.time_ns() // 1_000_000
+            row = Publisher(0xDEAD).message("read/it", "ab" * 32, now, encryption=2, group_key="lost")
+            await writer.send(json.dumps([2, 8, "r", row, None]))
+            before = time.monotonic()
+            found = await relay.next()
+            assert found.content == {"encrypted": {"groupKeyId": "lost", "content": "ab" * 32}}
+            assert time.monotonic() - before > HOLD / 2000
+        async with httpx.AsyncClient() as http:
+            metrics = (await http.get(f"http://{server.http}/metrics")).text
+        assert 'trellis_undecrypted_total{protocol="streamr"} 1.0' in metrics
 
     run(scenario)
 
