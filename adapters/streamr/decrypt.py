@@ -37,7 +37,7 @@ from .held import Held, Lane, Lanes, Refuse, Say
 from .keyring import Keyring, Owner, Work
 from .message import StreamMessage
 
-HOLD = 5_000  # ms that a message waits for its key; genuine publishers answer within one second
+HOLD = 8_000  # ms that a message waits for its key; genuine publishers answer in one second, three when all is busy
 ASK_AGAIN = 2_000  # ms after which a request that nobody answered is sent again
 FORGET = 60_000  # ms for which nothing waits for a publisher that gave no key
 MAX_WANTED = 4_096  # keys that are asked for, or could not be had lately

@@ -115,7 +115,7 @@ def test_what_nobody_gives_a_key_for_is_passed_on_as_it_came_after_a_while(serve
             row = Publisher(0xDEAD).message("read/it", "ab" * 32, now, encryption=2, group_key="lost")
             await writer.send(json.dumps([2, 8, "r", row, None]))
             before = time.monotonic()
-            found = await relay.next()
+            found = await relay.next(3 * HOLD / 1000)
             assert found.content == {"encrypted": {"groupKeyId": "lost", "content": "ab" * 32}}
             assert time.monotonic() - before > HOLD / 2000
         async with httpx.AsyncClient() as http:
