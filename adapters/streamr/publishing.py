@@ -65,7 +65,7 @@ def check_direct(message: StreamMessage, now: int) -> None:
 def check_key_exchange(message: StreamMessage, now: int) -> None:
     """Raise unless *message* may pass through a key-exchange stream: there everything is signed."""
     check_time(message, now)
-    if message.message_type in OF_STREAMS or message.id.stream_partition != 0:
+    if message.message_type == kinds.MESSAGE or message.id.stream_partition != 0:
         raise invalid("Key exchange streams have partition 0 and group-key messages only", message)
     if not message.signature:
         raise invalid(f"Received unsigned {message.message_type} (it must be signed to avoid MitM attacks)", message)
