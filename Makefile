@@ -5,8 +5,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+SPARK := $(VENV)/.spark
 
-.PHONY: env run test check format bench fuzz soak demo lock clean
+.PHONY: env run test check format bench fuzz soak demo pipeline lock clean
 
 env: $(READY)
 
@@ -16,16 +17,24 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
+# Spark is half a gigabyte: only who needs it waits for it.
+$(SPARK): $(READY) requirements-pipeline.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-pipeline.lock
+	touch $@
+
 run: env
 	$(BIN)/trellis serve
+
+pipeline: $(SPARK)
+	$(BIN)/trellis pipeline all --source log:trellis-data --warehouse trellis-data/warehouse
 
 demo: env
 	$(BIN)/trellis demo
 
-test: env
+test: $(SPARK)
 	$(BIN)/python -m pytest
 
-check: env
+check: $(SPARK)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -37,6 +46,7 @@ format: env
 bench: env
 	command -v npm >/dev/null && cd tests/interop/node && npm ci --ignore-scripts --no-audit --no-fund || true
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.sprout
 
 fuzz: env
 	TRELLIS_FUZZ=1 $(BIN)/python -m pytest tests/properties tests/adapters -k "property or any_bytes or fuzz"
@@ -44,9 +54,13 @@ fuzz: env
 soak: env
 	TRELLIS_SOAK=200 $(BIN)/python -m pytest tests/faults
 
+COMPILE = $(BIN)/pip-compile --quiet --allow-unsafe --generate-hashes --no-emit-index-url --no-emit-trusted-host \
+	--no-emit-find-links --strip-extras
+
+# The second lock has what the pipeline needs, in the versions of the first.
 lock: env
-	$(BIN)/pip-compile --quiet --allow-unsafe --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
-		--strip-extras --extra dev --output-file requirements.lock pyproject.toml
+	$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
+	$(COMPILE) --extra pipeline --constraint requirements.lock --output-file requirements-pipeline.lock pyproject.toml
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -416,16 +416,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sprout", description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--works", nargs="+", choices=WORKS, default=list(WORKS))
-    parser.add_argument("--servers", nargs="+", choices=SERVERS, default=["go", "trellis"])
+    parser.add_argument("--servers", nargs="+", choices=SERVERS, help="; ".join(SERVERS))
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="where results are written")
     options = parser.parse_args(argv)
+    usual = ["go", "trellis"] if shutil.which("go") else ["trellis"]
     rounds: list[Round] = []
     try:
         for name in options.works:
             work = WORKS[name]()
             for number in range(options.rounds):
                 work.fresh()
-                names = [each for each in options.servers if work.reference or each == "trellis"]
+                names = [each for each in options.servers or usual if work.reference or each == "trellis"]
                 for each in names if number % 2 == 0 else names[::-1]:
                     with SERVERS[each](options.out / "servers") as server:
                         rounds.append(measure(name, work, server))

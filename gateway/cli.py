@@ -14,6 +14,7 @@ from .commands import keys, operate, tail, talk
 from .commands.certificates import dev_cert
 from .commands.common import ConfigFile, Data, Failed, load_settings, say
 from .commands.demo import demo
+from .commands.pipeline import pipeline
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -80,6 +81,7 @@ for command in (demo, talk.publish, tail.tail, talk.direct, talk.channels, talk.
 for command in (operate.check_config, operate.verify, operate.export):
     app.command()(command)
 app.command("import")(operate.import_)
+app.command()(pipeline)
 app.command("dev-cert")(dev_cert)
 app.add_typer(keys.app, name="key")
 for adapter in ADAPTERS:

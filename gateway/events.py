@@ -8,7 +8,6 @@ nothing comes twice.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import AsyncIterator
 
@@ -23,7 +22,6 @@ from .jsontext import dumps
 from .message import Message, Peer
 from .problems import PROTOCOL, Problem
 from .runtime import Gateway
-from .segments import FACTS, Segments
 from .session import LOW_WATER, Session
 
 PAGE = 32  # messages that are read from the log in one turn of the loop
@@ -56,7 +54,7 @@ class EventSession(Session):
             raise
         peers = [views.peer(other) for other in others]
         self.send(event("welcome", dumps(views.peer(self.who) | {"channel": channel, "peers": peers})))
-        if after is not None and (kept := first_kept(gateway.log.segments)) > after + 1:
+        if after is not None and (kept := gateway.log.segments.first_kept) > after + 1:
             self._seen = kept - 1
             self.send(event("gap", dumps({"after": after, "before": kept})))
 
@@ -138,13 +136,6 @@ class EventSession(Session):
 def event(name: str, data: bytes) -> bytes:
     """An event called *name*; *data* is JSON on one line."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
-
-
-def first_kept(segments: Segments) -> int:
-    """The first sequence whose message retention has not taken."""
-    firsts = segments.firsts
-    place = bisect_left(firsts, True, key=lambda first: not segments.path(first).name.endswith(FACTS))
-    return firsts[place] if place < len(firsts) else segments.next_seq
 
 
 class EventStream(EventSourceResponse):

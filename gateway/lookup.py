@@ -71,6 +71,12 @@ class Lookup:
         row = self.one(PLACE, (seq,))
         return None if row is None else self._load(seq, row[0])
 
+    def kept_since(self) -> int:
+        """When the oldest record was accepted that may be a message (ms); 0 while retention has taken none."""
+        first, firsts = self._segments.first_kept, self._segments.firsts
+        entry = self.entry(first) if firsts and first != firsts[0] else None
+        return 0 if entry is None else entry.time
+
     def read(self, seq: int, offset: int) -> Message | None:
         """The message with this sequence number, which stands at *offset*; None where it cannot be read any more."""
         entry = self._pending.get(seq) or self._load(seq, offset)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -101,6 +101,12 @@ class Segments:
         """The file that holds the records from *first* on."""
         candidates = paths(self.directory, first)
         return next((path for path in candidates if path.exists()), candidates[1])
+
+    @property
+    def first_kept(self) -> int:
+        """The first sequence whose message retention has not taken."""
+        place = bisect_left(self.firsts, True, key=lambda first: not self.path(first).name.endswith(FACTS))
+        return self.firsts[place] if place < len(self.firsts) else self.next_seq
 
     def open_path(self, first: int) -> Path:
         """The file that the records from *first* on are written to before it is sealed."""

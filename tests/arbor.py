@@ -25,9 +25,12 @@ WAIT = 60.0  # seconds
 BUILD_SECONDS = 300
 
 
-def require_arbor() -> Path:
-    """The program; the test is skipped, or with TRELLIS_REQUIRE_INTEROP=1 fails, where it cannot be built."""
-    path, reason = _built()
+def require_arbor(package: str = ".") -> Path:
+    """The program; the test is skipped, or with TRELLIS_REQUIRE_INTEROP=1 fails, where it cannot be built.
+
+    Other programs than ours are those of the libraries that it is built on.
+    """
+    path, reason = _built(package)
     if path is not None:
         return path
     if os.environ.get("TRELLIS_REQUIRE_INTEROP") == "1":
@@ -36,11 +39,11 @@ def require_arbor() -> Path:
 
 
 @cache
-def _built() -> tuple[Path | None, str]:
+def _built(package: str) -> tuple[Path | None, str]:
     if shutil.which("go") is None:
         return None, "there is no go on this machine"
-    path = Path(mkdtemp(prefix="arbor-")) / "arbor-peer"
-    command = ["go", "build", "-o", str(path), "."]
+    path = Path(mkdtemp(prefix="arbor-")) / "program"
+    command = ["go", "build", "-o", str(path), package]
     built = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
     return (path, "") if built.returncode == 0 else (None, f"the client cannot be built: {built.stderr}")
 

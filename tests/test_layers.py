@@ -95,5 +95,17 @@ def test_adapters_know_the_core_and_no_other_adapter(path: Path) -> None:
 
 def test_nothing_imports_the_pipeline() -> None:
     for path in [*modules("gateway"), *modules("adapters")]:
-        if path.stem != "cli":
+        if path.relative_to(ROOT) != Path("gateway/commands/pipeline.py"):
             assert not [name for name in imports(path) if name.split(".")[0] == "pipeline"], path
+
+
+@pytest.mark.parametrize("path", modules("pipeline"), ids=lambda path: path.stem)
+def test_the_pipeline_shares_only_what_is_pure(path: Path) -> None:
+    names = list(imports(path))
+    if path.stem != "submit":  # the command line
+        assert not within(path, {"message", "errors", "jsontext", "record", "segments", "archive"})
+    shared = {"codec", "control", "errors", "forest", "message", "openpgp", "packets", "signing", "stored", "twig"}
+    assert {name.split(".")[2] for name in names if name.startswith("adapters.")} <= shared
+    if path.parent.name == "transforms":
+        assert not {name.split(".")[0] for name in names} & (IO | {"httpx", "pathlib", "os", "shutil"})
+        assert "SparkSession" not in path.read_text()

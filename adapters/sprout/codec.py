@@ -170,6 +170,11 @@ def encode_announce(message_id: int, *lines: bytes) -> bytes:
     return _with_body(b"announce", message_id, lines)
 
 
+def encode_status(message_id: int, code: int) -> bytes:
+    """Write a status."""
+    return b"status %d %d\n" % (message_id, code)
+
+
 def encode_response(message_id: int, lines: Iterable[bytes]) -> bytes:
     """Write a response of node lines that exist already."""
     return _with_body(b"response", message_id, lines)
@@ -236,11 +241,11 @@ class Parser:
             raise ProtocolError(f"a line of more than {MAX_LINE} bytes")
         if not self._lines:
             return None
-        words = self._lines[0].split()
+        words = self._lines.popleft().split()
         if self._open is not None and words and words[0] in VERBS:
+            self._lines.appendleft(b" ".join(words))
             short, self._open = self._open, None
             raise SproutError("fewer lines than the count says", message_id=short.answer_to)
-        self._lines.popleft()
         return words
 
     def _begin(self, words: list[bytes]) -> Frame | None:
@@ -261,9 +266,10 @@ class Parser:
         return self._finish()
 
     def _continue(self, words: list[bytes]) -> Frame | None:
-        assert self._open is not None
-        self._open.add(words)
-        return self._finish()
+        open = self._open
+        assert open is not None
+        open.add(words)
+        return None if open.left and not open.body.parted else self._finish()
 
     def _finish(self) -> Frame | None:
         assert self._open is not None
@@ -317,7 +323,8 @@ class _Open:
 
     def add(self, words: list[bytes]) -> None:
         self.left -= 1
-        self.size += sum(map(len, words))
+        for word in words:
+            self.size += len(word)
         try:
             if self.size > MAX_BODY and not self.body.parted:
                 raise SproutError(f"a body of more than {MAX_BODY} bytes")

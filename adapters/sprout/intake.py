@@ -17,7 +17,7 @@ from .forest import Community, Identity, Node, NodeError, Reply, decode_as
 from .gateways import CHANNEL, Gateways
 from .relay import Relay
 from .store import NAME
-from .validate import validate
+from .validate import OK, validate
 
 if TYPE_CHECKING:
     from .session import SproutSession
@@ -71,7 +71,7 @@ class Intake:
         channel = self._relay.channel(node.community) if isinstance(node, Reply) else None
         self._relay.pace(session, channel or line.id)
         verdict = validate(node, line.raw, self._bus.clock(), self._relay.node)
-        if not verdict.ok:
+        if verdict is not OK:
             return Taken(reason=verdict.reason, missing=verdict.missing)
         try:
             return self._enter(line, node, channel, session)

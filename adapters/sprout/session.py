@@ -78,6 +78,8 @@ class SproutSession(Session):
         self._questions = Questions()
         self._work: Callable[[], None] | None = None
         self._parts: Batch | None = None  # an announce of which more is to come
+        self._promised: list[tuple[int, int]] = []  # the ids and codes of statuses that wait for the disk
+        self._promised_seq = 0
         self._slow = False  # until the next tick
         self._answering = False  # a long answer is still being made
         self._half = 0  # seconds since the beginning of a message without its end
@@ -93,12 +95,16 @@ class SproutSession(Session):
         """Act on what arrived, request by request, as long as there is room for answers."""
         self._half = 0
         self._parser.feed(data)
-        while self.closing is None:
-            if self.saturated:
-                self._backlog.appendleft(b"")  # there may be more in the parser
-                return
-            if not self._step():
-                return
+        try:
+            while self.closing is None:
+                if self.saturated:
+                    self._backlog.appendleft(b"")  # there may be more in the parser
+                    return
+                if not self._step():
+                    return
+        finally:
+            if self._promised:
+                self._wait_for_disk()
 
     def deliver(self, message: Message) -> None:
         """Announce a message to this peer alone."""
@@ -312,9 +318,28 @@ class SproutSession(Session):
         if batch.more:
             return
         if batch.id is not None:
-            status = batch.status if batch.taken else StatusCode.MALFORMED
-            self.bus.ledger.when_synced(batch.seq, partial(self._status, batch.id, status))
-        self._ask(batch.asks)
+            self._promise(batch.seq, batch.id, batch.status if batch.taken else StatusCode.MALFORMED)
+        if batch.asks:
+            self._ask(batch.asks)
+
+    def _promise(self, seq: int, id: int, code: int) -> None:
+        """Answer with *code* once everything up to *seq* is on disk; announces that arrive together wait together."""
+        if not seq:
+            self._status(id, code)
+            return
+        if not self._promised:
+            self._promised_seq = 0
+        self._promised.append((id, code))
+        self._promised_seq = max(self._promised_seq, seq)
+
+    def _wait_for_disk(self) -> None:
+        """What arrived together is read: answer its announces when the disk has them."""
+        promised, self._promised = self._promised, []
+        self.bus.ledger.when_synced(self._promised_seq, partial(self._keep_promises, promised))
+
+    def _keep_promises(self, promised: list[tuple[int, int]]) -> None:
+        for id, code in promised:
+            self._status(id, code)
 
     def _answered(self, batch: Batch, missing: str) -> None:
         """An answer to a question of ours; what it did not bring will not come."""
@@ -409,7 +434,7 @@ class SproutSession(Session):
         return [id] if name is None else [id, name]
 
     def _status(self, id: int, code: int) -> None:
-        self.send(codec.encode(codec.Status(id, code)))
+        self.send(codec.encode_status(id, code))
 
     def _next(self) -> int:
         """The id of our next request; what is to be announced before it gets its own first."""
@@ -461,6 +486,8 @@ def _response(id: int, forms: list[Form], nearest_last: bool) -> bytes:
 
 def _fitting(lines: list[bytes]) -> list[bytes]:
     """As many of the first *lines* as one message may have."""
+    if sum(map(len, lines)) + len(lines) <= MAX_BODY:
+        return lines  # nearly always
     sizes = accumulate(len(line) + 1 for line in lines)
     return lines[: max(1, sum(size <= MAX_BODY for size in sizes))]
 

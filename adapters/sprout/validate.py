@@ -45,7 +45,7 @@ class Verdict(NamedTuple):
         return not self.reason and not self.missing
 
 
-_OK: Final = Verdict()
+OK: Final = Verdict()
 
 
 def validate(node: Node, raw: bytes, now_ms: int, find: Callable[[str], Node | None]) -> Verdict:
@@ -61,7 +61,7 @@ def validate(node: Node, raw: bytes, now_ms: int, find: Callable[[str], Node | N
         if not rule.holds(case):
             return Verdict(rule.reason)
     if author is not None and (parent is not None or not isinstance(node, Reply)):
-        return _OK
+        return OK
     missing = [node.author] if author is None else []
     if parent is None and isinstance(node, Reply):
         missing.append(node.parent)

@@ -41,7 +41,9 @@ class Waiting:
 
     def pop(self, missing: str) -> list[NodeLine]:
         """Those that wait for *missing*, in the order in which they came; they wait no more."""
-        lines = self._nodes.pop(missing, [])
+        lines = self._nodes.pop(missing, None)
+        if lines is None:
+            return []
         self._ids.difference_update(line.id for line in lines)
         self._size -= sum(len(line.line) for line in lines)
         return lines

@@ -100,7 +100,7 @@ class StreamrAdapter(Adapter):
     carries = MappingProxyType(
         {
             "subscribe": "SubscribeRequest and UnsubscribeRequest",
-            "publish": "PublishRequest, signed or not; encrypted content passes, in an envelope for other protocols",
+            "publish": "PublishRequest, signed or not; encrypted content is decrypted for others where you say so",
             "direct": "PublishRequest to the inbox stream S/@N of a peer's number or address",
             "presence": "not at all: the protocol has no word for it",
             "history": "ResendLastRequest, ResendFromRequest and ResendRangeRequest; S1's ResendRequest",
@@ -112,7 +112,7 @@ class StreamrAdapter(Adapter):
         self.logins = Logins()
         self.known_keys = read_keys(home.secrets / FILE)  # what is of no use ends the start before anything begins
         self.author = Author(DerivedKeys(home.secret, home.gateway_id))
-        self._seen: dict[tuple[str, int], int] = {}
+        self._seen: dict[tuple[str, str, int], int] = {}
         self._exists = lru_cache(maxsize=4096)(self._has)
         self.nodes = Nodes()
         self.saying = Saying(self)
@@ -122,6 +122,7 @@ class StreamrAdapter(Adapter):
         """Continue the chains where the log ended."""
         super().start(services)
         self.author.find = self._head
+        self.saying.tick()
         self.streams.start(services)
         self.tracker = Tracker(services.bus.clock)
         self.participant = Participant(self, services)
@@ -132,6 +133,7 @@ class StreamrAdapter(Adapter):
     def tick(self, now: int) -> None:
         """A second has passed."""
         self.participant.tick(now)
+        self.saying.tick()
 
     # Who comes
 
@@ -312,11 +314,11 @@ class StreamrAdapter(Adapter):
 
     def _speaker(self, entry: Message) -> Iterable[Row]:
         address, sender = self.author.address(entry), entry.sender
-        if self._seen.setdefault((address, -1), entry.seq) >= entry.seq:
+        if self._seen.setdefault(("", address, 0), entry.seq) >= entry.seq:
             yield Row("streamr_speakers", (address, entry.protocol, sender.identity, sender.number))
 
     def _published(self, entry: Message, stream: str, publisher: Callable[[], str]) -> Iterable[Row]:
-        who = (stream, entry.sender.number)
+        who = (stream, entry.protocol, entry.sender.number)  # who has a key has an address for each protocol
         if self._seen.setdefault(who, entry.seq) >= entry.seq:  # the same batch may be written more than once
             yield Row("streamr_publishers", (stream, publisher().lower()))
             if len(self._seen) > MAX_SEEN:

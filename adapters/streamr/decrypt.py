@@ -37,7 +37,7 @@ from .held import Held, Lane, Lanes, Refuse, Say
 from .keyring import Keyring, Owner, Work
 from .message import StreamMessage
 
-HOLD = 5_000  # ms that a message waits for its key; genuine publishers answer within one second
+HOLD = 8_000  # ms that a message waits for its key; genuine publishers answer in one second, three when all is busy
 ASK_AGAIN = 2_000  # ms after which a request that nobody answered is sent again
 FORGET = 60_000  # ms for which nothing waits for a publisher that gave no key
 MAX_WANTED = 4_096  # keys that are asked for, or could not be had lately
@@ -62,7 +62,7 @@ class Want:
 
 
 class Decryption:
-    """Opens messages. *ask* sends a request to a publisher; *believes* tells whether somebody publishes on a stream.
+    """Opens messages. *ask* sends a request to a publisher; *believes* tells whose keys for a stream are of use.
 
     *count* is told `UNDECRYPTED` and `IGNORED`. *work* is as in `gateway.adapter.Services`.
     """
@@ -254,9 +254,11 @@ class Decryption:
         if said is None or not self._expected(publisher, said):
             self._count(IGNORED)
             return
+        owner = Owner(said.stream_id, publisher)
         if isinstance(said, KeyResponse) and (asked := self._asked_as(publisher, said.request_id)) is not None:
             self._wanted[asked].given_up = self._clock()  # whatever it gave: it is not asked the same at once again
-        self._learned(Owner(said.stream_id, publisher), keys)
+            owner = asked[0]
+        self._learned(owner, keys)
 
     def _learned(self, owner: Owner, keys: list[GroupKey]) -> None:
         self._silent.pop(owner, None)

@@ -16,6 +16,7 @@ from .signing import signed_by
 
 CHALLENGE_LIFE = 300_000  # ms to answer a challenge
 TOKEN_LIFE = 24 * 3_600_000  # ms without use after which a token ends
+MAX_ANSWERED = 65_536  # challenges that are known to have been answered; beyond it the oldest is forgotten
 MAX_TOKENS = 65_536  # beyond it the token that was not used for longest ends
 
 ADDRESS = re.compile(r"0x[0-9A-Fa-f]{40}")
@@ -64,7 +65,7 @@ class Logins:
         if expires < now or id in self._answered:
             raise LoginError("the challenge has expired or was answered already")
         self._answered[id] = expires
-        while next(iter(self._answered.values())) < now:
+        while next(iter(self._answered.values())) < now or len(self._answered) > MAX_ANSWERED:
             self._answered.popitem(last=False)
         return self._issue(address.lower(), now)
 

@@ -43,7 +43,7 @@ class Participant:
             services.work,
             services.bus.clock,
             self._ask,
-            adapter.publishes,
+            self._believes,
             self._count,
         )
         if adapter.streams.reading:
@@ -81,6 +81,9 @@ class Participant:
     def release(self) -> None:
         """The gateway stops: whatever waits is said as it is."""
         self._decryption.release()
+
+    def _believes(self, stream: str, address: str) -> bool:
+        return self._adapter.streams.decrypts(stream) and self._adapter.publishes(stream, address)
 
     def _ask(self, request: KeyRequest, publisher: str) -> None:
         self._send(self._reader, publisher, kinds.GROUP_KEY_REQUEST, request.content(), None)

@@ -17,13 +17,13 @@ from gateway.message import Message, Peer
 from . import message as kinds
 from .errors import FUTURE_TIMESTAMP, StreamrError
 from .message import StreamMessage
-from .signing import payloads, verify
+from .signing import digests, verify
 
 MAX_AHEAD = 300_000  # ms that a timestamp may lie in the future
 DIRECT_SKEW = DIRECT_MEMORY // 2  # ms, before and after: together what the bus remembers of direct messages
 MAX_CHAIN = 255  # characters of a msgChainId; genuine clients use 20
 MAX_SHOWN = 1_000  # characters of a refused message that the error repeats
-SIGNED_DIGITS = 32  # of the SHA-256 of what was signed: nobody finds two texts with the same ones
+SIGNED_DIGITS = 32  # of the digest of what was signed: nobody finds two texts with the same ones
 OF_STREAMS = frozenset(
     {kinds.MESSAGE, kinds.GROUP_KEY_ROTATE}
 )  # types that belong to a stream, not to the key exchange
@@ -65,7 +65,7 @@ def check_direct(message: StreamMessage, now: int) -> None:
 def check_key_exchange(message: StreamMessage, now: int) -> None:
     """Raise unless *message* may pass through a key-exchange stream: there everything is signed."""
     check_time(message, now)
-    if message.message_type in OF_STREAMS or message.id.stream_partition != 0:
+    if message.message_type == kinds.MESSAGE or message.id.stream_partition != 0:
         raise invalid("Key exchange streams have partition 0 and group-key messages only", message)
     if not message.signature:
         raise invalid(f"Received unsigned {message.message_type} (it must be signed to avoid MitM attacks)", message)
@@ -80,9 +80,9 @@ def check_time(message: StreamMessage, now: int) -> None:
         raise StreamrError(text, code=FUTURE_TIMESTAMP)
 
 
-def check_signature(message: StreamMessage) -> None:
-    """Raise unless the publisher signed *message*."""
-    if not verify(message):
+def check_signature(message: StreamMessage, known: tuple[bytes, ...] | None = None) -> None:
+    """Raise unless the publisher signed *message*, whose `signing.digests` may be *known*."""
+    if not verify(message, known):
         text = message.row(kinds.LATEST).decode()[:MAX_SHOWN]
         raise Invalid(f"Signature validation failed for message: {text}")
 
@@ -112,8 +112,8 @@ def native(message: StreamMessage) -> list[Any]:
     return [*message.id[:4], message.id.publisher_id.lower(), message.id.msg_chain_id]
 
 
-def names_of(message: StreamMessage) -> tuple[str, ...]:
-    """The texts by which a copy of *message* is recognised, its id as JSON the first.
+def names_of(message: StreamMessage, known: tuple[bytes, ...] | None = None) -> tuple[str, ...]:
+    """The texts by which a copy of *message* is recognised, its id as JSON the first; its digests may be *known*.
 
     Whoever likes can use the id of an unsigned message, so the SHA-256 of its content is part of that name. A
     signature covers the fields without anything between them, or only some of them: so what was signed has a name
@@ -122,9 +122,8 @@ def names_of(message: StreamMessage) -> tuple[str, ...]:
     parts = native(message)
     if not is_signed(message):
         return (jsontext.dumps([*parts, sha256(_utf8(message.content)).hexdigest()]).decode(),)
-    publisher = parts[4]
-    signed = (sha256(_utf8(publisher + payload)).hexdigest() for payload in payloads(message))
-    return (jsontext.dumps(parts).decode(), *(f"eth:{digest[:SIGNED_DIGITS]}" for digest in signed))
+    signed = (digests(message) if known is None else known) if message.signature else ()
+    return (jsontext.dumps(parts).decode(), *(f"eth:{digest.hex()[:SIGNED_DIGITS]}" for digest in signed))
 
 
 def said(message: StreamMessage, names: tuple[str, ...], channel: str, sender: Peer) -> Message:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .adapter import StreamrAdapter
 
 BODY_SECONDS = 30.0  # for all of a body to come
+UNREAD = (408, 413)  # who is told so may be sending still, for ever: the connection ends
 CORS = {
     "Access-Control-Allow-Methods": "GET, POST, PUT, DELETE, OPTIONS",
     "Access-Control-Allow-Headers": "Authorization, Content-Type, Streamr-Client",
@@ -55,6 +56,8 @@ def answering(adapter: StreamrAdapter, desk: Desk, handle: Handler, explain: Exp
             adapter.services.metrics.count("refused", NAME, str(status))
             response = as_json(tell(error, status, message), status)
             response.headers.update(_retry(error))
+            if status in UNREAD and request.scope.get("http_version") in ("1.0", "1.1"):
+                response.headers["Connection"] = "close"
         response.headers.update(welcome)
         return response
 

@@ -6,8 +6,9 @@ the loop with everybody else as those of resends do. Refusals are `{"error"}`, a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -15,10 +16,10 @@ from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from starlette.responses import StreamingResponse
 from starlette.types import Message as Event
-from starlette.types import Send
+from starlette.types import Receive, Scope, Send
 
 from gateway.auth import bearer
-from gateway.errors import Forbidden, UnknownChannel
+from gateway.errors import Forbidden, RequestError, UnknownChannel
 from gateway.message import Message
 
 from .data import BadQuery, Data, Format, Metadata
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 MAX_BODY = 1 << 20  # bytes of a message, as in the reference's broker
 CHUNK = 1 << 16  # bytes that are sent at once
+MAX_ANSWERS = 256  # long answers under way at once; further ones are asked for again
+MAX_ANSWERS_EACH = 32  # those of one network address
 STALLED_SECONDS = 60.0  # for a client to take a chunk; then the answer ends where it is
 
 MALFORMED = 'Authorization header malformed. Should be of form "Bearer session-token".'
@@ -73,7 +76,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = dict.fromkeys((400, 401, 403, 404, 
 
 def router(adapter: StreamrAdapter, desk: Desk) -> APIRouter:
     """All of it."""
-    data = Data(adapter, desk)
+    data, room = Data(adapter, desk), Room()
 
     class Route(APIRoute):
         def get_route_handler(self) -> Handler:
@@ -83,7 +86,7 @@ def router(adapter: StreamrAdapter, desk: Desk) -> APIRouter:
     for call in CALLS:
         routes.add_api_route(
             call.path,
-            _endpoint(adapter, data, call.name),
+            _endpoint(adapter, data, room, call.name),
             methods=[call.method],
             summary=call.summary,
             response_class=Response,
@@ -93,7 +96,7 @@ def router(adapter: StreamrAdapter, desk: Desk) -> APIRouter:
     return routes
 
 
-def _endpoint(adapter: StreamrAdapter, data: Data, name: str) -> Handler:
+def _endpoint(adapter: StreamrAdapter, data: Data, room: Room, name: str) -> Handler:
     async def produce(request: Request) -> Response:
         body = await body_of(request, MAX_BODY)
         data.produce(visitor_of(request), named(request.path_params["stream"]), request.query_params, body)
@@ -103,14 +106,18 @@ def _endpoint(adapter: StreamrAdapter, data: Data, name: str) -> Handler:
     async def query(request: Request) -> Response:
         form, show = data.shower(request.query_params)
         found = data.find(visitor_of(request), *_place(request), name, request.query_params)
-        chunks = _chunks(_shown(adapter, found, show), form)
-        return await _streamed(chunks, form.media_type)
+        with room.taken(visitor_of(request).address) as place:
+            chunks = _chunks(_shown(adapter, found, show), form)
+            first = await anext(chunks)  # until it could be made the request may still be refused
+            return _Patient(_whole(first, chunks), form.media_type, place.pop_all().close)
 
     async def metadata(request: Request) -> Response:
         found = Metadata()
-        async for message in _taken(adapter, data.all(visitor_of(request), *_place(request))):
-            shown = adapter.stream_message(message)
-            found = found if shown is None else found.with_(shown)
+        messages = data.all(visitor_of(request), *_place(request))
+        with room.taken(visitor_of(request).address):
+            async for message in _taken(adapter, messages):
+                shown = adapter.stream_message(message)
+                found = found if shown is None else found.with_(shown)
         return as_json(found.shown())
 
     async def storage(request: Request) -> Response:
@@ -171,20 +178,51 @@ async def _chunks(texts: AsyncIterator[bytes], form: Format) -> AsyncIterator[by
     yield bytes(chunk + form.behind)
 
 
-async def _streamed(chunks: AsyncIterator[bytes], media_type: str) -> Response:
-    """An answer whose first piece could be made: until then it may still be refused."""
-    first = await anext(chunks)
+async def _whole(first: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for chunk in chunks:
+        yield chunk
 
-    async def whole() -> AsyncIterator[bytes]:
-        yield first
-        async for chunk in chunks:
-            yield chunk
 
-    return _Patient(whole(), media_type=media_type)
+class Full(RequestError):
+    """As many long answers as there can be are under way."""
+
+
+class Room:
+    """How many long answers are under way, and for whom."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    @contextmanager
+    def taken(self, address: str) -> Iterator[ExitStack]:
+        """A place for one answer, given back at the end unless somebody takes over what is in the stack."""
+        if self.counts[address] >= MAX_ANSWERS_EACH or self.counts.total() >= MAX_ANSWERS:
+            raise Full("as many long answers as there can be are under way; try again when one is over")
+        self.counts[address] += 1
+        with ExitStack() as stack:
+            stack.callback(self._leave, address)
+            yield stack
+
+    def _leave(self, address: str) -> None:
+        self.counts[address] -= 1
+        if not self.counts[address]:
+            del self.counts[address]
 
 
 class _Patient(StreamingResponse):
-    """A stream that ends where a client has stopped to read it."""
+    """A stream that ends where a client has stopped to read it; *over* is called at the end, whatever that is."""
+
+    def __init__(self, content: AsyncIterator[bytes], media_type: str, over: Callable[[], None]) -> None:
+        super().__init__(content, media_type=media_type)
+        self._over = over
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it, and say when that is over."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._over()
 
     async def stream_response(self, send: Send) -> None:
         """Send it all, each piece within `STALLED_SECONDS`."""
@@ -215,6 +253,8 @@ def _explained(error: Exception) -> tuple[int, str]:
             return 403, DENIED
         case UnknownChannel():
             return 404, f"Stream {error} not found."
+        case Full():
+            return 429, str(error)
         case StreamrError() | Invalid() | BadQuery():
             return 400, str(error)
         case _:

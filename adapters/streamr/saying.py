@@ -16,6 +16,7 @@ from .codec import encode_broadcast
 from .message import parse_message
 from .positions import Positions
 from .publishing import answered, check, check_signature, invalid, is_clear_cut, is_signed, names_of, said
+from .signing import digests
 
 if TYPE_CHECKING:
     from .adapter import StreamrAdapter
@@ -61,11 +62,13 @@ class Saying:
 
         What has to be decrypted first may be said, or told to *refuse*, later. *origin* is the session, if it has one.
         """
-        message, names = request.message, names_of(request.message)
+        message = request.message
+        known = digests(message) if is_signed(message) else ()
+        names = names_of(message, known)
         self.check(speaker, request, "publish", channel)
         if not self._is_new(speaker, message, channel) and self._known(speaker, message, names):
             return None
-        sender = self.sender(speaker, request)
+        sender = self.sender(speaker, request, known)
         if self._adapter.streams.decrypts(message.id.stream_id):
             say = partial(self._say, names, channel, sender, origin, request.version)
             self._adapter.participant.say(message, partial(self._say_opened, speaker, message, names, say), refuse)
@@ -83,12 +86,12 @@ class Saying:
         rules.check(request.message)
         check(request.message, self._adapter.bus.clock(), rules.partitions)
 
-    def sender(self, speaker: Speaker, request: Publish) -> Peer:
-        """Who says a message: the address that signed it, or the speaker."""
+    def sender(self, speaker: Speaker, request: Publish, known: tuple[bytes, ...] | None = None) -> Peer:
+        """Who says a message: the address that signed it (its digests may be *known*), or the speaker."""
         message, peers = request.message, self._adapter.bus.peers
         publisher = message.id.publisher_id.lower()
         if is_signed(message):
-            check_signature(message)
+            check_signature(message, known)
             return peers.identity(NAME, publisher)
         if not publisher:
             return speaker.who

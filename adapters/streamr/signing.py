@@ -88,18 +88,27 @@ def recover(signature: str, payload_digest: bytes) -> str | None:
 
 def signed_by(address: str, payload: str, signature: str) -> bool:
     """Whether *address* signed *payload* with `personal_sign`, as login challenges are."""
-    wanted = address.lower()
-    if recover(signature, digest(payload)) == wanted:
-        return True
-    return not payload.isascii() and recover(signature, digest(payload, _utf16_units(payload))) == wanted
+    return _signed_by(address.lower(), payload, signature, digest(payload))
 
 
-def verify(message: StreamMessage) -> bool:
-    """Whether the publisher of *message* signed it; an unsigned message was signed by nobody."""
-    signature = message.signature
+def digests(message: StreamMessage) -> tuple[bytes, ...]:
+    """What may have been signed for *message*, digested: as many as `payloads` gives."""
+    return tuple(map(digest, payloads(message)))
+
+
+def verify(message: StreamMessage, known: tuple[bytes, ...] | None = None) -> bool:
+    """Whether the publisher of *message* signed it, whose `digests` may be *known*; nobody signs an unsigned one."""
+    signature, address = message.signature, message.id.publisher_id.lower()
     if not signature:
         return False
-    return any(signed_by(message.id.publisher_id, payload, signature) for payload in payloads(message))
+    pairs = zip(payloads(message), digests(message) if known is None else known, strict=True)
+    return any(_signed_by(address, payload, signature, digest) for payload, digest in pairs)
+
+
+def _signed_by(address: str, payload: str, signature: str, payload_digest: bytes) -> bool:
+    if recover(signature, payload_digest) == address:
+        return True
+    return not payload.isascii() and recover(signature, digest(payload, _utf16_units(payload))) == address
 
 
 def sign(payload: str, key: PrivateKey, *, utf16: bool = False) -> str:

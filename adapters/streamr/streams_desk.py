@@ -54,6 +54,7 @@ class StreamsDesk(Desk):
             raise _invalid(error) from None
         for channel in channels:
             self._adapter.bus.channels.close(channel)
+        self._hang_up()
 
     def set_fields(self, visitor: Visitor, stream: str, items: list[Any]) -> dict[str, Any]:
         """Say which fields the messages of a stream have."""
@@ -106,6 +107,7 @@ class StreamsDesk(Desk):
         number = int(permission) if permission.isdecimal() and len(permission) < MAX_DIGITS else -1
         if not self._adapter.streams.revoke(stream, number):
             raise Refused(404, f"Permission not found: {permission}")
+        self._hang_up()
 
     def store(self, visitor: Visitor, stream: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Nothing has to be done for a stream to be kept; by another node it cannot be."""
@@ -120,6 +122,13 @@ class StreamsDesk(Desk):
             self._adapter.streams.describe(stream, fields)
         except BadDescription as error:
             raise _invalid(error) from None
+
+    def _hang_up(self) -> None:
+        """Close who listens where he may not any more; whoever may do something else comes back for that."""
+        bus = self._adapter.bus
+        for session in bus.sessions():
+            if not all(bus.allowed(session.listens_as(name), "subscribe", name) for name in session.channels):
+                session.close(1008, "a right that this connection needs was taken away")
 
     def _manage(self, visitor: Visitor, stream: str, operation: str) -> None:
         """Raise unless *stream* exists and the visitor may do this with it."""

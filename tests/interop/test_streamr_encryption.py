@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
 
+from adapters.streamr.decrypt import HOLD
 from gateway.clients import Heard, RelayClient, SproutClient
+from tests.adapters.streamr.conftest import Publisher
 from tests.conformance.forge import SequoiaForge
-from tests.interop.streamr import clients
+from tests.interop.streamr import STRICT, clients
 from tests.npm import require_clients
 from tests.server import Server
 
@@ -100,6 +106,25 @@ def test_what_others_say_is_read_by_a_genuine_subscriber_where_all_is_encrypted(
     run(scenario)
 
 
+def test_what_nobody_gives_a_key_for_is_passed_on_as_it_came_after_a_while(server: Server) -> None:
+    async def scenario() -> None:
+        url = f"ws://{server.http}/api/v1/ws?controlLayerVersion=2&messageLayerVersion=32"
+        async with RelayClient(server.http) as relay, connect(url) as writer:
+            await relay.subscribe("read/it")
+            now = time.time_ns() // 1_000_000
+            row = Publisher(0xDEAD).message("read/it", "ab" * 32, now, encryption=2, group_key="lost")
+            await writer.send(json.dumps([2, 8, "r", row, None]))
+            before = time.monotonic()
+            found = await relay.next(3 * HOLD / 1000)
+            assert found.content == {"encrypted": {"groupKeyId": "lost", "content": "ab" * 32}}
+            assert time.monotonic() - before > HOLD / 2000
+        async with httpx.AsyncClient() as http:
+            metrics = (await http.get(f"http://{server.http}/metrics")).text
+        assert 'trellis_undecrypted_total{protocol="streamr"} 1.0' in metrics
+
+    run(scenario)
+
+
 def test_where_all_is_encrypted_and_read_both_sides_understand_each_other(server: Server) -> None:
     async def scenario() -> None:
         async with clients() as crew, RelayClient(server.http) as relay:
@@ -112,3 +137,36 @@ def test_where_all_is_encrypted_and_read_both_sides_understand_each_other(server
             await reader.hears(WORLD, {"answer": "é"})
 
     run(scenario)
+
+
+def test_after_a_restart_what_was_encrypted_is_read_and_keys_are_still_known(tmp_path: Path) -> None:
+    require_clients()
+    env = {"TRELLIS_STREAMR__STREAMS": json.dumps(STREAMS)}
+    group_key = {"groupKeyId": "one", "groupKeyHex": "ab" * 32}
+    writing = {**STRICT, "groupKeys": {"read/it": {"one": group_key}}}
+
+    async def before(server: Server) -> None:
+        async with clients() as crew, RelayClient(server.http) as relay:
+            writer = await crew.open(server, "5.1.0", 0xBBBB, writing)
+            await asyncio.gather(relay.subscribe("read/it"), relay.subscribe("sealed"))
+            await writer.publish("read/it", {"n": 1})
+            assert await relay.next() == Heard("read/it", {"n": 1})
+            await relay.say("sealed", WORLD)
+            assert await history(server, "sealed") == [WORLD]
+
+    async def after(server: Server) -> None:
+        async with clients() as crew, RelayClient(server.http) as relay:
+            reader = await crew.open(server, "5.1.0", 0xCCCC)
+            assert await reader.resent("sealed", {"last": 1}) == [WORLD]
+            writer = await crew.open(server, "5.1.0", 0xBBBB, writing)
+            await relay.subscribe("read/it")
+            await writer.publish("read/it", {"n": 2})
+            assert await relay.next() == Heard("read/it", {"n": 2})
+            assert await history(server, "read/it") == [{"n": 1}, {"n": 2}]
+
+    for part in (before, after):
+        with Server(tmp_path, env=env) as server:
+            run(partial(part, server))
+            assert server.stop() == 0
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "log").iterdir())
+    assert (b"ab" * 32) not in stored

@@ -156,7 +156,7 @@ async def finish(listener: Listener) -> None:
 
 def test_the_library_reads_every_frame(server: Server) -> None:
     listeners = asyncio.run(asyncio.wait_for(conversation(server), 60))
-    samples = [
+    samples: list[dict[str, Any]] = [
         {"frame": frame, "control": listener.control, "message": listener.message}
         for listener in listeners
         for frame in dict.fromkeys(listener.frames)
@@ -177,7 +177,53 @@ def test_the_library_reads_every_frame(server: Server) -> None:
     assert min(told.values()) > 40, told
 
 
-def decoded(samples: list[Any]) -> list[Any]:
+async def side_protocols(server: Server) -> list[dict[str, Any]]:
+    """What nodes are told by the tracker and by the network layer, as samples."""
+    samples: list[dict[str, Any]] = []
+    for version in (1, 2):
+        trackers = [connect(f"ws://{server.http}/tracker?address={name}") for name in ("one", "two")]
+        async with trackers[0] as one, trackers[1] as two:
+            asks: list[tuple[ClientConnection, list[Any]]] = [
+                (one, [version, 1, "r1", {"streams": ["s::0"]}]),
+                (two, [version, 1, "r2", {"streams": {"s::0": {}}}]),
+                (one, [1, 3, "r3", "s", 0] if version == 1 else [2, 5, "r3", {"peerId": "one"}, "one", "type", {}]),
+                (
+                    one,
+                    [version, 5, "r4", {"peerId": "one"}, "nobody", "type", {}] if version == 2 else [1, 1, "r4", {}],
+                ),
+            ]
+            for node, ask in asks:
+                await node.send(json.dumps(ask))
+            await one.send(json.dumps([version, 1, "last", {"streams": ["t::0"]}]))
+            text = ""
+            while '"last"' not in text:
+                text = str(await asyncio.wait_for(one.recv(), WAIT))
+                samples.append({"frame": text, "tracker": version})
+    async with connect(f"ws://{server.http}/network") as node:
+        row = [32, ["nodes", 0, time.time_ns() // 1_000_000, 0, "", ""], None, 27, 0, 0, None, '{"n":1}', None, 0, None]
+        requests: list[Any] = [[2, 9, "r", "nodes", 0, None], [2, 8, "r", row, None], [2, 11, "r", "nodes", 0, 5, None]]
+        for question in [*requests, [2, 11, "none", "none", 0, 5, None], [2, 10, "r", "nodes", 0], [2, 99]]:
+            await node.send(json.dumps(["4.4.3", 4, "node", question]))
+        told: set[int] = set()
+        while not told >= {0, 1, 2, 3, 4, 5, 6, 7}:
+            _version, kind, _source, control = json.loads(await asyncio.wait_for(node.recv(), WAIT))
+            assert kind == 4
+            told.add(control[1])
+            frame = json.dumps(control, ensure_ascii=False, separators=(",", ":"))
+            samples.append({"frame": frame, "control": 2, "message": 32})
+    return samples
+
+
+def test_the_library_reads_what_the_tracker_and_the_network_layer_say(server: Server) -> None:
+    samples = asyncio.run(asyncio.wait_for(side_protocols(server), 60))
+    answers = decoded(samples)
+    assert [answer for answer in answers if "fault" in answer] == []
+    assert {answer["frame"] for answer in answers} == {sample["frame"] for sample in samples}
+    tracker = {"InstructionMessage", "StorageNodesResponse", "RelayMessage", "ErrorMessage"}
+    assert {answer["kind"] for answer in answers} == KINDS | tracker
+
+
+def decoded(samples: list[dict[str, Any]]) -> list[Any]:
     """What the libraries make of *samples*."""
     done = subprocess.run(
         ["node", "decode.cjs"], cwd=NODE, input=json.dumps(samples), capture_output=True, text=True, check=True
@@ -190,5 +236,5 @@ def test_the_library_would_say_so_if_a_frame_were_wrong(server: Server) -> None:
     assert server.http  # the libraries are there
     message = ALICE.message("s", {"n": 1}, 1)
     frames = [[2, 0, "", message[:9]], [2, 0, "", [*message[:7], '{"n":2}', *message[8:]]], [2, 2, "r", "s"], [2, 99]]
-    samples = [{"frame": json.dumps(frame), "control": 2, "message": 32} for frame in frames]
+    samples: list[dict[str, Any]] = [{"frame": json.dumps(frame), "control": 2, "message": 32} for frame in frames]
     assert ["fault" in answer for answer in decoded(samples)] == [True] * 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -24,7 +25,8 @@ from gateway.session import Principal, Session
 
 # Some examples make or check RSA signatures, and machines are busy: an example may take as long as it takes.
 settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
+settings.register_profile("fuzz", deadline=None, max_examples=5_000)
+settings.load_profile("fuzz" if os.environ.get("TRELLIS_FUZZ") else "patient")
 
 VECTORS = Path(__file__).parents[2] / "vectors/sprout"
 PATIENCE = 60.0  # seconds; nothing waits that long unless it is broken

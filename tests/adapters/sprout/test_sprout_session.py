@@ -533,7 +533,29 @@ PIECES = [verb.decode() for verb in codec.VERBS] + [
 ]
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_bytes_of_a_node_changed_keep_it_off_the_bus(
+    place: Any, valid: dict[str, str], data: st.DataObject
+) -> None:
+    line = place.connect()
+    line.ask("\n".join((f"announce 0 {len(valid)}", *valid.values(), "")))
+    raw = bytearray(base64url.decode(data.draw(st.sampled_from(sorted(valid.values()))).split(" ")[1].encode()))
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+    changed = alice_line(bytes(raw))
+    if changed in valid.values():
+        return  # changed back
+    last = place.gateway.log.next_seq
+    answer = line.ask(f"announce 1 1\n{changed}\n").splitlines()
+    asked = any(question.startswith(("query", "ancestry")) for question in answer)
+    assert answer[0] == f"status 1 {0 if asked else 1}"
+    assert place.gateway.log.next_seq == last
+    assert line.send(f"query 2 1\n{id_of(changed)}\n") == "response 2 0\n"
+    line.close()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_bytes_are_survived(place: Any, valid: dict[str, str], data: st.DataObject) -> None:
     nodes = list(valid.values())[:8]

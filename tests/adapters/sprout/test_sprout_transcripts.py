@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,6 @@ NOT_REPLAYED = {
     "61-lexing-notes": "notes; tests/adapters/sprout/test_codec.py has them",
     "81-corrupt-grove-file": "there are no files of nodes that could be corrupt",
     "82-corrupt-grove-file-leaves_of": "likewise",
-    "91-relay-peers-relay": "the nodes of its grove are not among the vectors",
 }
 
 # Where the reference closes the connection (or dies) and we answer.
@@ -189,8 +189,31 @@ def test_90_what_wisteria_says_when_it_starts_and_talks(grove: Any, announce: Ca
     assert replay.lines["c0"].read().splitlines() == [head, node]
 
 
+def test_91_what_a_genuine_relay_asks_when_it_dials_us(place: Any, announce: Callable[..., str]) -> None:
+    told = dict.fromkeys(nodes([line.text for line in said("91-relay-peers-relay") if line.direction == "<"]))
+    announce(place.connect(), *told)
+    place.adapter.relay.may_read = lambda _session, spot: spot.key != place.adapter.author.id
+    replay = Replay(place)
+    replay.play("91-relay-peers-relay")
+    assert replay.heard == replay.expected
+
+
 def test_every_transcript_is_replayed_or_has_a_reason_not_to() -> None:
     named = {
         name for name in FILES if re.search(f"test_({name[:2]}|\\d\\d_and_{name[:2]})_", Path(__file__).read_text())
     }
     assert {name for name in FILES if name >= "62"} == named | {name for name in NOT_REPLAYED if name >= "62"}
+
+
+DOCUMENT = (Path(__file__).parents[3] / "docs/protocols.md").read_text()
+
+
+@pytest.mark.parametrize("name", [*INSTEAD_OF_CLOSING, *NOT_REPLAYED, *LEFT_OUT])
+def test_what_is_otherwise_here_is_documented(name: str) -> None:
+    assert f"`{name}`" in DOCUMENT
+
+
+def test_every_invalid_vector_that_is_otherwise_here_is_documented(vectors: Path) -> None:
+    waits = {"unknown_parent", "unknown_author", "community_unknown_author"}  # as there: asked for
+    names = {vector["name"] for vector in json.loads((vectors / "invalid.json").read_text())} - waits
+    assert {name for name in names if f"`{name}`" not in DOCUMENT} == set()

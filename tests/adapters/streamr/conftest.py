@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,10 @@ class Broker:
         return logins.answer(challenge.id, challenge.text, signature, publisher.address, now).token
 
 
+async def _forever() -> Any:
+    await anyio.sleep_forever()
+
+
 class Caller:
     """Calls the routes of a broker, without a socket."""
 
@@ -177,18 +181,28 @@ class Caller:
         headers = options.pop("headers", {}) | ({} if token is None else {"Authorization": f"Bearer {token}"})
 
         async def call() -> httpx.Response:
-            transport = httpx.ASGITransport(self.app, client=("192.0.2.1", 1))
-            async with (
-                httpx.AsyncClient(transport=transport, base_url="http://gateway.example") as client,
-                anyio.create_task_group() as tasks,
-            ):
+            async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._run_what_is_posted)
-                response = await client.request(method, "/api/v1" + path, headers=headers, **options)
+                response = await self.inside(method, "/api/v1" + path, headers=headers, **options)
                 tasks.cancel_scope.cancel()
             return response
 
         response: httpx.Response = self._portal.call(call)
         return response
+
+    async def inside(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """The same, for who is in the loop already."""
+        transport = httpx.ASGITransport(self.app, client=("192.0.2.1", 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway.example") as client:
+            return await client.request(method, path, **options)
+
+    async def run(self, path: str, send: Callable[[Any], Awaitable[None]]) -> None:
+        """GET *path* as a server would that sends by *send*."""
+        raw = b"/api/v1" + path.encode()
+        scope = {"type": "http", "method": "GET", "path": raw.decode(), "raw_path": raw, "headers": []}
+        scope |= {"query_string": b"", "client": ("192.0.2.1", 1), "server": ("gateway.example", 80), "scheme": "http"}
+        with anyio.fail_after(10):
+            await self.app(scope, _forever, send)
 
     async def _run_what_is_posted(self) -> None:
         while True:

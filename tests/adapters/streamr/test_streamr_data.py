@@ -386,19 +386,24 @@ def test_who_reads_no_more_is_waited_for_so_long(
         if len(sent) > 1:
             await anyio.sleep_forever()
 
-    async def receive() -> Any:
-        await anyio.sleep_forever()
-
-    path = "/api/v1/streams/s/data/partitions/0/last"
-    scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "headers": []}
-    scope |= {"query_string": b"", "client": ("192.0.2.1", 1), "server": ("gateway.example", 80), "scheme": "http"}
-
-    async def run() -> None:
-        with anyio.fail_after(10):
-            await call.app(scope, receive, send)  # type: ignore[attr-defined]
-
-    portal.call(run)
+    portal.call(call.run, LAST, send)  # type: ignore[attr-defined]
     assert [event["type"] for event in sent] == ["http.response.start", "http.response.body"]
+
+
+def test_long_answers_are_counted(call: Caller, broker: Any, portal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest_data, "MAX_ANSWERS_EACH", 1)
+    broker.say("s", 1)
+    entered: list[int] = []
+
+    async def send(event: Any) -> None:
+        if event["type"] == "http.response.body" and not entered:
+            entered.append((await call.inside("GET", "/api/v1" + LAST)).status_code)  # type: ignore[attr-defined]
+
+    portal.call(call.run, LAST, send)  # type: ignore[attr-defined]
+    assert entered == [429]
+    assert len(stored(call)) == 1, "there is room again"
+    assert call("GET", f"{LAST}?format=zzz").status_code == 400
+    assert call("GET", "/streams/s/metadata/partitions/0").json()["totalMessages"] == 1
 
 
 def test_what_cannot_be_read_is_refused_before_it_begins(call: Caller, broker: Any, monkeypatch: Any) -> None:

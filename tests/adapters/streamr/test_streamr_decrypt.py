@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from adapters.streamr import decrypt, encryption, held, keyring
+from adapters.streamr.group_keys import GroupKey
 from gateway.auth import BadSecret, write_secret
 from gateway.message import Message
 
@@ -320,6 +321,10 @@ def test_without_an_answer_it_is_bridged_as_it_came_in_its_order(reading: Any, a
     writer.publish(writer.row(3))
     assert len(heard(toy)) == 1, "nothing waits for who is silent"
     assert writer.requests() == []
+    writer.publish(writer.row(3, "k2"))
+    assert len(heard(toy)) == 1, "whatever the key"
+    assert len(writer.requests()) == 1
+    pass_time(reading, decrypt.HOLD)
     pass_time(reading, decrypt.FORGET)
     writer.publish(writer.row(4))
     writer.give()
@@ -416,9 +421,9 @@ def test_keys_are_believed_from_who_was_asked_alone(reading: Any, alice: Any, bo
     writer.publish(writer.row(1))
     ((reader, request),) = writer.requests()
     thief.keys["k1"] = b"x" * 32
+    thief.tell(reader, [request[0], "s", "CODE", "no", ["k1"]], kind=31, encryption=0)
     thief.answer(reader, request)
     thief.tell(reader, "abcd")
-    thief.tell(reader, [request[0], "s", "CODE", "no", ["k1"]], kind=31, encryption=0)
     for nonsense in ("{", [], [request[0], "s", [["k1", "zz"]]]):
         writer.tell(reader, nonsense)
     assert heard(toy) == []
@@ -432,11 +437,12 @@ def test_an_announce_is_believed_from_publishers_alone(make_reading: Callable[..
     writer, thief = Writer(reading, alice), Writer(reading, bob)
     writer.publish(writer.row(1))
     ((reader, request),) = writer.requests()
-    for teller in (thief, writer):
-        teller.tell(reader, ["s", [["k2", rsa(teller.keys["k2"], request[2])]]], kind=30)
-    owners = {owner.publisher for owner, _ in reading.adapter.participant._decryption._keyring._keys}
-    assert owners == {alice.address}
-    assert ignored(reading) == 1
+    for teller, stream in ((thief, "s"), (writer, "s"), (writer, "t")):
+        teller.tell(reader, [stream, [["k2", rsa(teller.keys["k2"], request[2])]]], kind=30)
+    writer.tell(reader, [request[0], "t", [["k1", rsa(writer.keys["k1"], request[2])]]])
+    owners = set(reading.adapter.participant._decryption._keyring._keys)
+    assert owners == {(("s", alice.address), "k2"), (("s", alice.address), "k1")}, "of no stream but that one"
+    assert ignored(reading) == 2
 
 
 def test_who_may_subscribe_includes_the_gateway_where_it_reads(make_reading: Callable[..., Any], alice: Any) -> None:
@@ -473,6 +479,18 @@ def test_keys_outlive_a_restart_in_a_file_of_their_own(
     writer.publish(writer.row(2))
     assert heard(toy) == [2]
     assert writer.requests() == []
+
+
+def test_the_key_in_use_is_the_one_that_was_told_last(tmp_path: Path) -> None:
+    ring = keyring.Keyring(tmp_path / "keys", [], lambda call, done: done(call()))
+    owner = keyring.Owner("s", "0xa")
+    first, second = GroupKey("k1", b"1" * 32), GroupKey("k2", b"2" * 32)
+    for key in (first, second, first):
+        ring.add(owner, key)
+        assert ring.find(owner, None) == key
+    assert ring.find(keyring.Owner("s", "0xb"), None) is None
+    again = keyring.Keyring(tmp_path / "keys", keyring.read_keys(tmp_path / "keys"), lambda call, done: done(call()))
+    assert (again.find(owner, "k1"), again.find(owner, "k2")) == (first, second)
 
 
 def test_the_number_of_keys_is_bounded(reading: Any, alice: Any, monkeypatch: pytest.MonkeyPatch) -> None:

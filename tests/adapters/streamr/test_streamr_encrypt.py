@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from adapters.streamr import adapter, encrypt
 from adapters.streamr.encrypt import DAY
+from gateway.message import Message, Peer
 
 OAEP = padding.OAEP(padding.MGF1(hashes.SHA1()), hashes.SHA1(), None)
 STREAMS = {"s": {"require_encrypted_data": True}}
@@ -209,3 +210,17 @@ def test_a_stream_that_is_read_and_encrypted_is_both(make_broker: Callable[..., 
     assert [content for content in toy.take() if isinstance(content, bytes)] == [b"1"]
     ((*_, row),) = broker.frames(listener)
     assert row[5] == 2
+
+
+def test_who_speaks_two_protocols_has_two_addresses_and_both_are_known_after_a_restart(
+    make_broker: Callable[..., Any],
+) -> None:
+    first, sender = make_broker(streams=STREAMS), Peer(7, "toy", "robot")
+    said = [first.bus.publish(Message("s", sender, protocol, b"1")) for protocol in ("toy", "rest")]
+    addresses = {first.adapter.author.address(message) for message in said}
+    assert len(addresses) == 2
+    first.core.settle()
+    first.core.stop()
+    again = make_broker(streams=STREAMS).adapter
+    assert all(again.publishes("s", address) for address in addresses)
+    assert {again.signer("s", address).address for address in addresses} == addresses

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,18 @@ def test_one_listens_to_what_is_sent_to_oneself(guarded: Any, alice: Any, bob: A
     row = alice.message(f"SYSTEM/keyexchange/{bob.address}", ["r"], guarded.clock(), kind=28)
     assert guarded.ask(guarded.open(), [2, 8, "r", row, None]) == []
     assert guarded.frames(session) == []
+
+
+def test_a_rotation_passes_there_as_well_for_who_can_read_it(broker: Any, alice: Any, bob: Any) -> None:
+    old = {"controlLayerVersion": "1", "messageLayerVersion": "31"}
+    listeners = [broker.open(), broker.open(old)]
+    for session in listeners:
+        stream = f"SYSTEM/keyexchange/{bob.address}"
+        session.receive_data(json.dumps([session.control, 9, *["r"][: session.control - 1], stream, 0, None]).encode())
+        assert broker.frames(session)[0][1] == 2
+    row = alice.message(stream, "00" * 20, broker.clock(), kind=32, encryption=2, group_key="k1")
+    assert broker.ask(broker.open(), [2, 8, "r", row, None]) == []
+    assert [broker.frames(session) for session in listeners] == [[[2, 0, "", row]], []]
 
 
 def test_an_api_key_is_nobody_to_whom_keys_are_sent(guarded: Any, alice: Any) -> None:

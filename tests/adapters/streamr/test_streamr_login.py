@@ -73,3 +73,11 @@ def test_tokens_are_bounded_and_the_used_ones_stay(alice: Any, monkeypatch: pyte
     assert logins.address(tokens[0], NOW) is not None
     tokens.append(log_in(logins, alice).token)
     assert [logins.address(token, NOW) is not None for token in tokens] == [True, False, True, True]
+
+
+def test_answered_challenges_are_bounded(alice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login, "MAX_ANSWERED", 3)
+    logins = Logins()
+    for _ in range(9):
+        log_in(logins, alice)
+    assert len(logins._answered) == 3

@@ -126,6 +126,26 @@ def test_who_may_admin_shares_a_stream_and_takes_it_back(guarded: Any, make_call
     assert guarded.ask(guarded.open(), [2, 9, "r", "a/s", 1, theirs])[0][1] == 7
 
 
+def test_a_permission_that_is_taken_back_ends_what_needs_it(
+    guarded: Any, make_caller: Any, alice: Any, bob: Any
+) -> None:
+    call = make_caller(guarded)
+    given = {"operation": "stream_subscribe", "user": bob.address}
+    permission = call("POST", "/streams/a%2Fs/permissions", KEY, json=given).json()
+    theirs, others = guarded.open(), guarded.open()
+    assert guarded.ask(theirs, [2, 9, "r", "a/s", 0, guarded.token(bob)])[0][1] == 2
+    assert guarded.ask(others, [2, 9, "r", "a/s", 0, guarded.token(alice)])[0][1] == 2
+    assert call("DELETE", f"/streams/a%2Fs/permissions/{permission['id']}", KEY).status_code == 204
+    assert theirs.closing is not None
+    assert theirs.closing.code == 1008
+    assert others.closing is None
+    call("POST", "/streams/a%2Fs/permissions", KEY, json=given)
+    again = guarded.open()
+    assert guarded.ask(again, [2, 9, "r", "a/s", 0, guarded.token(bob)])[0][1] == 2
+    assert call("DELETE", "/streams/a%2Fs", KEY).status_code == 204
+    assert again.closing is not None
+
+
 def test_everybody_can_be_let_in(guarded: Any, make_caller: Any, bob: Any) -> None:
     call = make_caller(guarded)
     call("POST", "/streams", KEY, json={"id": "s"})

@@ -2,8 +2,9 @@
 
 // What the genuine libraries make of frames: node decode.cjs, with a JSON array of {frame, control, message} (the
 // text, and the versions that were negotiated) on stdin. Answers with a JSON array of {library, frame, kind, type} for
-// every frame and every library that knows both versions; and `fault`, where a library cannot read the frame, reads
-// something else than it says, or does not believe its signature.
+// every frame and every library that knows both versions; frames of the tracker are {frame, tracker}, with its version.
+// There is a `fault` where a library cannot read the frame, reads something else than it says, or does not believe its
+// signature.
 const { isDeepStrictEqual } = require('node:util')
 
 // Where each library is, and which versions of messages it knows; control version 2 is unknown to the first.
@@ -16,7 +17,19 @@ const LIBRARIES = {
 const NEW_KEY_AND_AES = 3
 const GROUP_KEYS = { 28: 'GroupKeyRequest', 29: 'GroupKeyResponse', 30: 'GroupKeyAnnounce', 31: 'GroupKeyErrorResponse' }
 
-function knows (version, messages, { frame, control, message }) {
+// The libraries that know a version of the tracker protocol.
+const TRACKERS = { 1: '5.3.3', 2: '8.4.1' }
+
+function readTracker (library, { frame, tracker }) {
+  const decoded = library.TrackerLayer.TrackerMessage.deserialize(frame)
+  const parsed = JSON.parse(frame) // an error has a reason behind what the library knows
+  const again = JSON.parse(decoded.serialize(tracker))
+  if (!isDeepStrictEqual(again, parsed.slice(0, again.length))) throw new Error(`written again: ${again}`)
+  return { kind: decoded.constructor.name, type: null }
+}
+
+function knows (version, messages, { frame, control, message, tracker }) {
+  if (tracker) return TRACKERS[tracker] === version
   const old = version === '2.2.15'
   if (!messages.includes(message) || (old && control === 2)) return false
   let parsed
@@ -57,7 +70,7 @@ async function main () {
       if (!knows(version, messages, sample)) continue
       const answer = { library: version, frame: sample.frame }
       try {
-        Object.assign(answer, await read(library, version, sample))
+        Object.assign(answer, sample.tracker ? readTracker(library, sample) : await read(library, version, sample))
       } catch (error) {
         answer.fault = String((error && error.message) || error)
       }

@@ -1,0 +1,67 @@
+"""`trellis pipeline JOB`: the jobs of the data pipeline, which is installed apart, since it needs Spark.
+
+`python -m pipeline JOB` and `spark-submit pipeline/submit.py JOB` are the same command.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .common import Failed
+
+MISSING = "the pipeline is not installed: pip install 'trellis-gateway[pipeline]'"
+JOBS = "ingest, decode, integrity, gaps, forest, stats, compact, report, import, or all but import"
+
+
+def pipeline(
+    job: Annotated[str, typer.Argument(metavar="JOB", help=f"{JOBS}.")],
+    inputs: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="What `import` reads.")] = None,
+    source: Annotated[str | None, typer.Option(help="Where the log is: log:DIR or http:URL.")] = None,
+    warehouse: Annotated[str, typer.Option(help="The directory of the tables.")] = "warehouse",
+    once: Annotated[bool, typer.Option("--once", help="Do what there is to do, then end; the default.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until stopped.")] = False,
+    interval: Annotated[float, typer.Option(min=0, help="Seconds between two looks for something new.")] = 5.0,
+    master: Annotated[str, typer.Option(help="local[N] or spark://HOST:PORT.")] = "local[*]",
+    heap: Annotated[int, typer.Option(min=256, help="Megabytes of the driver's heap.")] = 1024,
+    keep_days: Annotated[int | None, typer.Option(min=0, help="`compact` lets go of older messages.")] = None,
+    publish: Annotated[str | None, typer.Option(help="URL of a gateway that `stats` tells what it counted.")] = None,
+    key: Annotated[
+        str | None, typer.Option(envvar="TRELLIS_KEY", help="An API key, for --source and --publish.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="What `report` or `import` writes.")] = None,
+) -> None:
+    """Make tables, audits, statistics and a report of the log, with Apache Spark.
+
+    docs/pipeline.md says what each job does.
+    """
+    try:
+        from pipeline import config
+        from pipeline.main import NAMES, execute
+    except ModuleNotFoundError as error:
+        raise Failed(f"{MISSING} ({error})") from None
+    if job not in NAMES:
+        raise typer.BadParameter(f"{job!r} is none of {JOBS}", param_hint="JOB")
+    if once and follow:
+        raise typer.BadParameter("either --once or --follow", param_hint="--once")
+    try:
+        options = config.Options(
+            warehouse=config.warehouse(warehouse),
+            source=None if source is None else config.source(source, key),
+            master=master,
+            follow=follow,
+            interval_seconds=interval,
+            heap_megabytes=heap,
+            keep_days=keep_days,
+            publish=None if publish is None else publish.rstrip("/"),
+            key=key,
+            output=output,
+            inputs=tuple(inputs or ()),
+        )
+    except config.BadOption as error:
+        raise typer.BadParameter(str(error)) from None
+    if job in ("ingest", "all") and source is None:
+        raise typer.BadParameter("say where the log is: log:DIR or http:URL", param_hint="--source")
+    raise typer.Exit(execute(job, options))

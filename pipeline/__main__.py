@@ -1,0 +1,7 @@
+"""`python -m pipeline JOB`."""
+
+from __future__ import annotations
+
+from .submit import main
+
+main()

@@ -1,0 +1,199 @@
+"""What the gateway's codecs say about one wire text, as plain tuples that a table can hold.
+
+Each function takes a value of the log and answers fields, or a verdict; it never raises, whatever it is given.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from adapters.sprout import forest
+from adapters.sprout.openpgp import PublicKey
+from adapters.sprout.packets import OpenPGPError
+from adapters.streamr.errors import StreamrError
+from adapters.streamr.message import ETH_LEGACY, UNSIGNED, parse_message
+from adapters.streamr.signing import verify
+from adapters.topic_relay.codec import Refused
+from adapters.topic_relay.codec import decode as decode_packet
+from gateway.errors import RequestError
+from gateway.record import unbinary
+
+OK, BAD, UNVERIFIABLE = "ok", "bad", "unverifiable"
+NO_AUTHOR: Final = "its author's identity is not in the log"
+_KEYS: Final = 4096  # parsed keys that a worker keeps, about 2 KiB each
+_TYPES: Final = {kind: number for number, kind in forest.TYPES.items()}
+_MAX_LONG: Final = (1 << 63) - 1
+
+
+class Stream(NamedTuple):
+    """A stream message."""
+
+    stream: str | None = None
+    partition: int | None = None
+    publisher: str | None = None
+    chain: str | None = None
+    ts: int | None = None
+    seq: int | None = None
+    prev_ts: int | None = None
+    prev_seq: int | None = None
+    version: int | None = None
+    message_type: int | None = None
+    encryption_type: int | None = None
+    signature_type: int | None = None
+    content: str | None = None
+    signature: str | None = None
+    fault: str | None = None
+
+
+class Node(NamedTuple):
+    """A node; `raw` are its bytes."""
+
+    type: int | None = None
+    parent: str | None = None
+    community: str | None = None
+    conversation: str | None = None
+    depth: int | None = None
+    created: int | None = None
+    author: str | None = None
+    raw: bytes | None = None
+    fault: str | None = None
+
+
+class Packet(NamedTuple):
+    """A packet of the topic relay; `extra` is what is not the protocol's own."""
+
+    type: int | None = None
+    topic: str | None = None
+    extra: str | None = None
+    fault: str | None = None
+
+
+class Verdict(NamedTuple):
+    """What a check found, and why."""
+
+    verdict: str
+    reason: str | None = None
+
+
+def stream(wire: str) -> Stream:
+    """The stream message *wire*; a reference without sequence number means 0, as its readers take it."""
+    try:
+        found = parse_message(wire)
+    except StreamrError as error:
+        return Stream(fault=str(error))
+    id, prev = found.id, found.prev_ref
+    return Stream(
+        plain(id.stream_id),
+        id.stream_partition,
+        plain(id.publisher_id).lower(),
+        plain(id.msg_chain_id),
+        id.timestamp,
+        id.sequence_number,
+        None if prev is None else prev.timestamp,
+        None if prev is None else prev.sequence_number or 0,
+        found.version,
+        found.message_type,
+        found.encryption_type,
+        found.signature_type,
+        plain(found.content),
+        None if found.signature is None else plain(found.signature),
+    )
+
+
+def node(wire: str) -> Node:
+    """The node *wire*, base64url."""
+    try:
+        raw = unbinary(wire)
+        found = forest.decode(raw)
+    except (forest.NodeError, ValueError) as error:
+        return Node(fault=str(error))
+    reply = found if isinstance(found, forest.Reply) else None
+    return Node(
+        _TYPES[type(found)],
+        found.parent,
+        None if reply is None else reply.community,
+        None if reply is None else reply.conversation,
+        found.depth,
+        min(found.created, _MAX_LONG),
+        found.author,
+        raw,
+    )
+
+
+def packet(wire: str) -> Packet:
+    """The packet *wire*."""
+    try:
+        found = decode_packet(wire.encode())
+    except (Refused, ValueError) as error:
+        return Packet(fault=str(error))
+    return Packet(int(found.kind), plain(found.topic), found.content.decode("utf-8", "replace"))
+
+
+def stream_kind(signature_type: int | None) -> str:
+    """The name of the check of a signature of that type."""
+    return "eth_legacy" if signature_type == ETH_LEGACY else "eth"
+
+
+def check_stream(wire: str) -> tuple[str, str, str | None]:
+    """Whether the publisher of a stream message signed it: the check, the verdict, the reason."""
+    try:
+        found = parse_message(wire)
+    except StreamrError as error:
+        return ("eth", BAD, str(error))
+    check = stream_kind(found.signature_type)
+    if not found.signature:
+        why = "it is not signed" if found.signature_type == UNSIGNED else "its signature is missing"
+        return (check, UNVERIFIABLE if found.signature_type == UNSIGNED else BAD, why)
+    try:
+        good = verify(found)
+    except (ValueError, RequestError) as error:
+        return (check, BAD, str(error))
+    return (check, OK, None) if good else (check, BAD, "a forged signature")
+
+
+def node_bytes(text: str) -> bytes | None:
+    """The bytes of a node in the log, None where they are not base64url."""
+    try:
+        return unbinary(text)
+    except ValueError:
+        return None
+
+
+def author_of(id: str, raw: bytes) -> str | None:
+    """The id of the identity whose key must have signed the node *raw*: an identity signs itself."""
+    try:
+        found = forest.decode(raw)
+    except forest.NodeError:
+        return None
+    return id if isinstance(found, forest.Identity) else found.author
+
+
+def check_id(native: str, raw: bytes) -> Verdict:
+    """Whether the node *raw* has the id *native*."""
+    return Verdict(OK) if forest.node_id(raw) == native else Verdict(BAD, "not the node of that id")
+
+
+def check_node(raw: bytes, identity: bytes | None) -> Verdict:
+    """Whether the node *raw* is signed by its author, whose identity node is *identity*."""
+    try:
+        found = forest.decode(raw)
+        if identity is None:
+            return Verdict(UNVERIFIABLE, NO_AUTHOR)
+        _key(identity).verify(forest.signed_part(found, raw), found.signature)
+    except (forest.NodeError, OpenPGPError, ValueError) as error:
+        return Verdict(BAD, str(error))
+    return Verdict(OK)
+
+
+@lru_cache(_KEYS)
+def _key(identity: bytes) -> PublicKey:
+    found = forest.decode(identity)
+    if not isinstance(found, forest.Identity):
+        raise forest.NodeError("the author is not an identity")
+    return PublicKey(found.public_key)
+
+
+def plain(text: str) -> str:
+    """*text* without half characters, which no table holds."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,99 @@
+"""Merges small files, and lets go of messages that are too old; nobody who reads meanwhile gets a wrong answer."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+
+from pipeline import spans
+from pipeline.checkpoint import Checkpoint
+from pipeline.run import Counts, Run
+from pipeline.schemas import ARBOR_NODES, INTEGRITY, MESSAGES, REJECTS, STREAMR, TOPIC_PACKETS, TableSpec
+from pipeline.sinks.parquet import Manifest, Part, Staged, Table, part_of, sweep
+
+JOB = "compact"
+TARGET_BYTES = 128 << 20  # of a merged part
+WORTH = 8  # parts that are merged at least
+
+# The tables that grow, and whose job's lock is needed to change them.
+GROWN: dict[TableSpec, str] = {
+    MESSAGES: "ingest",
+    REJECTS: "ingest",
+    STREAMR: "decode",
+    ARBOR_NODES: "decode",
+    TOPIC_PACKETS: "decode",
+    INTEGRITY: "integrity",
+}
+
+
+def run(run: Run) -> int:
+    """Merge what is worth it in every table that grows; how many tables were changed."""
+    changed = 0
+    with Checkpoint(run.options.warehouse, JOB):
+        sweep(run.options.warehouse, JOB, run.options.grace_seconds)
+        for spec, owner in GROWN.items():
+            with Checkpoint(run.options.warehouse, owner):
+                changed += _compact(run, run.table(spec, JOB))
+    return changed
+
+
+def _compact(run: Run, table: Table) -> bool:
+    began = time.monotonic()
+    manifest = table.manifest()
+    oldest = _oldest(run, table.spec)
+    new: dict[str, Staged] = {}
+    kept: list[Part] = []
+    for group in _groups(manifest.parts, everything=oldest is not None):
+        merged = len(group) >= WORTH or oldest is not None
+        if not merged:
+            kept += group
+            continue
+        rows = table.frame(run.spark, group)
+        if oldest is not None:
+            rows = rows.where(f"kind != 'message' or day >= date'{oldest}'")
+        staged = table.stage(rows.coalesce(max(1, sum(part.bytes for part in group) // TARGET_BYTES)))
+        part = _merged(group, staged)
+        if part.rows == sum(old.rows for old in group) and len(group) == 1:
+            kept += group
+            continue
+        new[part.name] = staged
+        kept.append(part)
+    if not new:
+        return False
+    table.replace(new, Manifest(manifest.checkpoint, manifest.batch, kept, manifest.notes))
+    counts = Counts(JOB, 0, rows_in=sum(p.rows for p in manifest.parts), rows_out=sum(p.rows for p in kept))
+    counts.seconds = time.monotonic() - began
+    run.say(f"{counts} ({table.spec.name}: {len(manifest.parts)} parts became {len(kept)})")
+    return True
+
+
+def _oldest(run: Run, spec: TableSpec) -> str | None:
+    """The first day of messages that are kept, None where all are."""
+    if run.options.keep_days is None or spec is not MESSAGES:
+        return None
+    return (datetime.now(UTC) - timedelta(days=run.options.keep_days)).date().isoformat()
+
+
+def _groups(parts: list[Part], *, everything: bool) -> list[list[Part]]:
+    """Neighbours of one gateway that become one part: small ones, up to the target together."""
+    groups: list[list[Part]] = []
+    for _, neighbours in groupby(parts, key=lambda part: part.gateway):
+        size = TARGET_BYTES
+        for part in neighbours:
+            alone = part.bytes >= TARGET_BYTES // 2 and not everything
+            if size + part.bytes > TARGET_BYTES or alone:
+                groups.append([])
+                size = 0
+            groups[-1].append(part)
+            size = TARGET_BYTES if alone else size + part.bytes
+    return groups
+
+
+def _merged(group: list[Part], staged: Staged) -> Part:
+    """One part for *group*; its name says that it is one, so that no former name comes again."""
+    gateways = {gateway for part in group for gateway in part.spans}
+    covers = {gateway: spans.union(*(part.spans.get(gateway, []) for part in group)) for gateway in sorted(gateways)}
+    segments = sorted(first for part in group for first in part.segments)
+    name = f"{group[0].name.removeprefix('batch=')}+{time.time_ns()}"
+    return part_of(name, staged, spans=covers, segments=segments, gateway=group[0].gateway)

@@ -1,0 +1,207 @@
+"""What the gateway logged becomes `bronze/messages`, once; what cannot be read becomes `bronze/rejects`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark import StorageLevel
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
+
+from pipeline import spans
+from pipeline.checkpoint import Checkpoint
+from pipeline.config import HttpSource, LogSource
+from pipeline.errors import PipelineError
+from pipeline.run import Counts, Run, record
+from pipeline.schemas import MESSAGES, REJECTS
+from pipeline.sinks.parquet import Manifest, Staged, Table, part_of, sweep
+from pipeline.sources import gateway as remote
+from pipeline.sources import segments
+from pipeline.sources.segments import Segment
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+JOB = "ingest"
+CLASH = "foreign: record {} is in the table already, and is another one"
+
+Plan = dict[str, Any]
+
+
+class Read(NamedTuple):
+    """What came of a plan: rows that are staged, rejects, and how many lines there were."""
+
+    staged: Staged
+    rejects: list[tuple[Any, ...]]
+    lines: int
+
+
+def run(run: Run) -> int:
+    """Take in everything that is there and not in the table yet; how many batches that were."""
+    done = 0
+    with Checkpoint(run.options.warehouse, JOB) as checkpoint:
+        messages = run.table(MESSAGES, JOB)
+        manifest = messages.manifest()
+        checkpoint.agree(manifest)
+        manifest.checkpoint = checkpoint.id
+        sweep(run.options.warehouse, JOB, run.options.grace_seconds)
+        plan = checkpoint.unfinished(manifest)
+        while plan is not None or (plan := _next(run, manifest)) is not None:
+            checkpoint.begin(manifest.batch + 1, plan)
+            counts = _batch(run, messages, manifest, plan)
+            run.say(str(counts))
+            plan, done = None, done + 1
+    return done
+
+
+def _next(run: Run, manifest: Manifest) -> Plan | None:
+    """What to take in next: the new segments of a log, or the next records of a gateway; None if there is nothing."""
+    match run.options.source:
+        case LogSource(directory):
+            if not directory.is_dir():
+                raise PipelineError(f"there is no log in {directory}; say where it is with --source log:DIR")
+            gateway = segments.gateway_id(directory)
+            if gateway is None:
+                return None
+            known = {first for part in manifest.parts if part.gateway == gateway for first in part.segments}
+            limits = run.options.batch_bytes, run.options.batch_segments
+            found = segments.new(directory, known, *limits)
+            return {"gateway": gateway, "segments": [segment.dump() for segment in found]} if found else None
+        case HttpSource() as source:
+            return remote.plan(source, lambda gateway: _covered(manifest, gateway))
+    raise PipelineError("ingest needs to know where the log is: --source log:DIR or http:URL")
+
+
+def _batch(run: Run, messages: Table, manifest: Manifest, plan: Plan) -> Counts:
+    """Do what *plan* says; the same plan always gives the same part."""
+    began = time.monotonic()
+    gateway = plan["gateway"]
+    counts = Counts(JOB, manifest.batch + 1)
+    if "segments" in plan:
+        found = [segment for told in plan["segments"] if (segment := segments.again(told)) is not None]
+        covers = spans.union([[segment.first, segment.last] for segment in found])
+        read = _read_segments(run, messages, found, gateway)
+        firsts = [Segment.load(told).first for told in plan["segments"]]
+    else:
+        covers = [[plan["after"] + 1, plan["until"]]]
+        read = _read_remote(run, messages, plan)
+        firsts = []
+    read = _unique(run, messages, manifest, read, gateway, covers)
+    counts.first, counts.last = (covers[0][0], covers[-1][1]) if covers else (0, 0)
+    counts.rows_in, counts.rows_out, counts.rejected = read.lines, read.staged.rows, len(read.rejects)
+    name = f"{gateway}-{counts.first:020d}-{counts.last:020d}"
+    _put_rejects(run, name, read.rejects)
+    record(run, counts, began)
+    manifest.batch += 1
+    part = part_of(name, read.staged, spans={gateway: covers}, segments=firsts, gateway=gateway)
+    messages.append(read.staged, part, manifest)
+    counts.seconds = time.monotonic() - began
+    return counts
+
+
+def _read_segments(run: Run, messages: Table, found: list[Segment], gateway: str) -> Read:
+    """The rows of *found*: at full speed, but for the files in which something is odd."""
+    odd = {Path(segment.path).name for segment in found if not segment.whole}
+    plain = [segment for segment in found if Path(segment.path).name not in odd]
+    if not odd and plain:
+        rows = segments.read_fast(run.spark, plain)
+        seen = Observation()
+        good = F.col("good")
+        seq = F.when(good, F.col("seq"))
+        watched = rows.observe(
+            seen,
+            F.count(F.lit(1)).alias("lines"),
+            F.count(seq).alias("good"),
+            F.min(seq).alias("first"),
+            F.max(seq).alias("last"),
+            F.sum(seq.cast("decimal(38,0)")).alias("sum"),
+        )
+        staged = messages.stage(watched.where(good).withColumn("gateway_id", F.lit(gateway)))
+        told = seen.get
+        if told["good"] == told["lines"] and _dense(told):
+            return Read(staged, [], told["lines"])
+        odd = _odd(rows)
+        if not odd:  # retention left gaps, which is all that is special
+            return Read(staged, [], told["lines"])
+        messages.drop(staged)
+    return _read_oddly(run, messages, found, odd, gateway)
+
+
+def _dense(told: dict[str, Any]) -> bool:
+    """Whether the sequences are all those from the first to the last, each once."""
+    count, first, last = told["good"], told["first"] or 0, told["last"] or 0
+    return bool(count == last - first + 1 and 2 * int(told["sum"] or 0) == (first + last) * count)
+
+
+def _odd(rows: DataFrame) -> set[str]:
+    """The files that hold a line which is not good, or a record twice."""
+    good = F.col("good")
+    tallies = rows.groupBy("file").agg(
+        F.count(F.lit(1)).alias("lines"), F.countDistinct(F.when(good, F.col("seq"))).alias("distinct")
+    )
+    return {row.file for row in tallies.where("lines != distinct").collect()}
+
+
+def _read_oddly(run: Run, messages: Table, found: list[Segment], odd: set[str], gateway: str) -> Read:
+    """The rows of *found*, those of the files *odd* by the gateway's own reader."""
+    slow = [segment for segment in found if Path(segment.path).name in odd]
+    fast = [segment for segment in found if Path(segment.path).name not in odd]
+    judged = segments.read_slowly(run.spark, slow, gateway).persist(StorageLevel.MEMORY_AND_DISK)
+    names = MESSAGES.schema.fieldNames()
+    rows = run.spark.createDataFrame(
+        judged.filter(lambda pair: pair[0] is not None).map(lambda pair: pair[0]), MESSAGES.schema, verifySchema=False
+    )
+    if fast:
+        others = segments.read_fast(run.spark, fast).where("good").withColumn("gateway_id", F.lit(gateway))
+        rows = rows.unionByName(others.select(*names))
+    staged = messages.stage(rows)
+    rejects = judged.filter(lambda pair: pair[0] is None).map(lambda pair: pair[1]).collect()
+    judged.unpersist()
+    return Read(staged, rejects, staged.rows + len(rejects))
+
+
+def _read_remote(run: Run, messages: Table, plan: Plan) -> Read:
+    """The rows of the records that a gateway answers."""
+    source = run.options.source
+    assert isinstance(source, HttpSource)
+    lines = remote.lines(run.spark, source, plan)
+    seen = Observation()
+    rows = remote.rows(lines).observe(seen, F.count(F.lit(1)).alias("lines"), F.count_if("good").alias("good"))
+    staged = messages.stage(rows.where("good").withColumn("gateway_id", F.lit(plan["gateway"])))
+    told = seen.get
+    rejects = [] if told["good"] == told["lines"] else remote.rejects(lines)
+    return Read(staged, rejects, told["lines"])
+
+
+def _unique(run: Run, messages: Table, manifest: Manifest, read: Read, gateway: str, covers: spans.Spans) -> Read:
+    """*read* without the records that the table has: those of a segment that came twice, or late with others in it."""
+    both = spans.overlap(covers, _covered(manifest, gateway))
+    if not both:
+        return read
+    parts = [part for part in manifest.parts if spans.overlap(part.spans.get(gateway, []), both)]
+    mine = F.col("gateway_id") == gateway
+    known = messages.frame(run.spark, parts).where(mine).select("seq", F.col("crc").alias("known"))
+    rows = run.spark.read.schema(MESSAGES.schema).parquet(str(read.staged.path)) if read.staged.rows else None
+    if rows is None:
+        return read
+    joined = rows.join(known, "seq", "left")
+    clashes = joined.where("known is not null and known != crc").select("seq").collect()
+    staged = messages.stage(joined.where("known is null"))
+    messages.drop(read.staged)
+    more = [(gateway, row.seq, CLASH.format(row.seq), "") for row in clashes]
+    return Read(staged, [*read.rejects, *more], read.lines)
+
+
+def _covered(manifest: Manifest, gateway: str) -> spans.Spans:
+    return spans.union(*(part.spans.get(gateway, []) for part in manifest.parts))
+
+
+def _put_rejects(run: Run, name: str, rejects: list[tuple[Any, ...]]) -> None:
+    """Write *rejects*, in the place of those of an attempt that was not finished."""
+    table = run.table(REJECTS, JOB)
+    manifest = table.manifest()
+    if rejects or any(part.name == f"batch={name}" for part in manifest.parts):
+        staged = table.stage_rows(rejects)
+        table.append(staged, part_of(name, staged), manifest)

@@ -1,0 +1,83 @@
+"""How much was said, and how long it took: `gold/channel_minute`, `gold/latency_minute`, and back on the bus."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from pipeline import spans
+from pipeline.checkpoint import Checkpoint
+from pipeline.derive import covered, remake
+from pipeline.run import Run
+from pipeline.schemas import CHANNEL_MINUTE, LATENCY_MINUTE, MESSAGES, TableSpec
+from pipeline.sinks import bus
+from pipeline.sinks.parquet import write_json
+from pipeline.transforms.latency import latency_minute
+from pipeline.transforms.stats import MINUTE, channel_minute
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+JOB = "stats"
+
+
+def run(run: Run) -> int:
+    """Count again if there is something new, and tell the gateway which minutes are over."""
+    done = remake(
+        run,
+        JOB,
+        [MESSAGES],
+        {
+            CHANNEL_MINUTE: lambda run: channel_minute(run.table(MESSAGES).frame(run.spark)),
+            LATENCY_MINUTE: lambda run: latency_minute(run.table(MESSAGES).frame(run.spark)),
+        },
+    )
+    if run.options.publish is not None:
+        publish(run, run.options.publish)
+    return done
+
+
+def publish(run: Run, url: str) -> int:
+    """Tell the gateway at *url* about the minutes that are over and were not told yet; how many messages that were."""
+    with Checkpoint(run.options.warehouse, "publish") as checkpoint:
+        told = checkpoint.note()
+        since, until = told.get(url), watermark(run)
+        if until is None or (since is not None and since >= until):
+            return 0
+        rows = [list(_rows(run, spec, since, until)) for spec in (CHANNEL_MINUTE, LATENCY_MINUTE)]
+        count = bus.publish(url, run.options.key, (message for _, message in bus.messages(*rows)))
+        write_json(checkpoint.path / "note.json", told | {url: until})
+    if count:
+        run.say(f"{JOB}: {count:,} messages on {bus.CHANNEL}")
+    return count
+
+
+def watermark(run: Run) -> int | None:
+    """The minute (ms) before which nothing more is to come; None while nothing is known.
+
+    Records come in order of time: up to the first one that is missing, everything before the newest is there.
+    """
+    ends: list[int] = []
+    messages = run.table(MESSAGES)
+    manifest = messages.manifest()
+    for gateway, told in covered(manifest).items():
+        whole = spans.union(told)[0]
+        parts = [part for part in manifest.parts if spans.overlap(part.spans.get(gateway, []), [whole])]
+        rows = messages.frame(run.spark, parts).where((F.col("gateway_id") == gateway) & (F.col("seq") <= whole[1]))
+        newest = rows.agg(F.max("time")).collect()[0][0]
+        if newest is not None:
+            ends.append(newest // MINUTE * MINUTE)
+    return min(ends, default=None)
+
+
+def _rows(run: Run, spec: TableSpec, since: int | None, until: int) -> Iterator[Any]:
+    at = F.unix_millis("minute")
+    rows = run.table(spec).frame(run.spark).where((at < until) & (at >= (since or 0)))
+    order = ["minute", "channel"] if spec is CHANNEL_MINUTE else ["minute"]
+    # As text and back: `collect` would give the times of this machine's time zone.
+    told = rows.withColumn("minute", F.date_format("minute", "yyyy-MM-dd HH:mm")).orderBy(*order).collect()
+    for row in told:
+        minute = datetime.strptime(row.minute, "%Y-%m-%d %H:%M").replace(tzinfo=UTC)
+        yield type(row)(**{**row.asDict(), "minute": minute})

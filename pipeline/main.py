@@ -1,0 +1,51 @@
+"""Runs jobs: once, or again and again as long as there may be something new."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+from .checkpoint import Checkpoint
+from .config import Options
+from .errors import PipelineError
+from .jobs import ALL, ORDER, OTHERS, job
+from .run import Run, to_terminal
+from .session import start
+
+NAMES = (*ORDER, *OTHERS, ALL)
+
+
+def execute(name: str, options: Options) -> int:
+    """Run the job *name* with *options*; the exit code: 0 done, 1 failed."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        options.warehouse.mkdir(parents=True, exist_ok=True)
+        to_terminal(f"{name}: starting Spark on {options.master}")
+        run = Run(start(options), options)
+        try:
+            repeat(name, run, stop)
+        finally:
+            run.spark.stop()
+    except PipelineError as error:
+        to_terminal(f"trellis: {error}")
+        return 1
+    except Exception as error:
+        if not stop.is_set():
+            raise
+        to_terminal(f"{name}: stopped ({type(error).__name__})")  # Ctrl-C reaches the JVM as well
+    return 0
+
+
+def repeat(name: str, run: Run, stop: threading.Event) -> None:
+    """Run the job until there is nothing more to do; where *run* follows, until *stop* is set."""
+    do = job(name)
+    with Checkpoint(run.options.warehouse, f"run-{name}"):
+        done = do(run)
+        while run.options.follow and not stop.is_set():
+            if not done:
+                stop.wait(run.options.interval_seconds)
+            if not stop.is_set():
+                done = do(run)
+    run.say(f"{name}: done")

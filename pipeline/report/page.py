@@ -1,0 +1,117 @@
+"""The page: one file of HTML without scripts, which needs nothing from anywhere."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Final
+
+from .numbers import Numbers
+from .pictures import VERDICTS, Raw, bar, bars_over_time, colour, moment, nothing, table
+
+STYLE: Final = """
+:root{color-scheme:light dark;--line:#8884;--soft:#8881}
+*{box-sizing:border-box}
+body{font:1rem/1.5 system-ui,sans-serif;margin:0 auto;max-width:64rem;padding:1rem}
+h1{font-size:1.6rem;margin:.5rem 0}h2{font-size:1.2rem;margin:2rem 0 .5rem}
+p{margin:.5rem 0}
+.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(9rem,1fr));gap:.5rem;padding:0;list-style:none}
+.facts li{background:var(--soft);border-radius:.5rem;padding:.5rem .75rem}
+.facts b{display:block;font-size:1.3rem;font-variant-numeric:tabular-nums}
+figure{margin:0}figcaption{display:flex;justify-content:space-between;font-size:.9rem}
+.most{font-size:.9rem;margin:0}
+svg.time{display:block;width:100%;height:12rem;border-bottom:1px solid currentColor}
+svg.bar{display:block;width:100%;min-width:5rem;height:1rem;background:var(--soft)}
+.legend{display:flex;flex-wrap:wrap;gap:1rem;list-style:none;padding:0;margin:.5rem 0;font-size:.9rem}
+.legend i{display:inline-block;width:.9rem;height:.9rem;margin-right:.3rem;vertical-align:-.1rem}
+.wide{overflow-x:auto}
+table{border-collapse:collapse;width:100%}
+th,td{text-align:left;padding:.3rem .6rem;border-bottom:1px solid var(--line);overflow-wrap:anywhere}
+th{font-weight:600;overflow-wrap:normal}
+td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}td.picture{width:30%}
+.nothing{color:#777}
+@media print{body{max-width:none;padding:0;font-size:10pt}h2{break-after:avoid}figure,tr{break-inside:avoid}
+*{print-color-adjust:exact;-webkit-print-color-adjust:exact}.wide{overflow:visible}}
+"""
+
+
+def page(numbers: Numbers, made: int) -> str:
+    """The report; *made* is when (ms)."""
+    gateways = ", ".join(numbers.gateways) or "no gateway yet"
+    sections = (
+        ("Traffic", _traffic(numbers)),
+        ("Channels", _channels(numbers)),
+        ("From protocol to protocol", _flows(numbers)),
+        ("Integrity", _integrity(numbers)),
+        ("Gaps in streams", _gaps(numbers)),
+        ("Arbor forest", _forest(numbers)),
+        ("Lines that are no records", table(("reason", "lines"), numbers.rejects, "rejects")),
+        ("The pipeline", table(("job", "batches", "rows in", "rows out", "seconds"), numbers.batches, "batches")),
+    )
+    body = "".join(f"<section><h2>{escape(title)}</h2>{text}</section>" for title, text in sections)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>Trellis: what was said</title><style>{STYLE}</style></head><body>"
+        f"<header><h1>What was said</h1><p>Gateway {escape(gateways)}. Made {moment(made)} UTC.</p>"
+        f"{_facts(numbers)}</header><main>{body}</main></body></html>\n"
+    )
+
+
+def _facts(numbers: Numbers) -> str:
+    facts = {
+        "records": f"{numbers.records:,}",
+        "messages": f"{numbers.messages:,}",
+        "channels": f"{numbers.channel_count:,}",
+        "from": moment(numbers.first_time),
+        "to": moment(numbers.last_time),
+    }
+    items = "".join(f'<li><b id="{name}">{value}</b>{name}</li>' for name, value in facts.items())
+    return f'<ul class="facts">{items}</ul>'
+
+
+def _traffic(numbers: Numbers) -> str:
+    step = numbers.bucket_minutes
+    each = "minute" if step == 1 else f"{step} minutes"
+    rows = [(protocol, n, size) for protocol, n, size in numbers.protocols]
+    return (
+        f"<p>Messages in each {each}, by the protocol that they came by.</p>"
+        f"{bars_over_time(numbers.traffic, step * 60_000)}{table(('protocol', 'messages', 'bytes'), rows, 'protocols')}"
+    )
+
+
+def _channels(numbers: Numbers) -> str:
+    most = max((row[1] for row in numbers.channels), default=1)
+    rows = [(name, n, size, Raw(bar([(n / most, colour("topic_relay"))]))) for name, n, size in numbers.channels]
+    more = numbers.channel_count - len(rows)
+    note = f"<p>The busiest ones; {more:,} more are not shown.</p>" if more > 0 else ""
+    return note + table(("channel", "messages", "bytes", ""), rows, "channels")
+
+
+def _flows(numbers: Numbers) -> str:
+    if not numbers.flows:
+        return nothing("The log has no records of kind counts yet.")
+    most = max(row[2] for row in numbers.flows) or 1
+    rows = [(*row, Raw(bar([(row[2] / most, colour(row[0]))]))) for row in numbers.flows]
+    head = ("from", "to", "delivered", "undelivered", "p50 ms", "p95 ms", "p99 ms", "")
+    return f"<p>Latencies are those of the worst minute.</p>{table(head, rows, 'flows')}"
+
+
+def _integrity(numbers: Numbers) -> str:
+    checks: dict[str, dict[str, int]] = {}
+    for check, verdict, n in numbers.integrity:
+        checks.setdefault(check, dict.fromkeys(VERDICTS, 0))[verdict] = n
+    rows = []
+    for check, found in checks.items():
+        total = sum(found.values())
+        rows.append((check, *found.values(), Raw(bar([(n / total, VERDICTS[name]) for name, n in found.items()]))))
+    return table(("check", *VERDICTS, ""), rows, "integrity")
+
+
+def _gaps(numbers: Numbers) -> str:
+    total = sum(row[1] for row in numbers.gaps) or 1
+    rows = [(state, n, Raw(bar([(n / total, colour("streamr"))]))) for state, n in numbers.gaps]
+    return table(("state", "messages", ""), rows, "gaps") if rows else nothing("Every chain is whole.")
+
+
+def _forest(numbers: Numbers) -> str:
+    return table(("", "nodes"), numbers.forest.items(), "forest")

@@ -1,0 +1,105 @@
+"""Pictures as inline SVG, drawn so that only shapes are scaled and all words stay HTML: readable on any width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import Any, Final
+
+# Told apart also by people who do not see all colours, and in grey: each has its own lightness.
+COLOURS: Final = {"sprout": "#2a6f3e", "streamr": "#d9822b", "topic_relay": "#3b6fb6", "rest": "#9b4f96"}
+OTHER: Final = "#7a7a7a"
+VERDICTS: Final = {"ok": "#2a6f3e", "bad": "#b3261e", "unverifiable": "#9aa0a6"}
+_HEIGHT: Final = 100
+
+
+def bars_over_time(rows: Sequence[tuple[int, str, int]], step_ms: int) -> str:
+    """Stacked bars of (time, protocol, n), with words below: when, and how many at most."""
+    if not rows:
+        return nothing("Nothing was said yet.")
+    first, last = min(row[0] for row in rows), max(row[0] for row in rows)
+    sums: dict[int, int] = {}
+    for time, _, n in rows:
+        sums[time] = sums.get(time, 0) + n
+    top = max(sums.values())
+    drawn, height = [], dict.fromkeys(sums, 0.0)
+    for time, protocol, n in rows:
+        tall = n / top * _HEIGHT
+        height[time] += tall
+        at = (time - first) // step_ms
+        drawn.append(
+            f'<rect x="{at + 0.08:.2f}" y="{_HEIGHT - height[time]:.3f}" width="0.84" height="{tall:.3f}"'
+            f' fill="{colour(protocol)}"><title>{moment(time)} {escape(protocol)}: {n:,}</title></rect>'
+        )
+    count = (last - first) // step_ms + 1
+    return (
+        f'<figure><p class="most">{top:,} at most</p><svg class="time" role="img" aria-label="messages over time"'
+        f' viewBox="0 0 {count} {_HEIGHT}" preserveAspectRatio="none">{"".join(drawn)}</svg>'
+        f"<figcaption><span>{moment(first)}</span><span>{moment(last + step_ms)} UTC</span></figcaption></figure>"
+        f"{legend({row[1] for row in rows})}"
+    )
+
+
+def legend(protocols: Iterable[str]) -> str:
+    """Which colour is which protocol."""
+    keys = "".join(f'<li><i style="background:{colour(name)}"></i>{escape(name)}</li>' for name in sorted(protocols))
+    return f'<ul class="legend">{keys}</ul>'
+
+
+def bar(shares: Sequence[tuple[float, str]]) -> str:
+    """One bar of the whole width, of parts (share of 1, colour)."""
+    drawn, at = [], 0.0
+    for share, fill in shares:
+        drawn.append(f'<rect x="{at:.3f}" y="0" width="{share * 100:.3f}" height="1" fill="{fill}"/>')
+        at += share * 100
+    return f'<svg class="bar" aria-hidden="true" viewBox="0 0 100 1" preserveAspectRatio="none">{"".join(drawn)}</svg>'
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]], name: str) -> str:
+    """A table called *name*; numbers stand right, pictures (`Raw`) as they are."""
+    heads = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    if not body:
+        return nothing("There is nothing to show yet.")
+    return f'<div class="wide"><table id="{name}"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+class Raw(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+def nothing(text: str) -> str:
+    """What stands where there is nothing to draw."""
+    return f'<p class="nothing">{escape(text)}</p>'
+
+
+def colour(protocol: str) -> str:
+    """The colour of a protocol."""
+    return COLOURS.get(protocol, OTHER)
+
+
+def moment(time: int | None) -> str:
+    """A time (ms) for people."""
+    return "-" if time is None else datetime.fromtimestamp(time / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case Raw():
+            return f'<td class="picture">{value}</td>'
+        case None:
+            return '<td class="n">-</td>'
+        case int():
+            return f'<td class="n">{value:,}</td>'
+        case float():
+            return f'<td class="n">{value:,.2f}</td>'
+    return f"<td>{escape(_visible(str(value)))}</td>"
+
+
+def _visible(text: str) -> str:
+    """*text* with control characters written out, and no longer than a line: peers chose it."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return shown if len(shown) <= 80 else f"{shown[:79]}…"

@@ -1,0 +1,86 @@
+"""What a job works with: the session, the options, the tables, and somebody who listens."""
+
+from __future__ import annotations
+
+import fcntl
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .config import Options
+from .schemas import BATCHES, TableSpec
+from .sinks.parquet import Table, part_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def to_terminal(text: str) -> None:
+    """Tell whoever runs the job how it goes."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of the pipeline."""
+
+    spark: SparkSession
+    options: Options
+    say: Callable[[str], None] = field(default=to_terminal)
+
+    def table(self, spec: TableSpec, job: str = "") -> Table:
+        """The table *spec* of the warehouse; *job* is who writes it."""
+        return Table(self.options.warehouse, spec, job)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a batch did, for `ops/batches` and for people."""
+
+    job: str
+    batch: int
+    first: int = 0
+    last: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    rejected: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        rate = f", {self.rows_in / self.seconds:,.0f} rows/s" if self.seconds else ""
+        bad = f", {self.rejected:,} rejected" if self.rejected else ""
+        where = f" records {self.first:,} to {self.last:,}:" if self.last else ""
+        return f"{self.job}: batch {self.batch}:{where} {self.rows_out:,} rows{bad}, {self.seconds:.1f} s{rate}"
+
+
+def record(run: Run, counts: Counts, began: float) -> None:
+    """Write *counts* to `ops/batches`, in the place of those of an attempt that was not finished."""
+    table = run.table(BATCHES, counts.job)
+    seconds = round(time.monotonic() - began, 3)
+    row = (
+        counts.job,
+        counts.batch,
+        counts.first,
+        counts.last,
+        counts.rows_in,
+        counts.rows_out,
+        counts.rejected,
+        seconds,
+    )
+    with locked(table):
+        name = f"{counts.job}-{counts.batch:012d}"
+        staged = table.stage_rows([row])
+        table.append(staged, part_of(name, staged), table.manifest())
+
+
+@contextmanager
+def locked(table: Table) -> Iterator[None]:
+    """Nobody else changes *table* meanwhile: for the one that several jobs write."""
+    table.path.mkdir(parents=True, exist_ok=True)
+    with (table.path / "_lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

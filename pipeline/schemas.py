@@ -1,0 +1,202 @@
+"""The tables: one schema each, the folder it lives in, and the key that no two of its rows share.
+
+Times are milliseconds since 1970, as in the log, in columns called `time`, `timestamp`, `ts` or `created`; `day` and
+`minute` are Spark's date and timestamp, in UTC.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+_LONG, _INT, _TEXT, _BYTES = LongType(), IntegerType(), StringType(), BinaryType()
+_TEXTS, _FLAG, _REAL = ArrayType(StringType()), BooleanType(), DoubleType()
+
+
+class TableSpec(NamedTuple):
+    """A table: where it lives below the warehouse, what its rows are, what identifies one."""
+
+    name: str
+    schema: StructType
+    key: tuple[str, ...]
+
+
+def _table(name: str, key: str, /, **columns: DataType) -> TableSpec:
+    return TableSpec(name, StructType([StructField(c, kind) for c, kind in columns.items()]), tuple(key.split()))
+
+
+# The log record, typed. `content`, `native` and `refs` are JSON text, `fact` that of a whole record that is no message.
+MESSAGES: Final = _table(
+    "bronze/messages",
+    "gateway_id seq",
+    gateway_id=_TEXT,
+    seq=_LONG,
+    time=_LONG,
+    day=DateType(),
+    kind=_TEXT,
+    channel=_TEXT,
+    id=_TEXT,
+    protocol=_TEXT,
+    peer=_LONG,
+    sender=_TEXT,
+    timestamp=_LONG,
+    content=_TEXT,
+    parent=_TEXT,
+    native=_TEXT,
+    ids=_TEXTS,
+    key=_TEXT,
+    refs=_TEXT,
+    undelivered=_TEXTS,
+    wire=_TEXT,
+    fact=_TEXT,
+    crc=_TEXT,
+)
+REJECTS: Final = _table("bronze/rejects", "file line", file=_TEXT, line=_LONG, reason=_TEXT, raw=_TEXT)
+STREAMR: Final = _table(
+    "silver/streamr",
+    "stream partition publisher chain ts seq log_seq",
+    gateway_id=_TEXT,
+    log_seq=_LONG,
+    stream=_TEXT,
+    partition=_INT,
+    publisher=_TEXT,
+    chain=_TEXT,
+    ts=_LONG,
+    seq=_LONG,
+    prev_ts=_LONG,
+    prev_seq=_LONG,
+    version=_INT,
+    message_type=_INT,
+    encryption_type=_INT,
+    signature_type=_INT,
+    content=_TEXT,
+    signature=_TEXT,
+    fault=_TEXT,
+)
+ARBOR_NODES: Final = _table(
+    "silver/arbor_nodes",
+    "node_id",
+    gateway_id=_TEXT,
+    log_seq=_LONG,
+    node_id=_TEXT,
+    type=_INT,
+    parent=_TEXT,
+    community=_TEXT,
+    conversation=_TEXT,
+    depth=_LONG,
+    created=_LONG,
+    author=_TEXT,
+    raw=_BYTES,
+    fault=_TEXT,
+)
+TOPIC_PACKETS: Final = _table(
+    "silver/topic_packets",
+    "gateway_id seq",
+    gateway_id=_TEXT,
+    seq=_LONG,
+    type=_INT,
+    topic=_TEXT,
+    src=_LONG,
+    extra=_TEXT,
+    fault=_TEXT,
+)
+INTEGRITY: Final = _table(
+    "audit/integrity",
+    "gateway_id log_seq check",
+    gateway_id=_TEXT,
+    log_seq=_LONG,
+    native_id=_TEXT,
+    check=_TEXT,
+    verdict=_TEXT,
+    reason=_TEXT,
+    checked_at=_LONG,
+)
+GAPS: Final = _table(
+    "audit/gaps",
+    "stream partition publisher chain ts seq",
+    stream=_TEXT,
+    partition=_INT,
+    publisher=_TEXT,
+    chain=_TEXT,
+    ts=_LONG,
+    seq=_LONG,
+    want_ts=_LONG,
+    want_seq=_LONG,
+    have_ts=_LONG,
+    have_seq=_LONG,
+    state=_TEXT,
+)
+CHANNEL_MINUTE: Final = _table(
+    "gold/channel_minute",
+    "minute protocol channel",
+    minute=TimestampType(),
+    protocol=_TEXT,
+    channel=_TEXT,
+    n=_LONG,
+    bytes=_LONG,
+    senders=_LONG,
+    undelivered=_LONG,
+)
+LATENCY_MINUTE: Final = _table(
+    "gold/latency_minute",
+    "minute from_protocol to_protocol",
+    minute=TimestampType(),
+    from_protocol=_TEXT,
+    to_protocol=_TEXT,
+    n=_LONG,
+    p50=_REAL,
+    p95=_REAL,
+    p99=_REAL,
+    undelivered=_LONG,
+)
+FOREST: Final = _table(
+    "gold/forest",
+    "node_id",
+    node_id=_TEXT,
+    root=_TEXT,
+    depth_ok=_FLAG,
+    parent_present=_FLAG,
+    children=_LONG,
+    is_leaf=_FLAG,
+    thread_size=_LONG,
+)
+BATCHES: Final = _table(
+    "ops/batches",
+    "job batch",
+    job=_TEXT,
+    batch=_LONG,
+    first_seq=_LONG,
+    last_seq=_LONG,
+    rows_in=_LONG,
+    rows_out=_LONG,
+    rejected=_LONG,
+    seconds=_REAL,
+)
+
+TABLES: Final = (
+    MESSAGES,
+    REJECTS,
+    STREAMR,
+    ARBOR_NODES,
+    TOPIC_PACKETS,
+    INTEGRITY,
+    GAPS,
+    CHANNEL_MINUTE,
+    LATENCY_MINUTE,
+    FOREST,
+    BATCHES,
+)

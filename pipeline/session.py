@@ -1,0 +1,67 @@
+"""The Spark session: one for a process, quiet, and small enough for a laptop."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .config import Options
+from .jvm import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARTITION_BYTES = 16 << 20  # of input that one task reads: bounds its memory
+SHUFFLES = 8  # partitions after a shuffle; adaptive execution merges those that stay small
+
+
+def start(options: Options) -> SparkSession:
+    """The session for *options*; the first call starts a JVM, `NoJava` where there is none."""
+    prepare(os.environ, local=options.master.startswith("local"))
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName("trellis").master(options.master)
+    for name, value in settings(options).items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def prepare(environment: os._Environ[str], *, local: bool) -> None:
+    """Say in *environment* which Java and which Python Spark is to run."""
+    environment["JAVA_HOME"] = str(java_home(environment))
+    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # The Python processes that Spark starts find this very code, wherever it is installed.
+    root = str(Path(__file__).parents[1])
+    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+    if root not in paths:
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, *paths)))
+    if local:
+        environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def settings(options: Options) -> dict[str, str]:
+    """What Spark is told. Sessions count in UTC, write zstd, and leave no files beside those of the tables."""
+    log4j = files("pipeline").joinpath("log4j2.properties")
+    quiet = f"-Dlog4j2.configurationFile=file:{log4j}"
+    return {
+        "spark.driver.memory": f"{options.heap_megabytes}m",
+        "spark.driver.extraJavaOptions": f"{quiet} -XX:+UseParallelGC {options.java_options}",
+        "spark.executor.extraJavaOptions": quiet,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(SHUFFLES),
+        "spark.sql.files.maxPartitionBytes": str(PARTITION_BYTES),
+        "spark.sql.parquet.compression.codec": "zstd",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+        "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
+        "spark.sql.execution.pythonUDF.arrow.enabled": "true",
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    }

@@ -1,0 +1,250 @@
+"""Tables as folders of Parquet files that every reader sees whole: Spark, DuckDB, or whoever lists the files.
+
+Laws of this file.
+- A part is a directory, `batch=NAME`, written elsewhere and moved into the table by one rename; it never changes.
+- `_manifest.json` names the parts that count, with what they hold; it is replaced by one rename, and that is the
+  moment in which a batch is done. A part that was moved in and is not named yet is overwritten when the batch is
+  done again.
+- Many parts are exchanged for others by exchanging the whole folder (`renameat2`), so that who lists the files gets
+  all of the old or all of the new. The old folder stays for a while, for those that read in it.
+Only the Python process that holds the checkpoint's lock moves anything; a JVM that outlives it writes into a staging
+directory that nobody will ever look at.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pipeline.errors import Damaged
+from pipeline.schemas import TableSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MANIFEST = "_manifest.json"
+PART = "batch="
+STAGING = ".staging"
+TRASH = ".trash"
+_PATTERN = re.compile(r"[\\*?\[\]{}]")
+_AT_FDCWD, _EXCHANGE = -100, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a manifest says of one part. *spans* are the sequences it covers: first and last, by gateway.
+
+    *segments* are the segments of the log that it was made of, by their first sequence, where it was made of some.
+    """
+
+    name: str
+    rows: int
+    bytes: int
+    spans: dict[str, list[list[int]]] = field(default_factory=dict)
+    segments: list[int] = field(default_factory=list)
+    gateway: str = ""
+
+
+@dataclass(slots=True)
+class Manifest:
+    """The parts of a table, the checkpoint it belongs to, and the last batch that is in it."""
+
+    checkpoint: str = ""
+    batch: int = 0
+    parts: list[Part] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A finished directory of Parquet files that is in no table yet."""
+
+    path: Path
+    rows: int
+    bytes: int
+
+
+class Table:
+    """One table below *warehouse*, as *job* writes it or anybody reads it."""
+
+    def __init__(self, warehouse: Path, spec: TableSpec, job: str = "") -> None:
+        self.spec = spec
+        self.path = warehouse / spec.name
+        self._warehouse = warehouse
+        self._job = job
+
+    # Reading
+
+    def manifest(self) -> Manifest:
+        """What counts; `Damaged` where there are parts and nothing says which of them do."""
+        try:
+            told = json.loads((self.path / MANIFEST).read_text())
+        except FileNotFoundError:
+            if any(self.path.glob(f"{PART}*")):
+                raise Damaged(f"{self.path} has files but no {MANIFEST}: put it back, or remove the folder") from None
+            return Manifest()
+        except ValueError as error:
+            raise Damaged(f"{self.path / MANIFEST} cannot be read: {error}") from None
+        return Manifest(told["checkpoint"], told["batch"], [Part(**part) for part in told["parts"]], told["notes"])
+
+    def frame(self, spark: SparkSession, parts: Iterable[Part] | None = None) -> DataFrame:
+        """The rows of *parts*, by default of all that count."""
+        chosen = self.manifest().parts if parts is None else parts
+        paths = [literal(self.path / part.name) for part in chosen if part.rows]
+        if not paths:
+            return spark.createDataFrame([], self.spec.schema)
+        return spark.read.schema(self.spec.schema).parquet(*paths)
+
+    # Writing
+
+    def stage(self, frame: DataFrame) -> Staged:
+        """Run *frame* and write its rows where nobody looks; what is there is on disk when this returns."""
+        path = self._staging()
+        names = self.spec.schema.fieldNames()
+        frame.select(*names).write.mode("overwrite").parquet(str(path))
+        return finished(path)
+
+    def stage_rows(self, rows: list[tuple[Any, ...]]) -> Staged:
+        """Write a few *rows* from here, without Spark."""
+        path = self._staging()
+        path.mkdir(parents=True)
+        schema = to_arrow_schema(self.spec.schema)
+        columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        pq.write_table(pa.Table.from_arrays(arrays, schema=schema), path / "part-0.parquet", compression="zstd")
+        return finished(path)
+
+    def drop(self, staged: Staged) -> None:
+        """Let go of what is not wanted after all."""
+        shutil.rmtree(staged.path)
+
+    def place(self, staged: Staged, name: str) -> Path:
+        """Move *staged* into the table as the part *name*, in place of one that a former attempt left."""
+        part = self.path / f"{PART}{name}"
+        self.path.mkdir(parents=True, exist_ok=True)
+        if part.exists():
+            exchange(staged.path, part)
+            shutil.rmtree(staged.path)
+        else:
+            staged.path.rename(part)
+        _sync(self.path)
+        return part
+
+    def publish(self, manifest: Manifest) -> None:
+        """Make *manifest* the one that counts."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.path / MANIFEST, asdict(manifest))
+
+    def append(self, staged: Staged, part: Part, manifest: Manifest) -> None:
+        """Put *staged* into the table as *part* and publish *manifest* with it; done again, it changes nothing."""
+        if not (self.path / MANIFEST).exists():
+            self.publish(Manifest(manifest.checkpoint))  # from now on there is something that says what counts
+        self.place(staged, part.name.removeprefix(PART))
+        manifest.parts = [*(old for old in manifest.parts if old.name != part.name), part]
+        self.publish(manifest)
+
+    def replace(self, new: dict[str, Staged], manifest: Manifest) -> None:
+        """Exchange the folder for one that has the parts *manifest* names: *new* ones, and old ones as they are."""
+        folder = self._staging()
+        folder.mkdir(parents=True)
+        for part in manifest.parts:
+            if part.name in new:
+                new[part.name].path.rename(folder / part.name)
+            else:
+                shutil.copytree(self.path / part.name, folder / part.name, copy_function=os.link)
+        write_json(folder / MANIFEST, asdict(manifest))
+        _sync(folder)
+        if self.path.exists():
+            exchange(folder, self.path)
+            self._discard(folder)
+        else:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            folder.rename(self.path)
+        _sync(self.path.parent)
+
+    def _staging(self) -> Path:
+        parent = self._warehouse / STAGING / self._job
+        parent.mkdir(parents=True, exist_ok=True)
+        return parent / f"{self.spec.name.replace('/', '.')}-{uuid.uuid4().hex}"
+
+    def _discard(self, folder: Path) -> None:
+        trash = self._warehouse / TRASH
+        trash.mkdir(parents=True, exist_ok=True)
+        folder.rename(trash / f"{int(time.time())}-{folder.name}")
+
+
+def literal(path: Path | str) -> str:
+    """*path* as Spark takes it, which reads some characters as patterns."""
+    return _PATTERN.sub(r"\\\g<0>", str(path))
+
+
+def part_of(name: str, staged: Staged, **more: Any) -> Part:
+    """The manifest's words for *staged* as the part *name*."""
+    return Part(f"{PART}{name}", staged.rows, staged.bytes, **more)
+
+
+def finished(path: Path) -> Staged:
+    """The directory *path*, once everything in it is on disk; files without rows are left out."""
+    rows = size = 0
+    path.mkdir(parents=True, exist_ok=True)
+    for file in list(path.iterdir()):
+        count = pq.read_metadata(file).num_rows if file.suffix == ".parquet" and not file.name.startswith(".") else 0
+        if not count:
+            file.unlink()
+            continue
+        rows, size = rows + count, size + file.stat().st_size
+        _sync(file)
+    _sync(path)
+    return Staged(path, rows, size)
+
+
+def sweep(warehouse: Path, job: str, grace_seconds: float) -> None:
+    """Remove what unfinished batches of *job* staged, and what was replaced more than *grace_seconds* ago."""
+    shutil.rmtree(warehouse / STAGING / job, ignore_errors=True)
+    for folder in _listed(warehouse / TRASH):
+        if int(folder.name.partition("-")[0]) + grace_seconds <= time.time():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace the file *path* by *value*, durably, in one step."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    with temporary.open("w") as file:
+        json.dump(value, file, separators=(",", ":"))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    _sync(path.parent)
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Let two directories change their names, in one step (Linux: renameat2(2), RENAME_EXCHANGE)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(_AT_FDCWD, bytes(one), _AT_FDCWD, bytes(other), _EXCHANGE):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error), str(other))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _listed(folder: Path) -> Iterator[Path]:
+    yield from folder.iterdir() if folder.is_dir() else ()

@@ -1,0 +1,1 @@
+"""From table to table: pure functions of DataFrames. No session, no input or output."""

@@ -1,0 +1,73 @@
+"""Whether what was logged is what it says: ids are recomputed, signatures are checked, with the gateway's own code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from pipeline import codecs
+from pipeline.rowwise import rowwise
+from pipeline.schemas import INTEGRITY
+
+from .decode import node_texts
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def streamr(messages: DataFrame, now: int) -> DataFrame:
+    """A verdict on the signature, ETH or ETH_LEGACY, of every stream message in *messages*; *now* is in ms."""
+    found = rowwise(codecs.check_stream, _fields("check", "verdict", "reason"))
+    rows = messages.where("kind = 'message' and protocol = 'streamr' and wire is not null")
+    told = rows.select(
+        "gateway_id",
+        F.col("seq").alias("log_seq"),
+        F.get_json_object("native", "$.streamr").alias("native_id"),
+        found("wire").alias("found"),
+    )
+    return _shaped(told.select("*", "found.*"), now)
+
+
+def arbor(messages: DataFrame, identities: DataFrame, now: int) -> DataFrame:
+    """Two verdicts on every node in *messages*: on its id, and on its author's OpenPGP signature.
+
+    *identities* has the identity nodes of all authors: `node_id`, `raw`.
+    """
+    binary = rowwise(codecs.node_bytes, BinaryType())
+    check_id = rowwise(codecs.check_id, _fields("verdict", "reason"))
+    check_node = rowwise(codecs.check_node, _fields("verdict", "reason"))
+    author = rowwise(codecs.author_of, StringType())
+    nodes = node_texts(messages).select("*", binary("text").alias("raw"))
+    whole = nodes.where("raw is not null")
+    broken = nodes.where("raw is null").select(
+        *_head("node_id"), F.lit(codecs.BAD).alias("verdict"), F.lit("not base64url").alias("reason")
+    )
+    ids = (
+        whole.select(*_head("node_id"), check_id("node_id", "raw").alias("found")).select("*", "found.*").drop("found")
+    )
+    known = identities.dropDuplicates(["node_id"]).select(
+        F.col("node_id").alias("author"), F.col("raw").alias("identity")
+    )
+    authored = whole.select("*", author("node_id", "raw").alias("author")).join(known, "author", "left")
+    signed = authored.select(*_head("openpgp"), check_node("raw", "identity").alias("found"))
+    signed = signed.select("*", "found.*").drop("found")
+    return _shaped(ids.unionByName(broken).unionByName(signed), now)
+
+
+def _head(check: str) -> list[Column | str]:
+    return [
+        "gateway_id",
+        F.col("seq").alias("log_seq"),
+        F.col("node_id").alias("native_id"),
+        F.lit(check).alias("check"),
+    ]
+
+
+def _fields(*names: str) -> StructType:
+    return StructType([StructField(name, StringType()) for name in names])
+
+
+def _shaped(rows: DataFrame, now: int) -> DataFrame:
+    return rows.withColumn("checked_at", F.lit(now).cast("bigint")).select(*INTEGRITY.schema.fieldNames())

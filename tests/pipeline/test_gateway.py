@@ -1,0 +1,141 @@
+"""The pipeline and a running gateway: its log is read over HTTP, and it is told the statistics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from gateway.archive import import_
+from gateway.auth import KeyFile
+from gateway.clients import Client, RelayClient, SproutClient, StreamrClient
+from gateway.commands.forge import Author
+from pipeline.config import HttpSource, LogSource
+from pipeline.errors import PipelineError
+from pipeline.jobs import ingest, stats
+from pipeline.run import Run
+from pipeline.schemas import CHANNEL_MINUTE, MESSAGES, REJECTS
+from pipeline.sinks.bus import CHANNEL
+from pipeline.sources import gateway as remote
+from tests.pipeline.generate import lines, mixed
+from tests.server import Server
+
+MakeRun = Callable[..., Run]
+GRANTS = {f"{name}:anonymous": ["subscribe:*"] for name in ("topic_relay", "streamr", "sprout")}
+
+
+def rows(run: Run, spec: Any = MESSAGES) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in run.table(spec).frame(run.spark).collect())
+
+
+def say(server: Server, texts: list[str]) -> None:
+    body = "\n".join(json.dumps({"text": text}) for text in texts)
+    url = f"http://{server.http}/v1/channels/lobby/messages"
+    httpx.post(url, content=body, headers={"Content-Type": "application/x-ndjson"}).raise_for_status()
+
+
+def test_a_gateways_log_is_read_over_http_and_is_the_same_as_its_files(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "PIECE", 30)
+    monkeypatch.setattr(remote, "BATCH", 70)
+    with Server(tmp_path / "data") as server:
+        say(server, [f"first {n}" for n in range(100)])
+        run = make_run(source=HttpSource(f"http://{server.http}"))
+        assert ingest.run(run) == 2
+        assert ingest.run(run) == 0
+        say(server, ["später \U0001f600"])
+        assert ingest.run(run) == 1
+        server.stop()
+        with pytest.raises(PipelineError, match="cannot be reached"):
+            ingest.run(run)
+    files = make_run(source=LogSource(tmp_path / "data/log"), warehouse=tmp_path / "other")
+    ingest.run(files)
+    stopped = len(rows(files)) - len(rows(run))
+    assert rows(files)[: len(rows(run))] == rows(run)
+    assert 0 <= stopped < 5, "what the gateway says when it stops"
+    assert sum(row[4] == "message" for row in rows(run)) == 101
+    assert rows(run, REJECTS) == []
+    again = make_run(source=LogSource(tmp_path / "data/log"))
+    ingest.run(again)
+    assert rows(again) == rows(files), "the files may take over from the gateway: nothing twice"
+
+
+def test_a_key_is_needed_where_the_gateway_asks_for_one(make_run: MakeRun, tmp_path: Path) -> None:
+    key = KeyFile(tmp_path / "data/keys/api-keys.json").add("pipeline", ["admin:*", "history:*"])
+    with Server(tmp_path / "data") as server:
+        url = f"http://{server.http}"
+        for wrong in (None, "trellis_wrong"):
+            with pytest.raises(PipelineError, match=r"answers 40[13]"):
+                ingest.run(make_run(source=HttpSource(url, wrong)))
+        run = make_run(source=HttpSource(url, key))
+        assert ingest.run(run) == 1
+        plans = (run.options.warehouse / ".checkpoints").rglob("*.json")
+        assert not any(key in path.read_text() for path in plans), "it is written down nowhere"
+
+
+def test_everybody_hears_the_statistics_once(make_run: MakeRun, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    import_(lines(mixed(400)), data, 0)
+    key = KeyFile(data / "keys" / "api-keys.json").add("pipeline", ["*:*", "admin:*"])
+    with Server(data, env={"TRELLIS_AUTH__GRANTS": json.dumps(GRANTS)}) as server:
+        url = f"http://{server.http}"
+        run = make_run(source=HttpSource(url, key), publish=url, key=key)
+        heard = asyncio.run(_listen(run, server, key))
+    told = [tuple(row) for row in run.table(CHANNEL_MINUTE).frame(run.spark).orderBy("minute", "channel").collect()]
+    over = {(row[0], row[2]) for row in told}
+    assert len(over) > 3
+    for messages in heard.values():
+        assert len(messages) == len({json.dumps(one) for one in messages}), "nothing twice"
+        by_channel = [one for one in messages if one["channel"] is not None]
+        assert len(by_channel) == len(over)
+        assert sum(p["n"] for one in by_channel for p in one["protocols"].values()) == sum(row[3] for row in told)
+        flows = [flow for one in messages if one["channel"] is None for flow in one["latency"]]
+        assert {(flow["from"], flow["to"]) for flow in flows} == {("streamr", "sprout")}
+    assert len({json.dumps(messages) for messages in heard.values()}) == 1, "all hear the same"
+
+
+async def _listen(run: Run, server: Server, key: str) -> dict[str, list[Any]]:
+    """What a peer of each protocol hears while the statistics are published, twice."""
+    community = await _community(server, key)
+    sprout = SproutClient(server.http, server.sprout, Author("listener"))
+    sprout._communities[CHANNEL] = community
+    clients: list[Client] = [RelayClient(server.http), StreamrClient(server.http), sprout]
+    for client in clients:
+        await client.__aenter__()
+        await client.subscribe(CHANNEL)
+    ingest.run(run)
+    stats.run(run)
+    until = stats.watermark(run)
+    assert until is not None
+    note = run.options.warehouse / ".checkpoints/publish/note.json"
+    assert json.loads(note.read_text()) == {run.options.publish: until}
+    note.unlink()  # as if it had been killed before it could take note
+    ingest.run(run)
+    stats.run(run)
+    heard: dict[str, list[Any]] = {}
+    for client in clients:
+        heard[client.protocol] = []
+        while True:
+            try:
+                heard[client.protocol].append((await client.next(3.0)).content)
+            except TimeoutError:
+                break
+        await client.__aexit__()
+    return heard
+
+
+async def _community(server: Server, key: str) -> str:
+    path = f"http://{server.http}/v1/channels/{quote(CHANNEL, safe='')}"
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}) as client:
+        (await client.put(path)).raise_for_status()
+        while (id := (await client.get(path)).json().get("community")) is None:
+            await asyncio.sleep(0.05)
+    return str(id)

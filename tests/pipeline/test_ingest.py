@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import duckdb
+import pyarrow.dataset as ds
+import pytest
+
+from gateway.archive import verify
+from gateway.message import Message
+from gateway.record import Fact, decode
+from pipeline.checkpoint import Checkpoint
+from pipeline.config import LogSource
+from pipeline.errors import Busy, Damaged, PipelineError
+from pipeline.jobs import ingest
+from pipeline.run import Run
+from pipeline.schemas import BATCHES, MESSAGES, REJECTS
+from pipeline.sources.records import typed
+from tests.pipeline.generate import GATEWAY, NASTY, START, lines, message, start, talk, write
+
+MakeRun = Callable[..., Run]
+
+
+def rows(run: Run, spec: Any = MESSAGES) -> list[tuple[Any, ...]]:
+    table = run.table(spec)
+    return sorted(tuple(row) for row in table.frame(run.spark).collect())
+
+
+def expected(all_lines: list[bytes]) -> list[tuple[Any, ...]]:
+    return sorted(typed(line, GATEWAY) for line in all_lines)
+
+
+def by_name(row: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(zip(MESSAGES.schema.fieldNames(), row, strict=True))
+
+
+def test_every_record_becomes_a_row_digit_by_digit(make_run: MakeRun, log: Path) -> None:
+    told = lines([*talk(500), *(message(501 + i, START + 10**6, text) for i, text in enumerate(NASTY))])
+    write(log, told)
+    run = make_run()
+    assert ingest.run(run) == 1
+    found = rows(run)
+    assert found == expected(told)
+    for line, row in zip(told, map(by_name, found), strict=True):  # not by way of our own code
+        record = json.loads(line)
+        assert (row["seq"], row["kind"], row["crc"]) == (record["seq"], record["kind"], record["crc"])
+        if record["kind"] == "message":
+            assert json.loads(row["content"]) == record["content"]
+            assert b',"content":' + row["content"].encode() in line
+            assert json.loads(row["native"] or "null") == record.get("native")
+            assert row["wire"] == record.get("wire")
+        else:
+            assert row["content"] is None
+            assert json.loads(row["fact"]).items() <= record.items()
+    assert rows(run, REJECTS) == []
+
+
+def test_lines_that_are_fast_to_read_need_no_second_look(
+    make_run: MakeRun, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    easy = [m for m in talk(400) if not isinstance(m, Message) or len(m.content) < 1000]
+    for seq, entry in enumerate(easy, 1):
+        entry.seq = seq
+    write(log, lines(easy))
+    monkeypatch.setattr(ingest, "_read_oddly", None)
+    ingest.run(make_run())
+    assert rows(make_run()) == expected(lines(easy))
+
+
+def test_what_is_new_is_added_and_nothing_twice(make_run: MakeRun, log: Path) -> None:
+    told = lines(talk(300))
+    write(log, told[:100])
+    run = make_run()
+    assert (ingest.run(run), ingest.run(run)) == (1, 0)
+    (log / f".open-{101:020d}.jsonl").write_bytes(b"".join(told[100:150]))
+    assert ingest.run(run) == 0, "what is being written is left alone"
+    (log / f".open-{101:020d}.jsonl").unlink()
+    write(log, told[100:], each=50, first=101)
+    assert ingest.run(make_run(batch_segments=1)) == 4
+    assert rows(run) == expected(told)
+
+
+FAULTS: dict[str, Callable[[bytes], bytes]] = {
+    "checksum": lambda line: line.replace(b'"kind"', b'"kInd"', 1),
+    "torn": lambda line: line[: len(line) // 2] + b"\n",
+    "foreign": lambda _line: b"Nov 21 12:00:00 host kernel: hello\n",
+    "corrupt": lambda line: _sealed(b'{"seq":%d,"time":5,"kind":"message"' % json.loads(line)["seq"]),
+}
+
+
+def _sealed(body: bytes) -> bytes:
+    return b'%b,"crc":"%08x"}\n' % (body, crc32(body))
+
+
+@pytest.mark.parametrize("reason", FAULTS)
+def test_a_bad_line_is_rejected_with_its_place_and_reason(make_run: MakeRun, log: Path, reason: str) -> None:
+    told = lines(talk(90))
+    bad = FAULTS[reason](told[41])
+    paths = write(log, [*told[:41], bad, *told[42:]], each=30)
+    run = make_run()
+    ingest.run(run)
+    assert rows(run) == expected([*told[:41], *told[42:]])
+    ((file, line, why, raw),) = rows(run, REJECTS)
+    assert (file, line) == (str(paths[1]), 12)
+    assert why.startswith(f"{reason}:")
+    assert raw == bad.decode().rstrip("\n")
+    assert [fault.file for fault in verify(log).faults if fault.offset] == [paths[1].name], "the gateway agrees"
+
+
+def test_more_ways_to_be_bad(make_run: MakeRun, log: Path) -> None:
+    told = lines(talk(20))
+    odd = [
+        _sealed(b'{"seq":21,"time":5,"kind":"peer"'),
+        _sealed(b'{"seq":22,"time":5,"kind":"unheard of"'),
+        _sealed(b'{"seq":"23","time":5,"kind":"peer"'),
+        _sealed(b'{"seq":24,"time":5,"channel":"c","id":"i","kind":"message","protocol":"p","peer":"x","content":1'),
+        _sealed(b'{"seq":25,"time":5,"channel":"c\xff","id":"i","kind":"message","protocol":"p","peer":1,"content":1'),
+        _sealed(b'{"seq":26,"time":5,"kind":"form","protocol":"p"'),
+        told[3],
+        b"\n",
+        _sealed(b'{"seq":9999,"time":5,"kind":"peer"')[:-1],
+    ]
+    write(log, [*told, *odd], each=100)
+    run = make_run()
+    ingest.run(run)
+    assert rows(run) == expected([*told, odd[0]])
+    found = {line: why.partition(":")[0] for _, line, why, _ in rows(run, REJECTS)}
+    kinds = ("corrupt", "corrupt", "corrupt", "corrupt", "corrupt", "duplicate", "foreign", "torn")
+    assert found == dict(zip(range(22, 30), kinds, strict=True))
+
+
+def test_late_and_duplicated_segments(make_run: MakeRun, log: Path) -> None:
+    told = lines(talk(300))
+    write(log, told[:100])
+    write(log, told[200:], first=201)
+    run = make_run()
+    ingest.run(run)
+    late = write(log, told[100:200], first=101)
+    ingest.run(run)
+    assert rows(run) == expected(told)
+    # The same records once more under another name, one of them changed, and one that is new.
+    other = lines([message(151, START, b'"another"')])
+    (log / f"{150:020d}.jsonl").write_bytes(told[149] + other[0] + told[151])
+    ingest.run(run)
+    assert rows(run) == expected(told)
+    assert [why for *_, why, _ in rows(run, REJECTS)] == [
+        "foreign: record 151 is in the table already, and is another one"
+    ]
+    assert late[0].exists()
+
+
+def test_retired_segments_count_once_and_their_facts_are_not_lost(make_run: MakeRun, log: Path) -> None:
+    told = lines(talk(200))
+    first, second = write(log, told)
+    run = make_run(batch_segments=1)
+    facts = [line for line in told if not isinstance(decode(line), Message)]
+    second.rename(log / "later")
+    ingest.run(run)
+    first.with_name(f"{1:020d}.facts.jsonl").write_bytes(b"".join(line for line in told[:100] if line in facts))
+    first.unlink()
+    kept = [line for line in told[100:] if line in facts]
+    second.with_name(f"{101:020d}.facts.jsonl").write_bytes(b"".join(kept))
+    ingest.run(run)
+    assert rows(run) == expected([*told[:100], *kept])
+    assert rows(run, REJECTS) == []
+
+
+def test_everybody_who_lists_the_files_sees_the_same(make_run: MakeRun, log: Path) -> None:
+    told = lines(talk(250))
+    write(log, told)
+    run = make_run(batch_segments=1)
+    ingest.run(run)
+    table = run.table(MESSAGES).path
+    crcs = sorted(json.loads(line)["crc"] for line in told)
+    assert sorted(row[0] for row in duckdb.execute(f"SELECT crc FROM '{_glob(table)}'").fetchall()) == crcs
+    assert sorted(ds.dataset(table, partitioning="hive").to_table(columns=["crc"])["crc"].to_pylist()) == crcs
+    whole = run.spark.read.parquet(str(table).replace("[", "\\[").replace("]", "\\]"))
+    assert sorted(row.crc for row in whole.select("crc").collect()) == crcs
+
+
+def _glob(table: Path) -> str:
+    return str(table).replace("[", "[[]").replace("'", "''") + "/**/*.parquet"
+
+
+# Exactly once
+
+
+class Killed(BaseException):
+    """As if the process ended here."""
+
+
+@pytest.mark.parametrize("step", range(0, 14, 2))
+def test_a_batch_that_was_cut_off_anywhere_is_done_again_and_counts_once(
+    make_run: MakeRun, log: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Cut off instead of the *step*-th change of a name, with a segment that arrives in between."""
+    told = lines(talk(120))
+    bad = [*told[:30], b"rubbish\n", *told[31:]]
+    write(log, bad[:60], each=30)
+    run = make_run()
+    rename, left = Path.rename, step
+
+    def counting(self: Path, target: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+        return rename(self, target)
+
+    with monkeypatch.context() as patch, suppress(Killed):
+        patch.setattr(Path, "rename", counting)
+        ingest.run(run)
+    assert listed(run) in ([], [*range(1, 31), *range(32, 61)])
+    write(log, bad[60:], each=30, first=61)
+    ingest.run(run)
+    assert rows(run) == expected([*told[:30], *told[31:]])
+    assert [(line, raw) for _, line, _, raw in rows(run, REJECTS)] == [(1, "rubbish")]
+    assert listed(run) == [*range(1, 31), *range(32, 121)]
+    told_of = [row.asDict() for row in run.table(BATCHES).frame(run.spark).collect()]
+    assert [sum(row[name] for row in told_of) for name in ("rows_in", "rows_out", "rejected")] == [120, 119, 1]
+    assert list((run.options.warehouse / ".staging").rglob("*.parquet")) == []
+
+
+def listed(run: Run) -> list[int]:
+    """The sequences that somebody finds who only lists the files."""
+    if not any(run.table(MESSAGES).path.rglob("*.parquet")):
+        return []
+    return [
+        seq for (seq,) in duckdb.execute(f"SELECT seq FROM '{_glob(run.table(MESSAGES).path)}' ORDER BY seq").fetchall()
+    ]
+
+
+def test_a_checkpoint_that_is_gone_is_refused(make_run: MakeRun, log: Path) -> None:
+    write(log, lines(talk(20)))
+    run = make_run()
+    ingest.run(run)
+    shutil.rmtree(run.options.warehouse / ".checkpoints")
+    with pytest.raises(Damaged, match="is gone"):
+        ingest.run(run)
+    assert len(rows(run)) == 20
+
+
+def test_tables_that_are_gone_are_refused(make_run: MakeRun, log: Path) -> None:
+    write(log, lines(talk(40)), each=20)
+    run = make_run(batch_segments=1)
+    ingest.run(run)
+    shutil.rmtree(run.table(MESSAGES).path)
+    with pytest.raises(Damaged, match="leave out"):
+        ingest.run(run)
+
+
+def test_files_without_a_manifest_are_refused(make_run: MakeRun, log: Path) -> None:
+    write(log, lines(talk(20)))
+    run = make_run()
+    ingest.run(run)
+    (run.table(MESSAGES).path / "_manifest.json").unlink()
+    with pytest.raises(Damaged, match=r"no _manifest\.json"):
+        ingest.run(run)
+
+
+def test_two_cannot_ingest_at_once(make_run: MakeRun, log: Path) -> None:
+    write(log, lines(talk(20)))
+    run = make_run()
+    with Checkpoint(run.options.warehouse, ingest.JOB), pytest.raises(Busy, match="another process"):
+        ingest.run(run)
+    assert ingest.run(run) == 1
+
+
+def test_another_gateways_log_goes_beside_the_first(make_run: MakeRun, log: Path, tmp_path: Path) -> None:
+    write(log, lines(talk(20)))
+    run = make_run()
+    ingest.run(run)
+    other = tmp_path / "other"
+    write(other, lines([start(gateway="beef"), message(2, START)]))
+    ingest.run(make_run(source=LogSource(other)))
+    assert len(rows(run)) == 22
+    assert {row[0] for row in rows(run)} == {GATEWAY, "beef"}
+
+
+def test_a_log_that_nobody_owns_is_refused(make_run: MakeRun, log: Path) -> None:
+    with pytest.raises(PipelineError, match="no log"):
+        ingest.run(make_run())
+    write(log, lines([message(1, START)]))
+    with pytest.raises(PipelineError, match="whose log"):
+        ingest.run(make_run())
+
+
+def test_an_empty_log_is_no_fault(make_run: MakeRun, log: Path) -> None:
+    log.mkdir(parents=True)
+    assert ingest.run(make_run()) == 0
+    assert os.listdir(log) == []
+    assert isinstance(start(), Fact)

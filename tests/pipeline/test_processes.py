@@ -1,0 +1,138 @@
+"""The pipeline as its users run it, in processes of its own: killed, followed, on a cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyspark
+import pytest
+
+from pipeline.config import LogSource, Options
+from pipeline.jobs import ingest
+from pipeline.run import Run
+from pipeline.schemas import GAPS, INTEGRITY, MESSAGES, STREAMR
+from pipeline.session import prepare
+from tests.pipeline.generate import MIXED, lines, mixed, write
+from tests.pipeline.test_ingest import _glob, expected
+
+ROUNDS = int(os.environ.get("TRELLIS_SOAK", "2"))
+PATIENCE = 240.0
+
+
+def trellis(*arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "gateway", "pipeline", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+
+
+def seen(table: Path) -> list[int]:
+    """The sequences that DuckDB finds in a table at this moment."""
+    while True:
+        try:
+            return [seq for (seq,) in duckdb.execute(f"SELECT seq FROM '{_glob(table)}'").fetchall()]
+        except duckdb.IOException:
+            if not any(table.rglob("*.parquet")):
+                return []
+
+
+@pytest.mark.timeout(600)
+def test_killed_at_any_moment_nothing_is_lost_and_nothing_is_there_twice(spark: Any, tmp_path: Path) -> None:
+    dice = random.Random(int(os.environ.get("TRELLIS_SEED", "1")))
+    told = lines(mixed(40 * (ROUNDS + 1)))
+    log, warehouse = tmp_path / "log", tmp_path / "warehouse"
+    table = warehouse / MESSAGES.name
+    for n in range(ROUNDS):
+        write(log, told[40 * n : 40 * (n + 1)], each=8, first=40 * n + 1)
+        follow = ["--follow", "--interval", "0.1", "--master", "local[1]"]
+        process = trellis("ingest", "--source", f"log:{log}", "--warehouse", str(warehouse), *follow)
+        before, ends = len(seen(table)), time.monotonic() + PATIENCE
+        # Killed when something of this round has just appeared, or a moment later.
+        while len(found := seen(table)) == before and time.monotonic() < ends:
+            assert process.poll() is None, process.stderr and process.stderr.read().decode()
+            assert len(found) == len(set(found))
+            time.sleep(0.02)
+        time.sleep(dice.random() * 0.5)
+        os.killpg(process.pid, signal.SIGKILL) if dice.random() < 0.5 else process.kill()
+        process.communicate()
+        found = seen(table)
+        assert len(found) == len(set(found))
+    write(log, told[40 * ROUNDS :], each=8, first=40 * ROUNDS + 1)
+    run = Run(spark, Options(warehouse, LogSource(log)), lambda _text: None)
+    time.sleep(1)
+    ingest.run(run)
+    frame = run.table(MESSAGES).frame(spark)
+    assert sorted(tuple(row) for row in frame.collect()) == expected(told)
+    assert sorted(seen(table)) == [*range(1, len(told) + 1)]
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[str]:
+    """A standalone master with two workers, of the installed Spark; its address."""
+    environment = dict(os.environ)
+    prepare(environment, local=True)  # type: ignore[arg-type]
+    home = Path(pyspark.__file__).parent
+    started: list[subprocess.Popen[bytes]] = []
+
+    def launch(name: str, *arguments: str) -> Path:
+        log = folder / f"{len(started)}.log"
+        command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
+        with log.open("wb") as out:
+            started.append(subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True))
+        return log
+
+    def said(log: Path, word: str) -> str:
+        ends = time.monotonic() + PATIENCE
+        while time.monotonic() < ends:
+            for line in log.read_text(errors="replace").splitlines():
+                if word in line:
+                    return line
+            time.sleep(0.1)
+        raise TimeoutError(log.read_text())
+
+    host = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+    try:
+        master = said(launch("master.Master", *host), "Starting Spark master at").split()[-1]
+        workers = [
+            launch("worker.Worker", *host, "--cores", "1", "--memory", "700m", "-d", str(folder / name), master)
+            for name in ("a", "b")
+        ]
+        for log in workers:
+            said(log, "Successfully registered with master")
+        yield master
+    finally:
+        for process in reversed(started):
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(30)
+
+
+@pytest.mark.timeout(600)
+def test_a_cluster_makes_the_same_rows(whole: Run, tmp_path: Path) -> None:
+    write(tmp_path / "log", MIXED, each=60)
+    with cluster(tmp_path) as master:
+        given = ["--source", f"log:{tmp_path}/log", "--warehouse", str(tmp_path / "far")]
+        process = trellis("all", *given, "--master", master)
+        _, errors = process.communicate(timeout=PATIENCE * 2)
+        assert process.returncode == 0, errors.decode()
+    for spec in (MESSAGES, STREAMR, INTEGRITY, GAPS):
+        digests = [digest(where / spec.name) for where in (whole.options.warehouse, tmp_path / "far")]
+        assert digests[0] == digests[1], spec.name
+    assert (tmp_path / "far/report.html").exists()
+
+
+def digest(table: Path) -> str:
+    """A hash of a table's rows, in whatever order and files they are."""
+    query = f"SELECT * EXCLUDE (batch) FROM read_parquet('{_glob(table)}', hive_partitioning = true)"
+    told = duckdb.execute(query.replace("(batch)", "(batch, checked_at)" if "integrity" in str(table) else "(batch)"))
+    rows = sorted(repr(row) for row in told.fetchall())
+    assert rows
+    return hashlib.sha256("\n".join(rows).encode()).hexdigest()

@@ -1,0 +1,157 @@
+"""The report: what it says is what the tables say, in a browser as well, and it needs nothing from anywhere."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from pipeline.jobs import report
+from pipeline.report.numbers import Numbers
+from pipeline.report.page import page
+from pipeline.report.pictures import bars_over_time
+from pipeline.run import Run
+from pipeline.schemas import CHANNEL_MINUTE, GAPS, INTEGRITY, MESSAGES
+from tests.pipeline.test_ingest import _glob
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+class Cells(HTMLParser):
+    """The text of every table by its id, and of every element with an id; all attributes that name something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: dict[str, list[list[str]]] = {}
+        self.texts: dict[str, str] = {}
+        self.links: list[str] = []
+        self._table = self._id = ""
+        self._cell = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        told = dict(attrs)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data", "action")]
+        if tag == "table":
+            self._table = told["id"] or ""
+            self.tables[self._table] = []
+        elif tag == "tr" and self._table:
+            self.tables[self._table].append([])
+        elif tag == "td":
+            self.tables[self._table][-1].append("")
+            self._cell = True
+        elif told.get("id"):
+            self._id = told["id"] or ""
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "td":
+            self._cell = False
+        elif tag == "table":
+            self._table = ""
+        elif tag == "b":
+            self._id = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._cell:
+            self.tables[self._table][-1][-1] += data
+        elif self._id:
+            self.texts[self._id] = data
+
+
+def read(text: str) -> Cells:
+    cells = Cells()
+    cells.feed(text)
+    return cells
+
+
+def rows(cells: Cells, name: str) -> list[tuple[Any, ...]]:
+    """A table's rows, numbers as numbers, without the pictures."""
+    told = (tuple(_value(cell) for cell in row if cell) for row in cells.tables[name])
+    return [row for row in told if row]
+
+
+def _value(cell: str) -> Any:
+    return int(cell.replace(",", "")) if re.fullmatch(r"[\d,]+", cell) else cell
+
+
+@pytest.fixture(scope="module")
+def made(whole: Run) -> tuple[Run, Path]:
+    """A warehouse with everything in it, and its report."""
+    report.run(whole)
+    return whole, whole.options.warehouse / "report.html"
+
+
+def asked(run: Run, spec: Any, query: str) -> list[tuple[Any, ...]]:
+    """What DuckDB finds in the files of a table."""
+    return duckdb.execute(query.format(f"'{_glob(run.table(spec).path)}'")).fetchall()
+
+
+def compare(run: Run, cells: Cells) -> None:
+    """Every number on the page is one that DuckDB finds."""
+    total = asked(run, MESSAGES, "SELECT count(*), count(*) FILTER (kind = 'message') FROM {}")
+    assert [(_value(cells.texts["records"]), _value(cells.texts["messages"]))] == total
+    by_channel = "SELECT channel, sum(n), sum(bytes) FROM {} GROUP BY 1 ORDER BY 2 DESC, 1"
+    assert rows(cells, "channels") == asked(run, CHANNEL_MINUTE, by_channel)
+    assert rows(cells, "gaps") == asked(run, GAPS, "SELECT state, count(*) FROM {} GROUP BY 1 ORDER BY 1")
+    verdicts = {
+        (check, verdict): n
+        for check, verdict, n in asked(run, INTEGRITY, 'SELECT "check", verdict, count(*) FROM {} GROUP BY 1, 2')
+    }
+    names = ("ok", "bad", "unverifiable")
+    found = {(row[0], name): n for row in rows(cells, "integrity") for name, n in zip(names, row[1:], strict=True) if n}
+    assert found == verdicts
+    assert rows(cells, "rejects") == [("foreign", 1)]
+
+
+def test_its_numbers_are_those_of_the_tables(made: tuple[Run, Path]) -> None:
+    run, path = made
+    text = path.read_text()
+    cells = read(text)
+    compare(run, cells)
+    assert cells.links == [], "it needs nothing from anywhere"
+    assert "url(" not in text
+    assert "<script" not in text
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no browser here")
+@pytest.mark.parametrize("width", [360, 1200])
+def test_a_browser_shows_it(made: tuple[Run, Path], tmp_path: Path, width: int) -> None:
+    run, path = made
+    common = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/browser"]
+    common += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--window-size={width},2000", "--virtual-time-budget=1000"]
+    dom = subprocess.run([*common, "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=90, check=True)
+    compare(run, read(dom.stdout))
+    picture = tmp_path / "page.png"
+    subprocess.run([*common, f"--screenshot={picture}", path.as_uri()], capture_output=True, timeout=90, check=True)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_names_that_peers_chose_are_text() -> None:
+    nasty = "<script>alert(1)</script>\x1b[2J" + "x" * 100
+    numbers = Numbers(["<b>"], 1, 1, 0, 1, 1, 1, 1, [], [(0, "<i>", 1)], [(nasty, 1, 1)], 1, [], [], [], {}, [], [])
+    text = page(numbers, 0)
+    assert "<script" not in text
+    assert "\x1b" not in text
+    assert "<b>" not in text.partition("</h1>")[2].partition("</p>")[0]
+    assert "<i>" not in text
+
+
+def test_bars_stand_on_each_other_and_the_tallest_fills_the_picture() -> None:
+    drawn = bars_over_time([(0, "rest", 1), (0, "sprout", 3), (120_000, "rest", 2)], 60_000)
+    shapes = re.findall(r'x="([\d.]+)" y="([\d.]+)" width="0.84" height="([\d.]+)"', drawn)
+    assert [tuple(map(float, shape)) for shape in shapes] == [(0.08, 75, 25), (0.08, 0, 75), (2.08, 50, 50)]
+    assert 'viewBox="0 0 3 100"' in drawn
+    assert "4 at most" in drawn
+
+
+def test_an_empty_warehouse_has_a_report(make_run: Callable[..., Run]) -> None:
+    run = make_run()
+    run.options.warehouse.mkdir()
+    report.run(run)
+    assert "Nothing was said yet." in (run.options.warehouse / "report.html").read_text()
