@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 # A partition of up to 16 digits; MAX_INTEGER has no more.
@@ -30,6 +31,7 @@ def channel_of(stream_id: str, partition: int) -> str:
     return f"{stream_id}#0" if _LOOKS_NUMBERED.fullmatch(stream_id) else stream_id
 
 
+@lru_cache(maxsize=4096)  # it is asked for each message
 def stream_of(channel: str) -> tuple[str, int]:
     """The stream id and the partition that a channel is; every name has exactly one of them."""
     found = _PARTITION.fullmatch(channel)
@@ -40,6 +42,7 @@ def stream_of(channel: str) -> tuple[str, int]:
     return (plain if _LOOKS_NUMBERED.fullmatch(plain) else channel), 0
 
 
+@lru_cache(maxsize=4096)
 def inbox_of(stream_id: str) -> Inbox | None:
     """Whose inbox a stream id `S/@N` is, or None."""
     found = _INBOX.fullmatch(stream_id)
