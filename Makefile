@@ -49,7 +49,7 @@ bench: env
 	$(BIN)/python -m benchmarks.sprout
 
 fuzz: env
-	TRELLIS_FUZZ=1 $(BIN)/python -m pytest tests/properties tests/adapters -k "property or any_bytes or fuzz"
+	TRELLIS_FUZZ=5000 $(BIN)/python -m pytest --timeout 0 tests/properties tests/adapters -k "property or any_bytes or fuzz"
 
 soak: env
 	TRELLIS_SOAK=200 $(BIN)/python -m pytest tests/faults

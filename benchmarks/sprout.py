@@ -29,6 +29,7 @@ from adapters.sprout.codec import NodeLine, Parser, Response
 
 from .measure import cpu_seconds
 from .servers import ROOT, Unavailable, _last_words, _program, _running
+from .sprout_forest import plant
 from .sprout_load import Peer, Stalled, announce, ask_all, subscribe, until_held
 from .sprout_nodes import Tree, trees
 
@@ -69,14 +70,16 @@ class Round:
 
 
 @contextmanager
-def trellis(work: Path) -> Iterator[Server]:
-    """This gateway as a user starts it, with its log on disk, but without rate limits."""
+def trellis(work: Path, name: str = "trellis", planted: int = 0) -> Iterator[Server]:
+    """This gateway as a user starts it, with its log on disk, but without rate limits; with *planted* replies."""
     data = work / "trellis-sprout-data"
     shutil.rmtree(data, ignore_errors=True)
+    if planted:
+        plant(data, planted)
     program = _program("trellis", str(Path(sys.executable).parent))
     command = [program, "serve", "--port", "0", "--sprout-port", "0", "--data", str(data)]
     with _running("trellis-sprout", command, work, TRELLIS_LIMITS__RATES="off") as (process, log):
-        yield _ready("trellis", process, log)
+        yield _ready(name, process, log)
     shutil.rmtree(data, ignore_errors=True)
 
 
@@ -110,7 +113,11 @@ SERVERS: dict[str, Callable[[Path], AbstractContextManager[Server]]] = {
     "go": reference,
     "go-lean": partial(reference, name="go-lean", flags=["-lean"]),
     "trellis": trellis,
+    "trellis-50": partial(trellis, name="trellis-50", planted=50),
+    "trellis-5k": partial(trellis, name="trellis-5k", planted=5_000),
+    "trellis-500k": partial(trellis, name="trellis-500k", planted=500_000),
 }
+USUAL = ("go", "trellis")
 
 
 class Work:
@@ -127,6 +134,10 @@ class Work:
     def fresh(self) -> None:
         """Make the nodes of the next round, the same for all servers."""
         self.trees = trees(1, self.size)
+
+    def measures(self, server: str) -> bool:
+        """Whether *server* can do it."""
+        return server == "trellis" or (self.reference and server.startswith("go"))
 
     @contextmanager
     def prepare(self, server: Server) -> Iterator[Callable[[], int]]:
@@ -219,6 +230,39 @@ class Ask(Work):
 
         yield run
         _close([peer])
+
+
+class Flat(Work):
+    """One question about forests that were planted: the time is to be the same for all of them."""
+
+    title = "leaves_of 10, whatever the forest's size"
+    question = b"leaves_of %d ID 10\n"
+
+    def fresh(self) -> None:
+        pass
+
+    def measures(self, server: str) -> bool:
+        return server.startswith("trellis-")
+
+    @contextmanager
+    def prepare(self, server: Server) -> Iterator[Callable[[], int]]:
+        peer = Peer(server.sprout)
+        community = next(line for line in _nodes(peer.ask(b"list %d 1 9\n")) if b"room " in line.raw)
+        text = self.question.replace(b"ID", community.id.encode())
+
+        def run() -> int:
+            ask_all(peer, text, self.size)
+            return self.size
+
+        yield run
+        _close([peer])
+
+
+class FlatList(Flat):
+    """The newest of all."""
+
+    title = "list 10, whatever the forest's size"
+    question = b"list %d 2 10\n"
 
 
 class LeavesOf(Ask):
@@ -362,6 +406,8 @@ WORKS: dict[str, Callable[[], Work]] = {
     "fan50":     lambda: Fan(500),
     "leaves_of": lambda: LeavesOf(200),
     "list":      lambda: List(100),
+    "flat":      lambda: Flat(4_000),
+    "flat-list": lambda: FlatList(4_000),
     "bootstrap": lambda: Bootstrap(10_000),
     "bridge":    lambda: Bridge(4_000),
     "bridge50":  lambda: BridgeMany(4_000),
@@ -419,14 +465,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--servers", nargs="+", choices=SERVERS, help="; ".join(SERVERS))
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench", help="where results are written")
     options = parser.parse_args(argv)
-    usual = ["go", "trellis"] if shutil.which("go") else ["trellis"]
+    usual = [name for name in USUAL if name != "go" or shutil.which("go")]
     rounds: list[Round] = []
     try:
         for name in options.works:
             work = WORKS[name]()
             for number in range(options.rounds):
                 work.fresh()
-                names = [each for each in options.servers or usual if work.reference or each == "trellis"]
+                names = [each for each in options.servers or usual if work.measures(each)]
                 for each in names if number % 2 == 0 else names[::-1]:
                     with SERVERS[each](options.out / "servers") as server:
                         rounds.append(measure(name, work, server))
