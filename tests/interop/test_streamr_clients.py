@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from gateway.clients import Heard, RelayClient, SproutClient
+from tests.adapters.streamr.conftest import Publisher
 from tests.conformance.forge import SequoiaForge
 from tests.interop.streamr import ALL, Genuine, clients
 from tests.npm import require_clients
@@ -163,6 +164,22 @@ def test_each_version_alone_talks_with_the_others_in_any_script(server: Server, 
             await client.hears(WORLD, {"content": "é"})
             resent = await client.resent(stream, {"last": 3})  # in the order of what their authors say of the time
             assert sorted(resent, key=json.dumps) == sorted([WORLD, WORLD, {"content": "é"}], key=json.dumps)
+
+    run(scenario)
+
+
+def test_they_know_who_they_are_and_use_streams_that_they_get_or_make(server: Server) -> None:
+    async def scenario() -> None:
+        async with clients() as crew:
+            everybody = await crew.each(server, 0x7111)
+            for key, client in enumerate(everybody, 0x7111):
+                user = (await client.done("me", "me"))["user"]
+                assert user["username"].lower() == Publisher(key).address
+                made = await client.done("create", "created", id=f"made/by/{client.version}")
+                assert made["id"] == f"made/by/{client.version}"
+                await client.subscribe(made["id"])
+                await client.publish(made["id"], {"by": key})
+                await client.hears({"by": key})
 
     run(scenario)
 
