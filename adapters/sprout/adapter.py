@@ -106,7 +106,7 @@ class SproutAdapter(Adapter):
     def links(self) -> list[Link]:
         """The relays that it peers with."""
         tls = {"verify": not self.options.insecure, "authorities": self.options.authorities}
-        return [link(peer, self.open, **tls) for peer in self.options.peers]
+        return [link(peer, self.open, self.services.post, **tls) for peer in self.options.peers]
 
     def open(self, kind: type[SproutSession], principal: Principal) -> SproutSession:
         """A session of that *kind* for *principal*."""

@@ -10,16 +10,20 @@ Every community is followed once for each connection: those of the other side, o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from gateway.adapter import Link
+from gateway.errors import Throttled
 from gateway.message import Form, Pending
 from gateway.session import Principal, Session
 
-from . import codec
+from . import base64url, codec
 from .codec import MAX_NODES, NO_ID, Frame, NodeLine
+from .forest import NULL_ID, Node, NodeError, Reply, decode
 from .intake import Intake
 from .relay import Relay
 from .session import MAX_OUTBOX, MAX_SUBSCRIPTIONS, Batch, SproutSession
@@ -28,6 +32,9 @@ from .waiting import PATIENCE
 
 PRINCIPAL: Final = "sprout:peer"  # what `auth.grants` calls those whom this gateway dials
 WINDOW: Final = 8  # communities that are caught up with at the same time
+ROUND: Final = 32  # nodes of one community whose ancestors are asked for at the same time
+SLICE: Final = 64  # nodes of an answer that are taken before others have their turn
+MAX_KNOWN: Final = 50_000  # ids that are remembered of one connection; beyond it some things are said twice
 PLAIN: Final = "tcp://"  # before the address of a peer that has no TLS
 
 
@@ -48,11 +55,16 @@ def read_address(text: str) -> Address:
     return Address(host, int(port), not text.startswith(PLAIN))
 
 
-class _Gap(NamedTuple):
-    """A community that the other side is to get, but for what it has: *theirs*, ids of nodes."""
+@dataclass
+class _Gap:
+    """A community that is caught up with, and the nodes whose ancestors were asked for."""
 
     channel: str
-    theirs: frozenset[str]
+    asked: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)  # of these, those without an answer
+
+
+Then = Callable[[Batch, Frame], None]  # called with the nodes of an answer, and again where it could not go on
 
 
 class Peering(SproutSession):
@@ -63,9 +75,12 @@ class Peering(SproutSession):
     ) -> None:
         super().__init__(bus, principal, relay, intake, refused)
         self.link = True
-        self._asked: dict[int, Callable[[Frame], None]] = {}
+        self._asked: dict[int, Then] = {}
+        self._sought: set[str] = set()  # authors that it was asked for, and answered
+        self._knows: set[str] = set()  # nodes that it told us, or we it
+        self.post: Callable[[Callable[[], None]], None] = _not_at_all  # runs a call when others had their turn
+        self._sliced = False  # an answer is being taken; it goes on in a moment
         self._progress = bus.clock()  # when it last answered, or was asked after a silence
-        self._theirs: frozenset[str] = frozenset()  # the communities that it listed
         self._listed = False
         self._followed: dict[str, None] = {}
         self._next_communities: deque[str] = deque()
@@ -98,8 +113,8 @@ class Peering(SproutSession):
             self._next_communities.append(community)
             self._advance()
 
-    def ask(self, frame: Frame, then: Callable[[Frame], None]) -> None:
-        """Send a request; *then* is called with its answer, once the nodes in that were taken."""
+    def ask(self, frame: Frame, then: Then) -> None:
+        """Send a request; *then* is called with its answer."""
         if not self._asked:
             self._progress = self.bus.clock()
         id = self._next()
@@ -116,18 +131,41 @@ class Peering(SproutSession):
     def _begin(self, frame: Frame) -> Callable[[], None]:
         if isinstance(frame, codec.Response | codec.Status) and (then := self._asked.pop(frame.id, None)) is not None:
             self._progress = self.bus.clock()
-            return partial(self._heard, Batch(_nodes(frame), 0), frame, then)
+            batch = Batch(frame.nodes if isinstance(frame, codec.Response) else (), 0)
+            _remember(self._knows, (line.id for line in batch.nodes))
+            return partial(then, batch, frame)
         return super()._begin(frame)
 
-    def _heard(self, batch: Batch, frame: Frame, then: Callable[[Frame], None]) -> None:
-        self._enter(batch)  # where that has to wait, this is called again
-        then(frame)
+    def _step(self) -> bool:
+        more = super()._step()
+        if self._sliced:
+            self._sliced = False
+            self.post(self._go_on)  # or, where nobody can, at the next tick
+        return more
 
-    def _list_is_here(self, frame: Frame) -> None:
+    def _go_on(self) -> None:
+        self._slow = False
+        self.resume()
+        self.wake()
+
+    def _enter(self, batch: Batch) -> None:
+        """Take the next nodes of a batch; with more of them, be called again when others had their turn."""
+        rest = [batch.nodes.pop() for _ in range(len(batch.nodes) - SLICE)]
+        try:
+            super()._enter(batch)
+        finally:
+            batch.nodes.extend(reversed(rest))
+        if rest:
+            self._sliced = True
+            raise Throttled(0)
+
+    def _list_is_here(self, batch: Batch, frame: Frame) -> None:
         """It told its communities: those and ours are to be the same."""
+        if self._seek_authors(batch, partial(self._list_is_here, batch, frame)):
+            return
+        self._enter(batch)
         self._listed = True
-        self._theirs = _ids(frame)
-        for spot in self._store.of_type(COMMUNITY, MAX_SUBSCRIPTIONS):  # one that waits for its author is founded later
+        for spot in self._store.of_type(COMMUNITY, MAX_SUBSCRIPTIONS):
             self.founded(spot.key)
 
     def _advance(self) -> None:
@@ -142,28 +180,66 @@ class Peering(SproutSession):
         self._under_way += 1
         self.wanted[community] = None
         self.join(channel)
-        if community not in self._theirs:
-            self._introduce(community)
+        if (line := self._ready(community)) is not None:
+            for each in self._with_those_above(line):
+                self.announce(each)
         self.ask(codec.Subscribe(NO_ID, community), _nothing)
-        self.ask(codec.LeavesOf(NO_ID, community, MAX_NODES), partial(self._leaves_are_here, channel))
+        self.ask(codec.LeavesOf(NO_ID, community, MAX_NODES), partial(self._leaves_are_here, _Gap(channel)))
 
-    def _leaves_are_here(self, channel: str, frame: Frame) -> None:
-        """It told what it has of a community: the rest of ours is announced."""
-        self._gaps.append(_Gap(channel, _ids(frame)))
+    def _leaves_are_here(self, gap: _Gap, batch: Batch, frame: Frame) -> None:
+        """It told what it has of a community: that is taken, and the rest of ours is announced."""
+        again = partial(self._leaves_are_here, gap, batch, frame)
+        if self._seek_authors(batch, again) or self._seek_ancestors(gap, batch, again):
+            return
+        self._enter(batch)
+        self._gaps.append(gap)
         if not self._filling:
             self._filling = True
             self.stream(self._missing())
 
-    # What it lacks
+    def _seek_authors(self, batch: Batch, again: Callable[[], None]) -> bool:
+        """Ask for the authors of a batch that are not here, all at once, and go on *again* when they are."""
+        authors = {node.author for _, node in _readable(batch)} - self._sought
+        missing = tuple(id for id in authors if id != NULL_ID and self._store.seq(id) is None)
+        if not missing:
+            return False
 
-    def _introduce(self, community: str) -> None:
-        """Announce a community, its author first."""
-        node = self._relay.node(community)
-        for id in () if node is None else (node.author, community):
-            spot = self._relay.spot(id)
-            line = None if spot is None else self._relay.line(self._store.entry(spot.seq))
-            if line is not None:
-                self.announce(line)
+        def authors_are_here(answer: Batch, _frame: Frame) -> None:
+            answer.asked = True
+            _remember(self._sought, missing)  # those that it has not are not asked for again
+            self._enter(answer)
+            again()
+
+        self.ask(codec.Query(NO_ID, missing), authors_are_here)
+        return True
+
+    def _seek_ancestors(self, gap: _Gap, batch: Batch, again: Callable[[], None]) -> bool:
+        """Ask for what is above the nodes of a batch, where that is neither here nor among them; some at a time."""
+        here = {line.id for line in batch.nodes}
+        orphans = [
+            (line.id, node.depth)
+            for line, node in _readable(batch)
+            if node.parent not in here and line.id not in gap.asked and isinstance(node, Reply)
+            if self._store.seq(node.parent) is None and self._store.seq(line.id) is None
+        ][:ROUND]
+        for id, depth in orphans:
+            gap.asked.add(id)
+            self.ask(
+                codec.Ancestry(NO_ID, id, min(depth, MAX_NODES)), partial(self._ancestors_are_here, gap, id, again)
+            )
+        gap.left = {id for id, _ in orphans}
+        return bool(orphans)
+
+    def _ancestors_are_here(self, gap: _Gap, id: str, again: Callable[[], None], batch: Batch, frame: Frame) -> None:
+        if self._seek_authors(batch, partial(self._ancestors_are_here, gap, id, again, batch, frame)):
+            return
+        batch.asked = True
+        self._enter(batch)
+        gap.left.discard(id)
+        if not gap.left:
+            again()
+
+    # What it lacks
 
     def _missing(self) -> Iterator[Form]:
         """What it lacks, oldest first, made as fast as it reads; neighbours leave in one announce."""
@@ -171,18 +247,65 @@ class Peering(SproutSession):
             gap = self._gaps.popleft()
             if self.bus.allowed(self.principal, "history", gap.channel):
                 for place in reversed(self._store.in_channel(gap.channel, MAX_NODES)):
-                    line = self._relay.line(self._store.entry(place.seq))
-                    if line is not None and _id_of(line) not in gap.theirs:
-                        yield line
+                    yield from self._with_those_above(self._relay.line(self._store.entry(place.seq)))
             self._under_way -= 1
             self._advance()
         self._filling = False
 
+    def _with_those_above(self, line: Form | None) -> Iterator[Form]:
+        """The node on *line*, its ancestors and their authors first, but for what the other side knows.
 
-def link(name: str, open: Callable[[type[SproutSession], Principal], SproutSession], **tls: Any) -> Link:
-    """The link to the peer at *name*, an address; *tls* says how certificates are checked (`gateway.adapter.Link`)."""
+        One that is still being made comes alone: what it needs is asked for.
+        """
+        data = line.data if isinstance(line, Pending) else line
+        if data is None:
+            yield from () if line is None else (line,)
+            return
+        chain: list[bytes] = []
+        while data is not None and (id := _id_of(data)) not in self._knows and len(chain) < MAX_NODES:
+            _remember(self._knows, (id,))
+            chain.append(data)
+            data = self._ready(self._parent_of(data))
+        for each in reversed(chain):
+            yield from self._author_of(each)
+            yield each
+
+    def _parent_of(self, line: bytes) -> str:
+        node = decode(base64url.decode(line.partition(b" ")[2]))
+        return node.parent if isinstance(node, Reply) else NULL_ID
+
+    def _author_of(self, line: bytes) -> Iterator[bytes]:
+        """The line of the author, unless the other side knows it."""
+        author = decode(base64url.decode(line.partition(b" ")[2])).author
+        if author not in self._knows and (told := self._ready(author)) is not None:
+            _remember(self._knows, (author,))
+            yield told
+
+    def _ready(self, id: str) -> bytes | None:
+        """The line of the node *id*, if that is here and made."""
+        spot = None if id == NULL_ID else self._relay.spot(id)
+        line = None if spot is None else self._relay.line(self._store.entry(spot.seq))
+        return line.data if isinstance(line, Pending) else line
+
+
+Open = Callable[[type[SproutSession], Principal], SproutSession]
+
+
+def link(name: str, open: Open, post: Callable[[Callable[[], None]], None], **tls: Any) -> Link:
+    """The link to the peer at *name*, an address.
+
+    *open* makes a session of a kind, *post* runs a call when the loop comes to it, *tls* says how certificates are
+    checked (`gateway.adapter.Link`).
+    """
     host, port, secure = read_address(name)
-    return Link(name, host, port, lambda: open(Peering, Principal(PRINCIPAL, host)), _report, secure, **tls)
+
+    def dialled() -> SproutSession:
+        session = open(Peering, Principal(PRINCIPAL, host))
+        assert isinstance(session, Peering)
+        session.post = post
+        return session
+
+    return Link(name, host, port, dialled, _report, secure, **tls)
 
 
 def _report(session: Session) -> dict[str, Any]:
@@ -190,19 +313,26 @@ def _report(session: Session) -> dict[str, Any]:
     return session.report()
 
 
-def _id_of(line: Form) -> str:
-    """The id on *line*; none where that is still being made, and so was never shown."""
-    data = line.data if isinstance(line, Pending) else line
-    return (data or b"").partition(b" ")[0].decode()
+def _id_of(line: bytes) -> str:
+    return line.partition(b" ")[0].decode()
 
 
-def _ids(frame: Frame) -> frozenset[str]:
-    return frozenset(line.id for line in _nodes(frame))
+def _readable(batch: Batch) -> Iterator[tuple[NodeLine, Node]]:
+    """The nodes of a batch, but for what is none."""
+    for line in batch.nodes:
+        with suppress(NodeError):
+            yield line, decode(line.raw)
 
 
-def _nodes(frame: Frame) -> tuple[NodeLine, ...]:
-    return frame.nodes if isinstance(frame, codec.Response) else ()
+def _remember(known: set[str], ids: Iterable[str]) -> None:
+    if len(known) > MAX_KNOWN:
+        known.clear()
+    known.update(ids)
 
 
-def _nothing(_frame: Frame) -> None:
+def _not_at_all(_call: Callable[[], None]) -> None:
+    """Without a loop there is the tick."""
+
+
+def _nothing(_batch: Batch, _frame: Frame) -> None:
     """The answer says nothing new."""
