@@ -44,7 +44,8 @@ class Metrics:
         labels = _LABELS.get(message.protocol) or _LABELS.setdefault(message.protocol, (message.protocol,))
         self._messages[labels] += 1
         self._deliveries[labels] += listeners
-        self._undeliverable(message)
+        if message.undelivered:
+            self._undeliverable(message)
 
     def direct(self, message: Message, listeners: int) -> None:
         """A direct message was handed to *listeners* sessions."""

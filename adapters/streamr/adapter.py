@@ -113,10 +113,10 @@ class StreamrAdapter(Adapter):
         self.known_keys = read_keys(home.secrets / FILE)  # what is of no use ends the start before anything begins
         self.author = Author(DerivedKeys(home.secret, home.gateway_id))
         self._seen: dict[tuple[str, str, int], int] = {}
-        self._exists = lru_cache(maxsize=4096)(self._has)
+        self._demands = lru_cache(maxsize=4096)(self._find_demands)
         self.nodes = Nodes()
         self.saying = Saying(self)
-        self.streams = Streams(settings.streams, settings.partitions, self._exists.cache_clear)
+        self.streams = Streams(settings.streams, settings.partitions, self._demands.cache_clear)
 
     def start(self, services: Services) -> None:
         """Continue the chains where the log ended."""
@@ -237,20 +237,19 @@ class StreamrAdapter(Adapter):
 
     def refer(self, message: Message) -> object:
         """The place in its sender's chain, or `UNFIT`."""
-        if not self._exists(message.channel):
+        rules = self._demands(message.channel)
+        if rules is None:
             return UNFIT
-        encrypt = self._rules(message).require_encrypted_data
+        encrypt = rules.require_encrypted_data
         if 2 * len(message.content) > MAX_CONTENT and (encrypt or len(_quoted(message.content)) > MAX_CONTENT):
             return UNFIT
         return self.author.refer(message, encrypt=encrypt)
 
-    def _rules(self, message: Message) -> Rules:
-        return self.streams.rules(stream_of(message.channel)[0])
-
-    def _has(self, channel: str) -> bool:
-        """Whether *channel* is a stream partition that there is."""
+    def _find_demands(self, channel: str) -> Rules | None:
+        """The rules of the stream partition that *channel* is; None if there is none such."""
         stream, partition = stream_of(channel)
-        return partition < self.partitions(stream) and key_exchange_address(stream) is None
+        rules = self.streams.rules(stream)
+        return rules if partition < rules.partitions and key_exchange_address(stream) is None else None
 
     def form(self, message: Message, key: str) -> Form:
         """The BroadcastMessage, as a frame; *key* is of `PAIRS`, for a direct message with the inbox behind it."""
