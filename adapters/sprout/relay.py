@@ -15,6 +15,7 @@ from gateway.session import Principal, Session
 from .author import Author, Made
 from .directs import Directs
 from .forest import Node, decode
+from .reader import Reader
 from .store import COMMUNITY, IDENTITY, NAME, Spot, Store
 from .telling import Telling
 
@@ -44,6 +45,7 @@ class Relay:
         self.directs = directs
         self.sessions: dict[SproutSession, None] = {}
         self.telling = Telling(self.said)
+        self.reader = Reader(self)
         self._held: OrderedDict[str, Held] = OrderedDict()
 
     # Telling
