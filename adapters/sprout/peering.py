@@ -25,12 +25,11 @@ from . import base64url, codec
 from .codec import MAX_NODES, NO_ID, Frame, NodeLine
 from .forest import NULL_ID, Node, NodeError, Reply, decode
 from .intake import Intake
-from .relay import Relay
+from .relay import PEER, Relay
 from .session import MAX_OUTBOX, MAX_SUBSCRIPTIONS, Batch, SproutSession
 from .store import COMMUNITY
 from .waiting import PATIENCE
 
-PRINCIPAL: Final = "sprout:peer"  # what `auth.grants` calls those whom this gateway dials
 WINDOW: Final = 8  # communities that are caught up with at the same time
 ROUND: Final = 32  # nodes of one community whose ancestors are asked for at the same time
 SLICE: Final = 64  # nodes of an answer that are taken before others have their turn
@@ -300,7 +299,7 @@ def link(name: str, open: Open, post: Callable[[Callable[[], None]], None], **tl
     host, port, secure = read_address(name)
 
     def dialled() -> SproutSession:
-        session = open(Peering, Principal(PRINCIPAL, host))
+        session = open(Peering, Principal(PEER, host))
         assert isinstance(session, Peering)
         session.post = post
         return session

@@ -12,14 +12,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from heapq import merge
-from itertools import accumulate, groupby, islice
+from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import Any, Final, Self
 
 from gateway.errors import ProtocolError, RequestError, Throttled, Unavailable
 from gateway.message import Form, Message, Pending
-from gateway.record import Fact
 from gateway.session import Principal, Session
 
 from . import codec
@@ -27,13 +25,12 @@ from .codec import MAX_BODY, MAX_NODES, NO_ID, Frame, NodeLine, Parser, SproutEr
 from .forest import Node, Reply, decode
 from .intake import Intake
 from .relay import Relay
-from .store import COMMUNITY, DAY, IDENTITY, NAME, REPLY, Spot, Where
+from .store import NAME
 from .waiting import Questions, Waiting
 
 MAX_OUTBOX: Final = 8 << 20  # a response of 4 MiB and as much in deliveries
 MAX_SUBSCRIPTIONS: Final = 10_000
 HALF_SECONDS: Final = 60  # for the rest of a message that has begun
-MAX_PASSED: Final = 4096  # nodes that an answer passes over because the peer may not read them
 MAX_TOLD: Final = 256  # nodes in one announce of ours; genuine peers take each of them in on its own
 
 _FIRST: Final = itemgetter(0)
@@ -224,52 +221,26 @@ class SproutSession(Session):
     def _list(self, frame: codec.List) -> None:
         """The newest nodes of a type, newest first."""
         self._relay.pace(self, "")
-        quantity = min(frame.quantity, MAX_NODES)
-        if frame.node_type == REPLY:
-            self._answer(frame.id, self._lines_at(self._store.newest(quantity), quantity))
-        else:
-            spots = self._store.of_type(frame.node_type, quantity) if frame.node_type < REPLY else []
-            self._answer(frame.id, self._lines_of(spots))
+        self._answer(frame.id, self._relay.reader.newest(self, frame.node_type, min(frame.quantity, MAX_NODES)))
 
     def _query(self, frame: codec.Query) -> None:
         """Those that are held, in the order in which they were asked for."""
         self._relay.pace(self, "")
-        spots = [spot for id in frame.node_ids if (spot := self._relay.spot(id)) is not None]
-        self._answer(frame.id, self._lines_of(spots))
+        self._answer(frame.id, self._relay.reader.held(self, frame.node_ids))
 
     def _ancestry(self, frame: codec.Ancestry) -> None:
         """The nodes above one, shallowest first."""
         self._relay.pace(self, "")
-        spot = self._relay.spot(frame.node_id)
-        if spot is None or not self._relay.may_read(self, spot):
+        above = self._relay.reader.above(self, frame.node_id, min(frame.levels, MAX_NODES))
+        if above is None:
             raise SproutError("no such node", StatusCode.UNKNOWN_NODE)
-        above: list[Spot] = []
-        while len(above) < min(frame.levels, MAX_NODES) and (spot := self._above(spot)) is not None:
-            above.append(spot)
-        self._answer(frame.id, self._lines_of(above[::-1]), nearest_last=True)
+        self._answer(frame.id, above, nearest_last=True)
 
     def _leaves_of(self, frame: codec.LeavesOf) -> None:
         """The newest nodes that are, or are below, one; oldest first."""
         self._relay.pace(self, "")
-        spot, quantity = self._relay.spot(frame.node_id), min(frame.quantity, MAX_NODES)
-        if spot is None or not self._relay.may_read(self, spot):
-            below: Iterable[Where] = ()
-        else:
-            below = merge(self._below(frame.node_id, spot, quantity), [spot.where], reverse=True)
-        own = None if spot is None or spot.type == REPLY else spot.seq
-        self._answer(frame.id, self._lines_at(below, quantity, own)[::-1], nearest_last=True)
-
-    def _below(self, id: str, spot: Spot, hint: int) -> Iterable[Where]:
-        """The replies below a node, newest first."""
-        if spot.type == IDENTITY:
-            return ()
-        if spot.type == COMMUNITY:
-            channel = self._relay.channel(id)
-            return () if channel is None else self._store.newest(hint, channel)
-        node = self._relay.node(id)
-        if node is not None and node.depth == 1:
-            return self._store.thread(self._names(id, spot), hint)
-        return self._store.below(spot.key)
+        below = self._relay.reader.below(self, frame.node_id, min(frame.quantity, MAX_NODES))
+        self._answer(frame.id, below, nearest_last=True)
 
     def _subscribe(self, frame: codec.Subscribe) -> None:
         """Any id will do: a community that nobody knows yet is joined when it comes."""
@@ -380,27 +351,6 @@ class SproutSession(Session):
 
     # Answers
 
-    def _lines_of(self, spots: Iterable[Spot]) -> list[Form]:
-        """The lines of those nodes that the peer may read."""
-        lines = [self._relay.line_at(spot.seq) for spot in spots if self._relay.may_read(self, spot)]
-        return [line for line in lines if line is not None]
-
-    def _lines_at(self, places: Iterable[Where], quantity: int, own: int | None = None) -> list[Form]:
-        """The lines of the first *quantity* replies that the peer may read; the node at *own* it may."""
-        lines: list[Form] = []
-        readable: dict[str, bool] = {}
-        for _, seq, channel in islice(places, quantity + MAX_PASSED) if quantity else ():
-            if seq != own:
-                if channel not in readable:
-                    readable[channel] = self.bus.allowed(self.principal, "history", channel)
-                if not readable[channel]:
-                    continue
-            if (line := self._relay.line_at(seq)) is not None:
-                lines.append(line)
-                if len(lines) == quantity:
-                    break
-        return lines
-
     def _answer(self, id: int, forms: list[Form], *, nearest_last: bool = False) -> None:
         """Respond with nodes, once the last of them is made."""
         pending = [form for form in forms if isinstance(form, Pending) and not form.done]
@@ -419,19 +369,6 @@ class SproutSession(Session):
         self.put(response)
         for form in pending:
             form.when_done(made)
-
-    def _above(self, spot: Spot) -> Spot | None:
-        """Where the parent of a node stands."""
-        parent = spot.parent
-        if parent.startswith(DAY):
-            parent = self._store.minted(parent) or ""
-        return self._store.known_as(parent)
-
-    def _names(self, id: str, spot: Spot) -> list[str]:
-        """What replies may call a conversation: by its id, and by the name under which the gateway minted it."""
-        entry = self._store.entry(spot.seq)
-        name = entry.fields.get("what") if isinstance(entry, Fact) else None
-        return [id] if name is None else [id, name]
 
     def _status(self, id: int, code: int) -> None:
         self.send(codec.encode_status(id, code))

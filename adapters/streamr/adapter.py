@@ -122,6 +122,7 @@ class StreamrAdapter(Adapter):
         """Continue the chains where the log ended."""
         super().start(services)
         self.author.find = self._head
+        self.saying.tick()
         self.streams.start(services)
         self.tracker = Tracker(services.bus.clock)
         self.participant = Participant(self, services)
@@ -132,6 +133,7 @@ class StreamrAdapter(Adapter):
     def tick(self, now: int) -> None:
         """A second has passed."""
         self.participant.tick(now)
+        self.saying.tick()
 
     # Who comes
 

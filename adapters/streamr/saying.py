@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -54,6 +55,7 @@ class Saying:
     def __init__(self, adapter: StreamrAdapter) -> None:
         self._adapter = adapter
         self._positions = Positions(self._newest)
+        self._kept_since = 0  # ms; of what was signed earlier, nobody can tell whether it is a copy
 
     def say(
         self, speaker: Speaker, request: Publish, channel: str, refuse: Refuse, origin: Session | None = None
@@ -68,6 +70,8 @@ class Saying:
         self.check(speaker, request, "publish", channel)
         if not self._is_new(speaker, message, channel) and self._known(speaker, message, names):
             return None
+        if known and message.id.timestamp < self._kept_since:
+            raise invalid("The message is older than the history that is kept here", message)
         sender = self.sender(speaker, request, known)
         if self._adapter.streams.decrypts(message.id.stream_id):
             say = partial(self._say, names, channel, sender, origin, request.version)
@@ -75,6 +79,11 @@ class Saying:
         else:
             self._say(names, channel, sender, origin, request.version, message)
         return sender
+
+    def tick(self) -> None:
+        """A second has passed; retention may have taken something."""
+        with suppress(RequestError):  # an index that cannot be read is told to whoever asks it next
+            self._kept_since = self._adapter.services.index.kept_since()
 
     def check(self, speaker: Speaker, request: Publish, verb: str, channel: str) -> None:
         """Raise unless *request* may *verb* on *channel*, and its message is in order but for the signature."""

@@ -10,9 +10,10 @@ import pytest
 from adapters.sprout import forest
 from adapters.sprout.codec import NodeLine
 from adapters.sprout.validate import validate
-from benchmarks import sprout
-from benchmarks.sprout import Announce, Round, main, table
+from benchmarks import sprout_works
+from benchmarks.sprout import Round, main, table
 from benchmarks.sprout_nodes import trees
+from benchmarks.sprout_works import Announce
 
 
 def node(line: NodeLine) -> forest.Node:
@@ -37,7 +38,7 @@ def test_ratios_are_to_the_reference_relay() -> None:
 
 
 def test_a_short_round_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sprout.WORKS, "announce", lambda: Announce(70))
+    monkeypatch.setitem(sprout_works.WORKS, "announce", lambda: Announce(70))
     asked = ["--rounds", "1", "--servers", "trellis", "--works", "announce", "--out", str(tmp_path)]
     assert main(asked) == 0
     (written,) = tmp_path.glob("*.json")

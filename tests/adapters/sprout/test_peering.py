@@ -11,14 +11,15 @@ import pytest
 from adapters.sprout import base64url, twig
 from adapters.sprout.codec import MAX_NODES
 from adapters.sprout.forest import Reply, decode, sign_community, sign_identity
-from adapters.sprout.peering import PRINCIPAL, WINDOW, Address, Peering, read_address
-from adapters.sprout.waiting import PATIENCE
+from adapters.sprout.peering import SLICE, WINDOW, Address, Peering, read_address
+from adapters.sprout.relay import PEER
+from adapters.sprout.waiting import MAX_ASKED, PATIENCE
 from gateway.session import LOW_WATER, Principal
 
 
 def dial(place: Any) -> Any:
     """A peering, and the line of the relay that was dialled."""
-    line = type(place.connect())(place, place.adapter.open(Peering, Principal(PRINCIPAL)))
+    line = type(place.connect())(place, place.adapter.open(Peering, Principal(PEER)))
     assert line.read() == f"list 0 1 {MAX_NODES}\n"
     return line
 
@@ -146,7 +147,7 @@ def test_who_does_not_answer_is_hung_up_on(place: Any) -> None:
 
 
 def test_what_it_may_not_hear_is_not_shared(make_place: Callable[..., Any], alice: Any, announce: Any) -> None:
-    place = make_place(auth={"grants": {PRINCIPAL: ["*:open"], "sprout:friend": ["*:*"]}})
+    place = make_place(auth={"grants": {PEER: ["*:open"], "sprout:friend": ["*:*"]}})
     announce(place.connect("sprout:friend"), alice.identity, alice.community("open"), alice.community("closed"))
     told = lines(dial(place).ask(response(0)))
     assert len([text for text in told if text.startswith("subscribe")]) == 1
@@ -158,6 +159,56 @@ def test_it_reads_on_while_its_own_announces_wait(place: Any) -> None:
         session.send(b"x" * LOW_WATER)
     assert dialled.readable
     assert not accepted.readable
+
+
+def test_it_is_not_paced(make_place: Callable[..., Any], alice: Any) -> None:
+    one = {"rate": 0.1, "burst": 1.0}
+    place = make_place(limits={"peer": one, "channel": one, "address": one})
+    community = alice.community("woods")
+    announced = "\n".join(("announce 9 3", alice.identity, community, alice.reply(community, "hello"), ""))
+    dialled, accepted = dial(place), place.connect()
+    assert accepted.ask(announced) == ""  # it has to wait
+    assert "status 9 0\n" in dialled.ask(announced)
+
+
+def test_answers_of_any_length_are_taken_in_slices(place: Any, alice: Any, bob: Any) -> None:
+    community = alice.community("woods")
+    replies = [bob.reply(community, str(number)) for number in range(2 * SLICE + 1)]
+    line, turns = dial(place), list[Callable[[], None]]()
+    line.session.post = turns.append
+    line.ask(response(0, community))
+    line.ask(response(1, alice.identity))
+    assert line.ask(response(3, *replies)) == f"query 4 1\n{bob.id}\n"
+    line.ask(response(4, bob.identity))
+    for taken in (SLICE, 2 * SLICE):
+        assert [place.store.seq(id_of(reply)) is not None for reply in replies].count(True) == taken
+        assert not line.session.readable
+        turns.pop()()
+    assert place.store.seq(id_of(replies[-1])) is not None
+    assert not turns
+    line.read()
+    assert line.session.report()["caughtUp"]
+
+
+def test_more_orphans_than_may_wait_are_all_taken(place: Any, alice: Any, bob: Any) -> None:
+    community = alice.community("woods")
+    tops = [bob.reply(community, f"top {number}") for number in range(MAX_ASKED + 5)]
+    replies = [alice.reply(top, "below") for top in tops]
+    line = dial(place)
+    line.session.post = place.posted.put
+    held = {id_of(node): node for node in (*tops, community)}
+    line.ask(response(0, community))
+    asked = line.ask(response(1, alice.identity))
+    asked += line.ask(response(3, *replies))
+    while questions := [text.split(" ") for text in asked.splitlines() if text.startswith(("ancestry", "query"))]:
+        asked = ""
+        for verb, id, node, *_ in questions:
+            if verb == "query":
+                asked += line.ask(response(int(id), bob.identity))
+            else:
+                top = tops[[id_of(reply) for reply in replies].index(node)]
+                asked += line.ask(response(int(id), held[id_of(community)], top))
+    assert all(place.store.seq(id_of(node)) is not None for node in (*tops, *replies))
 
 
 def test_it_is_nobodys_connection(place: Any, alice: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from adapters.streamr import positions
 from adapters.streamr.positions import Positions
+from gateway.log import Sealing
+from gateway.retention import Keep, Retention
 
 
 def test_nearly_every_message_is_new_without_asking() -> None:
@@ -77,3 +80,35 @@ def test_an_old_signature_cut_in_a_new_way_is_a_copy_where_it_stands_late(broker
     row[1][:2] = "s", 10
     assert broker.ask(broker.open(), [2, 8, "r", row, None]) == []
     assert toy.take() == []
+
+
+def test_what_was_signed_before_the_history_that_is_kept_is_refused(
+    broker: Any, alice: Any, unsigned: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its copy may have been retired: it would be said a second time."""
+    core = broker.core
+    monkeypatch.setattr(core.log._writer, "_sealing", Sealing(bytes=1))  # a segment for each batch
+    old = alice.message("s", 1, broker.clock())
+    for row in (old, unsigned("s", 2, broker.clock() + 1)):
+        assert broker.ask(broker.open(), [2, 8, "r", row, None]) == []
+        core.settle()
+        core.clock.now += 1000
+    for number in range(3):
+        broker.say("s", number)
+        core.settle()
+        core.clock.now += 1000
+    retention = Retention(
+        core.segments, core.index, Keep(age=1500), core.clock, post=core.posted.put, mark=lambda: None
+    )
+    for _ in range(3):
+        retention.tick()
+        core.settle()
+    assert core.index.find(json.dumps(old[1], separators=(",", ":"))) is None, "it is gone"
+    toy = broker.toy("s")
+    broker.adapter.tick(broker.clock())
+    (frame,) = broker.ask(broker.open(), [2, 8, "r", old, None])
+    assert frame[3].startswith("Publish request failed: The message is older than the history that is kept here. Mess")
+    assert frame[4] == "REQUEST_FAILED"
+    assert toy.take() == []
+    assert broker.ask(broker.open(), [2, 8, "r", alice.message("s", 3, broker.clock()), None]) == []
+    assert toy.take() == [b"3"]

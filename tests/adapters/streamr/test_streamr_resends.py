@@ -269,7 +269,7 @@ def test_while_somebody_talks_turns_come_one_after_each_pause(monkeypatch: pytes
     assert given[0][1] >= 0.02
     assert given[1][1] - given[0][1] >= 0.01
     now[0] += CALM
-    turns.give(lambda: given.append(("at once", 0)))
+    turns.give(lambda: given.append(("at once", 0)), 9.0)
     assert given[-1] == ("at once", 0)
     seq[0] += 1
     turns.give(lambda: given.append(("later", 0)))
