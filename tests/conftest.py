@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, ClassVar
 
 import pytest
+from hypothesis import settings
 
 from gateway.bus import Bus
 from gateway.channels import Channels
@@ -22,6 +24,11 @@ from gateway.runtime import Ledger
 from gateway.segments import Segments
 from gateway.session import Principal, Session
 from gateway.tables import Row
+
+# Machines are busy: an example may take as long as it takes.
+settings.register_profile("patient", deadline=None)
+settings.register_profile("fuzz", deadline=None, max_examples=int(os.environ.get("TRELLIS_FUZZ", "1")))
+settings.load_profile("fuzz" if "TRELLIS_FUZZ" in os.environ else "patient")
 
 PATIENCE = 60.0  # seconds; nothing waits that long unless it is broken
 

@@ -21,6 +21,7 @@ from . import message as kinds
 from .encryption import KEY_BYTES, RsaPair, aes_decrypt
 from .errors import StreamrError
 from .group_keys import (
+    MAX_ID,
     GroupKey,
     KeyAnnounce,
     KeyMessage,
@@ -180,7 +181,9 @@ class Decryption:
     # What is asked
 
     def _awaited(self, owner: Owner, id: str | None) -> bool:
-        """Whether a message may wait for this key, which is asked for unless it was lately."""
+        """Whether a message may wait for this key, which is asked for unless it was lately, or nobody can be asked."""
+        if not owner.publisher or (id is not None and len(id) > MAX_ID):
+            return False
         want = self._wanted.get((owner, id))
         if want is None:
             if len(self._wanted) >= MAX_WANTED:

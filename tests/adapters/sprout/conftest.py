@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from pydantic import BaseModel
 
 from adapters.sprout import SproutAdapter, base64url, forest
@@ -22,11 +20,6 @@ from gateway.config import settings_model
 from gateway.message import Form, Message
 from gateway.runtime import Gateway
 from gateway.session import Principal, Session
-
-# Some examples make or check RSA signatures, and machines are busy: an example may take as long as it takes.
-settings.register_profile("patient", deadline=None)
-settings.register_profile("fuzz", deadline=None, max_examples=int(os.environ.get("TRELLIS_FUZZ", "1")))
-settings.load_profile("fuzz" if "TRELLIS_FUZZ" in os.environ else "patient")
 
 VECTORS = Path(__file__).parents[2] / "vectors/sprout"
 PATIENCE = 60.0  # seconds; nothing waits that long unless it is broken

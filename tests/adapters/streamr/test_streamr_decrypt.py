@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from adapters.streamr import decrypt, encryption, held, keyring
-from adapters.streamr.group_keys import GroupKey
+from adapters.streamr.group_keys import MAX_ID, GroupKey
 from gateway.auth import BadSecret, write_secret
 from gateway.message import Message
 
@@ -362,6 +362,17 @@ def test_what_is_no_json_under_its_key_is_bridged_as_it_came(reading: Any, alice
         writer.publish(row)
     assert [message if message == 1 else message.keys() for message in heard(toy)] == [1, *[{"encrypted"}] * 3]
     assert undecrypted(reading) == 3
+
+
+def test_nothing_waits_where_nobody_can_be_asked(reading: Any, alice: Any, unsigned: Any) -> None:
+    toy, writer = reading.toy("s"), Writer(reading, alice)
+    nameless = unsigned("s", "ab" * 20, reading.clock())
+    nameless[5:7] = [2, "k1"]
+    long = alice.message("s", "ab" * 20, reading.clock(), encryption=2, group_key="k" * (MAX_ID + 1))
+    for row in (nameless, long):
+        assert writer.publish(row) == []
+    assert [message.keys() for message in heard(toy)] == [{"encrypted"}] * 2
+    assert writer.requests() == []
 
 
 @pytest.mark.parametrize("bound", ["MAX_HELD", "MAX_HELD_SIZE"])
