@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from adapters.streamr import decrypt, encryption, held, keyring
 from adapters.streamr.group_keys import MAX_ID, GroupKey
 from gateway.auth import BadSecret, write_secret
+from gateway.errors import Unavailable
 from gateway.message import Message
 
 PEER = "0x" + "c" * 40
@@ -418,7 +419,11 @@ def test_when_the_gateway_stops_what_waits_is_said(reading: Any, alice: Any) -> 
 def test_a_late_refusal_of_the_bus_is_told(reading: Any, alice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Writer(reading, alice)
     writer.publish(writer.row(1))
-    monkeypatch.setattr(type(reading.core.log), "congested", property(lambda _ledger: True))
+
+    def publish(*_: object) -> None:
+        raise Unavailable("the disk does not keep up")
+
+    monkeypatch.setattr(reading.bus, "publish", publish)
     pass_time(reading, decrypt.HOLD)
     answers = [frame for frame in reading.frames(writer.session) if frame[1] == 7]
     assert [(frame[2], frame[4]) for frame in answers] == [("r", "REQUEST_FAILED")]
