@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from .app import create_app
 from .auth import BadSecret
 from .config import Settings, is_local
-from .fast import FastHttp, FastWebSocket
+from .handover import FastHttp, FastWebSocket
 from .welcome import welcome
 
 BACKLOG = 4096

@@ -20,7 +20,7 @@ from gateway.app import create_app
 from gateway.callers import Caller
 from gateway.config import settings_model
 from gateway.events import EventSession
-from gateway.fast import FastHttp
+from gateway.handover import FastHttp
 from gateway.message import Message
 from gateway.runtime import Gateway
 

@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from gateway import fast, serve
+from gateway import fast, handover, serve
 from gateway.bus import Bus, Receipt
 from gateway.channels import Channels
 from gateway.frames import text_frame
@@ -92,7 +92,7 @@ class Echo(Session):
 # A server with routes of every kind
 
 
-class Http(fast.FastHttp):
+class Http(handover.FastHttp):
     head_seconds = HEAD_SECONDS
 
 
@@ -154,7 +154,7 @@ async def running(service: Service) -> AsyncIterator[int]:
         service.app,
         port=0,
         http=Http,
-        ws=fast.FastWebSocket,
+        ws=handover.FastWebSocket,
         log_config=None,
         lifespan="off",
         ws_ping_interval=0.05,

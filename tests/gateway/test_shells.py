@@ -39,7 +39,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fastapi import FastAPI, WebSocket
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from gateway import fast, serve
+from gateway import fast, handover, serve
 from gateway.bus import Bus, Receipt
 from gateway.channels import Channels
 from gateway.errors import ProtocolError
@@ -229,7 +229,7 @@ def application(server: Server) -> FastAPI:
 
 
 @asynccontextmanager
-async def uvicorned(server: Server, ws: Any, app: Any = None, http: Any = fast.FastHttp) -> AsyncIterator[int]:
+async def uvicorned(server: Server, ws: Any, app: Any = None, http: Any = handover.FastHttp) -> AsyncIterator[int]:
     config = uvicorn.Config(
         app or application(server), port=0, http=http, ws=ws, ws_max_size=1 << 20, log_config=None, lifespan="off"
     )
@@ -271,8 +271,8 @@ TCP: Shells = {
     "fast-tcp-uvloop": (UVLOOP, partial(tcp, listen=fast.listen)),
 }
 FAST_WEBSOCKET: Shells = {
-    "fast-websocket-asyncio": (ASYNCIO, partial(uvicorned, ws=fast.FastWebSocket)),
-    "fast-websocket-uvloop": (UVLOOP, partial(uvicorned, ws=fast.FastWebSocket)),
+    "fast-websocket-asyncio": (ASYNCIO, partial(uvicorned, ws=handover.FastWebSocket)),
+    "fast-websocket-uvloop": (UVLOOP, partial(uvicorned, ws=handover.FastWebSocket)),
 }
 HYPERCORN: Shells = {"portable-websocket-hypercorn-trio": (TRIO, hypercorned)}
 UVICORN: Shells = {"portable-websocket-uvicorn": (ASYNCIO, partial(uvicorned, ws=WebSocketsSansIOProtocol))}

@@ -1,0 +1,143 @@
+"""uvicorn's protocols as Trellis uses them: they hand an accepted WebSocket over to the fast shell.
+
+`FastWebSocket` and `FastHttp` go to uvicorn as `ws=` and `http=`. They are subclasses of its internals:
+the version is pinned, and tests/gateway/test_fast.py tells when a new one does not fit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
+
+from .fast import WebSocketProtocol
+from .serve import EXTENSION, HANDSHAKE_SECONDS, LINGER
+from .session import Session
+
+MAX_HEAD = 1 << 16  # bytes of a request's first line and headers
+
+
+class _Nowhere(asyncio.Transport):
+    """What uvicorn's protocol is left with when its transport has gone to a `WebSocketProtocol`."""
+
+    def close(self) -> None:
+        """The application has returned; the connection has not ended."""
+
+
+class FastWebSocket(WebSocketsSansIOProtocol):
+    """uvicorn's protocol, with a way for an accepted WebSocket to be a session's from then on.
+
+    The ASGI extension `EXTENSION` is a function that takes the session. uvicorn's own class, its task, its
+    queue and the application's stack are then done with; messages never pass through ASGI. The largest message
+    is `ws_max_size`. There is no compression, whatever the configuration says: sessions send frames that are
+    shared between peers, and nobody gets to send a bomb.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.conn.available_extensions = []
+
+    def handle_connect(self, event: Request) -> None:
+        """Answer the handshake, offering the extension."""
+        super().handle_connect(event)
+        if self.response.status_code == 101:
+            extensions: Any = self.scope["extensions"]
+            extensions[EXTENSION] = self.attach
+
+    def data_received(self, data: bytes) -> None:
+        """Refuse what uvicorn leaves open: talk before the handshake is answered, a head that is none."""
+        if self.handshake_initiated and not self.handshake_complete:
+            self.transport.abort()  # RFC 6455, section 4.1: the client MUST wait
+            return
+        super().data_received(data)
+        if not self.handshake_initiated:
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.transport.close()
+
+    async def send(self, message: Any) -> None:
+        """After the accept nothing is read until it is known who reads: the application or a session."""
+        await super().send(message)
+        if message["type"] == "websocket.accept" and not self.transport.is_closing():
+            self.read_paused = True
+            self.transport.pause_reading()
+        elif message["type"] == "websocket.http.response.body" and self.close_sent:
+            self.handshake_complete = True  # uvicorn forgets that a refusal is an answer, and logs an error
+
+    async def receive(self) -> Any:
+        """It is the application."""
+        if self.read_paused and self.queue.empty():
+            self.read_paused = False
+            self.transport.resume_reading()
+        return await super().receive()
+
+    def attach(self, session: Session) -> None:
+        """It is *session*; the application returns now."""
+        if self.disconnected or self.transport.is_closing():
+            session.receive_eof()
+            return
+        self.stop_keepalive()
+        self.connections.discard(self)
+        transport, self.transport = self.transport, _Nowhere()
+        connection = WebSocketProtocol(self.loop, self.connections, self.config.ws_max_size)
+        transport.set_protocol(connection)
+        connection.start(transport, session)
+        transport.resume_reading()
+
+
+class FastHttp(HttpToolsProtocol):
+    """uvicorn's protocol, with a limit to the time and the size of a request's head."""
+
+    head_seconds = HANDSHAKE_SECONDS
+    max_head = MAX_HEAD
+    _deadline: asyncio.TimerHandle | None = None
+    _head = 0  # bytes of it so far
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """The clock runs from the connection on, so a silent one ends too."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end."""
+        self._have_head()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """The gateway stops: what has not ended soon after the goodbye is cut, since nobody reads it."""
+        super().shutdown()
+        if not self.transport.is_closing():
+            self.loop.call_later(2 * LINGER, self.transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, and count where that did not complete the head."""
+        deadline = self._deadline
+        super().data_received(data)
+        if deadline is not None and deadline is self._deadline:  # all of it was of one head
+            self._head += len(data)
+            if self._head > self.max_head and not self.transport.is_closing():
+                self.send_400_response("The head of the request is too long.")
+
+    def on_message_begin(self) -> None:
+        """A request begins, the first or another."""
+        super().on_message_begin()
+        self._await_head()
+
+    def on_headers_complete(self) -> None:
+        """The head is here; too long a one is an invalid request."""
+        self._have_head()
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.max_head:
+            raise ValueError("the head of the request is too long")
+        super().on_headers_complete()
+
+    def _await_head(self) -> None:
+        if self._deadline is None:
+            self._head = 0
+            self._deadline = self.loop.call_later(self.head_seconds, self.transport.abort)
+
+    def _have_head(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
