@@ -47,13 +47,15 @@ async def synced(gateway: Gateway, seq: int) -> None:
 
 async def read_body(request: Request, limit: int = MAX_CONTENT) -> bytes:
     """The body of *request*; `Problem` 413 as soon as it is known to be longer than *limit*."""
+    # Who is told so may be sending still, for ever: the connection ends (HTTP/2 has other words for that).
+    ending = {"Connection": "close"} if request.scope.get("http_version") in ("1.0", "1.1") else {}
     if int(request.headers.get("content-length", 0)) > limit:
-        raise Problem(413, TOO_LONG)
+        raise Problem(413, TOO_LONG, ending)
     body = b""
     async for chunk in request.stream():
         body = body + chunk if body else chunk
         if len(body) > limit:
-            raise Problem(413, TOO_LONG)
+            raise Problem(413, TOO_LONG, ending)
     return body
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -18,21 +19,20 @@ from .errors import Busy, Damaged
 from .sinks.parquet import Manifest, write_json
 
 FOLDER = ".checkpoints"
+PATIENCE_SECONDS = 30.0  # for `compact`, or a batch, to be finished by somebody else
 
 
 class Checkpoint:
-    """The checkpoint of *job* in *warehouse*, locked until `close`; `Busy` where somebody else has it."""
+    """The checkpoint of *job* in *warehouse*, locked until `close`; `Busy` where somebody else keeps it."""
 
-    def __init__(self, warehouse: Path, job: str) -> None:
+    def __init__(self, warehouse: Path, job: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self.path = warehouse / FOLDER / job
         self.job = job
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _locked(self._lock, patience_seconds):
             os.close(self._lock)
-            raise Busy(f"another process is running {job} on {warehouse}; stop it first") from None
+            raise Busy(f"another process is running {job} on {warehouse}; stop it first")
         self.id = ""
 
     def __enter__(self) -> Checkpoint:
@@ -42,8 +42,10 @@ class Checkpoint:
         self.close()
 
     def close(self) -> None:
-        """Let others have it."""
-        os.close(self._lock)
+        """Let others have it; doing it again does nothing."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def agree(self, manifest: Manifest) -> None:
         """Make sure that this checkpoint is the one that *manifest* was written with; `Damaged` where it is not."""
@@ -87,3 +89,17 @@ class Checkpoint:
         except ValueError as error:
             raise Damaged(f"{self.path / name} cannot be read: {error}") from None
         return told
+
+
+def _locked(file: int, patience_seconds: float) -> bool:
+    """Lock *file*, within *patience_seconds* or not at all."""
+    ends = time.monotonic() + patience_seconds
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() >= ends:
+                return False
+            time.sleep(0.05)
+        else:
+            return True

@@ -41,7 +41,8 @@ Source = LogSource | HttpSource
 class Options:
     """Everything that a job needs to know.
 
-    *publish* is the URL of a gateway that is told the statistics, *key* an API key for it and for the source.
+    *heap_megabytes* are those of the driver and of each executor. *publish* is the URL of a gateway that is told the
+    statistics, *key* an API key for it and for the source.
     """
 
     warehouse: Path
@@ -57,7 +58,6 @@ class Options:
     publish: str | None = None
     key: str | None = None
     output: Path | None = None
-    inputs: tuple[Path, ...] = ()
     java_options: str = ""
 
 

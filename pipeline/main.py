@@ -8,11 +8,11 @@ import threading
 from .checkpoint import Checkpoint
 from .config import Options
 from .errors import PipelineError
-from .jobs import ALL, ORDER, OTHERS, job
+from .jobs import ALL, ORDER, job
 from .run import Run, to_terminal
 from .session import start
 
-NAMES = (*ORDER, *OTHERS, ALL)
+NAMES = (*ORDER, ALL)
 
 
 def execute(name: str, options: Options) -> int:
@@ -41,7 +41,7 @@ def execute(name: str, options: Options) -> int:
 def repeat(name: str, run: Run, stop: threading.Event) -> None:
     """Run the job until there is nothing more to do; where *run* follows, until *stop* is set."""
     do = job(name)
-    with Checkpoint(run.options.warehouse, f"run-{name}"):
+    with Checkpoint(run.options.warehouse, f"run-{name}", patience_seconds=0):
         done = do(run)
         while run.options.follow and not stop.is_set():
             if not done:

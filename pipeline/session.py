@@ -51,6 +51,7 @@ def settings(options: Options) -> dict[str, str]:
     quiet = f"-Dlog4j2.configurationFile=file:{log4j}"
     return {
         "spark.driver.memory": f"{options.heap_megabytes}m",
+        "spark.executor.memory": f"{options.heap_megabytes}m",
         "spark.driver.extraJavaOptions": f"{quiet} -XX:+UseParallelGC {options.java_options}",
         "spark.executor.extraJavaOptions": quiet,
         "spark.ui.enabled": "false",

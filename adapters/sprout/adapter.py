@@ -18,7 +18,7 @@ from gateway.tables import Row
 
 from .author import Author, make_key, read_key
 from .directs import Directs
-from .gateways import Gateways
+from .gateways import Gateways, is_node_id
 from .intake import Intake
 from .peering import link, read_address
 from .proof import Proof
@@ -52,6 +52,13 @@ class Settings(BaseModel):
         for peer in peers:
             read_address(peer)
         return peers
+
+    @field_validator("gateways")
+    @classmethod
+    def _gateways(cls, ids: tuple[str, ...]) -> tuple[str, ...]:
+        if bad := [id for id in ids if not is_node_id(id)]:
+            raise ValueError(f"not the ids of nodes (`trellis identity show` prints a gateway's): {bad}")
+        return ids
 
     @field_validator("authorities")
     @classmethod

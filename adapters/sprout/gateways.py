@@ -6,6 +6,7 @@ as for itself for everybody from elsewhere, so that key says for whom it speaks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -15,6 +16,14 @@ from . import twig
 from .forest import Community, Identity, Node
 
 CHANNEL: Final = "channel/1"
+
+
+_NODE_ID: Final = re.compile(r"SHA512_B32__[A-Za-z0-9_-]{43}")
+
+
+def is_node_id(text: str) -> bool:
+    """Whether *text* is written as the id of a node."""
+    return _NODE_ID.fullmatch(text) is not None
 
 
 class Gateways:

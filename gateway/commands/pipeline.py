@@ -13,25 +13,24 @@ import typer
 from .common import Failed
 
 MISSING = "the pipeline is not installed: pip install 'trellis-gateway[pipeline]'"
-JOBS = "ingest, decode, integrity, gaps, forest, stats, compact, report, import, or all but import"
+JOBS = "ingest, decode, integrity, gaps, forest, stats, compact, report, or all of them: all"
 
 
 def pipeline(
     job: Annotated[str, typer.Argument(metavar="JOB", help=f"{JOBS}.")],
-    inputs: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="What `import` reads.")] = None,
     source: Annotated[str | None, typer.Option(help="Where the log is: log:DIR or http:URL.")] = None,
     warehouse: Annotated[str, typer.Option(help="The directory of the tables.")] = "warehouse",
     once: Annotated[bool, typer.Option("--once", help="Do what there is to do, then end; the default.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until stopped.")] = False,
     interval: Annotated[float, typer.Option(min=0, help="Seconds between two looks for something new.")] = 5.0,
     master: Annotated[str, typer.Option(help="local[N] or spark://HOST:PORT.")] = "local[*]",
-    heap: Annotated[int, typer.Option(min=256, help="Megabytes of the driver's heap.")] = 1024,
+    heap: Annotated[int, typer.Option(min=256, help="Megabytes of the driver's heap, and of each executor's.")] = 1024,
     keep_days: Annotated[int | None, typer.Option(min=0, help="`compact` lets go of older messages.")] = None,
     publish: Annotated[str | None, typer.Option(help="URL of a gateway that `stats` tells what it counted.")] = None,
     key: Annotated[
         str | None, typer.Option(envvar="TRELLIS_KEY", help="An API key, for --source and --publish.")
     ] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="What `report` or `import` writes.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where `report` writes its page.")] = None,
 ) -> None:
     """Make tables, audits, statistics and a report of the log, with Apache Spark.
 
@@ -58,7 +57,6 @@ def pipeline(
             publish=None if publish is None else publish.rstrip("/"),
             key=key,
             output=output,
-            inputs=tuple(inputs or ()),
         )
     except config.BadOption as error:
         raise typer.BadParameter(str(error)) from None

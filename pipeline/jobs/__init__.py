@@ -10,7 +10,6 @@ from pipeline.run import Run
 
 # In the order in which `all` does them: each reads what those before it have written.
 ORDER: Final = ("ingest", "decode", "integrity", "gaps", "forest", "stats", "compact", "report")
-OTHERS: Final[tuple[str, ...]] = ()
 ALL: Final = "all"
 
 
@@ -18,7 +17,7 @@ def job(name: str) -> Callable[[Run], int]:
     """What the job *name* does; it answers how many batches it did, or 0 where there was nothing to do."""
     if name == ALL:
         return _all
-    found: Callable[[Run], int] = import_module(f"pipeline.jobs.{name.replace('import', 'import_')}").run
+    found: Callable[[Run], int] = import_module(f"pipeline.jobs.{name}").run
     return found
 
 

@@ -5,23 +5,62 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F
+
+from pipeline import codecs
+from pipeline.checkpoint import Checkpoint
 from pipeline.derive import grow
 from pipeline.run import Run
-from pipeline.schemas import ARBOR_NODES, INTEGRITY
+from pipeline.schemas import ARBOR_NODES, INTEGRITY, MESSAGES
+from pipeline.sinks.parquet import Manifest, part_of
 from pipeline.transforms import integrity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 JOB = "integrity"
+RECORD = ("gateway_id", "log_seq")
 
 
 def run(run: Run) -> int:
     """Verify every record that has been decoded and not been verified yet."""
-    return grow(run, JOB, {INTEGRITY: _verdicts}, after=[ARBOR_NODES])
+    done = grow(run, JOB, {INTEGRITY: _verdicts}, after=[ARBOR_NODES])
+    if done:
+        _look_again(run)
+    return done
 
 
 def _verdicts(run: Run, rows: DataFrame) -> DataFrame:
-    now = time.time_ns() // 1_000_000
-    identities = run.table(ARBOR_NODES).frame(run.spark).where("type = 0 and fault is null").select("node_id", "raw")
-    return integrity.streamr(rows, now).unionByName(integrity.arbor(rows, identities, now))
+    now = _now()
+    return integrity.streamr(rows, now).unionByName(integrity.arbor(rows, _identities(run), now))
+
+
+def _look_again(run: Run) -> None:
+    """Verify those nodes whose author was not in the log then and is now: something came late."""
+    with Checkpoint(run.options.warehouse, JOB):
+        table = run.table(INTEGRITY, JOB)
+        verdicts = table.frame(run.spark)
+        waiting = verdicts.where((F.col("check") == "openpgp") & (F.col("reason") == codecs.NO_AUTHOR)).select(*RECORD)
+        held = _identities(run).select(F.col("node_id").alias("author"))
+        nodes = run.table(ARBOR_NODES).frame(run.spark).join(held, "author", "left_semi")
+        again = waiting.join(nodes.select(*RECORD), list(RECORD), "left_semi").withColumn("check", F.lit("openpgp"))
+        count = again.count()
+        if not count:
+            return
+        logged = run.table(MESSAGES).frame(run.spark).withColumn("log_seq", F.col("seq"))
+        rows = logged.join(F.broadcast(again), list(RECORD), "left_semi").drop("log_seq")
+        new = integrity.arbor(rows, _identities(run), _now()).where(F.col("check") == "openpgp")
+        old = verdicts.join(F.broadcast(again), [*RECORD, "check"], "left_anti")
+        staged = table.stage(old.unionByName(new))
+        manifest = table.manifest()
+        part = part_of(f"{manifest.batch:012d}+{time.time_ns()}", staged)
+        table.replace({part.name: staged}, Manifest(manifest.checkpoint, manifest.batch, [part], manifest.notes))
+        run.say(f"{JOB}: {count:,} signatures could be checked now that their authors are known")
+
+
+def _identities(run: Run) -> DataFrame:
+    return run.table(ARBOR_NODES).frame(run.spark).where("type = 0 and fault is null").select("node_id", "raw")
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

@@ -16,18 +16,18 @@ h1{font-size:1.6rem;margin:.5rem 0}h2{font-size:1.2rem;margin:2rem 0 .5rem}
 p{margin:.5rem 0}
 .facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(9rem,1fr));gap:.5rem;padding:0;list-style:none}
 .facts li{background:var(--soft);border-radius:.5rem;padding:.5rem .75rem}
-.facts b{display:block;font-size:1.3rem;font-variant-numeric:tabular-nums}
+.facts b{display:block;font-size:1.2rem;font-variant-numeric:tabular-nums}
 figure{margin:0}figcaption{display:flex;justify-content:space-between;font-size:.9rem}
 .most{font-size:.9rem;margin:0}
 svg.time{display:block;width:100%;height:12rem;border-bottom:1px solid currentColor}
-svg.bar{display:block;width:100%;min-width:5rem;height:1rem;background:var(--soft)}
+svg.bar{display:block;width:100%;height:.5rem;margin:.15rem 0;background:var(--soft)}
 .legend{display:flex;flex-wrap:wrap;gap:1rem;list-style:none;padding:0;margin:.5rem 0;font-size:.9rem}
 .legend i{display:inline-block;width:.9rem;height:.9rem;margin-right:.3rem;vertical-align:-.1rem}
 .wide{overflow-x:auto}
 table{border-collapse:collapse;width:100%}
-th,td{text-align:left;padding:.3rem .6rem;border-bottom:1px solid var(--line);overflow-wrap:anywhere}
-th{font-weight:600;overflow-wrap:normal}
-td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}td.picture{width:30%}
+th,td{text-align:left;vertical-align:top;padding:.3rem .5rem;border-bottom:1px solid var(--line)}
+th{font-weight:600}td:first-child{width:35%;max-width:20rem;overflow-wrap:break-word}
+th.n,td.n{text-align:right;font-variant-numeric:tabular-nums}td.n{white-space:nowrap}
 .nothing{color:#777}
 @media print{body{max-width:none;padding:0;font-size:10pt}h2{break-after:avoid}figure,tr{break-inside:avoid}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}.wide{overflow:visible}}
@@ -84,7 +84,7 @@ def _channels(numbers: Numbers) -> str:
     rows = [(name, n, size, Raw(bar([(n / most, colour("topic_relay"))]))) for name, n, size in numbers.channels]
     more = numbers.channel_count - len(rows)
     note = f"<p>The busiest ones; {more:,} more are not shown.</p>" if more > 0 else ""
-    return note + table(("channel", "messages", "bytes", ""), rows, "channels")
+    return note + table(("channel", "messages", "bytes"), rows, "channels")
 
 
 def _flows(numbers: Numbers) -> str:
@@ -92,7 +92,7 @@ def _flows(numbers: Numbers) -> str:
         return nothing("The log has no records of kind counts yet.")
     most = max(row[2] for row in numbers.flows) or 1
     rows = [(*row, Raw(bar([(row[2] / most, colour(row[0]))]))) for row in numbers.flows]
-    head = ("from", "to", "delivered", "undelivered", "p50 ms", "p95 ms", "p99 ms", "")
+    head = ("from", "to", "delivered", "undelivered", "p50 ms", "p95 ms", "p99 ms")
     return f"<p>Latencies are those of the worst minute.</p>{table(head, rows, 'flows')}"
 
 
@@ -104,13 +104,13 @@ def _integrity(numbers: Numbers) -> str:
     for check, found in checks.items():
         total = sum(found.values())
         rows.append((check, *found.values(), Raw(bar([(n / total, VERDICTS[name]) for name, n in found.items()]))))
-    return table(("check", *VERDICTS, ""), rows, "integrity")
+    return table(("check", *VERDICTS), rows, "integrity")
 
 
 def _gaps(numbers: Numbers) -> str:
     total = sum(row[1] for row in numbers.gaps) or 1
     rows = [(state, n, Raw(bar([(n / total, colour("streamr"))]))) for state, n in numbers.gaps]
-    return table(("state", "messages", ""), rows, "gaps") if rows else nothing("Every chain is whole.")
+    return table(("state", "messages"), rows, "gaps") if rows else nothing("Every chain is whole.")
 
 
 def _forest(numbers: Numbers) -> str:

@@ -57,12 +57,36 @@ def bar(shares: Sequence[tuple[float, str]]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]], name: str) -> str:
-    """A table called *name*; numbers stand right, pictures (`Raw`) as they are."""
-    heads = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    if not body:
+    """A table called *name*; numbers stand right, a picture (`Raw`, the last of a row) below the row's first words."""
+    told = list(rows)
+    if not told:
         return nothing("There is nothing to show yet.")
+    kinds = [_kind(value) for value in told[0]]
+    heads = "".join(f'<th scope="col"{kind}>{escape(text)}</th>' for text, kind in zip(head, kinds, strict=False))
+    body = "".join(f"<tr>{_cells(row)}</tr>" for row in told)
     return f'<div class="wide"><table id="{name}"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cells(row: Sequence[Any]) -> str:
+    picture = row[-1] if isinstance(row[-1], Raw) else ""
+    first, *others = row[:-1] if picture else row
+    told = [f"<td{_kind(first)}>{_text(first)}{picture}</td>"]
+    return "".join([*told, *(f"<td{_kind(value)}>{_text(value)}</td>" for value in others)])
+
+
+def _kind(value: Any) -> str:
+    return ' class="n"' if value is None or isinstance(value, int | float) else ""
+
+
+def _text(value: Any) -> str:
+    match value:
+        case None:
+            return "-"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.2f}"
+    return escape(_visible(str(value)))
 
 
 class Raw(str):
@@ -84,19 +108,6 @@ def colour(protocol: str) -> str:
 def moment(time: int | None) -> str:
     """A time (ms) for people."""
     return "-" if time is None else datetime.fromtimestamp(time / 1000, UTC).strftime("%Y-%m-%d %H:%M")
-
-
-def _cell(value: Any) -> str:
-    match value:
-        case Raw():
-            return f'<td class="picture">{value}</td>'
-        case None:
-            return '<td class="n">-</td>'
-        case int():
-            return f'<td class="n">{value:,}</td>'
-        case float():
-            return f'<td class="n">{value:,.2f}</td>'
-    return f"<td>{escape(_visible(str(value)))}</td>"
 
 
 def _visible(text: str) -> str:

@@ -129,6 +129,27 @@ def test_retention_takes_old_messages_and_leaves_facts(make_run: MakeRun, log: P
     assert ingest.run(run) == 0, "what was let go is not taken in again"
 
 
+def test_what_could_not_be_verified_is_verified_when_its_author_comes_late(make_run: MakeRun, log: Path) -> None:
+    told = lines(mixed(60))
+    late = next(n for n, line in enumerate(told) if b'"kind":"entity"' in line)  # an identity
+    write(log, told[:late], each=late)
+    write(log, told[late + 1 :], each=60, first=late + 2)
+    run = make_run()
+    verdicts: list[dict[tuple[int, str], str]] = []
+    for _ in range(2):
+        for job in (ingest, decode, integrity):
+            job.run(run)
+        table = run.table(INTEGRITY).frame(run.spark)
+        verdicts.append({(row.log_seq, row.check): row.verdict for row in table.collect()})
+        assert len(verdicts[-1]) == table.count()
+        write(log, told[late : late + 1], first=late + 1)
+    changed = {key: verdict for key, verdict in verdicts[0].items() if verdicts[1][key] != verdict}
+    assert changed
+    assert {(check, verdicts[1][seq, check]) for seq, check in changed} == {("openpgp", "ok")}
+    assert set(changed.values()) == {"unverifiable"}
+    assert [job.run(run) for job in (ingest, decode, integrity)] == [0, 0, 0]
+
+
 def test_derived_tables_without_their_checkpoint_are_refused(make_run: MakeRun, log: Path) -> None:
     write(log, lines(mixed(40)))
     run = make_run()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,14 @@ ROUNDS = int(os.environ.get("TRELLIS_SOAK", "2"))
 PATIENCE = 240.0
 
 
+# Programs that live for seconds are not worth a second compiler.
+QUICK = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
+
+
 def trellis(*arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "gateway", "pipeline", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    out, errors = subprocess.DEVNULL, subprocess.PIPE
+    return subprocess.Popen(command, stdout=out, stderr=errors, start_new_session=True, env=os.environ | QUICK)
 
 
 def seen(table: Path) -> list[int]:
@@ -78,7 +83,7 @@ def test_killed_at_any_moment_nothing_is_lost_and_nothing_is_there_twice(spark: 
 @contextmanager
 def cluster(folder: Path) -> Iterator[str]:
     """A standalone master with two workers, of the installed Spark; its address."""
-    environment = dict(os.environ)
+    environment = os.environ | QUICK | {"SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false"}
     prepare(environment, local=True)  # type: ignore[arg-type]
     home = Path(pyspark.__file__).parent
     started: list[subprocess.Popen[bytes]] = []
@@ -115,13 +120,18 @@ def cluster(folder: Path) -> Iterator[str]:
             process.wait(30)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(400)
 def test_a_cluster_makes_the_same_rows(whole: Run, tmp_path: Path) -> None:
     write(tmp_path / "log", MIXED, each=60)
     with cluster(tmp_path) as master:
         given = ["--source", f"log:{tmp_path}/log", "--warehouse", str(tmp_path / "far")]
-        process = trellis("all", *given, "--master", master)
-        _, errors = process.communicate(timeout=PATIENCE * 2)
+        process = trellis("all", *given, "--master", master, "--heap", "512")
+        try:
+            _, errors = process.communicate(timeout=PATIENCE)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
         assert process.returncode == 0, errors.decode()
     for spec in (MESSAGES, STREAMR, INTEGRITY, GAPS):
         digests = [digest(where / spec.name) for where in (whole.options.warehouse, tmp_path / "far")]

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from adapters.sprout import base64url, twig
+from adapters.sprout.adapter import Settings
 from adapters.sprout.codec import MAX_NODES
 from adapters.sprout.forest import Reply, decode, sign_community, sign_identity
 from adapters.sprout.peering import SLICE, WINDOW, Address, Peering, read_address
@@ -238,6 +240,19 @@ def test_addresses(text: str, address: Address) -> None:
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(ValueError, match="is not HOST:PORT"):
         read_address(text)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "reason"),
+    [
+        ("peers", ["arbor.example"], "is not HOST:PORT"),
+        ("gateways", ["Trellis 0c81364f2d97a0bb"], "not the ids of nodes"),
+        ("authorities", "no/such.pem", "is not a file"),
+    ],
+)
+def test_settings_that_are_of_no_use(setting: str, value: Any, reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        Settings.model_validate({setting: value})
 
 
 # Whom it believes
