@@ -302,13 +302,15 @@ def test_what_is_signed_at_the_same_time_comes_in_its_order(place: Any, ear: Any
     first = toy.say({"content": "0"})
     place.settle()
     said = [first, *(toy.say({"content": str(n)}, parent=first.id if n % 3 == 0 else None) for n in range(1, 30))]
-    answers = [toy.say("below", parent=said[n].id) for n in (7, 9)]
+    thread = [said[7]]
+    for n in range(10):
+        thread.append(toy.say(n, parent=thread[-1].id))
     place.settle()
     heard = [(id, node) for id, node, _ in nodes(ear.read()) if isinstance(node, Reply)]
     origins = [pairs(node)["origin/1"].decode() for _, node in heard]
-    assert origins == [message.id for message in (*said, *answers)]
-    by_origin = {origin: id for origin, (id, _) in zip(origins, heard, strict=True)}
-    assert [node.parent for _, node in heard[-2:]] == [by_origin[said[n].id] for n in (7, 9)]
+    assert origins == [message.id for message in (*said, *thread[1:])]
+    ids = {origin: id for origin, (id, _) in zip(origins, heard, strict=True)}
+    assert [node.parent for _, node in heard[-10:]] == [ids[message.id] for message in thread[:-1]]
 
 
 def test_a_form_that_cannot_be_made_holds_nobody_up(place: Any, ear: Any, monkeypatch: pytest.MonkeyPatch) -> None:
