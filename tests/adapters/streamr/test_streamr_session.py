@@ -533,13 +533,41 @@ def test_no_frame_whatever_raises(broker: Any, data: st.DataObject) -> None:
         *[atoms] * 7,
     ).map(list)
     frames = st.tuples(st.sampled_from([1, 2, 3]), st.integers(-1, 14), *[atoms | rows] * 5).map(list)
+    refs = st.lists(st.none() | st.integers(0, 9) | st.integers(), min_size=1, max_size=2)
+    where = (st.just("r"), st.just("s"), st.just(0))
+    resends = st.tuples(st.just(2), st.integers(11, 13), *where, *[atoms | refs] * 5).map(list)
     session = broker.open({})
     for _ in range(3):
-        frame = data.draw(frames)
-        session.receive_data(json.dumps(frame).encode())
-    session.receive_data(data.draw(st.binary(max_size=64)))
+        answers = broker.ask(session, data.draw(frames | resends))
+        assert len([frame for frame in answers if frame[1] in (5, 6, 7)]) <= 1
+    broker.ask(session, data.draw(st.binary(max_size=64)))
     assert session.closing is None
     session.receive_eof()
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_nothing_that_is_not_as_it_was_signed_reaches_the_bus(
+    broker: Any, alice: Any, recovered: Callable[..., str], data: st.DataObject
+) -> None:
+    broker.clock.now += 1
+    toy, at = broker.toy("s"), broker.clock()
+    row = alice.message("s", '{"n":12}', at, 7, prev=data.draw(st.sampled_from([None, [at - 1, 3]])))
+    changed = json.loads(json.dumps(row))
+    place = data.draw(st.sampled_from([changed, changed[1], changed[2] or changed]))
+    index = data.draw(st.integers(0, len(place) - 1))
+    others: list[Any] = [None, 0, 1, 2, at, "", "1", "s", '{"n":1}', [at - 1, 4], "0x" + "1" * 130]
+    if isinstance(place[index], str) and place[index] and data.draw(st.booleans()):
+        cut = data.draw(st.integers(0, len(place[index]) - 1))
+        place[index] = place[index][:cut] + data.draw(st.sampled_from("01bcz")) + place[index][cut + 1 :]
+    else:
+        place[index] = data.draw(st.sampled_from(others))
+    answers = broker.ask(broker.open(), [2, 8, "r", changed, None])
+    for message in [m for m in broker.core.index.waiting("s") if m.timestamp == at and m.native["streamr"][3] == 7]:
+        said = json.loads(message.wire)
+        assert answers == []
+        assert recovered(said) == alice.address, "signed, and as it was signed"
+    toy.receive_eof()
 
 
 def test_form_keys_outlive_the_message(broker: Any, alice: Any) -> None:
