@@ -47,6 +47,7 @@ bench: env
 	command -v npm >/dev/null && cd tests/interop/node && npm ci --ignore-scripts --no-audit --no-fund || true
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.sprout
+	$(BIN)/python -m benchmarks.streamr
 
 fuzz: env
 	TRELLIS_FUZZ=5000 $(BIN)/python -m pytest --timeout 0 tests/properties tests/adapters -k "property or any_bytes or fuzz"
