@@ -40,7 +40,9 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=12) | st.dictionaries(texts, inner, max_size=2),
     max_leaves=12,
 )
-near = st.sampled_from([0, 1, -1, 1.0, True, 2**53 - 1, 2**53, "", "x", None, [], [1, 0], [1], [None, None], {}])
+near: st.SearchStrategy[Any] = st.sampled_from(
+    [0, 1, -1, 1.0, True, 2**53 - 1, 2**53, "", "x", None, [], [1, 0], [1], [None, None], {}]
+)
 rows = st.builds(lambda version, rest: [version, *rest], st.sampled_from([30, 31, 32]), st.lists(values, max_size=12))
 arrays = st.builds(
     lambda version, kind, rest: [version, kind, *rest],
