@@ -28,12 +28,14 @@ def channel_of(stream_id: str, partition: int) -> str:
     """
     if partition > 0:
         return f"{stream_id}#{partition}"
-    return f"{stream_id}#0" if _LOOKS_NUMBERED.fullmatch(stream_id) else stream_id
+    return f"{stream_id}#0" if "#" in stream_id and _LOOKS_NUMBERED.fullmatch(stream_id) else stream_id
 
 
 @lru_cache(maxsize=4096)  # it is asked for each message
 def stream_of(channel: str) -> tuple[str, int]:
     """The stream id and the partition that a channel is; every name has exactly one of them."""
+    if "#" not in channel:
+        return channel, 0
     found = _PARTITION.fullmatch(channel)
     if found is not None:
         return found[1], int(found[2])
@@ -45,6 +47,8 @@ def stream_of(channel: str) -> tuple[str, int]:
 @lru_cache(maxsize=4096)
 def inbox_of(stream_id: str) -> Inbox | None:
     """Whose inbox a stream id `S/@N` is, or None."""
+    if "/@" not in stream_id:  # nearly always, and ten times sooner found than by the pattern
+        return None
     found = _INBOX.fullmatch(stream_id)
     if found is None:
         return None

@@ -287,7 +287,8 @@ class StreamrSession(Session):
 
     def _identify(self, request: Request) -> bool:
         """Take the connection for the user of the request's session token, if it carries one."""
-        address = self._adapter.logins.address(request.session_token or "", self.bus.clock())
+        token = request.session_token
+        address = self._adapter.logins.address(token, self.bus.clock()) if token else None
         if address is not None:
             self._identified = True
             self.bus.bind(self, self.bus.peers.identity(NAME, address))
