@@ -106,19 +106,8 @@ def _read_segments(run: Run, messages: Table, found: list[Segment], gateway: str
     odd = {Path(segment.path).name for segment in found if not segment.whole}
     plain = [segment for segment in found if Path(segment.path).name not in odd]
     if not odd and plain:
-        rows = segments.read_fast(run.spark, plain)
-        seen = Observation()
-        good = F.col("good")
-        seq = F.when(good, F.col("seq"))
-        watched = rows.observe(
-            seen,
-            F.count(F.lit(1)).alias("lines"),
-            F.count(seq).alias("good"),
-            F.min(seq).alias("first"),
-            F.max(seq).alias("last"),
-            F.sum(seq.cast("decimal(38,0)")).alias("sum"),
-        )
-        staged = messages.stage(watched.where(good).withColumn("gateway_id", F.lit(gateway)))
+        rows, seen = segments.read_fast(run.spark, plain)
+        staged = messages.stage(rows.where("good").withColumn("gateway_id", F.lit(gateway)))
         told = seen.get
         if told["good"] == told["lines"] and _dense(told):
             return Read(staged, [], told["lines"])
@@ -154,8 +143,8 @@ def _read_oddly(run: Run, messages: Table, found: list[Segment], odd: set[str], 
         judged.filter(lambda pair: pair[0] is not None).map(lambda pair: pair[0]), MESSAGES.schema, verifySchema=False
     )
     if fast:
-        others = segments.read_fast(run.spark, fast).where("good").withColumn("gateway_id", F.lit(gateway))
-        rows = rows.unionByName(others.select(*names))
+        others, _ = segments.read_fast(run.spark, fast)
+        rows = rows.unionByName(others.where("good").withColumn("gateway_id", F.lit(gateway)).select(*names))
     staged = messages.stage(rows)
     rejects = judged.filter(lambda pair: pair[0] is None).map(lambda pair: pair[1]).collect()
     judged.unpersist()

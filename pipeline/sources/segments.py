@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from gateway.message import Message
@@ -106,15 +107,30 @@ def gateway_id(directory: Path) -> str | None:
     return None
 
 
-def read_fast(spark: SparkSession, segments: list[Segment]) -> DataFrame:
-    """The lines of *segments* as `records.parsed` has them, with `file`; a line of another segment is not good."""
+def read_fast(spark: SparkSession, segments: list[Segment]) -> tuple[DataFrame, Observation]:
+    """The lines of *segments* as `records.parsed` has them, with `file`; a line of another segment is not good.
+
+    What is observed while they are read: `lines`, and of those that are good how many (`good`), the `first` and the
+    `last` sequence, and their `sum`. The observation is also a wall: Spark would else push a filter by `good` below
+    the parsing, and parse every line once for each column that decides about it.
+    """
     bounds = [(Path(s.path).name, s.first, s.end) for s in segments]
     lines = spark.read.text([literal(s.path) for s in segments], lineSep="\n")
     lines = lines.select("value", F.col("_metadata.file_name").alias("file"))
     places = F.broadcast(spark.createDataFrame(bounds, "file string, first bigint, end bigint"))
     rows = parsed(lines).join(places, "file")
     within = (F.col("seq") >= F.col("first")) & (F.col("seq") < F.col("end"))
-    return rows.withColumn("good", F.col("good") & F.coalesce(within, F.lit(False))).drop("first", "end")
+    rows = rows.withColumn("good", F.col("good") & F.coalesce(within, F.lit(False))).drop("first", "end")
+    seen, seq = Observation(), F.when(F.col("good"), F.col("seq"))
+    watched = rows.observe(
+        seen,
+        F.count(F.lit(1)).alias("lines"),
+        F.count(seq).alias("good"),
+        F.min(seq).alias("first"),
+        F.max(seq).alias("last"),
+        F.sum(seq.cast("decimal(38,0)")).alias("sum"),
+    )
+    return watched, seen
 
 
 def read_slowly(spark: SparkSession, segments: list[Segment], gateway: str) -> Any:

@@ -50,7 +50,8 @@ def gaps(streamr: DataFrame) -> DataFrame:
         .when(F.col("have_arrived") > F.col("arrived"), FILLED)
     )
     told = placed.where(F.col("want_ts").isNotNull() & ~twice).withColumn("state", state).where("state is not null")
-    return _forks(told, streamr).select(*GAPS.schema.fieldNames())
+    # The rows that are left are few, and looked at twice: the window is not.
+    return _forks(told.localCheckpoint(eager=False), streamr).select(*GAPS.schema.fieldNames())
 
 
 def _forks(told: DataFrame, streamr: DataFrame) -> DataFrame:
