@@ -8,12 +8,13 @@ to the log before it is delivered; what is direct never touches the log. See doc
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from .channels import Channels
+from .channels import OWN, Channels
 from .errors import AlreadySubscribed, NotSubscribed, Unavailable
+from .flows import Flow, Flows
 from .message import Message, MessageIds, Peer
 from .peers import Peers
 from .session import Batch, Session
@@ -91,6 +92,14 @@ Allowed = Callable[["Principal", str, str], bool]
 Throttle = Callable[["Principal", Peer, str], float]
 
 
+class Group(NamedTuple):
+    """Those in a channel who have the same class, and what flows to their protocol, by where it comes from."""
+
+    kind: type[Session]
+    sessions: list[Session]
+    flows: Mapping[str, Flow]
+
+
 class Bus:
     """Joins the sessions of all protocols through named channels.
 
@@ -121,10 +130,11 @@ class Bus:
         self.allowed = allowed
         self.throttle = throttle
         self.batch = Batch()
+        self.flows = Flows()
         self._ids = ids
         self._time = last_time
         self._members: dict[str, dict[Session, None]] = {}
-        self._fanout: dict[str, list[tuple[type[Session], list[Session]]]] = {}  # made anew when members change
+        self._fanout: dict[str, list[Group]] = {}  # made anew when members change
         self._sessions: dict[Session, None] = {}
         self._numbers: dict[int, dict[Session, None]] = {}
         self._addresses: Counter[str] = Counter()
@@ -266,9 +276,14 @@ class Bus:
         self._refer(message)
         ledger.append(message)
         heard = 0
-        for kind, sessions in self._fanout.get(channel) or self._groups(channel):
+        for kind, sessions, flows in self._fanout.get(channel) or self._groups(channel):
             if not message.late or kind.protocol == message.protocol:
-                heard += kind.deliver_all(message, sessions, None if kind.echo else origin)
+                told = kind.deliver_all(message, sessions, None if kind.echo else origin)
+                flow = flows[message.protocol]
+                flow.delivered += told
+                if flow.samples and told:
+                    sessions[-1 if sessions[0] is origin else 0].sample(flow)
+                heard += told
         self.metrics.published(message, heard)
         return message
 
@@ -322,14 +337,16 @@ class Bus:
             session.resume()
             session.wake()
 
-    def _groups(self, channel: str) -> list[tuple[type[Session], list[Session]]]:
+    def _groups(self, channel: str) -> list[Group]:
         """The members of *channel* by their class: a class can deliver to many at less cost than each alone."""
-        groups: dict[type[Session], list[Session]] = {}
+        classes: dict[type[Session], list[Session]] = {}
         for session in self._members.get(channel, ()):
-            groups.setdefault(type(session), []).append(session)
+            classes.setdefault(type(session), []).append(session)
+        flows = Flows() if channel.startswith(OWN) else self.flows  # what the gateway says of itself is not counted
+        groups = [Group(kind, sessions, flows.to(kind.protocol)) for kind, sessions in classes.items()]
         if groups:
-            self._fanout[channel] = list(groups.items())
-        return list(groups.items())
+            self._fanout[channel] = groups
+        return groups
 
     def _canonical(self, id: str) -> str | None:
         """The canonical id of the message that *id* names; one that nobody knows says nothing."""
@@ -349,6 +366,7 @@ class Bus:
             if (name := author.name) != message.protocol and (ref := author.refer(message)) is not None:
                 if ref is UNFIT:
                     message.undelivered += (name,)
+                    self.flows.to(name)[message.protocol].undelivered += 1
                 elif message.refs is None:
                     message.refs = {name: ref}
                 else:

@@ -84,6 +84,7 @@ class Gateway:
         self.links: list[Dialler] = []  # whoever has a loop runs them
         self.at_goodbye: set[Callable[[], None]] = set()  # how those that are no session learn of it
         self._retained = 0
+        self._minute = self.started // MINUTE * MINUTE  # of which nothing is told yet
         days = settings.log.keep_days
         self._keep_ms = None if days is None else int(days * DAY)
 
@@ -125,7 +126,7 @@ class Gateway:
             Keep(self._keep_ms, limits.keep_bytes),
             clock,
             post=post,
-            mark=lambda: self.log.fact("counts", {"minute": clock() // MINUTE, "flows": []}),
+            mark=lambda: self.log.fact("counts", {"minute": clock() // MINUTE * MINUTE, "flows": []}),
             on_fault=self._index_fault,
         )
         logger.info("started", gateway=self.home.gateway_id, last_seq=segments.next_seq - 1, indexed=applied)
@@ -157,11 +158,21 @@ class Gateway:
     def tick(self) -> None:
         """A second has passed."""
         self.bus.tick()
+        self._tell_flows()
         for adapter in self.adapters:
             adapter.tick(clock())
         if clock() - self._retained >= MINUTE:
             self._retained = clock()
             self._retention.tick()
+
+    def _tell_flows(self, *, last: bool = False) -> None:
+        """Log what was delivered in a minute, once it is over or the gateway stops."""
+        self.bus.flows.tick()
+        if (now := clock() // MINUTE * MINUTE) == self._minute and not last:
+            return
+        minute, self._minute = self._minute, now
+        if flows := self.bus.flows.tell():
+            self.log.fact("counts", {"minute": minute, "flows": flows})
 
     def goodbye(self) -> None:
         """Tell every peer, in its protocol, that the gateway stops."""
@@ -177,6 +188,7 @@ class Gateway:
         """Finish what was begun, write what is left, and let go of the data directory."""
         self.ready = False
         self._worker.stop()
+        self._tell_flows(last=True)
         self.log.close()
         self.index.close()
         os.close(self._lock)

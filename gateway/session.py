@@ -26,6 +26,7 @@ from .message import Form, Message, Peer, Pending
 
 if TYPE_CHECKING:
     from .bus import Bus
+    from .flows import Flow
 
 MAX_OUTBOX = 1 << 20  # deliveries waiting for a peer that reads too slowly; beyond it the peer is closed
 LOW_WATER = 1 << 16  # replies waiting; beyond it no further request is parsed, below it streams are pulled
@@ -106,6 +107,7 @@ class Session(ABC):
         self.identity: Peer | None = None
         self.link = False
         self._batch = bus.batch
+        self._sample: Callable[[], None] | None = None  # ends the measuring of a delivery that is on its way out
         self._queue: list[Form] = []
         self._size = 0
         self._held = 0  # forms in the queue that are still being made
@@ -191,6 +193,8 @@ class Session(ABC):
             data = self._take()
         else:
             data, self._queue, self._size = self._queue, [], 0  # type: ignore[assignment]  # no Pending among them
+        if self._sample is not None and not self._queue:
+            self._measured()
         if self._backlog:
             self.resume()
         return data
@@ -201,6 +205,8 @@ class Session(ABC):
         if self._held or self._streams or self._backlog or self.closing is not None or not self._queue:
             return None
         data, self._queue, self._size = self._queue, [], 0
+        if self._sample is not None:
+            self._measured()
         return b"".join(data)  # type: ignore[arg-type]  # no Pending among them
 
     @property
@@ -272,6 +278,11 @@ class Session(ABC):
         sessions[0]._batch.add(form, sessions, origin)
         return len(sessions) - (origin in sessions if origin is not None else 0)
 
+    def sample(self, flow: Flow) -> None:
+        """Measure how long a delivery of *flow*, which was just queued, takes until all of the queue is written."""
+        if self._sample is None:
+            self._sample = flow.sample()
+
     def stream(self, forms: Iterator[Form]) -> None:
         """Send *forms* as fast as the peer reads them, and no faster: they are pulled, never stored."""
         self._streams.append(forms)
@@ -299,6 +310,11 @@ class Session(ABC):
             self.closing = Close(code, reason)
             self._backlog.clear()
             self.wake()
+
+    def _measured(self) -> None:
+        assert self._sample is not None
+        self._sample()
+        self._sample = None
 
     def _settle(self) -> None:
         if self._batch.frames:
