@@ -8,7 +8,7 @@ its checksum is checked each time. Every statement uses an index of the tables a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from .bus import Receipt
@@ -81,10 +81,6 @@ class Lookup:
         """The message with this sequence number, which stands at *offset*; None where it cannot be read any more."""
         entry = self._pending.get(seq) or self._load(seq, offset)
         return entry if isinstance(entry, Message) else None
-
-    def waiting(self, channel: str) -> list[Message]:
-        """The messages of *channel* that are not in the tables yet, those that are not on disk among them."""
-        return list(self._pending_channels.get(channel, {}).values())
 
     def offset(self, seq: int) -> int:
         """Where the record *seq* stands in its segment; 0 where the tables do not know."""
@@ -169,11 +165,11 @@ class Lookup:
                     yield message
         yield from reversed(waiting)
 
-    def unapplied(self, channel: str | None = None) -> Collection[Message]:
+    def unapplied(self, channel: str | None = None) -> list[Message]:
         """The messages of a channel, or of all, that the tables may not know yet, accepted first first."""
         if channel is None:
             return [entry for entry in self._pending.values() if isinstance(entry, Message)]
-        return self._pending_channels.get(channel, {}).values()
+        return list(self._pending_channels.get(channel, {}).values())
 
     def answers(self, id: str, limit: int = PAGE) -> list[Message]:
         """The messages whose parent is the message with this canonical id, at most *limit* of them."""

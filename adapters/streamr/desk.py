@@ -152,7 +152,7 @@ class Desk:
     def publishers(self, visitor: Visitor, stream: str) -> dict[str, Any]:
         """The addresses that have said something on a stream, or have a right of their own to."""
         self._look(visitor, stream)
-        waiting = (self._adapter.services.index.waiting(channel) for channel in self._adapter.channels_of(stream))
+        waiting = (self._adapter.services.index.unapplied(channel) for channel in self._adapter.channels_of(stream))
         places = (self._adapter.place(message) for messages in waiting for message in messages)
         said = {*self._adapter.publishers(stream, MAX_ADDRESSES), *(place.publisher for place in places if place)}
         return {"addresses": sorted(said - {""} | self._holders("stream_publish", stream))[:MAX_ADDRESSES]}

@@ -145,7 +145,7 @@ class _View:
         self._index = index
         self._channel = channel
         self._next_seq = next_seq
-        waiting = ((message, place(message)) for message in index.waiting(channel))
+        waiting = ((message, place(message)) for message in index.unapplied(channel))
         self._waiting: list[Key] = sorted(
             ((at.timestamp, message.seq, message) for message, at in waiting if at is not None), key=_position
         )

@@ -563,7 +563,7 @@ def test_nothing_that_is_not_as_it_was_signed_reaches_the_bus(
     else:
         place[index] = data.draw(st.sampled_from(others))
     answers = broker.ask(broker.open(), [2, 8, "r", changed, None])
-    for message in [m for m in broker.core.index.waiting("s") if m.timestamp == at and m.native["streamr"][3] == 7]:
+    for message in [m for m in broker.core.index.unapplied("s") if m.timestamp == at and m.native["streamr"][3] == 7]:
         said = json.loads(message.wire)
         assert answers == []
         assert recovered(said) == alice.address, "signed, and as it was signed"
