@@ -8,6 +8,8 @@ No node id looks like a verb, so the next message is found again behind anything
 - A body that is shorter than its count is refused as a whole when the next header comes.
 - A body line that is no node is told beside the nodes that are; a query with a bad id is refused.
 - A long announce comes in parts: a genuine relay that dials another tells it all of a community's leaves at once.
+- A header that ends like the first line of a request of HTTP ends the connection: else any web page that a user
+  visits could speak through their browser, by what it posts.
 Framing is lost only by a line over `MAX_LINE`; `Parser.message_id` then tells which request is to be answered.
 
 Lexing is that of the reference (Go's fmt.Fscanf): fields are separated by any amount of white space, which
@@ -241,7 +243,10 @@ class Parser:
             raise ProtocolError(f"a line of more than {MAX_LINE} bytes")
         if not self._lines:
             return None
-        words = self._lines.popleft().split()
+        words = self._lines[0].split()
+        if self._open is None and words and words[-1].startswith(_HTTP):
+            raise ProtocolError("a request of HTTP")
+        self._lines.popleft()
         if self._open is not None and words and words[0] in VERBS:
             self._lines.appendleft(b" ".join(words))
             short, self._open = self._open, None
@@ -404,6 +409,7 @@ def _legible_id(words: list[bytes]) -> int:
 
 
 _LEGIBLE: Final = 128  # bytes at the beginning of a line that is too long in which its id is looked for
+_HTTP: Final = b"HTTP/"  # how the last word of the first line of a request begins (RFC 9112, section 3)
 _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,20}")
 _VERSION: Final = re.compile(rb"([+-]?[0-9]{1,18})\.([0-9]{1,18})")
 # Any qualified hash; that we hold no node with a hash of another length is not the codec's business.

@@ -20,7 +20,7 @@ from itertools import product
 from typing import Any, Final, NamedTuple
 
 from . import forest, twig
-from .forest import NULL_ID, TWIG, Community, Identity, Node, Reply
+from .forest import NULL_ID, TWIG, Community, Content, Identity, Node, Reply
 from .openpgp import PublicKey
 from .packets import OpenPGPError
 from .twig import TwigError
@@ -122,6 +122,14 @@ def _pairs(node: Node) -> dict[str, bytes] | None:
         return None
 
 
+def _can_be_read(content: Content) -> bool:
+    """Whether content that is said to be TWIG is; any other can be read."""
+    try:
+        return content.type != TWIG or twig.decode(content.blob) is not None
+    except TwigError:
+        return False
+
+
 def _milliseconds(value: bytes) -> int:
     try:
         if _RFC3339.fullmatch(value):
@@ -175,6 +183,7 @@ RULES: Final = (
     Rule("a reply is at depth 0",                _REPLY,    _S, lambda c: c.node.depth > 0),
     Rule("a conversation within another",        _REPLY,    _S, lambda c: c.node.depth != 1 or not c.in_conversation),
     Rule("a deep reply in no conversation",      _REPLY,    _D, lambda c: c.node.depth <= 1 or c.in_conversation),
+    Rule("the content is not the TWIG it says",  _REPLY,    _S, lambda c: _can_be_read(c.node.content)),
     Rule("the key cannot be used",               _IDENTITY, _S, _has_key),
     Rule("the author is not an identity",        _AUTHORED, _S, lambda c: isinstance(c.author, Identity), "author"),
     Rule("the signature is not the author's",    _ALL,      _S, _is_signed, "author"),

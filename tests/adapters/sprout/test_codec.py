@@ -268,6 +268,22 @@ def test_lost_framing_stays_lost() -> None:
             parser.next_frame()
 
 
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "PRI", "announce", "version"])
+@pytest.mark.parametrize("end", ["\r\n", "\n", " \r\n"])
+def test_a_web_page_says_nothing_here(method: str, end: str) -> None:
+    good = codec.node_line(A, b"node").line
+    for before in (b"", b"announce 1 99999999999\nskipped\n"):
+        parser = Parser()
+        request = f"{method} /any HTTP/1.1{end}Host: x{end}Content-Type: text/plain{end}{end}".encode()
+        parser.feed(before + request + b"announce 1 1\n" + good + b"\n")
+        if before:
+            with pytest.raises(codec.SproutError):
+                parser.next_frame()
+        for _ in range(2):
+            with pytest.raises(ProtocolError, match="HTTP"):
+                parser.next_frame()
+
+
 def test_a_reply_as_large_as_arbor_allows_fits_on_a_line() -> None:
     largest = 477 + 65_535 + 65_535 + 4_096  # content and metadata, and a signature by a far larger key
     assert len(codec.node_line(A, bytes(largest)).line) <= MAX_LINE

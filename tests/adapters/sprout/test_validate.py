@@ -163,6 +163,9 @@ BREAKING: dict[str, list[Node]] = {
     "a reply is at depth 0": [replace(TOP, depth=0)],
     "a conversation within another": [replace(TOP, conversation=DEEP.conversation)],
     "a deep reply in no conversation": [replace(DEEP, conversation=NULL_ID)],
+    "the content is not the TWIG it says": [
+        replace(TOP, content=Content(blob, TWIG)) for blob in (b"x", b"no version\0v", b"key/1")
+    ],
     "the key cannot be used": [replace(IDENTITY, public_key=b"")],
     "the author is not an identity": [replace(COMMUNITY, author=ANOTHER), replace(TOP, author=ANOTHER)],
     "the signature is not the author's": [replace(node, created=0) for node in NODES],
@@ -182,7 +185,7 @@ def test_every_rule_is_kept(rule: validate.Rule) -> None:
 
 
 def test_the_same_nodes_without_the_fault_may_enter() -> None:
-    for node in NODES:
+    for node in (*NODES, *(replace(TOP, content=Content(blob, TWIG)) for blob in (b"", b"key/1\0value"))):
         assert verdict_on(resigned(node)).ok
 
 
