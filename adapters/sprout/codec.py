@@ -72,11 +72,15 @@ class SproutError(RequestError):
 
 
 class NodeLine(NamedTuple):
-    """A node on the wire: the id it is said to have (unchecked), its bytes, and its line without the newline."""
+    """A node on the wire: the id it is said to have (unchecked), its bytes, and its line without the newline.
+
+    `answered` is a node of a response: it says nothing about who is at the other end, also where it has to wait.
+    """
 
     id: str
     raw: bytes
     line: bytes
+    answered: bool = False
 
 
 class Version(NamedTuple):
@@ -244,7 +248,7 @@ class Parser:
         if not self._lines:
             return None
         words = self._lines[0].split()
-        if self._open is None and words and words[-1].startswith(_HTTP):
+        if self._open is None and len(words) == 3 and _HTTP.fullmatch(words[2]):
             raise ProtocolError("a request of HTTP")
         self._lines.popleft()
         if self._open is not None and words and words[0] in VERBS:
@@ -400,6 +404,10 @@ def _read_node_line(words: list[bytes]) -> NodeLine:
     return NodeLine(_read_node_id(words[0]), raw, b" ".join(words))
 
 
+def _read_answer(words: list[bytes]) -> NodeLine:
+    return _read_node_line(words)._replace(answered=True)
+
+
 def _legible_id(words: list[bytes]) -> int:
     try:
         id: int = ID.read(words[1])
@@ -409,7 +417,7 @@ def _legible_id(words: list[bytes]) -> int:
 
 
 _LEGIBLE: Final = 128  # bytes at the beginning of a line that is too long in which its id is looked for
-_HTTP: Final = b"HTTP/"  # how the last word of the first line of a request begins (RFC 9112, section 3)
+_HTTP: Final = re.compile(rb"HTTP/[0-9.]+")  # the third and last word of a request's first line (RFC 9112, section 3)
 _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,20}")
 _VERSION: Final = re.compile(rb"([+-]?[0-9]{1,18})\.([0-9]{1,18})")
 # Any qualified hash; that we hold no node with a hash of another length is not the codec's business.
@@ -426,7 +434,7 @@ NODE_ID   = _Kind(_read_node_id, str.encode)
 VERSION   = _Kind(_read_version, lambda version: b"%d.%d" % version)
 
 ID_LINES   = _Body(1, lambda words: _read_node_id(words[0]), str.encode, whole=True)
-NODE_LINES = _Body(2, _read_node_line, lambda node: node.line)
+NODE_LINES = _Body(2, _read_answer, lambda node: node.line)
 LONG_LINES = _Body(2, _read_node_line, lambda node: node.line, parted=True)
 
 VERBS: Final[dict[bytes, _Verb]] = {

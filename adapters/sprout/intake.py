@@ -149,7 +149,7 @@ class Intake:
         if origin and self._gateways.speak_for(node.author):
             message.ids += (origin,)
         message.late = node.created < self._bus.clock() - LATE
-        if not message.late:  # an old node says nothing about who announces it
+        if not message.late and not line.answered:  # who announces something new is its author
             self._bus.bind(session, message.sender)
         self._bus.publish(message, session)
         self._store.note(message)
@@ -173,7 +173,7 @@ class Intake:
         self._relay.admit(session, "direct", channel)
         fresh = node.created >= self._bus.clock() - LATE and self._directs.find(line.id) is None
         who = session.identity
-        own = who.identity == node.author if who is not None else not session.link
+        own = who.identity == node.author if who is not None else not session.link and not line.answered
         if not fresh or not own:
             return Taken()
         message = self._message(line, node, pairs, channel)

@@ -90,6 +90,7 @@ int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 quantities = st.integers(0, codec.MAX_QUANTITY)
 node_ids = st.binary(min_size=32, max_size=32).map(lambda digest: "SHA512_B32__" + base64url.encode(digest).decode())
 node_lines = st.builds(codec.node_line, node_ids | st.just(NULL), st.binary(min_size=1, max_size=80))
+answered_lines = node_lines.map(lambda node: node._replace(answered=True))
 FRAMES = {
     Version: st.builds(Version, int64, st.tuples(st.just(0), st.integers(0, 10**9))),
     List: st.builds(List, int64, st.integers(0, 255), quantities),
@@ -99,7 +100,7 @@ FRAMES = {
     Subscribe: st.builds(Subscribe, int64, node_ids),
     Unsubscribe: st.builds(Unsubscribe, int64, node_ids),
     Announce: st.builds(Announce, int64, st.lists(node_lines, max_size=4).map(tuple), st.just(()), st.just(0)),
-    Response: st.builds(Response, int64, st.lists(node_lines, max_size=4).map(tuple), st.just(())),
+    Response: st.builds(Response, int64, st.lists(answered_lines, max_size=4).map(tuple), st.just(())),
     Status: st.builds(Status, int64, st.integers(0, 9)),
 }
 frames: st.SearchStrategy[Frame] = st.one_of(*FRAMES.values())
