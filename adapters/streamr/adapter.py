@@ -21,7 +21,7 @@ from gateway.session import MAX_OUTBOX, Principal
 from gateway.tables import Row
 
 from . import stored
-from .author import Author, Link, is_late
+from .author import Author, is_late
 from .codec import encode_broadcast
 from .control import CONTROL
 from .errors import StreamrError
@@ -62,10 +62,10 @@ SEALED, SEALED_UTF16 = f"{NAME}/row", f"{NAME}/row/utf16"
 
 TABLES = """
 CREATE TABLE streamr_publishers (stream TEXT, publisher TEXT, PRIMARY KEY (stream, publisher)) WITHOUT ROWID;
-CREATE TABLE streamr_speakers (address TEXT PRIMARY KEY, protocol TEXT, identity TEXT, number INTEGER) WITHOUT ROWID;
+CREATE TABLE streamr_authors (address TEXT PRIMARY KEY, protocol TEXT, identity TEXT, number INTEGER) WITHOUT ROWID;
 """ + STREAMS
 PUBLISHED = "SELECT 1 FROM streamr_publishers WHERE stream = ? AND publisher = ?"
-SPEAKER = "SELECT protocol, identity, number FROM streamr_speakers WHERE address = ?"
+AUTHOR = "SELECT protocol, identity, number FROM streamr_authors WHERE address = ?"
 PUBLISHERS = "SELECT publisher FROM streamr_publishers WHERE stream = ? ORDER BY publisher LIMIT ?"
 MAX_SEEN = 65_536  # publishers of streams that are known to be in the tables
 # fmt: on
@@ -200,8 +200,13 @@ class StreamrAdapter(Adapter):
         for channel in self.channels_of(stream):
             if (signer := self.author.speaks(channel, address)) is not None:
                 return signer
-        found = self.services.index.one(SPEAKER, (address,))
+        found = self.services.index.one(AUTHOR, (address,))
         return None if found is None else self.author.keys.of(*found)
+
+    def authors(self, address: str) -> bool:
+        """Whether *address* (lower case) is one that the gateway signs by, for itself or for others."""
+        own = address == self.participant.address or self.author.signs(address)
+        return own or self.services.index.one(AUTHOR, (address,)) is not None
 
     def rotate(self, message: StreamMessage, channel: str) -> None:
         """Hand a GroupKeyRotate to the Streamr clients that hear *channel*, and to nobody else."""
@@ -301,27 +306,24 @@ class StreamrAdapter(Adapter):
             return
         if entry.protocol == NAME and entry.native is not None:
             stream, *_, publisher, _chain = entry.native[NAME]
-            yield from self._published(entry, stream, lambda: publisher)
+            if self._is_first(entry, stream):
+                yield Row("streamr_publishers", (stream, publisher.lower()))
         elif entry.refs is not None and NAME in entry.refs:
             if (timestamp := entry.refs[NAME][0]) != entry.timestamp:
                 yield Row("streamr_places", (entry.seq, entry.channel, timestamp))
-            yield from self._published(entry, stream_of(entry.channel)[0], lambda: self.author.address(entry))
-            if len(entry.refs[NAME]) == len(Link._fields):  # its readers ask that address for keys
-                yield from self._speaker(entry)
+            if self._is_first(entry, stream := stream_of(entry.channel)[0]):
+                address, sender = self.author.address(entry), entry.sender
+                yield Row("streamr_publishers", (stream, address))
+                yield Row("streamr_authors", (address, entry.protocol, sender.identity, sender.number))
         else:
             yield Row("streamr_places", (entry.seq, entry.channel, None))
 
-    def _speaker(self, entry: Message) -> Iterable[Row]:
-        address, sender = self.author.address(entry), entry.sender
-        if self._seen.setdefault(("", address, 0), entry.seq) >= entry.seq:
-            yield Row("streamr_speakers", (address, entry.protocol, sender.identity, sender.number))
-
-    def _published(self, entry: Message, stream: str, publisher: Callable[[], str]) -> Iterable[Row]:
+    def _is_first(self, entry: Message, stream: str) -> bool:
+        """Whether nothing is known to have been put into the tables for the sender of *entry* on *stream*."""
+        if len(self._seen) > MAX_SEEN:
+            self._seen.clear()
         who = (stream, entry.protocol, entry.sender.number)  # who has a key has an address for each protocol
-        if self._seen.setdefault(who, entry.seq) >= entry.seq:  # the same batch may be written more than once
-            yield Row("streamr_publishers", (stream, publisher().lower()))
-            if len(self._seen) > MAX_SEEN:
-                self._seen.clear()
+        return self._seen.setdefault(who, entry.seq) >= entry.seq  # the same batch may be written more than once
 
     def place(self, message: Message) -> Place | None:
         """Where *message* stands in its stream partition; None if it has no form here, or had its time (S1, ttl)."""

@@ -53,6 +53,7 @@ class Author:
         self.find: FindHead = lambda _message: None
         self._heads: OrderedDict[Chain, tuple[int, int]] = OrderedDict()
         self._speakers: OrderedDict[tuple[str, str], Signer] = OrderedDict()
+        self._signed: OrderedDict[str, None] = OrderedDict()  # addresses
         self._direct = (0, 0)
 
     def address(self, message: Message) -> str:
@@ -84,6 +85,10 @@ class Author:
             self._heads.move_to_end(chain)
         last = self._heads[chain] = after(head, min(message.timestamp, message.time))
         return last if head is None else (*last, *head)
+
+    def signs(self, address: str) -> bool:
+        """Whether something was signed by *address* that the index may not know of yet, or never will."""
+        return address in self._signed
 
     def speaks(self, channel: str, address: str) -> Signer | None:
         """Who has *address*, if it has said something in *channel* that the index may not know of yet."""
@@ -124,7 +129,12 @@ class Author:
 
     def _signer(self, message: Message) -> Signer:
         # By the message's protocol: that of a sender with an API key is another one, and is not in the record.
-        return self.keys.of(message.protocol, message.sender.identity, message.sender.number)
+        signer = self.keys.of(message.protocol, message.sender.identity, message.sender.number)
+        if signer.address not in self._signed:
+            self._signed[signer.address] = None
+            if len(self._signed) > MAX_HEADS:
+                self._signed.popitem(last=False)
+        return signer
 
     def _begin(self, message: Message) -> tuple[int, int] | None:
         """Where the chain of *message* ended before; the chain that is longest unused leaves, if the index has it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -18,6 +19,7 @@ from .message import parse_message
 from .positions import Positions
 from .publishing import answered, check, check_signature, invalid, is_clear_cut, is_signed, names_of, said
 from .signing import digests
+from .stored import Span
 
 if TYPE_CHECKING:
     from .adapter import StreamrAdapter
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from .message import StreamMessage
 
 NAME = "streamr"
+OTHER_CONTENT = "The id of this message belongs to one with other content"
+NOT_SAID = "The publisher is an address of the gateway, which did not say this here"
+MAX_OTHERS = 65_536  # addresses that are remembered as not the gateway's own
 
 
 class Speaker(Protocol):
@@ -55,6 +60,7 @@ class Saying:
     def __init__(self, adapter: StreamrAdapter) -> None:
         self._adapter = adapter
         self._positions = Positions(self._newest)
+        self._others: OrderedDict[str, None] = OrderedDict()
         self._kept_since = 0  # ms; of what was signed earlier, nobody can tell whether it is a copy
 
     def say(
@@ -68,6 +74,9 @@ class Saying:
         known = digests(message) if is_signed(message) else ()
         names = names_of(message, known)
         self.check(speaker, request, "publish", channel)
+        if known and self._is_own(message):
+            self._check_copy(message, known, channel)
+            return None
         if not self._is_new(speaker, message, channel) and self._known(speaker, message, names):
             return None
         if known and message.id.timestamp < self._kept_since:
@@ -100,7 +109,7 @@ class Saying:
         message, peers = request.message, self._adapter.bus.peers
         publisher = message.id.publisher_id.lower()
         if is_signed(message):
-            check_signature(message, known)
+            self.check_signature(message, known)
             return peers.identity(NAME, publisher)
         if not publisher:
             return speaker.who
@@ -108,6 +117,32 @@ class Saying:
         if publisher not in (address, speaker.address):
             raise invalid("An unsigned message can name no publisher but its own connection's address", message)
         return peers.identity(NAME, publisher)
+
+    def check_signature(self, message: StreamMessage, known: tuple[bytes, ...] | None = None) -> None:
+        """Raise unless the publisher signed *message*, and is not one for whom the gateway does that."""
+        check_signature(message, known)
+        if self._is_own(message):
+            raise invalid(NOT_SAID, message)
+        self._others[message.id.publisher_id.lower()] = None  # who has a key of his own; nobody else could sign
+        if len(self._others) > MAX_OTHERS:
+            self._others.popitem(last=False)
+
+    def _is_own(self, message: StreamMessage) -> bool:
+        """Whether the publisher is an address by which the gateway shows what others say."""
+        publisher = message.id.publisher_id.lower()
+        return publisher not in self._others and self._adapter.authors(publisher)
+
+    def _check_copy(self, message: StreamMessage, known: tuple[bytes, ...], channel: str) -> None:
+        """Raise unless *message*, which the gateway signed, is as it was shown: what others said is not said again."""
+        check_signature(message, known)
+        place = message.id[2:4]
+        stored = self._adapter.stored.between(channel, Span(place, place, message.id.publisher_id.lower()))
+        found = next(filter(None, stored), None)
+        shown = None if found is None else self._adapter.stream_message(found)
+        if shown is None:
+            raise invalid(NOT_SAID, message)
+        if shown.content != message.content:
+            raise invalid(OTHER_CONTENT, message)
 
     def _check_publisher(self, speaker: Speaker, request: Publish, verb: str, channel: str) -> None:
         """Raise unless the address that signed may *verb*: no token is needed then, and an API key is as good."""
@@ -140,7 +175,7 @@ class Saying:
             entry = None if receipt is None else self._adapter.services.index.entry(receipt.seq)
             if isinstance(entry, Message) and entry.protocol == NAME and entry.wire is not None:
                 if parse_message(entry.wire).content != message.content:
-                    raise invalid("The id of this message belongs to one with other content", message)
+                    raise invalid(OTHER_CONTENT, message)
                 return True
         return False
 

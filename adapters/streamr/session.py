@@ -27,7 +27,6 @@ from adapters.streamr.publishing import (
     Invalid,
     check_direct,
     check_key_exchange,
-    check_signature,
     is_signed,
     names_of,
     out_of_range,
@@ -263,7 +262,7 @@ class StreamrSession(Session):
         # A group-key message like those of the key exchange, but for all who read the stream: not bridged, not kept.
         self._throttle(channel)
         self._adapter.saying.check(self, request, "publish", channel)
-        check_signature(request.message)
+        self._adapter.saying.check_signature(request.message)
         self._adapter.rotate(request.message, channel)
 
     def _say_directly(self, request: Publish, channel: str, inbox: Inbox) -> None:
