@@ -2,8 +2,8 @@
 
 Every request has one answer. A malformed one is status 1, as is one that the peer has no right to; an ancestry of a
 node that is not held is status 4. An announce is answered once all of it that can be is on disk: status 1 only where
-nothing of it was known, taken or kept waiting, status 4 where a direct message reached nobody. A peer that is too
-fast is not refused but read more slowly. Where the
+nothing of it was known, taken or kept waiting, status 4 where a direct message reached nobody, or where there was no
+more room for nodes that wait for others. A peer that is too fast is not refused but read more slowly. Where the
 reference does otherwise is in docs/protocols.md.
 """
 
@@ -40,7 +40,8 @@ _NODE: Final = ord("S")  # how a node's line begins, and no verb
 class Batch:
     """An announce, or an answer to a question of ours (without an *id*), with the nodes that are still to be taken.
 
-    `more` nodes of it have not arrived yet; where `asked`, something here waits for them.
+    `more` nodes of it have not arrived yet; where `asked`, something here waits for them. `sought` is what the question
+    was for.
     """
 
     def __init__(self, nodes: Iterable[NodeLine], unreadable: int, id: int | None = None) -> None:
@@ -48,6 +49,7 @@ class Batch:
         self.nodes = deque(nodes)
         self.more = 0
         self.asked = False
+        self.sought: tuple[str, ...] = ()
         self.taken = not self.nodes and not unreadable  # an empty announce is fine
         self.seq = 0
         self.status: int = StatusCode.OK
@@ -74,6 +76,7 @@ class SproutSession(Session):
         self._waiting = Waiting()
         self._questions = Questions()
         self._work: Callable[[], None] | None = None
+        self._returning: deque[Batch] = deque()  # nodes whose parents came by another connection
         self._parts: Batch | None = None  # an announce of which more is to come
         self._promised: list[tuple[int, int]] = []  # the ids and codes of statuses that wait for the disk
         self._promised_seq = 0
@@ -129,6 +132,10 @@ class SproutSession(Session):
         """Give up what was asked too long ago, and go on where there was too much at once."""
         for missing in self._questions.overdue(now):
             self._give_up(missing)
+        self._ask_on()
+        if self._returning and not self._backlog:
+            self._backlog.append(b"")
+            self.resume()
         if self._parser.amid and not self._backlog:
             self._half += 1
             if self._half > HALF_SECONDS:
@@ -165,16 +172,15 @@ class SproutSession(Session):
         """Act on the next frame, or go on with the last; False when there is none."""
         try:
             if self._work is None:
-                frame = self._parser.next_frame()
-                if frame is None:
+                self._work = self._next_work()
+                if self._work is None:
                     return False
-                self._work = self._begin(frame)
             self._work()
         except (Throttled, Unavailable):
             self._slow = True
             return True
         except SproutError as error:
-            self._parts = None  # where it ended too early
+            self._abandon()
             self._refused("malformed")
             self._status(error.message_id, error.status)
         except ProtocolError:  # the connection ends, but not without a word
@@ -184,12 +190,24 @@ class SproutSession(Session):
         self._work = None
         return True
 
+    def _next_work(self) -> Callable[[], None] | None:
+        if self._returning:
+            return partial(self._enter, self._returning.popleft())
+        frame = self._parser.next_frame()
+        return None if frame is None else self._begin(frame)
+
+    def _abandon(self) -> None:
+        """The rest of an announce will not come; what waits already is asked for as ever."""
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            self._ask(parts)
+
     def _begin(self, frame: Frame) -> Callable[[], None]:
         if isinstance(frame, codec.Announce):
             return partial(self._enter, self._gather(frame))
         if isinstance(frame, codec.Response):
             missing = self._questions.answered(frame.id)
-            return _nothing if missing is None else partial(self._answered, Batch(frame.nodes, 0), missing)
+            return partial(self._answered, _answer_to(missing, frame.nodes), frame) if missing else _nothing
         return partial(self._do, frame)
 
     def _gather(self, frame: codec.Announce) -> Batch:
@@ -264,8 +282,9 @@ class SproutSession(Session):
 
     def _acknowledged(self, frame: codec.Status) -> None:
         """An announce of ours was taken or not, which is the peer's affair; or a question has no answer."""
-        if (missing := self._questions.answered(frame.id)) is not None:
+        for missing in self._questions.answered(frame.id):
             self._give_up(missing)
+        self._ask_on()
 
     # Nodes that arrive
 
@@ -280,18 +299,20 @@ class SproutSession(Session):
             reason = taken.reason
             if taken.missing and not self._keep(batch, line, taken.missing):
                 reason = "too many wait for others"
+                batch.status = StatusCode.UNKNOWN_NODE
             if reason:
                 self._refused(reason)
+                self._give_up(line.id)
                 continue
             batch.taken = True
             if not taken.missing:
                 batch.nodes.extendleft(reversed(self._waiting.pop(line.id)))
+                self._questions.queue_queries(self._waiting.recall(line.id))
         if batch.more:
             return
         if batch.id is not None:
             self._promise(batch.seq, batch.id, batch.status if batch.taken else StatusCode.MALFORMED)
-        if batch.asks:
-            self._ask(batch.asks)
+        self._ask(batch)
 
     def _promise(self, seq: int, id: int, code: int) -> None:
         """Answer with *code* once everything up to *seq* is on disk; announces that arrive together wait together."""
@@ -312,12 +333,17 @@ class SproutSession(Session):
         for id, code in promised:
             self._status(id, code)
 
-    def _answered(self, batch: Batch, missing: str) -> None:
-        """An answer to a question of ours; what it did not bring will not come."""
-        batch.asked = True
+    def _answered(self, batch: Batch, frame: codec.Response) -> None:
+        """An answer to a question of ours; what it did not bring will not come, but may not have had room."""
         self._enter(batch)
-        if not self._questions.asked(missing):  # not again
-            self._give_up(missing)
+        brought = {line.id for line in frame.nodes}
+        left = [id for id in batch.sought if id not in brought]
+        if len(left) < len(batch.sought):
+            self._questions.queue_queries(left)
+        for id in batch.sought:
+            if not self._questions.asked(id):
+                self._give_up(id)
+        self._ask_on()
 
     def _keep(self, batch: Batch, line: NodeLine, missing: tuple[str, ...]) -> bool:
         """Let a node wait, and see to it that what it waits for is asked for."""
@@ -328,26 +354,47 @@ class SproutSession(Session):
             batch.asks.setdefault(id, _question(id, line.id, node))
         return True
 
-    def _ask(self, asks: dict[str, Frame]) -> None:
-        """Ask for what is still missing at the end of a batch."""
-        for missing, frame in asks.items():
-            here = missing in self._waiting or self._store.seq(missing) is not None
-            if here or self._questions.asked(missing):
-                continue
-            if self._questions.full:
-                self._give_up(missing)
+    def _ask(self, batch: Batch) -> None:
+        """Ask for what is still missing at the end of a batch, but not again for what it should have brought."""
+        for missing, frame in batch.asks.items():
+            if missing not in self._waiting and missing not in batch.sought and not self._questions.asked(missing):
+                self._questions.queue(frame, missing)
+        batch.asks.clear()
+        self._ask_on()
+
+    def _ask_on(self) -> None:
+        """Make as many of the requests that queue as may be open; not for what came by another connection."""
+        while (request := self._questions.next()) is not None:
+            missing, frame = request
+            if all(self._store.seq(each) is not None for each in missing):
+                self._questions.drop(missing)
+                for here in missing:
+                    self._release(here)
                 continue
             id = self._next()
             self._questions.add(id, missing, self.bus.clock())
             self.send(codec.encode(frame._replace(id=id)))
 
+    def _release(self, here: str) -> None:
+        """Those that wait for a node that is *here* are taken next."""
+        if lines := self._waiting.pop(here):
+            batch = Batch(lines, 0)
+            batch.asked = True
+            self._returning.append(batch)
+        self._questions.queue_queries(self._waiting.recall(here))
+
     def _give_up(self, missing: str) -> None:
-        """Nobody will bring *missing*: those that wait for it are refused, unless it is here and waits itself."""
-        lost = [] if missing in self._waiting else [missing]
+        """This peer will not bring *missing*: those that wait for it are refused, unless it is here or waits itself."""
+        if missing in self._waiting or not self._waiting.awaited(missing):
+            return
+        if self._store.seq(missing) is not None:
+            self._release(missing)
+            return
+        lost = [missing]
         while lost:
-            for line in self._waiting.pop(lost.pop()):
+            for id in self._waiting.lose(lost.pop()):
                 self._refused("its author or parent is unknown")
-                lost.append(line.id)
+                lost.append(id)
 
     # Answers
 
@@ -434,6 +481,13 @@ def _question(missing: str, id: str, node: Node) -> Frame:
     if isinstance(node, Reply) and missing == node.parent:
         return codec.Ancestry(NO_ID, id, min(node.depth, MAX_NODES))
     return codec.Query(NO_ID, (missing,))
+
+
+def _answer_to(missing: tuple[str, ...], nodes: Iterable[NodeLine]) -> Batch:
+    """The nodes of an answer to a question for *missing*."""
+    batch = Batch(nodes, 0)
+    batch.asked, batch.sought = True, missing
+    return batch
 
 
 def _nothing() -> None:

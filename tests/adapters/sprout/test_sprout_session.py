@@ -325,26 +325,6 @@ def test_nobody_waits_for_ever(place: Any, lobby: str, alice: Any, announce: Any
     assert refused(place) == {"its author or parent is unknown": 1}
 
 
-def test_only_so_many_wait(place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "MAX_WAITING", 2)
-    missing = alice.reply(lobby, "missing")
-    orphans = [alice.reply(missing, str(n)) for n in range(3)]
-    line = place.connect()
-    assert announce(line, *orphans) == f"status 77 0\nancestry 0 {id_of(orphans[0])} 2\n"
-    assert refused(place) == {"too many wait for others": 1}
-    line.ask(f"response 0 1\n{missing}\n")
-    assert len(place.gateway.index.history("lobby")) == 3
-
-
-def test_only_so_much_is_asked_for(
-    place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(waiting, "MAX_ASKED", 2)
-    orphans = [alice.reply(alice.reply(lobby, f"missing {n}"), "orphan") for n in range(3)]
-    assert announce(place.connect(), *orphans).count("ancestry") == 2
-    assert refused(place) == {"its author or parent is unknown": 1}
-
-
 def test_what_is_older_than_what_is_kept_comes_only_for_what_is_below_it(
     make_place: Callable[..., Any], alice: Any, announce: Any
 ) -> None:

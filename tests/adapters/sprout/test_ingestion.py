@@ -1,0 +1,195 @@
+"""Nodes that come before what they need, at the scale of whole groves, and what becomes of those that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from adapters.sprout import base64url, forest, waiting
+
+
+def id_of(node: str) -> str:
+    return node.split(" ")[0]
+
+
+def refused(place: Any) -> dict[str, int]:
+    return {reason: count for (_, reason), count in place.gateway.metrics.counts["refused"].items()}
+
+
+class Peer:
+    """A peer with a grove that answers each question as a genuine relay does."""
+
+    def __init__(self, line: Any, nodes: list[str]) -> None:
+        self.line = line
+        self.nodes = {id_of(node): node for node in nodes}
+        self.open: list[int] = []  # how many questions there were at once
+
+    def announce(self, *nodes: str) -> str:
+        """Announce nodes, answer what is asked; what the announce was answered with."""
+        heard = self.line.ask("\n".join((f"announce 77 {len(nodes)}", *nodes, "")))
+        status = next(line for line in heard.splitlines() if line.startswith("status"))
+        while answers := self.answers(heard):
+            self.open.append(len(answers))
+            heard = self.line.ask("".join(answers))
+        return str(status)
+
+    def answers(self, heard: str) -> list[str]:
+        """What to say to the questions in what was *heard*."""
+        lines = heard.splitlines()
+        answers = []
+        for at, (verb, *words) in enumerate(line.split(" ") for line in lines):
+            if verb == "ancestry":
+                answers.append(self.response(words[0], self.above(words[1], int(words[2]))))
+            elif verb == "query":
+                ids = lines[at + 1 : at + 1 + int(words[1])]
+                answers.append(self.response(words[0], [self.nodes[id] for id in ids if id in self.nodes]))
+        return answers
+
+    def above(self, id: str, levels: int) -> list[str]:
+        """The lines of the nodes above one, shallowest first."""
+        above: list[str] = []
+        while len(above) < levels and (parent := self.nodes.get(parent_of(self.nodes[id]))) is not None:
+            above.append(parent)
+            id = id_of(parent)
+        return above[::-1]
+
+    @staticmethod
+    def response(id: str, nodes: list[str]) -> str:
+        return "\n".join((f"response {id} {len(nodes)}", *nodes, ""))
+
+
+def parent_of(node: str) -> str:
+    return forest.decode(base64url.decode(node.split(" ")[1].encode())).parent
+
+
+def held(place: Any, nodes: list[str]) -> int:
+    return sum(place.store.seq(id_of(node)) is not None for node in nodes)
+
+
+@pytest.fixture
+def lobby(place: Any, alice: Any, announce: Callable[..., str]) -> str:
+    community = str(alice.community("lobby"))
+    announce(place.connect(), alice.identity, community)
+    return community
+
+
+def thread(author: Any, root: str, depth: int) -> list[str]:
+    nodes = [root]
+    for number in range(depth):
+        nodes.append(author.reply(nodes[-1], str(number)))
+    return nodes
+
+
+def forged(author: Any, parent: str) -> str:
+    """A node that is not what its author signed."""
+    node = forest.decode(base64url.decode(author.reply(parent, "said").split(" ")[1].encode()))
+    assert isinstance(node, forest.Reply)
+    return str(author.line(forest.encode(replace(node, content=forest.Content(b"never said")))))
+
+
+def test_a_thousand_leaves_in_one_announce_bring_what_is_above_them(place: Any, lobby: str, alice: Any) -> None:
+    tops = [alice.reply(lobby, f"top {number}") for number in range(1000)]
+    leaves = [alice.reply(top, "leaf") for top in tops]
+    peer = Peer(place.connect(), [lobby, *tops, *leaves])
+    assert peer.announce(*leaves) == "status 77 0"
+    assert held(place, tops + leaves) == 2000
+    assert max(peer.open) == waiting.MAX_ASKED
+    assert not refused(place)
+
+
+@pytest.mark.parametrize("first", ["the leaf", "the newest", "all, reversed"])
+def test_a_deep_thread_comes_in_any_order(place: Any, lobby: str, alice: Any, first: str) -> None:
+    nodes = thread(alice, lobby, 3000)
+    begin = {"the leaf": nodes[-1:], "the newest": nodes[-1024:], "all, reversed": nodes[:0:-1]}[first]
+    peer = Peer(place.connect(), nodes)
+    assert peer.announce(*begin) == "status 77 0"
+    assert held(place, nodes) == len(nodes)
+    assert not refused(place)
+    assert len(peer.open) < 100, "not node by node"
+
+
+def test_more_than_may_wait_are_asked_for_again(
+    place: Any, lobby: str, bob: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "MAX_WAITING", 2)
+    replies = [bob.reply(lobby, str(number)) for number in range(100)]
+    peer = Peer(place.connect(), [bob.identity, *replies])
+    assert peer.announce(*replies) == "status 77 0"
+    assert held(place, replies) == 100
+
+
+def test_what_is_put_off_may_come_in_several_answers(
+    place: Any, lobby: str, alice: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "MAX_WAITING", 1)
+    top = alice.reply(lobby, "top")
+    one, two, three = (alice.reply(top, str(number)) for number in range(3))
+    line = place.connect()
+    line.ask(f"announce 1 3\n{one}\n{two}\n{three}\n")
+    assert line.ask(f"response 0 1\n{top}\n") == f"query 1 2\n{id_of(two)}\n{id_of(three)}\n"
+    assert line.ask(f"response 1 1\n{two}\n") == f"query 2 1\n{id_of(three)}\n", "there was no room for it"
+    assert line.ask("response 2 0\n") == "", "it will not come"
+    assert held(place, [top, one, two, three]) == 3
+
+
+def test_who_is_given_up_for_want_of_room_hears_so(
+    place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "MAX_WAITING", 2)
+    monkeypatch.setattr(waiting, "MAX_PUT_OFF", 1)
+    top = alice.reply(lobby, "top")
+    orphans = [alice.reply(top, str(number)) for number in range(4)]
+    line = place.connect()
+    assert announce(line, *orphans) == f"status 77 4\nancestry 0 {id_of(orphans[0])} 2\n"
+    assert refused(place) == {"too many wait for others": 1}
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_who_waits_is_taken_when_its_parent_came_by_another_connection(
+    place: Any, lobby: str, alice: Any, announce: Any, answered: bool
+) -> None:
+    line, top = place.connect(), alice.reply(lobby, "top")
+    leaf = alice.reply(top, "leaf")
+    announce(line, leaf)
+    announce(place.connect(), top)
+    if answered:
+        line.ask("response 0 0\n")
+    else:
+        place.clock.now += waiting.PATIENCE
+        place.bus.tick()
+    assert held(place, [top, leaf]) == 2
+    assert not refused(place)
+
+
+def test_what_came_meanwhile_is_not_asked_for(
+    place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "MAX_ASKED", 1)
+    line, tops = place.connect(), [alice.reply(lobby, str(number)) for number in range(2)]
+    leaves = [alice.reply(top, "leaf") for top in tops]
+    assert announce(line, *leaves).count("ancestry") == 1
+    announce(place.connect(), tops[1])
+    assert line.ask(f"response 0 1\n{tops[0]}\n") == ""
+    assert held(place, leaves) == 2
+
+
+def test_who_waits_for_one_that_is_refused_is_refused(place: Any, lobby: str, alice: Any, bob: Any) -> None:
+    lie = forged(bob, lobby)
+    below = [alice.reply(lie, str(number)) for number in range(3)]
+    line = place.connect()
+    assert line.ask("\n".join(("announce 1 4", lie, *below, ""))) == f"status 1 0\nquery 0 1\n{bob.id}\n"
+    assert line.ask(f"response 0 1\n{bob.identity}\n") == ""
+    assert refused(place) == {"the signature is not the author's": 1, "its author or parent is unknown": 3}
+    assert not any(id_of(node) in line.session._waiting for node in below)
+
+
+def test_who_waits_is_asked_for_where_the_announce_ends_early(
+    place: Any, lobby: str, alice: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adapters.sprout.codec.MAX_PART", 1)
+    leaf = alice.reply(alice.reply(lobby, "top"), "leaf")
+    heard = place.connect().ask(f"announce 1 9\n{leaf}\nversion 2 0.0\n")
+    assert f"ancestry 0 {id_of(leaf)} 2\n" in heard
