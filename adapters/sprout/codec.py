@@ -145,11 +145,15 @@ class Announce(NamedTuple):
 
 
 class Response(NamedTuple):
-    """Answers the request *id* of the receiver with nodes; `unreadable` as in an announce."""
+    """Answers the request *id* of the receiver with nodes; `unreadable` as in an announce.
+
+    `cut` are the ids on the lines beyond `MAX_BODY`, which are not kept: they can be asked for again.
+    """
 
     id: int
     nodes: tuple[NodeLine, ...]
     unreadable: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
 
 
 class Status(NamedTuple):
@@ -325,6 +329,7 @@ class _Open:
     size: int = 0
     items: list[Any] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
+    cut: list[str] = field(default_factory=list)
 
     @property
     def answer_to(self) -> int:
@@ -335,11 +340,14 @@ class _Open:
         for word in words:
             self.size += len(word)
         try:
-            if self.size > MAX_BODY and not self.body.parted:
-                raise SproutError(f"a body of more than {MAX_BODY} bytes")
             if len(words) != self.body.words:
                 raise SproutError(f"{self.body.words} words expected on a line, not {len(words)}")
-            self.items.append(self.body.read(words))
+            if self.size <= MAX_BODY or self.body.parted:
+                self.items.append(self.body.read(words))
+            elif self.body.whole:
+                raise SproutError(f"a body of more than {MAX_BODY} bytes")
+            else:
+                self.cut.append(_read_node_id(words[0]))
         except SproutError as error:
             self.unreadable.append(str(error))
 
@@ -360,6 +368,8 @@ class _Open:
             frame = self.verb.frame(self.id, tuple(self.items))
         else:
             frame = self.verb.frame(self.id, tuple(self.items), tuple(self.unreadable))
+            if isinstance(frame, Response) and self.cut:
+                frame = frame._replace(cut=tuple(self.cut))
         return frame
 
 

@@ -22,7 +22,7 @@ from gateway.message import Form, Pending
 from gateway.session import Principal, Session
 
 from . import base64url, codec
-from .codec import MAX_NODES, NO_ID, Frame, NodeLine
+from .codec import MAX_BODY, MAX_LINE, MAX_NODES, NO_ID, Frame, NodeLine
 from .forest import NULL_ID, Node, NodeError, Reply, decode
 from .intake import Intake
 from .relay import PEER, Relay
@@ -33,6 +33,7 @@ from .waiting import PATIENCE
 WINDOW: Final = 8  # communities that are caught up with at the same time
 ROUND: Final = 32  # nodes of one community whose ancestors are asked for at the same time
 SLICE: Final = 64  # nodes of an answer that are taken before others have their turn
+AGAIN: Final = MAX_BODY // MAX_LINE  # nodes beyond the room of an answer that are asked for at a time: they fit
 MAX_KNOWN: Final = 50_000  # ids that are remembered of one connection; beyond it some things are said twice
 PLAIN: Final = "tcp://"  # before the address of a peer that has no TLS
 
@@ -63,7 +64,13 @@ class _Gap:
     left: set[str] = field(default_factory=set)  # of these, those without an answer
 
 
-Then = Callable[[Batch, Frame], None]  # called with the nodes of an answer, and again where it could not go on
+class _Answer(Batch):
+    """An answer, and the ids of the nodes for which it had no room and that are still to be asked for."""
+
+    cut: tuple[str, ...] = ()
+
+
+Then = Callable[[_Answer, Frame], None]  # called with the nodes of an answer, and again where it could not go on
 
 
 class Peering(SproutSession):
@@ -130,8 +137,12 @@ class Peering(SproutSession):
     def _begin(self, frame: Frame) -> Callable[[], None]:
         if isinstance(frame, codec.Response | codec.Status) and (then := self._asked.pop(frame.id, None)) is not None:
             self._progress = self.bus.clock()
-            batch = Batch(frame.nodes if isinstance(frame, codec.Response) else (), 0)
-            _remember(self._knows, (line.id for line in batch.nodes))
+            batch = _Answer(frame.nodes if isinstance(frame, codec.Response) else (), 0)
+            if isinstance(frame, codec.Response):
+                batch.cut = frame.cut
+                for _ in frame.unreadable:
+                    self._refused("malformed")
+            _remember(self._knows, (*(line.id for line in batch.nodes), *batch.cut))
             return partial(then, batch, frame)
         return super()._begin(frame)
 
@@ -158,11 +169,13 @@ class Peering(SproutSession):
             self._sliced = True
             raise Throttled(0)
 
-    def _list_is_here(self, batch: Batch, frame: Frame) -> None:
+    def _list_is_here(self, batch: _Answer, frame: Frame) -> None:
         """It told its communities: those and ours are to be the same."""
         if self._seek_authors(batch, partial(self._list_is_here, batch, frame)):
             return
         self._enter(batch)
+        if self._seek_rest(batch, self._list_is_here):
+            return
         self._listed = True
         for spot in self._store.of_type(COMMUNITY, MAX_SUBSCRIPTIONS):
             self.founded(spot.key)
@@ -185,12 +198,14 @@ class Peering(SproutSession):
         self.ask(codec.Subscribe(NO_ID, community), _nothing)
         self.ask(codec.LeavesOf(NO_ID, community, MAX_NODES), partial(self._leaves_are_here, _Gap(channel)))
 
-    def _leaves_are_here(self, gap: _Gap, batch: Batch, frame: Frame) -> None:
+    def _leaves_are_here(self, gap: _Gap, batch: _Answer, frame: Frame) -> None:
         """It told what it has of a community: that is taken, and the rest of ours is announced."""
         again = partial(self._leaves_are_here, gap, batch, frame)
         if self._seek_authors(batch, again) or self._seek_ancestors(gap, batch, again):
             return
         self._enter(batch)
+        if self._seek_rest(batch, partial(self._leaves_are_here, gap)):
+            return
         self._gaps.append(gap)
         if not self._filling:
             self._filling = True
@@ -203,11 +218,12 @@ class Peering(SproutSession):
         if not missing:
             return False
 
-        def authors_are_here(answer: Batch, _frame: Frame) -> None:
+        def authors_are_here(answer: _Answer, _frame: Frame) -> None:
             answer.asked = True
             _remember(self._sought, missing)  # those that it has not are not asked for again
             self._enter(answer)
-            again()
+            if not self._seek_rest(answer, authors_are_here):
+                again()
 
         self.ask(codec.Query(NO_ID, missing), authors_are_here)
         return True
@@ -229,14 +245,30 @@ class Peering(SproutSession):
         gap.left = {id for id, _ in orphans}
         return bool(orphans)
 
-    def _ancestors_are_here(self, gap: _Gap, id: str, again: Callable[[], None], batch: Batch, frame: Frame) -> None:
+    def _ancestors_are_here(self, gap: _Gap, id: str, again: Callable[[], None], batch: _Answer, frame: Frame) -> None:
         if self._seek_authors(batch, partial(self._ancestors_are_here, gap, id, again, batch, frame)):
             return
         batch.asked = True
         self._enter(batch)
+        if self._seek_rest(batch, partial(self._ancestors_are_here, gap, id, again)):
+            return
         gap.left.discard(id)
         if not gap.left:
             again()
+
+    def _seek_rest(self, batch: _Answer, then: Then) -> bool:
+        """Ask for some of what an answer had no room for; *then* takes it, and asks on. Each node is asked for once."""
+        some, rest = batch.cut[:AGAIN], batch.cut[AGAIN:]
+        if not some:
+            return False
+
+        def some_are_here(answer: _Answer, frame: Frame) -> None:
+            answer.cut = rest
+            answer.asked = batch.asked
+            then(answer, frame)
+
+        self.ask(codec.Query(NO_ID, some), some_are_here)
+        return True
 
     # What it lacks
 

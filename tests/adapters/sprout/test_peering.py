@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from adapters.sprout import base64url, twig
 from adapters.sprout.adapter import Settings
-from adapters.sprout.codec import MAX_NODES
+from adapters.sprout.codec import MAX_BODY, MAX_NODES
 from adapters.sprout.forest import Reply, decode, sign_community, sign_identity
-from adapters.sprout.peering import SLICE, WINDOW, Address, Peering, read_address
+from adapters.sprout.peering import AGAIN, SLICE, WINDOW, Address, Peering, read_address
 from adapters.sprout.relay import PEER
 from adapters.sprout.waiting import MAX_ASKED, PATIENCE
 from gateway.session import LOW_WATER, Principal
@@ -189,6 +189,42 @@ def test_answers_of_any_length_are_taken_in_slices(place: Any, alice: Any, bob: 
     assert place.store.seq(id_of(replies[-1])) is not None
     assert not turns
     line.read()
+    assert line.session.report()["caughtUp"]
+
+
+def test_what_an_answer_has_no_room_for_is_asked_for_again(place: Any, alice: Any, bob: Any) -> None:
+    community = alice.community("woods")
+    largest = "x" * 65_000
+    replies = [bob.reply(community, largest + str(number)) for number in range(2 * AGAIN + MAX_BODY // 87_500)]
+    line = dial(place)
+    line.session.post = place.posted.put
+    held = {id_of(node): node for node in (*replies, bob.identity)}
+    line.ask(response(0, community))
+    line.ask(response(1, alice.identity))
+    asked, rounds = line.ask(response(3, *replies, "this is no node")), 0
+    while found := [text.split(" ") for text in asked.splitlines() if text.startswith("query")]:
+        assert not line.session.report()["caughtUp"]
+        ((_, id, count),) = found
+        assert int(count) <= AGAIN
+        wanted = asked.splitlines()[-int(count) :]
+        asked, rounds = line.ask(response(int(id), *(held[node] for node in wanted))), rounds + 1
+    assert rounds > 2
+    assert all(place.store.seq(id_of(reply)) is not None for reply in replies)
+    assert line.session.report()["caughtUp"]
+    refused = {reason: count for (_, reason), count in place.gateway.metrics.counts["refused"].items()}
+    assert refused == {"malformed": 1}
+
+
+def test_what_comes_too_long_again_is_asked_for_no_more(place: Any, alice: Any) -> None:
+    community = alice.community("woods")
+    replies = [alice.reply(community, "x" * 65_000 + str(number)) for number in range(2 + MAX_BODY // 87_000)]
+    line = dial(place)
+    line.session.post = place.posted.put
+    line.ask(response(0, community))
+    line.ask(response(1, alice.identity))
+    asked = line.ask(response(3, *replies))
+    assert asked.startswith("query 4 ")
+    assert "query" not in line.ask(response(4, *replies))
     assert line.session.report()["caughtUp"]
 
 
