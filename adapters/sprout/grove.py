@@ -39,10 +39,14 @@ class Flaw(NamedTuple):
 
 @dataclass
 class Report:
-    """How many nodes were taken or written, how many were there already, and everything that is wrong."""
+    """How many nodes were taken or written, how many were there already, and everything that is wrong.
+
+    `aside` are good nodes that nobody keeps: each with its reason.
+    """
 
     done: int = 0
     known: int = 0
+    aside: list[Flaw] = field(default_factory=list)
     flaws: list[Flaw] = field(default_factory=list)
 
 
@@ -117,6 +121,8 @@ def _take(
             settle()
     if taken.reason or taken.missing:
         report.flaws.append(Flaw(line.id, taken.reason or f"it needs {' and '.join(taken.missing)}"))
+    elif taken.aside:
+        report.aside.append(Flaw(line.id, taken.aside))
     else:
         report.done += 1
 

@@ -26,19 +26,21 @@ TO: Final = "to/1"
 ACTIVITY: Final = "activity/1"
 INVISIBLE: Final = "invisible/1"
 UNNAMED: Final = "community"  # the beginning of the name of a channel whose community's name cannot be one
+UNSTORED: Final = "a direct message is never stored"
 DIGEST: Final = 6  # characters of a community's id that tell it from others of its name
 
 
 class Taken(NamedTuple):
     """What became of a node: where it is logged, why it was refused, or which nodes must come first.
 
-    With none of them it is answered and goes nowhere. `status` is what the announce is answered with.
+    With none of them it is answered and goes nowhere; `aside` says why. `status` is what the announce is answered with.
     """
 
     seq: int = 0
     reason: str = ""
     missing: tuple[str, ...] = ()
     status: int = StatusCode.OK
+    aside: str = ""
 
 
 class Intake:
@@ -65,7 +67,7 @@ class Intake:
         if (seq := self._store.lookup(line.id, node.created)) is not None:
             return Taken(seq)
         if self._keep is not None and not asked and self._is_retired(node):
-            return Taken()
+            return Taken(aside="it is older than what is kept")
         if self._bus.congested:
             raise Unavailable("the disk does not keep up; try again in a moment")
         channel = self._relay.channel(node.community) if isinstance(node, Reply) else None
@@ -136,7 +138,7 @@ class Intake:
         if TO in pairs or PRIVATE in pairs or self._directs.find(node.parent) is not None:
             return self._direct(line, node, pairs, channel, session)
         if ACTIVITY in pairs and INVISIBLE in pairs:
-            return Taken()
+            return Taken(aside="it only says who is there")
         self._relay.admit(session, "publish", channel)
         if CHANNEL in pairs and node.depth == 1:  # a conversation that another gateway opened; nobody said it
             self._relay.hold(line.id, node)
@@ -167,7 +169,7 @@ class Intake:
         """A node that is never stored; only the first announce by its author's own connection is handed over."""
         asked = self._directs.find(node.parent)
         if TO not in pairs and asked is None:
-            return Taken()
+            return Taken(aside=UNSTORED)
         if not self._direct_allowed:
             return Taken(reason="direct messages are switched off")
         self._relay.admit(session, "direct", channel)
@@ -175,16 +177,16 @@ class Intake:
         who = session.identity
         own = who.identity == node.author if who is not None else not session.link and not line.answered
         if not fresh or not own:
-            return Taken()
+            return Taken(aside=UNSTORED)
         message = self._message(line, node, pairs, channel)
         self._bus.bind(session, message.sender)
         number = self._target(pairs[TO]) if TO in pairs else None
         if asked is not None and number is None and self._directs.good(asked):
             number = asked.sender
         if number is None or not self._bus.direct(message, number):
-            return Taken(status=StatusCode.UNKNOWN_NODE)
+            return Taken(status=StatusCode.UNKNOWN_NODE, aside=UNSTORED)
         self._directs.add(line.id, node, message.sender.number)
-        return Taken()
+        return Taken(aside=UNSTORED)
 
     def _target(self, value: bytes) -> int | None:
         """The number of the peer that `to/1` names: in decimal, or by its author's node id."""

@@ -19,7 +19,10 @@ def import_grove(settings: Settings, folder: Path) -> None:
         raise typer.BadParameter(f"{folder} is not a directory", param_hint="--grove")
     with offline(settings) as here:
         report = grove.plant(_adapter(here), folder, here.settle)
-    typer.echo(f"{report.done} nodes imported, {report.known} known already, faults: {len(report.flaws)}")
+    aside = f", {len(report.aside)} not kept" if report.aside else ""
+    typer.echo(f"{report.done} nodes imported, {report.known} known already{aside}, faults: {len(report.flaws)}")
+    for name, reason in report.aside:
+        say(f"{visible(name)}: {reason}")
     _complain(report)
 
 

@@ -96,6 +96,35 @@ def test_files_that_are_of_no_use_are_named_and_passed_over(place: Any, alice: A
     )
 
 
+def test_good_nodes_that_nobody_keeps_are_named_apart(
+    make_place: Callable[..., Any], alice: Any, tmp_path: Path
+) -> None:
+    place = make_place(log={"keep_days": 30})
+    community = alice.community("a grove")
+    presence = alice.reply(community, "", b"activity/1\x001\0invisible/1\0true")
+    direct = alice.reply(community, "psst", b"to/1\x005")
+    old = alice.reply(community, "old", created=place.clock.now - 31 * 86_400_000)
+    folder = write(tmp_path / "grove", alice.identity, community, alice.reply(community, "hi"), presence, direct, old)
+    report = plant(place.adapter, folder, place.settle)
+    assert (report.done, report.known, report.flaws) == (3, 0, [])
+    assert sorted(report.aside) == sorted(
+        [
+            Flaw(presence.split(" ")[0], "it only says who is there"),
+            Flaw(direct.split(" ")[0], "a direct message is never stored"),
+            Flaw(old.split(" ")[0], "it is older than what is kept"),
+        ]
+    )
+
+
+def test_the_command_names_what_nobody_keeps(alice: Any, tmp_path: Path) -> None:
+    community = alice.community("a grove")
+    direct = alice.reply(community, "psst", b"to/1\x005")
+    folder = write(tmp_path / "grove", alice.identity, community, direct)
+    code, output = trellis("import", "--grove", str(folder), "--data", str(tmp_path / "data"))
+    assert (code, "2 nodes imported, 0 known already, 1 not kept, faults: 0\n" in output) == (0, True)
+    assert f"{direct.split(' ')[0]}: a direct message is never stored" in output
+
+
 def test_a_file_that_is_there_is_never_overwritten(place: Any, grove: Path, tmp_path: Path) -> None:
     plant(place.adapter, grove, place.settle)
     name = next(iter(files(grove)))
