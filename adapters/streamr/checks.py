@@ -61,6 +61,11 @@ def integer(name: str, value: Any) -> int:
     return int(value)
 
 
+def whole(value: Any) -> Any:
+    """*value*, as an integer where it is the same number for JavaScript: 2.0 is 2."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
 def optional_integer(name: str, value: Any) -> int | None:
     """An integer, or None where the field is null or missing."""
     return None if value is None or value is UNDEFINED else integer(name, value)

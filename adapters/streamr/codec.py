@@ -104,6 +104,7 @@ def _version_and_type(frame: list[Any]) -> tuple[int, ControlType]:
     kind = frame[1] if len(frame) > 1 else UNDEFINED
     if type(version) is str and version in map(str, CONTROL):
         checks.integer("version", version)
+    version, kind = checks.whole(version), checks.whole(kind)
     if type(version) is not int or version not in CONTROL:
         raise StreamrError(_unsupported("version", version, CONTROL))
     if type(kind) not in (int, str) or kind not in _TYPES:

@@ -40,7 +40,7 @@ FLAT_30: Final = (
     "version", "streamId", "streamPartition", "timestamp", "sequenceNumber", "publisherId",
     "prevTimestamp", "prevSequenceNumber", "ttl", "messageType", "content", "signatureType", "signature",
 )
-_FLAT = re.compile(rb"\s*\[\s*30\s*,\s*\"")
+_FLAT = re.compile(rb"\s*\[[^,\[\"]*,\s*\"")  # the version may be written 30.0
 # S2 writes version 32 without newGroupKey (its text), and without groupKeyId too (its examples). The
 # signatureType is then the last but one element.
 SHORT_32: Final = {
@@ -248,7 +248,7 @@ def _unusual(value: Any, wire: bytes | None) -> StreamMessage:
         signature=checks.optional_text("signature", signature),
         content=_content(content),
         ttl_seconds=checks.optional_integer("ttl", row[8]) if layout is FLAT_30 and len(row) > 8 else None,
-        version=version,
+        version=int(version),
         wire=jsontext.dumps(row) if wire is None else wire,
         # The array can be shown as it came if every reader of its version understands it.
         verbatim=layout is ROWS[version]
@@ -268,7 +268,7 @@ def _latest(layout: tuple[str, ...], row: list[Any]) -> list[Any]:
 
 
 def _layout(row: list[Any]) -> tuple[str, ...]:
-    version = row[0] if row else UNDEFINED
+    version = checks.whole(row[0]) if row else UNDEFINED
     if type(version) is not int or version not in ROWS:
         supported = ",".join(map(str, ROWS))
         raise StreamrError(

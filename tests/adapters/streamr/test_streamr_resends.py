@@ -155,9 +155,10 @@ def test_what_is_resent_is_what_was_heard_live(history: Any) -> None:
         assert version == 31 or frames[1][3] == live[3]
 
 
-def test_a_message_of_s1_is_resent_while_it_lives(broker: Any) -> None:
+@pytest.mark.parametrize("version", [30, 30.0])
+def test_a_message_of_s1_is_resent_while_it_lives(broker: Any, version: float) -> None:
     now = broker.clock()
-    flat = [30, "s", 0, now, 0, "", None, None, 60, 27, '{"n":1}', 0, ""]
+    flat = [version, "s", 0, now, 0, "", None, None, 60, 27, '{"n":1}', 0, ""]
     assert broker.ask(broker.open(), [1, 8, flat, "key", None]) == []
     for _ in range(2):
         assert outcome(broker.ask(broker.open(), [2, 11, "r", "s", 0, 1, None]))[1] == [1]

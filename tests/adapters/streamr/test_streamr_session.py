@@ -85,6 +85,20 @@ def test_a_broken_first_frame_is_answered_in_the_version_it_seems_to_have(broker
 # Subscribing
 
 
+@pytest.mark.parametrize("number", ["{}.0", "{}e0"])
+def test_an_integer_is_one_however_it_is_written(broker: Any, number: str) -> None:
+    """As in JavaScript, where 2.0 is 2."""
+    two, nine, eight, version = (number.format(value) for value in (2, 9, 8, 32))
+    reader, toy = broker.open({}), broker.toy("s")
+    assert broker.ask(reader, f'[{two},{nine},"r","s",0.0,null]'.encode()) == [[2, 2, "r", "s", 0]]
+    row = f'[{version},["s",0,{broker.clock()},0,"",""],null,27,0,0,null,"1",null,0,null]'
+    assert broker.ask(broker.open({}), f'[{two},{eight},"r",{row},null]'.encode()) == []
+    assert contents(toy) == [b"1"]
+    assert [frame[3][7] for frame in broker.frames(reader)] == ["1"]
+    assert broker.ask(broker.open(), [2.5, 9, "r", "s", 0, None])[0][3].startswith("Unsupported version: 2.5, message:")
+    assert broker.ask(broker.open(), [2, 9.5, "r", "s", 0, None])[0][3].startswith("Unsupported type: 9.5, message:")
+
+
 def test_one_delivery_for_each_message_however_often_subscribed(broker: Any) -> None:
     session = broker.open()
     for request in ("a", "b", "c"):
