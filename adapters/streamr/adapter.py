@@ -21,7 +21,7 @@ from gateway.session import MAX_OUTBOX, Principal
 from gateway.tables import Row
 
 from . import stored
-from .author import Author, is_late
+from .author import Author, Link, is_late
 from .codec import encode_broadcast
 from .control import CONTROL
 from .errors import StreamrError
@@ -287,6 +287,14 @@ class StreamrAdapter(Adapter):
         """The array of a *message* out of the log in *version*; None where that cannot show all of it."""
         found = self.stream_message(message, version)
         return found.row(version) if found is not None and found.survives(version) else None
+
+    def shows(self, version: int, message: Message) -> bool:
+        """Whether `stored_row` has something for *version*; without signing anything."""
+        if self.place(message) is None:
+            return False
+        if _is_native(message):
+            return parse_message(message.wire or b"").survives(version)
+        return version != 30 or len((message.refs or {})[NAME]) < len(Link._fields)  # those of all fields are encrypted
 
     def _seal(self, message: Message, key: str) -> bytes:
         utf16 = key == SEALED_UTF16 and not message.content.isascii()

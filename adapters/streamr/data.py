@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from random import randrange
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -119,22 +120,22 @@ class Data:
         self, visitor: Visitor, stream: str, partition: str, kind: str, query: Mapping[str, str]
     ) -> Iterator[Message | None]:
         """The stored messages that a request of *kind* (`QUERIES`) asks for; None when others should have a turn."""
-        ask = QUERIES[kind](query)
-        return self._read(visitor, stream, _number('Path parameter "partition"', partition), ask)
+        ask, shows = QUERIES[kind](query), partial(self._adapter.shows, _version(query))
+        channel = self._readable(visitor, stream, _number('Path parameter "partition"', partition))
+        stored = self._adapter.stored
+        return stored.last(channel, ask, shows) if isinstance(ask, int) else stored.between(channel, ask)
 
     def all(self, visitor: Visitor, stream: str, partition: str) -> Iterator[Message | None]:
         """Everything that is stored of a stream partition."""
-        return self._read(visitor, stream, _number('Path parameter "partition"', partition), Span())
+        channel = self._readable(visitor, stream, _number('Path parameter "partition"', partition))
+        return self._adapter.stored.between(channel, Span())
 
     def shower(self, query: Mapping[str, str]) -> tuple[Format, Callable[[Message], bytes | None]]:
         """The format that the *query* asks for, and what shows one message in it."""
         name = query.get("format") or "object"
         if name not in FORMATS:
             raise BadQuery(f'Query parameter "format" is invalid: {name}')
-        version = _number('Query parameter "version"', query.get("version", str(LATEST)))
-        if version not in ROWS:
-            raise BadQuery(f'Query parameter "version" is invalid: {version}')
-        chosen = FORMATS[name]
+        version, chosen = _version(query), FORMATS[name]
 
         def show(message: Message) -> bytes | None:
             found = self._adapter.stream_message(message, version)
@@ -172,7 +173,8 @@ class Data:
             raise UnknownChannel(stream)
         return self._adapter.bus.channels.channel(NAME, channel_of(stream, partition))
 
-    def _read(self, visitor: Visitor, stream: str, partition: int, ask: Span | int) -> Iterator[Message | None]:
+    def _readable(self, visitor: Visitor, stream: str, partition: int) -> str:
+        """The channel of a stream partition, whose past the visitor may read."""
         with _named(stream):
             channel = self._channel(stream, partition)
         principal, _ = self._adapter.asker((visitor.token,), Principal(f"{NAME}:anonymous", visitor.address))
@@ -183,8 +185,7 @@ class Data:
         if partition >= (partitions := self._adapter.partitions(stream)):
             raise Invalid(out_of_range(partition, partitions))
         self._desk.throttle(visitor, channel)
-        stored = self._adapter.stored
-        return stored.last(channel, ask) if isinstance(ask, int) else stored.between(channel, ask)
+        return channel
 
 
 @contextmanager
@@ -197,6 +198,13 @@ def _named(stream: str) -> Iterator[None]:
 
 
 # What a request asks for
+
+
+def _version(query: Mapping[str, str]) -> int:
+    version = _number('Query parameter "version"', query.get("version", str(LATEST)))
+    if version not in ROWS:
+        raise BadQuery(f'Query parameter "version" is invalid: {version}')
+    return version
 
 
 def _last(query: Mapping[str, str]) -> int:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .adapter import StreamrAdapter
     from .message import MessageRef
     from .session import StreamrSession
-    from .stored import Stored
+    from .stored import Shows, Stored
 
 PAUSE = 0.003  # seconds, at least, between two slices while somebody talks
 SHARE = 10  # times as long as the last slice took: so resends have a tenth of the loop's time
@@ -136,10 +136,10 @@ class Resending:
         return text_frame(encode(answer, self._session.control))
 
 
-def find(stored: Stored, channel: str, request: Resend) -> Iterator[Message | None]:
-    """The messages of *channel* that *request* asks for."""
+def find(stored: Stored, channel: str, request: Resend, shows: Shows) -> Iterator[Message | None]:
+    """The messages of *channel* that *request* asks for; of the last ones only those count that it *shows*."""
     if request.number_last is not None:
-        return stored.last(channel, request.number_last)
+        return stored.last(channel, request.number_last, shows)
     start, end = request.from_ref, request.to_ref
     publisher = request.publisher_id.lower() if request.publisher_id else None
     return stored.between(

@@ -183,7 +183,8 @@ class StreamrSession(Session):
             if not self.bus.allowed(self.asker(request)[0], "history", channel):
                 raise Forbidden("history", channel)
             self._throttle(channel)
-            found = find(self._adapter.stored, channel, request)
+            shows = partial(self._adapter.shows, self.message_version)
+            found = find(self._adapter.stored, channel, request, shows)
         resending = Resending(self, self._adapter, request, found)
         self.resends[resending] = None
         resending.turn()

@@ -25,7 +25,6 @@ from gateway.message import Message
 from .checks import MAX_INTEGER
 
 SLICE = 8  # messages that are read, some 30 microseconds each, between two chances for others
-KEYS = 128  # the same where only keys are passed, and no message is read
 MAX_GROUP = 256  # messages of one millisecond that are sorted together; more come in the order they were taken
 
 TABLE = """
@@ -77,6 +76,7 @@ class Span(NamedTuple):
         )
 
 
+Shows = Callable[[Message], bool]
 Key = tuple[int, int, int | Message | None]  # timestamp, seq; the message, its offset in the log, or nothing to show
 
 
@@ -96,28 +96,31 @@ class Stored:
         """The messages of *span*, oldest first; None whenever a slice of the work is done."""
         return self._messages(self._view(channel), span)
 
-    def last(self, channel: str, count: int) -> Iterator[Message | None]:
-        """The newest *count* messages, oldest first; None whenever a slice of the work is done."""
-        return self._last(self._view(channel), count)
+    def last(self, channel: str, count: int, shows: Shows) -> Iterator[Message | None]:
+        """The newest *count* messages of those that it *shows*, oldest first; None whenever a slice is done."""
+        return self._last(self._view(channel), count, shows)
 
     def _view(self, channel: str) -> _View:
         return _View(self._index, self._place, channel, self._next_seq())
 
-    def _last(self, view: _View, count: int) -> Iterator[Message | None]:
+    def _last(self, view: _View, count: int, shows: Shows) -> Iterator[Message | None]:
         """Walk back until *count* messages are passed and their millisecond is over, then forward from there."""
         passed, start = 0, MAX_INTEGER
-        for work, (timestamp, _, where) in enumerate(view.keys(MAX_INTEGER, newest_first=True), 1):
+        for work, (timestamp, seq, where) in enumerate(view.keys(MAX_INTEGER, newest_first=True), 1):
             if passed >= count and timestamp != start:
                 break
             start = timestamp
-            passed += where is not None
-            if work % KEYS == 0:
+            message = self._index.read(seq, where) if isinstance(where, int) else where
+            passed += message is not None and shows(message)
+            if work % SLICE == 0:
                 yield None
         surplus = passed - count
         for message in self._messages(view, Span((start, 0))) if count else ():
-            if message is None or surplus <= 0:
-                yield message
-            else:
+            if message is None:
+                yield None
+            elif shows(message):
+                if surplus <= 0:
+                    yield message
                 surplus -= 1
 
     def _messages(self, view: _View, span: Span) -> Iterator[Message | None]:

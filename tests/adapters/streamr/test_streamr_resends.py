@@ -167,13 +167,32 @@ def test_a_message_of_s1_is_resent_while_it_lives(broker: Any, version: float) -
     assert outcome(broker.ask(broker.open(), [2, 11, "r", "s", 0, 1, None])) == ([6], [])
 
 
+def test_the_last_ones_are_those_that_are_shown(broker: Any, alice: Any) -> None:
+    """What had its time, and what the reader's version has no word for, does not take the place of the others."""
+    now = broker.clock()
+    broker.say("s", {"n": 1}, timestamp=now - 2)
+    broker.say("s", {"n": 2}, timestamp=now - 1)
+    flat = [30, "s", 0, now, 0, "", None, None, 60, 27, '{"n":3}', 0, ""]
+    assert broker.ask(broker.open(), [1, 8, flat, "key", None]) == []
+    secret = alice.message("s", "00ff", now + 1, encryption=2, group_key="k")
+    assert broker.ask(broker.open(), [2, 8, "r", secret, None]) == []
+    old = {"controlLayerVersion": "2", "messageLayerVersion": "30"}
+    for later, shown in ((0, ([4, 5], [2, 3])), (60_001, ([4, 5], [1, 2]))):
+        broker.clock.now = now + later
+        for _ in range(2):
+            frames = broker.ask(broker.open(old), [2, 11, "r", "s", 0, 2, None])
+            numbers = [json.loads(frame[3][4])["n"] for frame in frames if frame[1] == 1]
+            assert ([frame[1] for frame in frames if frame[1] != 1], numbers) == shown
+            broker.core.settle()
+
+
 def test_live_messages_come_between_the_slices_of_a_resend(broker: Any) -> None:
     for number in range(4 * SLICE):
         broker.say("s", {"n": number})
         broker.clock.now += 1
     broker.clock.now += CALM
     reader = broker.listener("s")
-    reader.receive_data(b'[2,11,"r","s",0,999,null]')
+    reader.receive_data(b'[2,12,"r","s",0,[0,0],null,null]')
     broker.core.drain()
     first = broker.frames(reader)
     broker.say("s", {"live": True})
@@ -241,7 +260,7 @@ def test_an_index_that_fails_on_the_way_ends_the_resend_with_an_error(
     broker.core.settle()
     broker.clock.now += CALM
     session = broker.open()
-    session.receive_data(b'[2,11,"r","s",0,999,null]')
+    session.receive_data(b'[2,12,"r","s",0,[0,0],null,null]')
     frames = broker.frames(session)
 
     def fail(*_: Any) -> None:

@@ -22,6 +22,10 @@ def told(messages: Iterator[Message | None]) -> list[Any]:
     return [json.loads(message.content) for message in messages if message is not None]
 
 
+def all_of_them(_message: Message) -> bool:
+    return True
+
+
 def publish(broker: Any, timestamp: int, content: Any, sequence: int = 0, chain: str = "") -> None:
     row = [32, ["s", 0, timestamp, sequence, "", chain], None, 27, 0, 0, None, json.dumps(content), None, 0, None]
     assert broker.ask(broker.open(), [2, 8, "r", row, None]) == []
@@ -39,7 +43,7 @@ def test_messages_from_everywhere_are_in_one_order(broker: Any) -> None:
     everything = ["oldest", "theirs", "waiting", "first", "second"]
     assert told(broker.adapter.stored.between("s", Span())) == everything
     for count in range(7):
-        assert told(broker.adapter.stored.last("s", count)) == everything[max(0, 5 - count) :]
+        assert told(broker.adapter.stored.last("s", count, all_of_them)) == everything[max(0, 5 - count) :]
 
 
 def test_the_ends_of_a_span_are_included(broker: Any) -> None:
@@ -77,7 +81,7 @@ def test_what_was_put_behind_its_forerunner_stands_there(broker: Any) -> None:
     for _ in range(2):
         assert told(read.between("s", Span())) == [0, 1, 2, 3]
         assert told(read.between("s", Span((now - 100, 1), (now, 0)))) == [1, 2]
-        assert told(read.last("s", 3)) == [1, 2, 3]
+        assert told(read.last("s", 3, all_of_them)) == [1, 2, 3]
         broker.core.settle()
 
 
@@ -85,7 +89,7 @@ def test_what_does_not_fit_is_nowhere_and_not_counted(broker: Any) -> None:
     broker.say("s", "small")
     assert broker.say("s", "x" * (1 << 20)).undelivered == ("streamr",)
     for _ in range(2):
-        assert told(broker.adapter.stored.last("s", 1)) == ["small"]
+        assert told(broker.adapter.stored.last("s", 1, all_of_them)) == ["small"]
         broker.core.settle()
 
 
@@ -94,7 +98,7 @@ def test_an_answer_shows_what_was_there_when_it_was_asked_for(broker: Any) -> No
     publish(broker, now, "applied")
     broker.core.settle()
     publish(broker, now + 1, "waiting")
-    answers = [broker.adapter.stored.between("s", Span()), broker.adapter.stored.last("s", 5)]
+    answers = [broker.adapter.stored.between("s", Span()), broker.adapter.stored.last("s", 5, all_of_them)]
     publish(broker, now + 2, "later")
     broker.core.settle()
     assert [told(answer) for answer in answers] == [["applied", "waiting"]] * 2
@@ -105,7 +109,11 @@ def test_after_each_slice_others_have_their_turn(broker: Any) -> None:
         publish(broker, broker.clock() + number, number)
     broker.core.settle()
     read = broker.adapter.stored
-    for answer in (read.between("s", Span()), read.between("s", Span(publisher="nobody")), read.last("s", 10 * SLICE)):
+    for answer in (
+        read.between("s", Span()),
+        read.between("s", Span(publisher="nobody")),
+        read.last("s", 10 * SLICE, all_of_them),
+    ):
         slices: list[int] = [0]
         for message in answer:
             slices.append(0) if message is None else slices.__setitem__(-1, slices[-1] + 1)
@@ -119,7 +127,7 @@ def test_one_crowded_millisecond_is_not_gathered_as_a_whole(broker: Any) -> None
         publish(broker, now, number, number)
     broker.core.settle()
     assert told(broker.adapter.stored.between("s", Span())) == list(range(count))
-    assert told(broker.adapter.stored.last("s", count - 3)) == list(range(3, count))
+    assert told(broker.adapter.stored.last("s", count - 3, all_of_them)) == list(range(3, count))
 
 
 def test_a_long_answer_takes_no_memory(broker: Any) -> None:
@@ -128,7 +136,7 @@ def test_a_long_answer_takes_no_memory(broker: Any) -> None:
         broker.say("s", "x" * 4_000)
     broker.core.settle()
     tracemalloc.start()
-    assert sum(message is not None for message in broker.adapter.stored.last("s", 1_000_000)) == 4 * PAGE
+    assert sum(message is not None for message in broker.adapter.stored.last("s", 1_000_000, all_of_them)) == 4 * PAGE
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < PAGE * 4_000, "less than a quarter of it"
@@ -177,4 +185,7 @@ def test_any_history_is_read_like_a_sorted_list(
     read = broker.adapter.stored
     assert told(read.between(channel, wanted)) == [number for place, _, number in model if wanted.holds(place)]
     for count in range(len(model) + 2):
-        assert told(read.last(channel, count)) == [number for *_, number in model][max(0, len(model) - count) :]
+        assert (
+            told(read.last(channel, count, all_of_them))
+            == [number for *_, number in model][max(0, len(model) - count) :]
+        )
