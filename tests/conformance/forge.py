@@ -7,7 +7,6 @@ import json
 import struct
 import time
 from base64 import b64decode, urlsafe_b64decode, urlsafe_b64encode
-from itertools import count
 from pathlib import Path
 
 import pysequoia
@@ -22,7 +21,7 @@ PREFIX = "SHA512_B32__"
 class SequoiaForge:
     """Alice of the vectors, or Bob; the identity node is the one that the genuine program made."""
 
-    _moments = count(int(time.time() * 1000))
+    _moment = 0
 
     def __init__(self, name: str = "alice") -> None:
         vectors = json.loads((VECTORS / "valid.json").read_text())
@@ -43,7 +42,7 @@ class SequoiaForge:
                 struct.pack(">HB", 1, 2),
                 hash_of(community),
                 bytes.fromhex("010020"),
-                struct.pack(">IQ", 1, next(self._moments)),
+                struct.pack(">IQ", 1, self._now()),
                 content(2, metadata),
                 hash_of(self._identity.id),
                 hash_of(community),
@@ -54,6 +53,12 @@ class SequoiaForge:
         signature = dearmor(pysequoia.sign(self._signer, body, mode=pysequoia.SignatureMode.DETACHED))
         raw = body + content(1, signature)
         return Node(id_of(raw), raw)
+
+    @classmethod
+    def _now(cls) -> int:
+        """The time in milliseconds, later with each call: two nodes never share one."""
+        cls._moment = max(cls._moment + 1, time.time_ns() // 1_000_000)
+        return cls._moment
 
     def read(self, raw: bytes) -> Read | None:
         """What a Reply says."""
