@@ -121,6 +121,7 @@ class StreamrAdapter(Adapter):
     def start(self, services: Services) -> None:
         """Continue the chains where the log ended."""
         super().start(services)
+        self.started = services.bus.clock()
         self.author.find = self._head
         self.saying.tick()
         self.streams.start(services)

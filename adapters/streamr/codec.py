@@ -66,6 +66,8 @@ def encode(frame: ControlFrame, version: int, message_version: int = LATEST) -> 
         value = getattr(frame, FIELDS[name][0])
         if isinstance(value, StreamMessage):
             parts.append(value.row(message_version))
+        elif name == "requestId":
+            parts.append(jsontext.dumps(str(value)))
         else:
             parts.append(jsontext.dumps(list(value) if isinstance(value, MessageRef) else value))
     return b"[" + b",".join(parts) + b"]"
@@ -76,9 +78,9 @@ def encode_broadcast(version: int, row: bytes) -> bytes:
     return (b"[1,0,%b]" if version == 1 else b'[2,0,"",%b]') % row
 
 
-def encode_unicast(version: int, request_id: str, row: bytes) -> bytes:
+def encode_unicast(version: int, request_id: str | int, row: bytes) -> bytes:
     """Write a UnicastMessage around a message array, for the resend called *request_id*."""
-    return b"[%d,1,%b,%b]" % (version, jsontext.dumps(request_id), row)
+    return b"[%d,1,%b,%b]" % (version, jsontext.dumps(request_id if version == 1 else str(request_id)), row)
 
 
 def _decode(frame: list[Any], wire: bytes) -> ControlFrame:
@@ -91,7 +93,7 @@ def _decode(frame: list[Any], wire: bytes) -> ControlFrame:
         else:
             attribute, check = FIELDS[name]
             values[attribute] = check(name, value)
-    if kind in _NEEDS_ID and not values["request_id"]:
+    if kind in _NEEDS_ID and values["request_id"] == "":
         raise StreamrError("Expected requestId to not be an empty string.")
     if "resend_all" in values:
         _choose_resend(values)
@@ -169,9 +171,9 @@ def _partition(name: str, value: Any) -> int:
     return checks.optional_integer(name, value) or 0
 
 
-def _subscription_id(_name: str, value: Any) -> str:
-    # The libraries send a counter as a string; S1's example of a UnicastMessage has a number.
-    return str(value) if type(value) is int else checks.text("requestId", value)
+def _subscription_id(_name: str, value: Any) -> str | int:
+    # The libraries send a counter as a string; S1's example of a UnicastMessage has a number. Either is given back.
+    return value if type(value) is int else checks.text("requestId", value)
 
 
 def _flag(name: str, value: Any) -> bool:

@@ -39,9 +39,9 @@ class ControlType(IntEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Frame:
-    """What every control frame has: in version 1 the id is the `subId`, or `NO_REQUEST_ID`."""
+    """What every control frame has: in version 1 the id is the `subId`, a number as well, or `NO_REQUEST_ID`."""
 
-    request_id: str = ""
+    request_id: str | int = ""
     version: int = 2
 
 

@@ -133,9 +133,12 @@ class StreamMessage:
 
         The signature covers newGroupKey, which older versions cannot carry; encryption 3 is known to
         version 31 alone, GroupKeyRotate to version 32. Version 30 has no word for encryption: the libraries write
-        such a message all the same, and their readers of version 30 throw on its content, so that there is none.
+        such a message all the same, and their readers of version 30 throw on its content, so that there is none. What
+        RSA encrypts in the key exchange are keys inside of a content that can be read.
         """
-        if version == 30 and self.encryption_type == AES:
+        if version == 30 and (
+            self.encryption_type == AES or (self.encryption_type, self.message_type) == (RSA, MESSAGE)
+        ):
             return False
         if self.encryption_type == NEW_KEY_AND_AES:
             return version == 31

@@ -61,8 +61,23 @@ OLD_CODES: Final[dict[int, NetworkType]] = {
     13: NetworkType.FIND_STORAGE_NODES,
     14: NetworkType.STORAGE_NODES,
 }
+# Those of them that were later wrapped, and are not read; the names are those of the nodes.
+UNREAD_CODES: Final[dict[int, str]] = {
+    1:  "DATA",
+    2:  "SUBSCRIBE",
+    3:  "UNSUBSCRIBE",
+    4:  "PUBLISH",
+    6:  "RESEND_LAST",
+    7:  "RESEND_FROM",
+    8:  "RESEND_RANGE",
+    9:  "RESEND_RESPONSE_RESENDING",
+    10: "RESEND_RESPONSE_RESENT",
+    11: "RESEND_RESPONSE_NO_RESEND",
+    12: "UNICAST",
+}
 CODES: Final[dict[int, NetworkType]] = {int(kind): kind for kind in NetworkType}
 # fmt: on
+_TO_WRAP: Final = f"a control message comes in a wrapper, as an array or in version {WRAPPED_VERSION}.0.0 or later"
 
 
 def _control(name: str, value: Any) -> bytes:
@@ -105,12 +120,28 @@ class NetworkMessage:
     object: bool = False
 
 
-def decode_network(data: bytes | str) -> NetworkMessage:
-    """Read one message; anything else raises a `StreamrError`."""
+def parse_network(data: bytes | str) -> Any:
+    """Read the JSON value that a message has to be; anything else raises a `StreamrError`."""
     try:
-        value = jsontext.loads(data)
+        return jsontext.loads(data)
     except ValueError as error:
         raise StreamrError(f"Invalid JSON: {error}") from None
+
+
+def spoken(value: Any) -> tuple[str, bool]:
+    """The version that *value* is written in, and whether as an object, as far as that can be told."""
+    if type(value) is dict:
+        return _legible(value.get("version"), f"{WRAPPED_VERSION}.0.0"), True
+    return _legible(value[0] if type(value) is list and value else None, S2_VERSION), False
+
+
+def decode_network(data: bytes | str) -> NetworkMessage:
+    """Read one message; anything else raises a `StreamrError`."""
+    return decode_value(parse_network(data), data)
+
+
+def decode_value(value: Any, data: bytes | str) -> NetworkMessage:
+    """Read one message that was parsed from the text *data*; anything else raises a `StreamrError`."""
     if type(value) is dict:
         return _decode_object(value)
     row = value if type(value) is list else []
@@ -179,6 +210,10 @@ def _codes(version: str) -> dict[int, NetworkType]:
     return CODES if _major(version) >= WRAPPED_VERSION else OLD_CODES
 
 
+def _legible(version: Any, default: str) -> str:
+    return version if type(version) is str and _VERSION.fullmatch(version) else default
+
+
 def _major(version: Any) -> int:
     found = _VERSION.fullmatch(version) if type(version) is str else None
     if found is None:
@@ -188,6 +223,8 @@ def _major(version: Any) -> int:
 
 def _kind(value: Any, codes: dict[int, NetworkType]) -> NetworkType:
     if type(value) is not int or value not in codes:
+        if codes is OLD_CODES and type(value) is int and value in UNREAD_CODES:
+            raise StreamrError(f"Unsupported type: {UNREAD_CODES[value]}, message: {_TO_WRAP}")
         listed = ",".join(map(str, codes))
         raise StreamrError(f"Unsupported type: {checks.js_text(value)}, message: Supported types: [{listed}]")
     return codes[value]

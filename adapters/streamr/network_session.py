@@ -16,7 +16,16 @@ from gateway.jsontext import dumps
 from gateway.session import Principal
 
 from .errors import REQUEST_FAILED, StreamrError
-from .network import S2_VERSION, NetworkMessage, NetworkType, can_wrap, decode_network, encode_network
+from .network import (
+    S2_VERSION,
+    NetworkMessage,
+    NetworkType,
+    can_wrap,
+    decode_value,
+    encode_network,
+    parse_network,
+    spoken,
+)
 from .session import StreamrSession
 
 if TYPE_CHECKING:
@@ -60,8 +69,9 @@ class NetworkSession(StreamrSession):
     def handle(self, data: bytes) -> None:
         """Act on one message; whatever it is, the connection lives."""
         try:
-            message = decode_network(data)
-            self._version, self._object = message.version, message.object
+            value = parse_network(data)
+            self._version, self._object = spoken(value)
+            message = decode_value(value, data)
             if message.type is NetworkType.WRAPPER:
                 super().handle(message.control)
             else:

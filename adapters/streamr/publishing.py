@@ -56,10 +56,15 @@ def check(message: StreamMessage, now: int, partitions: int) -> None:
             raise Invalid(error.message) from None
 
 
-def check_direct(message: StreamMessage, now: int) -> None:
-    """Raise unless *message* is so new that its id cannot have been forgotten since it was said first."""
+def check_direct(message: StreamMessage, now: int, started: int) -> None:
+    """Raise unless *message* is so new that its id cannot have been forgotten since it was said first.
+
+    Nothing is remembered of what was signed before the gateway *started*; unsigned texts are nobody's to play again.
+    """
     if abs(message.id.timestamp - now) > DIRECT_SKEW:
         raise invalid(f"The timestamp of a direct message must be within {DIRECT_SKEW} ms of the gateway's", message)
+    if is_signed(message) and message.id.timestamp < started:
+        raise invalid("The direct message was signed before the gateway started, and may be a copy", message)
 
 
 def check_key_exchange(message: StreamMessage, now: int) -> None:

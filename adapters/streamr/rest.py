@@ -13,13 +13,12 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi import APIRouter, Request, Response
-from fastapi.routing import APIRoute
 
 from gateway.jsontext import loads
 
 from . import rest_data
 from .desk import Desk, Refused
-from .rest_answers import Handler, answering, as_json, body_of, explained, named, on_disk, visitor_of
+from .rest_answers import Handler, HeadedRoute, answering, as_json, body_of, explained, named, on_disk, visitor_of
 from .session import NAME
 from .streams_desk import StreamsDesk
 
@@ -105,7 +104,7 @@ def router(adapter: StreamrAdapter) -> APIRouter:
     """The routes below `/api/v1`; what is not there is refused in the same form."""
     desk = StreamsDesk(adapter)
 
-    class Route(APIRoute):
+    class Route(HeadedRoute):
         def get_route_handler(self) -> Handler:
             return answering(adapter, desk, super().get_route_handler(), explained, _told)
 

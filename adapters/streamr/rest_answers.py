@@ -10,7 +10,10 @@ from urllib.parse import unquote_to_bytes
 import anyio
 import structlog
 from fastapi import Request, Response
+from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
 
 from gateway.auth import bearer
 from gateway.errors import RequestError, Throttled
@@ -31,10 +34,26 @@ CORS = {
 }
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+HEAD, GET = "HEAD", "GET"
 Explain = Callable[[Exception], tuple[int, str]]  # the status and the text of an error
 Tell = Callable[[Exception, int, str], Any]  # what its answer says
 
 logger = structlog.get_logger("trellis")
+
+
+class HeadedRoute(APIRoute):
+    """A route that answers HEAD where it answers GET, as those of the reference do; /docs need not say so."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether it is for this request."""
+        return super().matches({**scope, "method": GET} if scope.get("method") == HEAD else scope)
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer it."""
+        if scope["method"] == HEAD and GET in (self.methods or ()):
+            await self.app(scope, receive, send)
+        else:
+            await super().handle(scope, receive, send)
 
 
 def answering(adapter: StreamrAdapter, desk: Desk, handle: Handler, explain: Explain, tell: Tell) -> Handler:
@@ -59,6 +78,8 @@ def answering(adapter: StreamrAdapter, desk: Desk, handle: Handler, explain: Exp
             if status in UNREAD and request.scope.get("http_version") in ("1.0", "1.1"):
                 response.headers["Connection"] = "close"
         response.headers.update(welcome)
+        if request.method == HEAD:
+            response.body = b""
         return response
 
     return answer

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 from fastapi import APIRouter, Request, Response
-from fastapi.routing import APIRoute
 from starlette.responses import StreamingResponse
 from starlette.types import Message as Event
 from starlette.types import Receive, Scope, Send
@@ -26,7 +25,7 @@ from .data import BadQuery, Data, Format, Metadata
 from .desk import Desk
 from .errors import StreamrError
 from .publishing import Invalid
-from .rest_answers import Handler, answering, as_json, body_of, explained, named, on_disk, visitor_of
+from .rest_answers import HEAD, Handler, HeadedRoute, answering, as_json, body_of, explained, named, on_disk, visitor_of
 from .session import NAME, Unauthenticated
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def router(adapter: StreamrAdapter, desk: Desk) -> APIRouter:
     """All of it."""
     data, room = Data(adapter, desk), Room()
 
-    class Route(APIRoute):
+    class Route(HeadedRoute):
         def get_route_handler(self) -> Handler:
             return answering(adapter, desk, _checked(super().get_route_handler()), _explained, _told)
 
@@ -106,6 +105,8 @@ def _endpoint(adapter: StreamrAdapter, data: Data, room: Room, name: str) -> Han
     async def query(request: Request) -> Response:
         form, show = data.shower(request.query_params)
         found = data.find(visitor_of(request), *_place(request), name, request.query_params)
+        if request.method == HEAD:
+            return Response(media_type=form.media_type)
         with room.taken(visitor_of(request).address) as place:
             chunks = _chunks(_shown(adapter, found, show), form)
             first = await anext(chunks)  # until it could be made the request may still be refused

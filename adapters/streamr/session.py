@@ -270,7 +270,7 @@ class StreamrSession(Session):
         # Nothing is kept of a direct message, so one that comes again may be a replay: it never binds.
         self._throttle(channel)
         self._adapter.saying.check(self, request, "direct", channel)
-        check_direct(request.message, self.bus.clock())
+        check_direct(request.message, self.bus.clock(), self._adapter.started)
         peer = self.bus.peers.known(NAME, inbox.peer) if isinstance(inbox.peer, str) else None
         number = inbox.peer if isinstance(inbox.peer, int) else -1 if peer is None else peer.number
         sender = self._adapter.saying.sender(self, request)
@@ -317,7 +317,7 @@ class StreamrSession(Session):
         answer = Answer(type=kind, stream_id=where[0], stream_partition=where[1], request_id=request.request_id)
         self.send(text_frame(encode(answer, self.control)))
 
-    def failure(self, text: str, code: str, request_id: str) -> bytes:
+    def failure(self, text: str, code: str, request_id: str | int) -> bytes:
         """An ErrorResponse, as a frame."""
         return text_frame(encode(Failure(error_message=text, error_code=code, request_id=request_id), self.control))
 

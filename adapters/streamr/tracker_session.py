@@ -133,7 +133,7 @@ class TrackerSession(Session):
 
     def unknown(self, message: TrackerMessage) -> None:
         """Refuse what only trackers send."""
-        raise StreamrError(f"Unknown request type: {int(message.type)}", request_id=message.request_id)
+        raise StreamrError(f"Unknown request type: {message.number}", request_id=message.request_id)
 
     def instruct(self, part: StreamPart, nodes: list[TrackerSession], request_id: str | None) -> None:
         """Tell the node whom to connect with for a stream partition; *request_id* is of its status, if it asked."""

@@ -390,6 +390,15 @@ def test_who_reads_no_more_is_waited_for_so_long(
     assert [event["type"] for event in sent] == ["http.response.start", "http.response.body"]
 
 
+def test_head_reads_nothing(call: Caller, broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker.say("s", 1)
+    monkeypatch.setattr(broker.adapter, "stream_message", None)
+    answer = call("HEAD", "/streams/s/data/partitions/0/last")
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-type"].startswith("application/json")
+    assert call("HEAD", "/streams/s/data/partitions/0/last?count=x").status_code == 400
+
+
 def test_long_answers_are_counted(call: Caller, broker: Any, portal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rest_data, "MAX_ANSWERS_EACH", 1)
     broker.say("s", 1)

@@ -117,6 +117,29 @@ def test_a_direct_message_cannot_be_played_again(broker: Any, alice: Any) -> Non
     assert receiver.identity is None, "the receiver does not become the sender"
 
 
+def test_what_was_said_before_a_restart_cannot_be_played_again(
+    make_broker: Callable[..., Any], alice: Any, unsigned: Any
+) -> None:
+    """Neither by the gateway for somebody who only ever spoke directly, nor by who signs: nothing of it is kept."""
+    first = make_broker()
+    first.clock.now -= 1_000  # the second one's begins where this one's began
+    receiver = first.open()
+    inbox = f"s/@{alice.address}"
+    subscribe(first, receiver, inbox, first.token(alice))
+    assert tell(first, receiver.who.number, 1) == 1
+    [bridged] = [frame[3] for frame in first.frames(receiver)]
+    first.core.settle()
+    second = make_broker()
+    receiver = second.open()
+    subscribe(second, receiver, inbox, second.token(alice))
+    for row in (bridged, alice.message(inbox, 1, first.clock.now)):
+        text, _ = error(second.ask(second.open(), [2, 8, "r", row, None]))
+        assert "was signed before the gateway started" in text
+    for row in (alice.message(inbox, 1, second.clock.now), unsigned(inbox, 1, first.clock.now)):
+        assert second.ask(second.open(), [2, 8, "r", row, None]) == []
+    assert len(second.frames(receiver)) == 2
+
+
 def test_inboxes_of_partitions_are_named_after_the_channel(make_broker: Callable[..., Any]) -> None:
     broker = make_broker(streams={"wide": 2})
     receiver = broker.listener("wide", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,16 @@ from hypothesis import strategies as st
 
 from adapters.streamr import network_session
 from adapters.streamr.errors import StreamrError
-from adapters.streamr.network import ARRAYS, CODES, OBJECTS, OLD_CODES, NetworkType, decode_network, encode_network
+from adapters.streamr.network import (
+    ARRAYS,
+    CODES,
+    OBJECTS,
+    OLD_CODES,
+    UNREAD_CODES,
+    NetworkType,
+    decode_network,
+    encode_network,
+)
 from adapters.streamr.network_session import ACTIONS, NetworkSession
 from gateway.adapter import Request
 from gateway.auth import Key, digest
@@ -60,14 +70,18 @@ def test_what_nodes_of_4_4_3_wrote_is_read_and_written_the_same(name: str) -> No
 @pytest.mark.parametrize(
     "name", sorted(set(OLD["wire"]) - {"status", "instruction", "findStorageNodes", "storageNodes"})
 )
-def test_the_other_codes_of_4_4_3_are_refused_by_number(name: str) -> None:
+def test_the_other_codes_of_4_4_3_are_refused_by_name(name: str) -> None:
     wire = OLD["wire"][name]
-    with pytest.raises(StreamrError, match=f"^Unsupported type: {wire['code']}, message: Supported types: "):
+    called = re.sub("[A-Z]", lambda letter: f"_{letter[0]}", name).upper()
+    with pytest.raises(StreamrError, match=f"^Unsupported type: {called}, message: a control message comes in a wrap"):
         decode_network(json.dumps(wire))
 
 
 def test_the_codes_of_4_4_3_are_the_vectors() -> None:
     assert {OLD["msgTypes"][kind.name]: kind for kind in set(NetworkType) - {NetworkType.WRAPPER}} == OLD_CODES
+    assert {name: code for code, name in UNREAD_CODES.items()} == {
+        name: code for name, code in OLD["msgTypes"].items() if code not in OLD_CODES
+    }
 
 
 def test_every_type_has_its_fields_and_its_action() -> None:
@@ -98,7 +112,8 @@ def test_a_wrapped_message_is_taken_out_byte_for_byte() -> None:
         ('["4.4.3",4,"n",""]', "Expected controlLayerPayload to not be an empty string."),
         ("{}", "Unsupported version: undefined"),
         ('{"version":"5.0.0","code":9,"payload":{}}', "Unsupported type: 9, message: Supported types: [0,1,2,3,4]"),
-        ('{"version":"4.4.3","code":4,"payload":{}}', "Unsupported type: 4, message: Supported types: [0,5,13,14]"),
+        ('{"version":"4.4.3","code":4,"payload":{}}', "Unsupported type: PUBLISH, message: "),
+        ('{"version":"4.4.3","code":15,"payload":{}}', "Unsupported type: 15, message: Supported types: [0,5,13,14]"),
         ('{"version":"5.0.0","code":2,"payload":[]}', "Expected payload to be an object but was ."),
         (
             '{"version":"5.0.0","code":2,"payload":{"streamId":"s","streamPartition":"0"}}',
@@ -272,7 +287,31 @@ def test_who_has_no_wrapper_is_refused_in_the_specifications_form(broker: Any) -
     node.send(OLD["wire"]["status"])
     [refused] = node.send(OLD["wire"]["subscribe"])
     assert refused[:3] == ["4.4.3", 4, "gw"]
-    assert refused[3][3].startswith("Unsupported type: 2")
+    assert refused[3][3].startswith("Unsupported type: SUBSCRIBE")
+
+
+@pytest.mark.parametrize(
+    ("frame", "version"),
+    [
+        ({"version": "16.1.0", "code": 99, "payload": {}}, "16.1.0"),
+        ({"version": "16.1.0", "code": 2, "payload": {}}, "16.1.0"),
+        ({"version": "seven", "code": 2}, "5.0.0"),
+        ({}, "5.0.0"),
+    ],
+    ids=str,
+)
+def test_a_bad_first_message_is_answered_in_its_own_form(broker: Any, frame: Any, version: str) -> None:
+    node = Node(broker, version)
+    [answer] = [node.unwrap(refused) for refused in node.send(frame)]
+    assert answer[:3] == [2, 7, ""]
+    assert answer[3].startswith(("Unsupported ", "Expected "))
+
+
+@pytest.mark.parametrize("frame", [[], ["seven", 0], ["4.4.3", 9], 7, None], ids=str)
+def test_what_is_no_object_is_answered_by_an_array(broker: Any, frame: Any) -> None:
+    node = Node(broker)
+    [answer] = [node.unwrap(refused) for refused in node.send(frame)]
+    assert answer[:3] == [2, 7, ""]
 
 
 def test_rights_and_tokens_count_as_on_the_other_websocket(make_broker: Callable[..., Any], alice: Any) -> None:

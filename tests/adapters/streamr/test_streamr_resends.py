@@ -100,6 +100,13 @@ def test_the_resend_request_of_s1(history: Any, options: list[Any], numbers: lis
     assert {(*frame[:3], frame[3][0]) for frame in frames[1:-1]} == {(1, 1, "sub", 30)}
 
 
+def test_the_number_of_a_subscription_of_s1_comes_back(history: Any) -> None:
+    session = history.open({"controlLayerVersion": "1", "messageLayerVersion": "30"})
+    frames = history.ask(session, [1, 11, "s", 0, 234, None, 2, None, None])
+    assert [frame[2] if frame[1] == 1 else frame[4] for frame in frames] == [234] * 4
+    assert history.ask(session, [1, 11, "other", 0, 0, None, 2, None, None]) == [[1, 6, "other", 0, 0]]
+
+
 @pytest.mark.parametrize(
     "frame",
     [

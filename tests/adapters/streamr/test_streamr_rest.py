@@ -138,6 +138,21 @@ def test_only_configured_streams_exist_where_that_is_the_setting(
     assert call("POST", "/streams", content='{"id":"nope"}').status_code == 404
 
 
+@pytest.mark.parametrize("path", ["/streams/a/b", "/streams/a%2Fb", "/streams/a/b/publishers", "/streams"])
+def test_head_is_get_without_the_answer(call: Caller, path: str) -> None:
+    answer, whole = call("HEAD", path), call("GET", path)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers == whole.headers
+    assert "head" not in call.app.openapi()["paths"]["/api/v1/streams"]  # type: ignore[attr-defined]
+
+
+def test_head_says_what_is_not_there(guarded: Any, make_caller: Any) -> None:
+    call = make_caller(guarded)
+    for path, status in (("/users/me", 401), ("/nowhere", 404), ("/login/response", 404)):
+        answer = call("HEAD", path)
+        assert (answer.status_code, answer.content) == (status, b"")
+
+
 def test_publishers_are_those_who_spoke(call: Caller, broker: Any, alice: Any) -> None:
     broker.ask(broker.open(), [2, 8, "r", alice.message("s", 1, broker.clock()), None])
     foreign = broker.say("s", 2)

@@ -84,7 +84,7 @@ S1: list[tuple[list[Any], ControlFrame]] = [
         Resend(stream_id="s", from_ref=MessageRef(234), to_ref=MessageRef(512), **SUB),
     ),
     ([1, 0, ROW], Delivery(type=ControlType.BROADCAST, message=MESSAGE, **V1)),
-    ([1, 1, 234, ROW], Delivery(type=ControlType.UNICAST, message=MESSAGE, version=1, request_id="234")),
+    ([1, 1, 234, ROW], Delivery(type=ControlType.UNICAST, message=MESSAGE, version=1, request_id=234)),
     ([1, 2, "s", 0], Answer(type=ControlType.SUBSCRIBED, stream_id="s", **V1)),
     ([1, 3, "s", 0], Answer(type=ControlType.UNSUBSCRIBED, stream_id="s", **V1)),
     ([1, 4, "s", 0], Answer(type=ControlType.RESENDING, stream_id="s", **V1)),
@@ -290,3 +290,24 @@ def test_a_new_group_key_is_known_to_version_32_only() -> None:
     message = parse_message(json.dumps([*ROW[:8], '["id", "key"]', *ROW[9:]]))
     assert [message.survives(version) for version in (30, 31, 32)] == [False, False, True]
     assert [MESSAGE.survives(version) for version in (30, 31, 32)] == [True, True, True]
+
+
+def test_who_has_no_word_for_encryption_is_shown_nothing_encrypted_but_the_key_exchange() -> None:
+    for encryption in (1, 2):
+        message = parse_message(json.dumps([*ROW[:5], encryption, "key", "00ff", *ROW[8:]]))
+        assert [message.survives(version) for version in (30, 31, 32)] == [False, True, True]
+    keys = parse_message(json.dumps([*ROW[:3], 29, 0, 1, None, '["r","s",[]]', *ROW[8:]]))
+    assert keys.survives(30), "its content can be read"
+
+
+def test_the_number_of_a_subscription_is_given_back_as_what_it_is() -> None:
+    for sub in (234, 0, "234"):
+        frame = decode_control(json.dumps([1, 11, "s", 0, sub, True, None, None, None]))
+        assert frame.request_id == sub
+        answer = Answer(type=ControlType.RESENT, stream_id="s", request_id=frame.request_id)
+        assert json.loads(encode(answer, 1)) == [1, 5, "s", 0, sub]
+        assert json.loads(encode(answer, 2)) == [2, 5, str(sub), "s", 0], "version 2 knows only texts"
+        assert json.loads(encode_unicast(1, frame.request_id, b"[]")) == [1, 1, sub, []]
+        assert json.loads(encode_unicast(2, frame.request_id, b"[]")) == [2, 1, str(sub), []]
+    with pytest.raises(StreamrError, match="Expected requestId to be a string"):
+        decode_control('[1,11,"s",0,true,true,null,null,null]')

@@ -266,9 +266,13 @@ def test_who_comes_again_under_its_name_is_the_one_that_is_reached(broker: Any) 
     assert new.heard() == [offer]
 
 
-@pytest.mark.parametrize("frame", [[2, 2, "r", "s", 0, [], 1], [2, 4, "r", "s", 0, []], [2, 6, "r", "X", "n"]])
+@pytest.mark.parametrize(
+    "frame", [[2, 2, "r", "s", 0, [], 1], [2, 15, "r", "s", 0, [], 1], [2, 4, "r", "s", 0, []], [2, 6, "r", "X", "n"]]
+)
 def test_what_only_trackers_send_is_refused(broker: Any, frame: list[Any]) -> None:
-    assert Node(broker).ask(*frame)[0][:4] == [2, 6, "r", "INVALID_REQUEST"]
+    [answer] = Node(broker).ask(*frame)
+    assert answer[:4] == [2, 6, "r", "INVALID_REQUEST"]
+    assert answer[5] == f"Unknown request type: {frame[1]}", "as the node wrote it"
 
 
 def test_a_name_that_cannot_be_shown_is_no_name(broker: Any) -> None:
