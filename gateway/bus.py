@@ -17,6 +17,7 @@ from .errors import AlreadySubscribed, NotSubscribed, Unavailable
 from .flows import Flow, Flows
 from .message import Message, MessageIds, Peer
 from .peers import Peers
+from .presence import Presence
 from .session import Batch, Session
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ class Bus:
         self._ids = ids
         self._time = last_time
         self._members: dict[str, dict[Session, None]] = {}
+        self.presence = Presence(self._members)
         self._fanout: dict[str, list[Group]] = {}  # made anew when members change
         self._sessions: dict[Session, None] = {}
         self._numbers: dict[int, dict[Session, None]] = {}
@@ -180,7 +182,7 @@ class Bus:
             self._unbind(session)
             session.link = True
         if session.who.number != before.number:
-            self._introduce(session, before)
+            self.presence.rename(session, before)
 
     def sessions(self) -> list[Session]:
         """Every session there is."""
@@ -201,15 +203,15 @@ class Bus:
 
     def present(self, channel: str) -> list[Peer]:
         """The peers in *channel*, each once, in the order in which they came."""
-        return list({s.who.number: s.who for s in self._members.get(channel, ())}.values())
+        return list(self.presence.of(channel).values())
 
     def members(self, channel: str) -> int:
         """How many connections listen to *channel*."""
         return len(self._members.get(channel, ()))
 
-    def listens(self, channel: str, protocol: str) -> bool:
-        """Whether a session of *protocol* listens to *channel*."""
-        return any(session.protocol == protocol for session in self._members.get(channel, ()))
+    def listeners(self, channel: str, protocol: str) -> list[Session]:
+        """The sessions of *protocol* that listen to *channel*."""
+        return [session for session in self._members.get(channel, ()) if session.protocol == protocol]
 
     def active(self) -> list[str]:
         """The channels that somebody listens to."""
@@ -225,13 +227,10 @@ class Bus:
         if members is None:
             self.channels.enter(channel)
             members = self._members[channel] = {}
-        others = {member.who.number: member.who for member in members}
-        if session.who.number not in others:
-            for member in members:
-                member.greet(channel, session.who)
+        others = self.presence.enter(channel, session.who)
         members[session] = session.channels[channel] = None
         self._fanout.pop(channel, None)
-        return list(others.values())
+        return others
 
     def unsubscribe(self, session: Session, channel: str) -> None:
         """Let *session* hear *channel* no more, and tell the others."""
@@ -244,9 +243,7 @@ class Bus:
         if not members:
             del self._members[channel]
             self.channels.leave(channel)
-        elif all(member.who.number != session.who.number for member in members):
-            for member in members:
-                member.farewell(channel, session.who)
+        self.presence.exit(channel, session.who)
 
     # Saying
 
@@ -322,6 +319,7 @@ class Bus:
             len(self._direct_ids) > MAX_DIRECT_IDS or next(iter(self._direct_ids.values()))[0] < now
         ):
             self._direct_ids.popitem(last=False)
+        self.presence.tick(now)
         for session in list(self._sessions):
             session.tick(now)
 
@@ -371,17 +369,6 @@ class Bus:
                     message.refs = {name: ref}
                 else:
                     message.refs[name] = ref
-
-    def _introduce(self, session: Session, before: Peer) -> None:
-        """Tell the others, where *session* is, that who they knew as *before* has another number now."""
-        for channel in session.channels:
-            others = [member for member in self._members[channel] if member is not session]
-            numbers = {member.who.number for member in others}
-            for member in others:
-                if before.number not in numbers:
-                    member.farewell(channel, before)
-                if session.who.number not in numbers:
-                    member.greet(channel, session.who)
 
     def _unbind(self, session: Session) -> None:
         if session.identity is not None:

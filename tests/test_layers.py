@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-CORE = {"message", "errors", "channels", "peers", "bus", "session", "frames", "flows", "adapter"}
+CORE = {"message", "errors", "channels", "peers", "presence", "bus", "session", "frames", "flows", "adapter"}
 STORAGE = {"jsontext", "record", "segments", "log", "index", "lookup", "tables", "retention", "archive"}
 SHELLS = {"serve", "fast", "handover"}
 NAMELESS = CORE | STORAGE | SHELLS | {"limits", "metrics", "auth", "door", "runtime"}

@@ -81,7 +81,7 @@ class SproutAdapter(Adapter):
             "subscribe": "subscribe and unsubscribe, to a community",
             "publish": "announce of a Reply",
             "direct": "announce of a Reply with TWIG to/1, or of one below a direct message",
-            "presence": "not yet: nodes with activity/1 are taken and go nowhere",
+            "presence": "invisible Replies with TWIG activity/1",
             "history": "list, query, ancestry and leaves_of",
         }
     )
@@ -105,6 +105,10 @@ class SproutAdapter(Adapter):
         self.intake = Intake(self.relay, gateways, direct=direct, keep=services.keep)
         for channel in bus.channels.settled():
             self.relay.settled(channel)
+
+    def tick(self, now: int) -> None:
+        """A second has passed: Arbor is told who came and left."""
+        self.relay.presence.tick(now)
 
     def accept(self, request: Request) -> SproutSession:
         """A session for every connection."""

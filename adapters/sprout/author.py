@@ -56,6 +56,7 @@ JSON: Final = "json/1"
 ORIGIN: Final = "origin/1"
 TRUE: Final = b"true"
 GATEWAY: Final = "gateway"  # what the gateway's own identity is called among what it mints
+PEER: Final = "peer "  # and a number: what identities of others are called there
 MAX_DEPTH: Final = 1000  # a reply below a deeper one from elsewhere starts anew: each needs the id of the one above
 MAX_IDS: Final = 10_000  # ids of minted nodes that are kept
 SHORT: Final = 12  # characters of an identity that are shown as they are
@@ -244,6 +245,33 @@ class Author:
         self._make(made, sign, lambda line: self._directs.add(line.id, decode(line.raw), message.sender.number))
         return made
 
+    def write(self, peer: Peer, channel: str, created: int, metadata: bytes) -> Made:
+        """A reply without a text, right below the community of *channel*, by *peer*, from elsewhere; logged nowhere.
+
+        *created* is in ms, *metadata* is TWIG.
+        """
+        community, author = self.community(channel), self._identity(peer, channel)
+
+        def sign() -> bytes:
+            place = Place(community.id, 1, community.id, NULL_ID)
+            return sign_reply(place, Content(b""), author.id, self._key, created, metadata)
+
+        made = Made()
+        self._make(made, Signing(sign, bool(community.id and author.id)), _void)
+        return made
+
+    def minted_for(self, author: str) -> str | None:
+        """What the gateway minted the identity *author* for; None where somebody else did."""
+        seq = self._store.seq(author)
+        entry = None if seq is None else self._store.entry(seq)
+        what: str | None = entry.fields.get("what") if isinstance(entry, Fact) else None
+        return what
+
+    def number_of(self, author: str) -> int | None:
+        """The number of the peer from elsewhere that the identity *author* stands for."""
+        what = self.minted_for(author) or ""
+        return int(what.removeprefix(PEER)) if what.startswith(PEER) else None
+
     def _signing(self, message: Message, ref: dict[str, Any], more: dict[str, bytes]) -> Signing:
         """Gather what a reply says."""
         community = self._community_of(message.channel, ref)
@@ -316,7 +344,7 @@ class Author:
 
     def _identity(self, peer: Peer, channel: str) -> Made:
         """The identity that stands for a sender from elsewhere, in Arbor, for ever."""
-        what = f"peer {peer.number}"
+        what = f"{PEER}{peer.number}"
         if (made := self._minted(what)) is not None:
             return made
         known = peer if peer.identity is None else self._bus.peers.known(peer.protocol, peer.identity)

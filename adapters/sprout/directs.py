@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from gateway.bus import DIRECT_MEMORY
+from gateway.message import LATE
 
 from .forest import Node
 
@@ -31,6 +32,7 @@ class Directs:
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
+        self._since = clock()
         self._directs: OrderedDict[str, Direct] = OrderedDict()
 
     def add(self, id: str, node: Node, sender: int) -> None:
@@ -43,6 +45,10 @@ class Directs:
     def find(self, id: str) -> Direct | None:
         """The direct message *id*, good or expired."""
         return self._directs.get(id)
+
+    def may_be_copy(self, created: int) -> bool:
+        """Whether a node made at *created* (ms) may have been handed over and be forgotten: old, or of a former run."""
+        return created < max(self._since, self._clock() - LATE)
 
     def good(self, direct: Direct) -> bool:
         """Whether somebody may still answer *direct*."""

@@ -15,6 +15,7 @@ from .codec import NodeLine, StatusCode
 from .content import heard
 from .forest import Community, Identity, Node, NodeError, Reply, decode_as
 from .gateways import CHANNEL, Gateways
+from .presence import ACTIVITY, INVISIBLE
 from .relay import Relay
 from .store import NAME
 from .validate import OK, validate
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from .session import SproutSession
 
 TO: Final = "to/1"
-ACTIVITY: Final = "activity/1"
-INVISIBLE: Final = "invisible/1"
 UNNAMED: Final = "community"  # the beginning of the name of a channel whose community's name cannot be one
 UNSTORED: Final = "a direct message is never stored"
 DIGEST: Final = 6  # characters of a community's id that tell it from others of its name
@@ -137,9 +136,10 @@ class Intake:
         pairs = twig.decode(node.metadata.blob)
         if TO in pairs or PRIVATE in pairs or self._directs.find(node.parent) is not None:
             return self._direct(line, node, pairs, channel, session)
-        if ACTIVITY in pairs and INVISIBLE in pairs:
-            return Taken(aside="it only says who is there")
         self._relay.admit(session, "publish", channel)
+        if ACTIVITY in pairs and INVISIBLE in pairs:
+            self._relay.presence.hear(line, node, pairs[ACTIVITY], channel, session)
+            return Taken(aside="it only says who is there")
         if CHANNEL in pairs and node.depth == 1:  # a conversation that another gateway opened; nobody said it
             self._relay.hold(line.id, node)
             return Taken(self._store.entity(line, channel=channel))
@@ -173,7 +173,7 @@ class Intake:
         if not self._direct_allowed:
             return Taken(reason="direct messages are switched off")
         self._relay.admit(session, "direct", channel)
-        fresh = node.created >= self._bus.clock() - LATE and self._directs.find(line.id) is None
+        fresh = self._directs.find(line.id) is None and not self._directs.may_be_copy(node.created)
         who = session.identity
         own = who.identity == node.author if who is not None else not session.link and not line.answered
         if not fresh or not own:
@@ -194,7 +194,7 @@ class Intake:
         if text.isascii() and text.isdigit():
             return int(text) if len(text) < 19 else None
         peer = self._bus.peers.known(NAME, text)
-        return None if peer is None else peer.number
+        return self._relay.author.number_of(text) if peer is None else peer.number
 
     def _message(self, line: NodeLine, node: Reply, pairs: dict[str, bytes], channel: str) -> Message:
         author, parent = self._relay.node(node.author), self._relay.held(node.parent)

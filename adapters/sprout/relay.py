@@ -15,6 +15,7 @@ from gateway.session import Principal, Session
 from .author import Author, Made
 from .directs import Directs
 from .forest import Node, decode
+from .presence import Presence
 from .reader import Reader
 from .store import COMMUNITY, IDENTITY, NAME, Spot, Store
 from .telling import Telling
@@ -46,6 +47,7 @@ class Relay:
         self.sessions: dict[SproutSession, None] = {}
         self.telling = Telling(self.said)
         self.reader = Reader(self)
+        self.presence = Presence(self)
         self._held: OrderedDict[str, Held] = OrderedDict()
 
     # Telling

@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Any, Final, Self
 
 from gateway.errors import ProtocolError, RequestError, Throttled, Unavailable
-from gateway.message import Form, Message, Pending
+from gateway.message import Form, Message, Peer, Pending
 from gateway.session import Principal, Session
 
 from . import codec
@@ -66,6 +66,7 @@ class SproutSession(Session):
     ) -> None:
         super().__init__(bus, principal)
         self.max_outbox = MAX_OUTBOX
+        self.since = bus.clock()  # ms
         self.wanted: dict[str, None] = {}  # the communities it subscribed to, known or not
         self._relay = relay
         self._store = relay.store
@@ -117,6 +118,14 @@ class SproutSession(Session):
             return 0
         return sessions[0]._relay.telling.tell(message, sessions, origin)
 
+    def greet(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # it is told a moment later, once for all
+        """Somebody came; see `presence`."""
+        self._relay.presence.changed(channel)
+
+    def farewell(self, channel: str, peer: Peer) -> None:  # noqa: ARG002
+        """Somebody left; likewise."""
+        self._relay.presence.changed(channel)
+
     def fits(self, message: Message) -> bool:
         """Whether Arbor has room for a direct message."""
         return NAME in message.forms or self._relay.author.has_room(message.content)
@@ -165,6 +174,7 @@ class SproutSession(Session):
         """Listen to the channel of a community that is wanted, if that is allowed."""
         if channel not in self.channels and self.bus.allowed(self.principal, "subscribe", channel):
             self.bus.subscribe(self, channel)
+            self._relay.presence.joined(channel, self)
 
     # Requests
 

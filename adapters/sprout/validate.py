@@ -102,8 +102,7 @@ class _Case(NamedTuple):
     @property
     def expires(self) -> int | None:
         """When it expires, in ms; None where it never does; -1 where that cannot be read."""
-        value = (self.pairs or {}).get(EXPIRATION)
-        return None if value is None else _milliseconds(value)
+        return None if self.pairs is None else _expires(self.pairs)
 
     @property
     def in_conversation(self) -> bool:
@@ -128,6 +127,16 @@ def _can_be_read(content: Content) -> bool:
         return content.type != TWIG or twig.decode(content.blob) is not None
     except TwigError:
         return False
+
+
+def expires_at(node: Node) -> int | None:
+    """When *node* expires, in ms; None where it never does; -1 where that cannot be read."""
+    return _expires(twig.decode(node.metadata.blob))
+
+
+def _expires(pairs: dict[str, bytes]) -> int | None:
+    value = pairs.get(EXPIRATION)
+    return None if value is None else _milliseconds(value)
 
 
 def _milliseconds(value: bytes) -> int:

@@ -1,0 +1,182 @@
+"""Who is there, in Arbor's words: invisible replies to a community that say that their author is active, or not.
+
+Those of Arbor's own authors are passed on as they came, and are the author's word to everybody else. For peers of
+other protocols the gateway writes them: when they come, when they leave and every `INTERVAL`, but only while somebody
+on Arbor listens. Changes are looked at once a second, so who comes and goes within it costs no signature. Nothing of
+this is logged or found again, but who has just subscribed is told what holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from gateway.message import LATE, Peer, Pending
+
+from . import twig
+from .codec import NodeLine
+from .forest import Identity, Reply
+from .store import NAME
+from .validate import EXPIRATION, expires_at
+
+if TYPE_CHECKING:
+    from .relay import Relay
+    from .session import SproutSession
+
+ACTIVITY: Final = "activity/1"
+INVISIBLE: Final = "invisible/1"
+ACTIVE: Final = b"0"
+INACTIVE: Final = b"1"
+INTERVAL: Final = 5 * 60_000  # ms after which a peer that stays is said to be there again
+STAY: Final = 2 * INTERVAL  # ms for which a word holds that names no end
+MAX_STAY: Final = 60 * 60_000  # ms for which any word holds
+MAX_PEERS: Final = 200  # of other protocols that are told of in one community
+MAX_AUTHORS: Final = 1000  # of one community whose last word is kept
+MAX_LINE: Final = 4096  # characters of a node that says no more than who is there
+PACE: Final = 50  # nodes of one community that are signed in a second
+
+
+class Word(NamedTuple):
+    """The last that somebody said of himself, or the gateway of him: when (ms), and the line of it."""
+
+    peer: Peer
+    time: int
+    line: Pending
+    until: int = 0
+
+
+class Presence:
+    """Passes on, keeps for a while, and writes who is in which community."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._bus = relay.bus
+        self._heard: dict[str, dict[str, Word]] = {}  # of Arbor's authors, by channel and author
+        self._told: dict[str, dict[int, Word]] = {}  # of others, by channel and number; the oldest first
+        self._changed: set[str] = set()
+        self._newcomers: dict[str, dict[SproutSession, None]] = {}
+
+    # What Arbor says
+
+    def hear(self, line: NodeLine, node: Reply, said: bytes, channel: str, session: SproutSession) -> None:
+        """Take what the author of a node *said* of himself, unless it is old, long, or the gateway's own word."""
+        now = self._bus.clock()
+        last = self._heard.get(channel, {}).get(node.author)
+        if (
+            said not in (ACTIVE, INACTIVE)
+            or len(line.line) > MAX_LINE
+            or not now - LATE <= node.created <= now + LATE
+            or (last is not None and node.created <= last.time)
+            or self._relay.author.minted_for(node.author) is not None
+        ):
+            return
+        peer, until = self._peer(node.author), min(expires_at(node) or now + STAY, now + MAX_STAY)
+        self._keep(channel, node.author, Word(peer, node.created, _done(line.line), until))
+        for listener in self._listeners(channel):
+            if listener is not session:
+                listener.announce(line.line)
+        if session.identity is None and not line.answered and node.created >= session.since:
+            self._bus.bind(session, peer)  # one made before it connected may be a copy of somebody else's
+        if said == ACTIVE:
+            self._bus.presence.come(channel, peer, until)
+        else:
+            self._bus.presence.go(channel, peer)
+
+    def _keep(self, channel: str, author: str, word: Word) -> None:
+        words = self._heard.setdefault(channel, {})
+        words.pop(author, None)
+        words[author] = word
+        if len(words) > MAX_AUTHORS:
+            del words[next(iter(words))]
+
+    def _peer(self, author: str) -> Peer:
+        node = self._relay.node(author)
+        name = node.name.text if isinstance(node, Identity) else None
+        return self._bus.peers.identity(NAME, author, name or None)
+
+    # What Arbor is told
+
+    def changed(self, channel: str) -> None:
+        """Somebody came to *channel*, or left."""
+        self._changed.add(channel)
+
+    def joined(self, channel: str, session: SproutSession) -> None:
+        """*session* listens to *channel* from now on."""
+        self._newcomers.setdefault(channel, {})[session] = None
+        self._changed.add(channel)
+
+    def tick(self, now: int) -> None:
+        """A second has passed: tell what changed, and again what was told long ago."""
+        self._forget(now)
+        newcomers, self._newcomers = self._newcomers, {}
+        for channel, sessions in newcomers.items():
+            self._tell_all(channel, [session for session in sessions if channel in session.channels])
+        changed, self._changed = self._changed, set()
+        for channel, told in list(self._told.items()):
+            if next(iter(told.values())).time <= now - INTERVAL:
+                changed.add(channel)
+        for channel in changed:
+            self._update(channel, now)
+
+    def _forget(self, now: int) -> None:
+        for channel, words in list(self._heard.items()):
+            for author in [author for author, word in words.items() if word.until <= now]:
+                del words[author]
+            if not words:
+                del self._heard[channel]
+
+    def _tell_all(self, channel: str, sessions: Iterable[SproutSession]) -> None:
+        """Tell *sessions* of everybody who is there."""
+        here = self._bus.presence.of(channel)
+        words = [*self._told.get(channel, {}).values(), *self._heard.get(channel, {}).values()]
+        words = [word for word in words if word.peer.number in here and word.line.data is not None][-MAX_PEERS:]
+        for session in sessions:
+            for word in words:
+                if word.peer.number != session.who.number:
+                    session.announce(word.line)
+
+    def _update(self, channel: str, now: int) -> None:
+        """Tell of the peers of other protocols that came, left, or were told of long ago; the rest in a second."""
+        if not self._listeners(channel):
+            self._told.pop(channel, None)
+            return
+        told = self._told.setdefault(channel, {})
+        here = {number: peer for number, peer in self._bus.presence.of(channel).items() if peer.protocol != NAME}
+        gone = [number for number in told if number not in here]
+        again = [number for number, word in told.items() if number in here and word.time <= now - INTERVAL]
+        new = [number for number in here if number not in told][: max(0, MAX_PEERS - len(told) + len(gone))]
+        for number in islice((*gone, *new, *again), PACE):
+            former = told.pop(number, None)
+            if number in here:
+                told[number] = self._write(here[number], channel, ACTIVE, now)
+            elif former is not None:
+                self._write(former.peer, channel, INACTIVE, now)
+        if len(gone) + len(new) + len(again) > PACE:
+            self._changed.add(channel)
+        if not told:
+            del self._told[channel]
+
+    def _write(self, peer: Peer, channel: str, said: bytes, now: int) -> Word:
+        """Have a node signed for *peer*, and tell it to whoever listens when that is done."""
+        end = datetime.fromtimestamp((now + STAY) // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        metadata = twig.encode({ACTIVITY: said, EXPIRATION: end.encode(), INVISIBLE: b"true"})
+        line = self._relay.author.write(peer, channel, now, metadata).line
+        line.when_done(partial(self._tell, channel, line))
+        return Word(peer, now, line)
+
+    def _tell(self, channel: str, line: Pending) -> None:
+        if line.data is not None:
+            for session in self._listeners(channel):
+                session.announce(line.data)
+
+    def _listeners(self, channel: str) -> list[SproutSession]:
+        return cast("list[SproutSession]", self._bus.listeners(channel, NAME))
+
+
+def _done(line: bytes) -> Pending:
+    pending = Pending()
+    pending.fill(line)
+    return pending

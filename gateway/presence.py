@@ -1,0 +1,126 @@
+"""Who is in a channel, and who hears of it.
+
+A peer is in a channel while one of its connections listens there. Where a protocol has a word for it, a peer may also
+say that it is there, although it listens elsewhere (a *guest*, until a time it names), or that it is not, although a
+connection of its still listens (*away*, until it says otherwise or comes anew). Nothing of this is ever logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from .message import Peer
+
+if TYPE_CHECKING:
+    from .session import Session
+
+MAX_GUESTS = 1000  # of one channel; beyond them the one that was heard of longest ago leaves
+
+
+class Word(NamedTuple):
+    """What a peer says of itself: that it is here until a time (ms) or, without one, that it is away."""
+
+    peer: Peer
+    until: int | None
+
+
+class Presence:
+    """Keeps what peers say of themselves; *members* are the sessions that listen, by channel."""
+
+    def __init__(self, members: Mapping[str, Mapping[Session, None]]) -> None:
+        self._members = members
+        self._words: dict[str, dict[int, Word]] = {}  # of guests, and of those who listen and are away
+
+    def of(self, channel: str) -> dict[int, Peer]:
+        """The peers in *channel* by their numbers, in the order in which they came; guests are last."""
+        here = {session.who.number: session.who for session in self._members.get(channel, ())}
+        for number, word in self._words.get(channel, {}).items():
+            if word.until is None:
+                here.pop(number, None)
+            else:
+                here[number] = word.peer
+        return here
+
+    def has(self, channel: str, number: int) -> bool:
+        """Whether the peer with *number* is in *channel*."""
+        word = self._words.get(channel, {}).get(number)
+        return self._listens(channel, number) if word is None else word.until is not None
+
+    # What the bus says of its sessions
+
+    def enter(self, channel: str, peer: Peer) -> list[Peer]:
+        """A connection of *peer* is about to listen to *channel*; who is there."""
+        others = self.of(channel)
+        if peer.number not in others:
+            self._greet(channel, peer)
+        self._forget(channel, peer.number)
+        return list(others.values())
+
+    def exit(self, channel: str, peer: Peer, but: Session | None = None) -> None:
+        """A connection of *peer* listens to *channel* no more; all *but* one hear of it."""
+        if not self._listens(channel, peer.number) and self._forget(channel, peer.number) is None:
+            self._farewell(channel, peer, but)
+
+    def rename(self, session: Session, before: Peer) -> None:
+        """Who was known as *before*, where *session* listens, has another number now."""
+        who = session.who
+        for channel in session.channels:
+            self.exit(channel, before, session)
+            if self._forget(channel, who.number) is None and not self._listens(channel, who.number, session):
+                self._greet(channel, who, session)
+
+    # What peers say of themselves
+
+    def come(self, channel: str, peer: Peer, until: int) -> None:
+        """*peer* says that it is in *channel*: until *until* (ms), unless it says so again or listens anyway."""
+        known = self.has(channel, peer.number)
+        self._forget(channel, peer.number)
+        if not self._listens(channel, peer.number):
+            self._say(channel, Word(peer, until))
+        if not known:
+            self._greet(channel, peer)
+
+    def go(self, channel: str, peer: Peer) -> None:
+        """*peer* says that it is not in *channel*, or no more."""
+        known = self.has(channel, peer.number)
+        self._forget(channel, peer.number)
+        if self._listens(channel, peer.number):
+            self._say(channel, Word(peer, None))
+        if known:
+            self._farewell(channel, peer)
+
+    def tick(self, now: int) -> None:
+        """Guests who have not said anything for too long leave."""
+        for channel, words in list(self._words.items()):
+            for peer in [word.peer for word in words.values() if word.until is not None and word.until <= now]:
+                self.go(channel, peer)
+
+    def _say(self, channel: str, word: Word) -> None:
+        words = self._words.setdefault(channel, {})
+        words[word.peer.number] = word
+        guests = [each.peer for each in words.values() if each.until is not None] if len(words) > MAX_GUESTS else []
+        if len(guests) > MAX_GUESTS:
+            self.go(channel, guests[0])
+
+    def _forget(self, channel: str, number: int) -> Word | None:
+        """What a peer said of itself counts no more; what it was."""
+        words = self._words.get(channel, {})
+        word = words.pop(number, None)
+        if not words:
+            self._words.pop(channel, None)
+        return word
+
+    def _listens(self, channel: str, number: int, but: Session | None = None) -> bool:
+        members = self._members.get(channel, ())
+        return any(session.who.number == number and session is not but for session in members)
+
+    def _greet(self, channel: str, peer: Peer, but: Session | None = None) -> None:
+        for member in self._members.get(channel, ()):
+            if member is not but and member.who.number != peer.number:
+                member.greet(channel, peer)
+
+    def _farewell(self, channel: str, peer: Peer, but: Session | None = None) -> None:
+        for member in self._members.get(channel, ()):
+            if member is not but and member.who.number != peer.number:
+                member.farewell(channel, peer)

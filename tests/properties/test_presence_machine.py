@@ -1,0 +1,134 @@
+"""Who is told that who came or left knows who is there, whatever sessions do and peers say of themselves."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from gateway.message import Message, Peer
+from gateway.presence import MAX_GUESTS, Presence
+from gateway.session import Session
+
+
+class Watcher:
+    """A session as presence sees it: it keeps a list of who is there besides itself."""
+
+    def __init__(self, number: int) -> None:
+        self.peer = self.who = Peer(number, "toy")
+        self.channels: dict[str, None] = {}
+        self.view: set[int] = set()
+
+    def greet(self, channel: str, peer: Peer) -> None:
+        assert channel == "lobby"
+        assert peer.number not in self.view, "it is told once"
+        self.view.add(peer.number)
+
+    def farewell(self, channel: str, peer: Peer) -> None:
+        assert channel == "lobby"
+        self.view.remove(peer.number)
+
+    def deliver(self, message: Message) -> None:
+        raise AssertionError(message)
+
+
+IDENTITIES = st.integers(1000, 1003)
+
+
+class PresenceMachine(RuleBasedStateMachine):
+    sessions = Bundle("sessions")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.members: dict[str, dict[Session, None]] = {"lobby": {}}
+        self.presence = Presence(self.members)
+        self.numbers = 0
+        self.now = 0
+        self.guests: dict[int, int] = {}
+        self.away: set[int] = set()
+
+    @rule(target=sessions)
+    def connect(self) -> Watcher:
+        self.numbers += 1
+        return Watcher(self.numbers)
+
+    @rule(session=sessions)
+    def listen(self, session: Watcher) -> None:
+        if session.channels:
+            return
+        session.view = {peer.number for peer in self.presence.enter("lobby", session.who)} - {session.who.number}
+        self.members["lobby"][session] = None  # type: ignore[index]  # what it needs of one
+        session.channels["lobby"] = None
+        self._silent(session.who.number)
+
+    @rule(session=consumes(sessions))
+    def leave(self, session: Watcher) -> None:
+        if session.channels:
+            del self.members["lobby"][session]  # type: ignore[arg-type]
+            self.presence.exit("lobby", session.who)
+            self._left(session.who.number)
+
+    @rule(session=sessions, identity=IDENTITIES)
+    def bind(self, session: Watcher, identity: int) -> None:
+        if session.who is not session.peer:
+            return
+        before, session.who = session.who, Peer(identity, "toy", str(identity))
+        session.view.discard(identity)
+        self.presence.rename(session, before)  # type: ignore[arg-type]
+        if session.channels:
+            self._left(before.number)
+            self._silent(identity)
+
+    @rule(identity=IDENTITIES, seconds=st.integers(1, 10))
+    def come(self, identity: int, seconds: int) -> None:
+        self.presence.come("lobby", Peer(identity, "toy", str(identity)), self.now + seconds)
+        self._silent(identity)
+        if not self._listens(identity):
+            self.guests[identity] = self.now + seconds
+
+    @rule(identity=IDENTITIES)
+    def go(self, identity: int) -> None:
+        self.presence.go("lobby", Peer(identity, "toy", str(identity)))
+        self._silent(identity)
+        if self._listens(identity):
+            self.away.add(identity)
+
+    @rule(seconds=st.integers(0, 5))
+    def time(self, seconds: int) -> None:
+        self.now += seconds
+        self.presence.tick(self.now)
+        self.guests = {number: until for number, until in self.guests.items() if until > self.now}
+
+    @invariant()
+    def everybody_knows_who_is_there(self) -> None:
+        listening = {session.who.number for session in self.members["lobby"]}
+        here = (listening - self.away) | self.guests.keys()
+        assert set(self.presence.of("lobby")) == here
+        assert all(self.presence.has("lobby", number) == (number in here) for number in (*range(5), *range(1000, 1004)))
+        for session in self.members["lobby"]:
+            assert isinstance(session, Watcher)
+            assert session.view == here - {session.who.number}
+
+    def _listens(self, number: int) -> bool:
+        return any(session.who.number == number for session in self.members["lobby"])
+
+    def _silent(self, number: int) -> None:
+        self.guests.pop(number, None)
+        self.away.discard(number)
+
+    def _left(self, number: int) -> None:
+        if not self._listens(number):
+            self._silent(number)
+
+
+PresenceMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestPresence = PresenceMachine.TestCase
+
+
+def test_only_so_many_are_there_by_their_own_word() -> None:
+    presence = Presence({})
+    for number in range(MAX_GUESTS + 2):
+        presence.come("lobby", Peer(number, "toy"), 1)
+    assert list(presence.of("lobby")) == [*range(2, MAX_GUESTS + 2)]
+    presence.tick(1)
+    assert presence.of("lobby") == {}
