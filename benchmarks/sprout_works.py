@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from adapters.sprout import forest
-from adapters.sprout.codec import NodeLine, Parser, Response
+from adapters.sprout.codec import NodeLine, Response
+from adapters.sprout.parser import Parser
 
 from .sprout_load import PATIENCE_SECONDS, Peer, Stalled, announce, ask_all, subscribe, until_held
 from .sprout_nodes import Tree, trees

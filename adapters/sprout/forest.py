@@ -55,7 +55,11 @@ class Content(NamedTuple):
             return None
 
 
-@dataclass(frozen=True, slots=True)
+NO_PAIRS: Final = Content(b"", TWIG)
+
+
+# Nobody changes a node. That nobody can (frozen) would take longer than all the rest of reading one.
+@dataclass(slots=True)
 class _Head:
     parent: str
     depth: int
@@ -64,7 +68,7 @@ class _Head:
     author: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Identity(_Head):
     """A user: a name and a binary OpenPGP key, signed with that key."""
 
@@ -73,7 +77,7 @@ class Identity(_Head):
     signature: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Community(_Head):
     """The root of a tree of replies."""
 
@@ -81,7 +85,7 @@ class Community(_Head):
     signature: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reply(_Head):
     """Something said below a community; `conversation` is the ancestor of depth 1, null at depth 1."""
 
@@ -158,7 +162,7 @@ def _decode_usual(raw: bytes) -> Reply | None:
         _id_text(parent),
         depth,
         created,
-        Content(metadata, type),
+        Content(metadata, type) if metadata or type != TWIG else NO_PAIRS,
         _id_text(author),
         _id_text(community),
         conversation,

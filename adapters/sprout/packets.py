@@ -55,15 +55,15 @@ class Packet(NamedTuple):
 class Signature(NamedTuple):
     """A version 4 signature packet (section 5.2.3). `key_flags` and `key_seconds` are None where it does not say.
 
-    `trailer` is hashed behind what is signed; `check` is how the hash begins; `created` and `key_seconds` are
-    in seconds; `issuer` is a key id.
+    `trailer` is hashed behind what is signed; `check` is how the hash begins; `value` is the big number, without its
+    length; `created` and `key_seconds` are in seconds; `issuer` is a key id.
     """
 
     type: int
     hash: int
     trailer: bytes
     check: bytes
-    value: int
+    value: bytes
     created: int
     issuer: bytes
     key_flags: int | None
@@ -129,7 +129,7 @@ def read_signature(body: bytes) -> Signature:
     unhashed_end = hashed_end + 2 + size
     hashed = _read_subpackets(body[6:hashed_end])
     every = _read_subpackets(body[hashed_end + 2 : unhashed_end]) | hashed
-    (value,), end = read_numbers(body, unhashed_end + 2, 1)
+    _, end = read_numbers(body, unhashed_end + 2, 1)
     created, flags = hashed.get(CREATED, b""), hashed.get(KEY_FLAGS)
     if end != len(body) or len(created) != 4:
         raise OpenPGPError("a signature that is not whole")
@@ -138,7 +138,7 @@ def read_signature(body: bytes) -> Signature:
         hash=hash,
         trailer=body[:hashed_end] + b"\x04\xff" + struct.pack(">I", hashed_end),
         check=body[unhashed_end : unhashed_end + 2],
-        value=value,
+        value=body[unhashed_end + 4 :],
         created=int.from_bytes(created, "big"),
         issuer=every.get(ISSUER) or every.get(ISSUER_FINGERPRINT, b"")[-8:],
         key_flags=None if flags is None else int.from_bytes(flags[:1], "big"),
@@ -154,7 +154,7 @@ def read_usual_signature(packet: bytes) -> Signature | None:
     if (head, before_issuer, before_print, unhashed, bits + 7 >> 3) != _USUAL_PARTS:
         return None
     trailer = packet[3:_USUAL_HASHED] + _USUAL_TRAILER
-    return Signature(0, SHA256, trailer, check, int.from_bytes(value, "big"), created, issuer, None, None)
+    return Signature(0, SHA256, trailer, check, value, created, issuer, None, None)
 
 
 def write_subpackets(subpackets: Iterable[tuple[int, bytes]]) -> bytes:

@@ -22,11 +22,12 @@ from gateway.message import Form, Pending
 from gateway.session import Principal, Session
 
 from . import base64url, codec
+from .arrivals import Batch
 from .codec import MAX_BODY, MAX_LINE, MAX_NODES, NO_ID, Frame, NodeLine
 from .forest import NULL_ID, Node, NodeError, Reply, decode
 from .intake import Intake
 from .relay import PEER, Relay
-from .session import MAX_OUTBOX, MAX_SUBSCRIPTIONS, Batch, SproutSession
+from .session import MAX_OUTBOX, MAX_SUBSCRIPTIONS, SproutSession
 from .store import COMMUNITY
 from .waiting import PATIENCE
 
@@ -123,9 +124,7 @@ class Peering(SproutSession):
         """Send a request; *then* is called with its answer."""
         if not self._asked:
             self._progress = self.bus.clock()
-        id = self._next()
-        self._asked[id] = then
-        self.send(codec.encode(frame._replace(id=id)))
+        self._asked[self.request(frame)] = then
 
     def report(self) -> dict[str, Any]:
         """How far the two are, for `GET /v1/stats`."""

@@ -1,16 +1,13 @@
 """One Sprout connection: what each verb does on the bus, and what we ask the peer ourselves.
 
 Every request has one answer. A malformed one is status 1, as is one that the peer has no right to; an ancestry of a
-node that is not held is status 4. An announce is answered once all of it that can be is on disk: status 1 only where
-nothing of it was known, taken or kept waiting, status 4 where a direct message reached nobody, or where there was no
-more room for nodes that wait for others. A peer that is too fast is not refused but read more slowly. Where the
-reference does otherwise is in docs/protocols.md.
+node that is not held is status 4; what becomes of an announce is in `arrivals`. A peer that is too fast is not refused
+but read more slowly. Where the reference does otherwise is in docs/protocols.md.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, groupby
 from operator import itemgetter
@@ -21,12 +18,12 @@ from gateway.message import Form, Message, Peer, Pending
 from gateway.session import Principal, Session
 
 from . import codec
-from .codec import MAX_BODY, MAX_NODES, NO_ID, Frame, NodeLine, Parser, SproutError, StatusCode
-from .forest import Node, Reply, decode
+from .arrivals import Arrivals, Batch
+from .codec import MAX_BODY, MAX_NODES, Frame, SproutError, StatusCode
 from .intake import Intake
+from .parser import Parser
 from .relay import Relay
 from .store import NAME
-from .waiting import Questions, Waiting
 
 MAX_OUTBOX: Final = 8 << 20  # a response of 4 MiB and as much in deliveries
 MAX_SUBSCRIPTIONS: Final = 10_000
@@ -35,25 +32,6 @@ MAX_TOLD: Final = 256  # nodes in one announce of ours; genuine peers take each 
 
 _FIRST: Final = itemgetter(0)
 _NODE: Final = ord("S")  # how a node's line begins, and no verb
-
-
-class Batch:
-    """An announce, or an answer to a question of ours (without an *id*), with the nodes that are still to be taken.
-
-    `more` nodes of it have not arrived yet; where `asked`, something here waits for them. `sought` is what the question
-    was for.
-    """
-
-    def __init__(self, nodes: Iterable[NodeLine], unreadable: int, id: int | None = None) -> None:
-        self.id = id
-        self.nodes = deque(nodes)
-        self.more = 0
-        self.asked = False
-        self.sought: tuple[str, ...] = ()
-        self.taken = not self.nodes and not unreadable  # an empty announce is fine
-        self.seq = 0
-        self.status: int = StatusCode.OK
-        self.asks: dict[str, Frame] = {}
 
 
 class SproutSession(Session):
@@ -70,17 +48,11 @@ class SproutSession(Session):
         self.wanted: dict[str, None] = {}  # the communities it subscribed to, known or not
         self._relay = relay
         self._store = relay.store
-        self._intake = intake
         self._refused = refused
         self._parser = Parser()
+        self._arrivals = Arrivals(self, relay.store, intake, refused)
         self._next_id = 0
-        self._waiting = Waiting()
-        self._questions = Questions()
         self._work: Callable[[], None] | None = None
-        self._returning: deque[Batch] = deque()  # nodes whose parents came by another connection
-        self._parts: Batch | None = None  # an announce of which more is to come
-        self._promised: list[tuple[int, int]] = []  # the ids and codes of statuses that wait for the disk
-        self._promised_seq = 0
         self._slow = False  # until the next tick
         self._answering = False  # a long answer is still being made
         self._half = 0  # seconds since the beginning of a message without its end
@@ -104,8 +76,7 @@ class SproutSession(Session):
                 if not self._step():
                     return
         finally:
-            if self._promised:
-                self._wait_for_disk()
+            self._arrivals.wait_for_disk()
 
     def deliver(self, message: Message) -> None:
         """Announce a message to this peer alone."""
@@ -139,10 +110,8 @@ class SproutSession(Session):
 
     def tick(self, now: int) -> None:
         """Give up what was asked too long ago, and go on where there was too much at once."""
-        for missing in self._questions.overdue(now):
-            self._give_up(missing)
-        self._ask_on()
-        if self._returning and not self._backlog:
+        self._arrivals.tick(now)
+        if self._arrivals.returning and not self._backlog:
             self._backlog.append(b"")
             self.resume()
         if self._parser.amid and not self._backlog:
@@ -176,6 +145,16 @@ class SproutSession(Session):
             self.bus.subscribe(self, channel)
             self._relay.presence.joined(channel, self)
 
+    def status(self, id: int, code: int) -> None:
+        """Answer the request *id*."""
+        self.send(codec.encode_status(id, code))
+
+    def request(self, frame: Frame) -> int:
+        """Make a request of ours; its id."""
+        id = self._next()
+        self.send(codec.encode(frame._replace(id=id)))
+        return id
+
     # Requests
 
     def _step(self) -> bool:
@@ -190,47 +169,36 @@ class SproutSession(Session):
             self._slow = True
             return True
         except SproutError as error:
-            self._abandon()
+            self._arrivals.abandon()
             self._refused("malformed")
-            self._status(error.message_id, error.status)
+            self.status(error.message_id, error.status)
         except ProtocolError:  # the connection ends, but not without a word
             self._refused("malformed")
-            self._status(self._parser.message_id, StatusCode.MALFORMED)
+            self.status(self._parser.message_id, StatusCode.MALFORMED)
             raise
         self._work = None
         return True
 
     def _next_work(self) -> Callable[[], None] | None:
-        if self._returning:
-            return partial(self._enter, self._returning.popleft())
+        if self._arrivals.returning:
+            return partial(self._enter, self._arrivals.returning.popleft())
         frame = self._parser.next_frame()
         return None if frame is None else self._begin(frame)
 
-    def _abandon(self) -> None:
-        """The rest of an announce will not come; what waits already is asked for as ever."""
-        parts, self._parts = self._parts, None
-        if parts is not None:
-            self._ask(parts)
-
     def _begin(self, frame: Frame) -> Callable[[], None]:
         if isinstance(frame, codec.Announce):
-            return partial(self._enter, self._gather(frame))
+            return partial(self._enter, self._arrivals.gather(frame))
         if isinstance(frame, codec.Response):
-            missing = self._questions.answered(frame.id)
-            return partial(self._answered, _answer_to(missing, frame.nodes), frame) if missing else _nothing
+            batch = self._arrivals.answer(frame)
+            return _nothing if batch is None else partial(self._answered, batch, frame)
         return partial(self._do, frame)
 
-    def _gather(self, frame: codec.Announce) -> Batch:
-        """The batch of an announce, of which this may be a part."""
-        batch, self._parts = self._parts, None
-        if batch is None:
-            batch = Batch(frame.nodes, len(frame.unreadable), frame.id)
-        else:
-            batch.nodes.extend(frame.nodes)
-        batch.more = frame.more
-        if batch.more:
-            self._parts = batch
-        return batch
+    def _enter(self, batch: Batch) -> None:
+        self._arrivals.enter(batch)
+
+    def _answered(self, batch: Batch, frame: codec.Response) -> None:
+        self._enter(batch)
+        self._arrivals.answered(batch, frame)
 
     def _do(self, frame: Frame) -> None:
         try:
@@ -244,7 +212,7 @@ class SproutSession(Session):
 
     def _version(self, frame: codec.Version) -> None:
         """Every version 0 will do; others were refused when they were read."""
-        self._status(frame.id, StatusCode.OK)
+        self.status(frame.id, StatusCode.OK)
 
     def _list(self, frame: codec.List) -> None:
         """The newest nodes of a type, newest first."""
@@ -280,7 +248,7 @@ class SproutSession(Session):
             self._relay.admit(self, "subscribe", channel)
             self.join(channel)
         self.wanted[frame.node_id] = None
-        self._status(frame.id, StatusCode.OK)
+        self.status(frame.id, StatusCode.OK)
 
     def _unsubscribe(self, frame: codec.Unsubscribe) -> None:
         """Whether it was subscribed to or not."""
@@ -288,123 +256,11 @@ class SproutSession(Session):
         channel = self._relay.channel(frame.node_id)
         if channel in self.channels:
             self.bus.unsubscribe(self, channel)
-        self._status(frame.id, StatusCode.OK)
+        self.status(frame.id, StatusCode.OK)
 
     def _acknowledged(self, frame: codec.Status) -> None:
         """An announce of ours was taken or not, which is the peer's affair; or a question has no answer."""
-        for missing in self._questions.answered(frame.id):
-            self._give_up(missing)
-        self._ask_on()
-
-    # Nodes that arrive
-
-    def _enter(self, batch: Batch) -> None:
-        """Take node after node, until one has to be taken later; then answer."""
-        while batch.nodes:
-            line = batch.nodes[0]
-            taken = self._intake.take(line, self, asked=batch.asked)
-            batch.nodes.popleft()
-            batch.seq = max(batch.seq, taken.seq)
-            batch.status = max(batch.status, taken.status)
-            reason = taken.reason
-            if taken.missing and not self._keep(batch, line, taken.missing):
-                reason = "too many wait for others"
-                batch.status = StatusCode.UNKNOWN_NODE
-            if reason:
-                self._refused(reason)
-                self._give_up(line.id)
-                continue
-            batch.taken = True
-            if not taken.missing:
-                batch.nodes.extendleft(reversed(self._waiting.pop(line.id)))
-                self._questions.queue_queries(self._waiting.recall(line.id))
-        if batch.more:
-            return
-        if batch.id is not None:
-            self._promise(batch.seq, batch.id, batch.status if batch.taken else StatusCode.MALFORMED)
-        self._ask(batch)
-
-    def _promise(self, seq: int, id: int, code: int) -> None:
-        """Answer with *code* once everything up to *seq* is on disk; announces that arrive together wait together."""
-        if not seq:
-            self._status(id, code)
-            return
-        if not self._promised:
-            self._promised_seq = 0
-        self._promised.append((id, code))
-        self._promised_seq = max(self._promised_seq, seq)
-
-    def _wait_for_disk(self) -> None:
-        """What arrived together is read: answer its announces when the disk has them."""
-        promised, self._promised = self._promised, []
-        self.bus.ledger.when_synced(self._promised_seq, partial(self._keep_promises, promised))
-
-    def _keep_promises(self, promised: list[tuple[int, int]]) -> None:
-        for id, code in promised:
-            self._status(id, code)
-
-    def _answered(self, batch: Batch, frame: codec.Response) -> None:
-        """An answer to a question of ours; what it did not bring will not come, but may not have had room."""
-        self._enter(batch)
-        brought = {line.id for line in frame.nodes}
-        left = [id for id in batch.sought if id not in brought]
-        if len(left) < len(batch.sought):
-            self._questions.queue_queries(left)
-        for id in batch.sought:
-            if not self._questions.asked(id):
-                self._give_up(id)
-        self._ask_on()
-
-    def _keep(self, batch: Batch, line: NodeLine, missing: tuple[str, ...]) -> bool:
-        """Let a node wait, and see to it that what it waits for is asked for."""
-        if not self._waiting.add(missing[0], line):
-            return False
-        node = decode(line.raw)
-        for id in missing:
-            batch.asks.setdefault(id, _question(id, line.id, node))
-        return True
-
-    def _ask(self, batch: Batch) -> None:
-        """Ask for what is still missing at the end of a batch, but not again for what it should have brought."""
-        for missing, frame in batch.asks.items():
-            if missing not in self._waiting and missing not in batch.sought and not self._questions.asked(missing):
-                self._questions.queue(frame, missing)
-        batch.asks.clear()
-        self._ask_on()
-
-    def _ask_on(self) -> None:
-        """Make as many of the requests that queue as may be open; not for what came by another connection."""
-        while (request := self._questions.next()) is not None:
-            missing, frame = request
-            if all(self._store.seq(each) is not None for each in missing):
-                self._questions.drop(missing)
-                for here in missing:
-                    self._release(here)
-                continue
-            id = self._next()
-            self._questions.add(id, missing, self.bus.clock())
-            self.send(codec.encode(frame._replace(id=id)))
-
-    def _release(self, here: str) -> None:
-        """Those that wait for a node that is *here* are taken next."""
-        if lines := self._waiting.pop(here):
-            batch = Batch(lines, 0)
-            batch.asked = True
-            self._returning.append(batch)
-        self._questions.queue_queries(self._waiting.recall(here))
-
-    def _give_up(self, missing: str) -> None:
-        """This peer will not bring *missing*: those that wait for it are refused, unless it is here or waits itself."""
-        if missing in self._waiting or not self._waiting.awaited(missing):
-            return
-        if self._store.seq(missing) is not None:
-            self._release(missing)
-            return
-        lost = [missing]
-        while lost:
-            for id in self._waiting.lose(lost.pop()):
-                self._refused("its author or parent is unknown")
-                lost.append(id)
+        self._arrivals.refused(frame.id)
 
     # Answers
 
@@ -426,9 +282,6 @@ class SproutSession(Session):
         self.put(response)
         for form in pending:
             form.when_done(made)
-
-    def _status(self, id: int, code: int) -> None:
-        self.send(codec.encode_status(id, code))
 
     def _next(self) -> int:
         """The id of our next request; what is to be announced before it gets its own first."""
@@ -484,20 +337,6 @@ def _fitting(lines: list[bytes]) -> list[bytes]:
         return lines  # nearly always
     sizes = accumulate(len(line) + 1 for line in lines)
     return lines[: max(1, sum(size <= MAX_BODY for size in sizes))]
-
-
-def _question(missing: str, id: str, node: Node) -> Frame:
-    """What to ask for *missing*, which the node *id* names: its author, or all that is above it."""
-    if isinstance(node, Reply) and missing == node.parent:
-        return codec.Ancestry(NO_ID, id, min(node.depth, MAX_NODES))
-    return codec.Query(NO_ID, (missing,))
-
-
-def _answer_to(missing: tuple[str, ...], nodes: Iterable[NodeLine]) -> Batch:
-    """The nodes of an answer to a question for *missing*."""
-    batch = Batch(nodes, 0)
-    batch.asked, batch.sought = True, missing
-    return batch
 
 
 def _nothing() -> None:

@@ -20,7 +20,7 @@ from itertools import product
 from typing import Any, Final, NamedTuple
 
 from . import forest, twig
-from .forest import NULL_ID, TWIG, Community, Content, Identity, Node, Reply
+from .forest import NO_PAIRS, NULL_ID, TWIG, UTF8, Community, Content, Identity, Node, Reply
 from .openpgp import PublicKey
 from .packets import OpenPGPError
 from .twig import TwigError
@@ -46,17 +46,36 @@ class Verdict(NamedTuple):
 
 
 OK: Final = Verdict()
+_FORGED: Final = Verdict("the signature is not the author's")
 
 
-def validate(node: Node, raw: bytes, now_ms: int, find: Callable[[str], Node | None]) -> Verdict:
-    """The verdict on *node*, whose bytes are *raw*, at *now_ms*; *find* looks up what is held, by id.
+def validate(node: Node, raw: bytes, now_ms: int, author: Node | None, parent: Node | None) -> Verdict:
+    """The verdict on *node*, whose bytes are *raw*, at *now_ms*; *author* and *parent* are None where none is held.
 
     A node with a valid signature whose parent is missing, or any that is else in order and whose author is
     missing, is neither accepted nor refused: the verdict names what to ask for.
     """
-    author = node if isinstance(node, Identity) else find(node.author)
-    parent = find(node.parent) if isinstance(node, Reply) else None
-    case = _Case(node, raw, now_ms, _pairs(node), author, parent)
+    if _is_plain(node, author, parent):
+        return OK if _is_signed(node, raw, author) else _FORGED
+    author = node if isinstance(node, Identity) else author
+    return _by_rules(_Case(node, raw, now_ms, _pairs(node), author, parent))
+
+
+def _is_plain(node: Node, author: Node | None, parent: Node | None) -> bool:
+    """Whether *node* is a reply as nearly all are: if its signature holds, then so do all of `RULES`."""
+    return (
+        type(node) is Reply
+        and node.metadata == NO_PAIRS
+        and node.content.type == UTF8
+        and node.created <= MAX_CREATED
+        and type(author) is Identity
+        and (type(parent) is Reply or type(parent) is Community)
+        and (node.parent, node.depth, node.community, node.conversation) == forest.below(node.parent, parent)
+    )
+
+
+def _by_rules(case: _Case) -> Verdict:
+    node, author, parent = case.node, case.author, case.parent
     for rule in _RULES_OF[type(node), author is not None, parent is not None]:
         if not rule.holds(case):
             return Verdict(rule.reason)
@@ -109,6 +128,11 @@ class _Case(NamedTuple):
         """Whether a reply says that it belongs to a conversation."""
         return bool(self.node.conversation != NULL_ID)
 
+    @property
+    def is_signed(self) -> bool:
+        """Whether the signature is the author's."""
+        return _is_signed(self.node, self.raw, self.author)
+
     def follows(self, name: str) -> bool:
         """Whether a field of a reply is what it has to be below that parent."""
         return bool(getattr(self.node, name) == getattr(forest.below(self.node.parent, self.parent), name))
@@ -156,9 +180,9 @@ def _has_key(case: _Case) -> bool:
     return True
 
 
-def _is_signed(case: _Case) -> bool:
+def _is_signed(node: Node, raw: bytes, author: Any) -> bool:
     try:
-        _key(case.author.public_key).verify(forest.signed_part(case.node, case.raw), case.node.signature)
+        _key(author.public_key).verify(forest.signed_part(node, raw), node.signature)
     except OpenPGPError:
         return False
     return True
@@ -195,7 +219,7 @@ RULES: Final = (
     Rule("the content is not the TWIG it says",  _REPLY,    _S, lambda c: _can_be_read(c.node.content)),
     Rule("the key cannot be used",               _IDENTITY, _S, _has_key),
     Rule("the author is not an identity",        _AUTHORED, _S, lambda c: isinstance(c.author, Identity), "author"),
-    Rule("the signature is not the author's",    _ALL,      _S, _is_signed, "author"),
+    Rule("the signature is not the author's",    _ALL,      _S, lambda c: c.is_signed, "author"),
     Rule("the parent is an identity",            _REPLY,    _S, lambda c: not isinstance(c.parent, Identity), "parent"),
     Rule("the depth is not the parent's and 1",  _REPLY,    _S, lambda c: c.follows("depth"), "parent"),
     Rule("the community is not the parent's",    _REPLY,    _S, lambda c: c.follows("community"), "parent"),

@@ -32,6 +32,9 @@ class Waiting:
         self._put_off: dict[str, list[str]] = {}
         self._put_off_ids: set[str] = set()
 
+    def __len__(self) -> int:
+        return len(self._ids) + len(self._put_off_ids)
+
     def __contains__(self, id: str) -> bool:
         return id in self._ids or id in self._put_off_ids
 

@@ -26,7 +26,8 @@ def test_the_nodes_that_are_announced_are_valid() -> None:
     for tree in (first, second):
         held = {line.id: node(line) for line in (tree.identity, tree.community)}
         for line in (tree.identity, tree.community, *tree.replies):
-            assert validate(node(line), line.raw, 0, held.get).ok
+            made = node(line)
+            assert validate(made, line.raw, 0, held.get(made.author), held.get(made.parent)).ok
         assert len({line.id for line in tree.replies}) == 3
 
 

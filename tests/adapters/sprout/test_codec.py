@@ -22,7 +22,6 @@ from adapters.sprout.codec import (
     Frame,
     LeavesOf,
     List,
-    Parser,
     Query,
     Response,
     SproutError,
@@ -32,6 +31,7 @@ from adapters.sprout.codec import (
     Unsubscribe,
     Version,
 )
+from adapters.sprout.parser import Parser
 from gateway.errors import ProtocolError
 
 TRANSCRIPTS = sorted((Path(__file__).parents[2] / "vectors/sprout/transcripts").glob("*.txt"))

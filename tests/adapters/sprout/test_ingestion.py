@@ -183,13 +183,13 @@ def test_who_waits_for_one_that_is_refused_is_refused(place: Any, lobby: str, al
     assert line.ask("\n".join(("announce 1 4", lie, *below, ""))) == f"status 1 0\nquery 0 1\n{bob.id}\n"
     assert line.ask(f"response 0 1\n{bob.identity}\n") == ""
     assert refused(place) == {"the signature is not the author's": 1, "its author or parent is unknown": 3}
-    assert not any(id_of(node) in line.session._waiting for node in below)
+    assert not any(id_of(node) in line.session._arrivals._waiting for node in below)
 
 
 def test_who_waits_is_asked_for_where_the_announce_ends_early(
     place: Any, lobby: str, alice: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adapters.sprout.codec.MAX_PART", 1)
+    monkeypatch.setattr("adapters.sprout.parser.MAX_PART", 1)
     leaf = alice.reply(alice.reply(lobby, "top"), "leaf")
     heard = place.connect().ask(f"announce 1 9\n{leaf}\nversion 2 0.0\n")
     assert f"ancestry 0 {id_of(leaf)} 2\n" in heard

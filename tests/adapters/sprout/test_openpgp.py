@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -154,6 +155,44 @@ def test_a_forged_vector_is_refused(name: str, reason: str) -> None:
 def test_a_signature_by_another_key_is_refused() -> None:
     with pytest.raises(OpenPGPError, match="a signature by another key"):
         public_key_of("identity_bob_unicode_twig").verify(*signed("reply_depth1"))
+
+
+def signed_as(key: Key, data: bytes, padded: Callable[[bytes], bytes]) -> bytes:
+    """A signature whose RSA value is *padded(digest)* under the secret key, whatever that is."""
+    signature = key.sign(data, CREATED)
+    digest = packets.read_signature(packets.read_packets(signature)[0].body).digest(data)
+    numbers = key._rsa.private_numbers()
+    value = pow(int.from_bytes(padded(digest), "big"), numbers.d, numbers.public_numbers.n)
+    return signature[:-256] + value.to_bytes(256, "big")
+
+
+INFO = bytes.fromhex("3031300d060960864801650304020105000420")
+
+
+@pytest.mark.parametrize(
+    "padded",
+    [
+        lambda digest: b"\0\1" + b"\xff" * 8 + b"\0" + INFO + digest + bytes(256 - 11 - 51),  # the oldest forgery
+        lambda digest: b"\0\1" + b"\xff" * 221 + b"\0" + digest,  # not said what hash it is
+        lambda digest: b"\0\1" + b"\xff" * 202 + b"\0" + INFO[:-4] + b"\x04\x20" + digest[:-2] + b"\0\0",
+        lambda digest: b"\0\2" + b"\xff" * 202 + b"\0" + INFO + digest,  # as for encryption
+        lambda digest: b"\0\1" + b"\xff" * 201 + b"\xfe\0" + INFO + digest,
+    ],
+)
+def test_what_is_padded_otherwise_is_no_signature(padded: Callable[[bytes], bytes]) -> None:
+    key, data = key_of("alice"), b"data"
+    public = PublicKey(key.public_key)
+    public.verify(data, signed_as(key, data, lambda digest: b"\0\1" + b"\xff" * 202 + b"\0" + INFO + digest))
+    with pytest.raises(OpenPGPError, match="forged"):
+        public.verify(data, signed_as(key, data, padded))
+
+
+def test_a_value_longer_than_the_key_is_no_signature() -> None:
+    key, data = key_of("alice"), b"data"
+    (packet,) = packets.read_packets(key.sign(data, CREATED))
+    longer = packet.body[:-258] + b"\x08\x08\0" + packet.body[-256:]
+    with pytest.raises(OpenPGPError, match="forged"):
+        PublicKey(key.public_key).verify(data, packets.write_packet(packets.SIGNATURE, longer))
 
 
 def test_a_certification_is_not_a_signature_of_data() -> None:

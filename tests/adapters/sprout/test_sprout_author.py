@@ -111,7 +111,7 @@ def test_all_that_the_gateway_signs_is_valid(place: Any, ear: Any, alice: Any, a
     text = ear.read() + ear.send(f"leaves_of 1 {community} 99\nlist 2 0 99\n")
     known = {id: node for id, node, _ in nodes(text)}
     for _, node, raw in nodes(text):
-        assert validate(node, raw, place.clock.now, known.get).ok
+        assert validate(node, raw, place.clock.now, known.get(node.author), known.get(node.parent)).ok
     assert len(known) == 1 + 1 + 1 + 1 + 1 + 2, "alice, the gateway, toy; community, conversation, two replies"
 
 

@@ -238,7 +238,7 @@ def test_an_announce_has_only_so_many_bytes(place: Any, lobby: str, alice: Any, 
 def test_a_long_announce_is_answered_once(
     place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codec, "MAX_PART", 3)
+    monkeypatch.setattr("adapters.sprout.parser.MAX_PART", 3)
     thread = [alice.reply(lobby, "0")]
     for n in range(1, 8):
         thread.append(alice.reply(thread[-1], str(n)))
@@ -253,7 +253,7 @@ def test_a_long_announce_is_answered_once(
 def test_a_long_announce_that_ends_early_is_refused(
     place: Any, lobby: str, alice: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codec, "MAX_PART", 2)
+    monkeypatch.setattr("adapters.sprout.parser.MAX_PART", 2)
     line, replies = place.connect(), [alice.reply(lobby, str(n)) for n in range(4)]
     text = "\n".join(("announce 1 5", *replies[:3], "announce 2 1", replies[3], ""))
     assert line.ask(text) == "status 1 1\nstatus 2 0\n"

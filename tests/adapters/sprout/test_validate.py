@@ -63,7 +63,8 @@ def alice() -> Key:
 
 
 def verdict_on(raw: bytes, now_ms: int = NOW) -> Verdict:
-    return validate.validate(forest.decode(raw), raw, now_ms, HELD.get)
+    node = forest.decode(raw)
+    return validate.validate(node, raw, now_ms, HELD.get(node.author), HELD.get(node.parent))
 
 
 def resigned(node: Node) -> bytes:
@@ -187,6 +188,21 @@ def test_every_rule_is_kept(rule: validate.Rule) -> None:
 def test_the_same_nodes_without_the_fault_may_enter() -> None:
     for node in (*NODES, *(replace(TOP, content=Content(blob, TWIG)) for blob in (b"", b"key/1\0value"))):
         assert verdict_on(resigned(node)).ok
+
+
+def test_a_plain_reply_is_judged_as_by_all_rules() -> None:
+    plain = {True: 0, False: 0}
+    for node in (*NODES, *(broken for each in BREAKING.values() for broken in each)):
+        for raw in (resigned(node), forest.encode(node)):
+            author, parent = (HELD.get(node.author), HELD.get(node.parent))
+            read = forest.decode(raw)
+            verdict = validate.validate(read, raw, NOW, author, parent)
+            case = validate._Case(
+                read, raw, NOW, validate._pairs(read), read if isinstance(read, Identity) else author, parent
+            )
+            assert verdict == validate._by_rules(case)
+            plain[validate._is_plain(read, author, parent)] += 1
+    assert plain[True] >= 4, "some of them are plain, or this says nothing"
 
 
 def test_a_forged_node_is_refused_before_its_parent_is_asked_for() -> None:

@@ -17,6 +17,7 @@ import pytest
 from adapters.sprout import base64url, codec, forest, openpgp, twig, validate
 from adapters.sprout.forest import Community, Content, Identity, Node, Reply
 from adapters.sprout.openpgp import Key
+from adapters.sprout.parser import Parser
 
 HERE = Path(__file__).parent
 GO = shutil.which("go")
@@ -94,7 +95,7 @@ class Client:
         self.stdin: IO[str] = process.stdin
         self.stdout: IO[str] = process.stdout
         self.sock = sock
-        self.parser = codec.Parser()
+        self.parser = Parser()
 
     def command(self, line: str) -> None:
         self.stdin.write(line + "\n")
@@ -231,7 +232,7 @@ def test_key_files_are_interchangeable(program: Path, tmp_path: Path, whose: str
     read = Key(path.read_bytes())
     assert isinstance(me, Identity)
     assert me.public_key == read.public_key
-    assert validate.validate(me, line.raw, NOW, lambda _: None).ok
+    assert validate.validate(me, line.raw, NOW, None, None).ok
     made = forest.sign_identity("somebody", read, me.created)
     # Go says when it signed, which may be the second after it says that it made the node.
     assert made == line.raw or read.sign(forest.signed_part(me, line.raw), me.created // 1000 + 1) == me.signature

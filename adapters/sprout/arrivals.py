@@ -1,0 +1,218 @@
+"""The nodes that arrive on one connection: taken one after another, or kept until what they need is here.
+
+An announce is answered once all of it that can be is on disk: status 1 only where nothing of it was known, taken or
+kept waiting, status 4 where a direct message reached nobody, or where there was no more room for nodes that wait for
+others. What is missing is asked for on this connection, and given up when that brings nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from . import codec
+from .codec import MAX_NODES, NO_ID, Frame, NodeLine, StatusCode
+from .forest import Node, Reply, decode
+from .intake import Intake
+from .store import Store
+from .waiting import Questions, Waiting
+
+if TYPE_CHECKING:
+    from .session import SproutSession
+
+
+class Batch:
+    """An announce, or an answer to a question of ours (without an *id*), with the nodes that are still to be taken.
+
+    `more` nodes of it have not arrived yet; where `asked`, something here waits for them. `sought` is what the question
+    was for.
+    """
+
+    more = 0
+    asked = False
+    sought: tuple[str, ...] = ()
+    seq = 0
+    status: int = StatusCode.OK
+
+    def __init__(self, nodes: Iterable[NodeLine], unreadable: int, id: int | None = None) -> None:
+        self.id = id
+        self.nodes = deque(nodes)
+        self.taken = not self.nodes and not unreadable  # an empty announce is fine
+        self.asks: dict[str, Frame] = {}
+
+
+class Arrivals:
+    """What arrives at *session*; *refused* counts what is not taken, by its reason."""
+
+    def __init__(self, session: SproutSession, store: Store, intake: Intake, refused: Callable[[str], None]) -> None:
+        self.returning: deque[Batch] = deque()  # nodes whose parents came by another connection
+        self._session = session
+        self._store = store
+        self._intake = intake
+        self._refused = refused
+        self._waiting = Waiting()
+        self._questions = Questions()
+        self._parts: Batch | None = None  # an announce of which more is to come
+        self._promised: list[tuple[int, int]] = []  # the ids and codes of statuses that wait for the disk
+        self._promised_seq = 0
+
+    def tick(self, now: int) -> None:
+        """Give up what was asked too long ago."""
+        for missing in self._questions.overdue(now):
+            self._give_up(missing)
+        self._ask_on()
+
+    # Announces
+
+    def gather(self, frame: codec.Announce) -> Batch:
+        """The batch of an announce, of which this may be a part."""
+        batch, self._parts = self._parts, None
+        if batch is None:
+            batch = Batch(frame.nodes, len(frame.unreadable), frame.id)
+        else:
+            batch.nodes.extend(frame.nodes)
+        if frame.more or batch.more:
+            batch.more = frame.more
+            self._parts = batch if frame.more else None
+        return batch
+
+    def abandon(self) -> None:
+        """The rest of an announce will not come; what waits already is asked for as ever."""
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            self._ask(parts)
+
+    def enter(self, batch: Batch) -> None:
+        """Take node after node, until one has to be taken later; then answer."""
+        nodes, take, session = batch.nodes, self._intake.take, self._session
+        while nodes:
+            line = nodes[0]
+            taken = take(line, session, asked=batch.asked)
+            nodes.popleft()
+            batch.seq = max(batch.seq, taken.seq)
+            batch.status = max(batch.status, taken.status)
+            reason = taken.reason
+            if taken.missing and not self._keep(batch, line, taken.missing):
+                reason = "too many wait for others"
+                batch.status = StatusCode.UNKNOWN_NODE
+            if reason:
+                self._refused(reason)
+                self._give_up(line.id)
+                continue
+            batch.taken = True
+            if self._waiting and not taken.missing:
+                nodes.extendleft(reversed(self._waiting.pop(line.id)))
+                self._questions.queue_queries(self._waiting.recall(line.id))
+        if batch.more:
+            return
+        if batch.id is not None:
+            self._promise(batch.seq, batch.id, batch.status if batch.taken else StatusCode.MALFORMED)
+        self._ask(batch)
+
+    # Answers to announces
+
+    def _promise(self, seq: int, id: int, code: int) -> None:
+        """Answer with *code* once everything up to *seq* is on disk; announces that arrive together wait together."""
+        if not seq:
+            self._session.status(id, code)
+            return
+        if not self._promised:
+            self._promised_seq = 0
+        self._promised.append((id, code))
+        self._promised_seq = max(self._promised_seq, seq)
+
+    def wait_for_disk(self) -> None:
+        """What arrived together is read: answer its announces when the disk has them."""
+        if self._promised:
+            promised, self._promised = self._promised, []
+            self._session.bus.ledger.when_synced(self._promised_seq, partial(self._keep_promises, promised))
+
+    def _keep_promises(self, promised: list[tuple[int, int]]) -> None:
+        for id, code in promised:
+            self._session.status(id, code)
+
+    # Questions of ours
+
+    def answer(self, frame: codec.Response) -> Batch | None:
+        """The nodes of an answer to a question of ours; None where we did not ask."""
+        missing = self._questions.answered(frame.id)
+        if not missing:
+            return None
+        batch = Batch(frame.nodes, 0)
+        batch.asked, batch.sought = True, missing
+        return batch
+
+    def answered(self, batch: Batch, frame: codec.Response) -> None:
+        """An answer has been taken; what it did not bring will not come, but may not have had room."""
+        brought = {line.id for line in frame.nodes}
+        left = [id for id in batch.sought if id not in brought]
+        if len(left) < len(batch.sought):
+            self._questions.queue_queries(left)
+        for id in batch.sought:
+            if not self._questions.asked(id):
+                self._give_up(id)
+        self._ask_on()
+
+    def refused(self, id: int) -> None:
+        """The request *id* got a status for an answer: where it was a question, that brings nothing."""
+        for missing in self._questions.answered(id):
+            self._give_up(missing)
+        self._ask_on()
+
+    def _keep(self, batch: Batch, line: NodeLine, missing: tuple[str, ...]) -> bool:
+        """Let a node wait, and see to it that what it waits for is asked for."""
+        if not self._waiting.add(missing[0], line):
+            return False
+        node = decode(line.raw)
+        for id in missing:
+            batch.asks.setdefault(id, _question(id, line.id, node))
+        return True
+
+    def _ask(self, batch: Batch) -> None:
+        """Ask for what is still missing at the end of a batch, but not again for what it should have brought."""
+        for missing, frame in batch.asks.items():
+            if missing not in self._waiting and missing not in batch.sought and not self._questions.asked(missing):
+                self._questions.queue(frame, missing)
+        batch.asks.clear()
+        self._ask_on()
+
+    def _ask_on(self) -> None:
+        """Make as many of the requests that queue as may be open; not for what came by another connection."""
+        while (request := self._questions.next()) is not None:
+            missing, frame = request
+            if all(self._store.seq(each) is not None for each in missing):
+                self._questions.drop(missing)
+                for here in missing:
+                    self._release(here)
+                continue
+            self._questions.add(self._session.request(frame), missing, self._session.bus.clock())
+
+    def _release(self, here: str) -> None:
+        """Those that wait for a node that is *here* are taken next."""
+        if lines := self._waiting.pop(here):
+            batch = Batch(lines, 0)
+            batch.asked = True
+            self.returning.append(batch)
+        self._questions.queue_queries(self._waiting.recall(here))
+
+    def _give_up(self, missing: str) -> None:
+        """This peer will not bring *missing*: those that wait for it are refused, unless it is here or waits itself."""
+        if missing in self._waiting or not self._waiting.awaited(missing):
+            return
+        if self._store.seq(missing) is not None:
+            self._release(missing)
+            return
+        lost = [missing]
+        while lost:
+            for id in self._waiting.lose(lost.pop()):
+                self._refused("its author or parent is unknown")
+                lost.append(id)
+
+
+def _question(missing: str, id: str, node: Node) -> Frame:
+    """What to ask for *missing*, which the node *id* names: its author, or all that is above it."""
+    if isinstance(node, Reply) and missing == node.parent:
+        return codec.Ancestry(NO_ID, id, min(node.depth, MAX_NODES))
+    return codec.Query(NO_ID, (missing,))
