@@ -279,7 +279,7 @@ def test_what_the_gateway_says_of_others_is_valid(place: Any, lobby: str) -> Non
     known = {id: node for id, node, _ in nodes(text)}
     for _, node, raw in nodes(text):
         if isinstance(node, Reply | Identity):
-            assert validate(node, raw, place.clock.now, known.get).ok
+            assert validate(node, raw, place.clock.now, known.get(node.author), known.get(node.parent)).ok
     assert sum(isinstance(node, Reply) for node in known.values()) == 1
 
 
