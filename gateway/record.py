@@ -63,11 +63,28 @@ def encode(entry: Entry) -> bytes:
 
 def decode(line: bytes) -> Entry:
     """Read a line back; `BadRecord` says why it cannot be trusted."""
-    body = checked(line)
+    record, body = fields(line)
     try:
-        return _entry(loads(body + b"}", _DEPTH), body)
+        return _entry(record, body)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadRecord(f"not a record: {error}") from None
+
+
+def fields(line: bytes) -> tuple[dict[str, Any], bytes]:
+    """The fields of *line* as JSON values, and the bytes of it that its checksum covers; `BadRecord` as by `decode`."""
+    body = checked(line)
+    try:
+        record = loads(body + b"}", _DEPTH)
+        kind = record["kind"]
+        if type(record["seq"]) is not int or type(record["time"]) is not int:
+            raise BadRecord("a sequence and a time are whole numbers")
+        if kind != "message":
+            missing = [name for name in FACTS.get(kind, ()) if name not in record]
+            if missing or kind not in FACTS:
+                raise BadRecord(f"a fact of kind {kind!r} without {missing}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadRecord(f"not a record: {error}") from None
+    return record, body
 
 
 def checked(line: bytes) -> bytes:
@@ -143,19 +160,14 @@ def _fact(fact: Fact) -> bytes:
 
 def _entry(record: dict[str, Any], body: bytes) -> Entry:
     kind, seq, time = record.pop("kind"), record.pop("seq"), record.pop("time")
-    if type(seq) is not int or type(time) is not int:
-        raise BadRecord("a sequence and a time are whole numbers")
     if kind != "message":
-        missing = [name for name in FACTS.get(kind, ()) if name not in record]
-        if missing or kind not in FACTS:
-            raise BadRecord(f"a fact of kind {kind!r} without {missing}")
         return Fact(kind, record, seq, time)
     wire, native = record.get("wire"), record.get("native")
     return Message(
         channel=record["channel"],
         sender=Peer(record["peer"], record["protocol"], record.get("sender")),
         protocol=record["protocol"],
-        content=_content(body, record),
+        content=content_of(record, body),
         id=record["id"],
         seq=seq,
         time=time,
@@ -170,18 +182,24 @@ def _entry(record: dict[str, Any], body: bytes) -> Entry:
     )
 
 
-# The fields that may follow the content, as the writer orders them.
-_AFTER = ("parent", "native", "ids", "key", "refs", "undelivered", "wire")
+_CONTENT = b',"content":'
 
 
-def _content(body: bytes, record: dict[str, Any]) -> bytes:
-    """The content's own text, cut out of the record so that no digit of it changes."""
-    start = body.index(b',"content":') + len(b',"content":')
-    after = b"".join(
-        b',"%b":%b' % (name.encode(), dumps(record[name])) for name in _AFTER if record.get(name) is not None
-    )
-    if body.endswith(after):
-        return body[start : len(body) - len(after)]
-    text = body[start:].decode()  # a number behind the content did not come back as it was written
+def content_of(record: dict[str, Any], body: bytes) -> bytes:
+    """The content's own text, cut out of the *body* of *record* so that no digit of it changes."""
+    start, end = body.index(_CONTENT) + len(_CONTENT), len(body)
+    for name in reversed(record):
+        if name == "content":
+            break
+        text = b',"%b":%b' % (name.encode(), dumps(record[name]))
+        if not body.endswith(text, start, end):
+            return _content_slowly(body, start)
+        end -= len(text)
+    return body[start:end]
+
+
+def _content_slowly(body: bytes, start: int) -> bytes:
+    """The same where something behind the content, such as a number, did not come back as it was written."""
+    text = body[start:].decode()
     _, end = JSONDecoder().raw_decode(text, len(text) - len(text.lstrip()))
     return text[: text.index(',"', end)].encode()

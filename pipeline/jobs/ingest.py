@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from pyspark import StorageLevel
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
@@ -16,13 +14,10 @@ from pipeline.config import HttpSource, LogSource
 from pipeline.errors import PipelineError
 from pipeline.run import Counts, Run, record
 from pipeline.schemas import MESSAGES, REJECTS
-from pipeline.sinks.parquet import Manifest, Staged, Table, part_of, sweep
+from pipeline.sinks.parquet import Manifest, Staged, Table, finished, part_of, sweep
 from pipeline.sources import gateway as remote
 from pipeline.sources import segments
 from pipeline.sources.segments import Segment
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 JOB = "ingest"
 CLASH = "foreign: record {} is in the table already, and is another one"
@@ -102,52 +97,10 @@ def _batch(run: Run, messages: Table, manifest: Manifest, plan: Plan) -> Counts:
 
 
 def _read_segments(run: Run, messages: Table, found: list[Segment], gateway: str) -> Read:
-    """The rows of *found*: at full speed, but for the files in which something is odd."""
-    odd = {Path(segment.path).name for segment in found if not segment.whole}
-    plain = [segment for segment in found if Path(segment.path).name not in odd]
-    if not odd and plain:
-        rows, seen = segments.read_fast(run.spark, plain)
-        staged = messages.stage(rows.where("good").withColumn("gateway_id", F.lit(gateway)))
-        told = seen.get
-        if told["good"] == told["lines"] and _dense(told):
-            return Read(staged, [], told["lines"])
-        odd = _odd(rows)
-        if not odd:  # retention left gaps, which is all that is special
-            return Read(staged, [], told["lines"])
-        messages.drop(staged)
-    return _read_oddly(run, messages, found, odd, gateway)
-
-
-def _dense(told: dict[str, Any]) -> bool:
-    """Whether the sequences are all those from the first to the last, each once."""
-    count, first, last = told["good"], told["first"] or 0, told["last"] or 0
-    return bool(count == last - first + 1 and 2 * int(told["sum"] or 0) == (first + last) * count)
-
-
-def _odd(rows: DataFrame) -> set[str]:
-    """The files that hold a line which is not good, or a record twice."""
-    good = F.col("good")
-    tallies = rows.groupBy("file").agg(
-        F.count(F.lit(1)).alias("lines"), F.countDistinct(F.when(good, F.col("seq"))).alias("distinct")
-    )
-    return {row.file for row in tallies.where("lines != distinct").collect()}
-
-
-def _read_oddly(run: Run, messages: Table, found: list[Segment], odd: set[str], gateway: str) -> Read:
-    """The rows of *found*, those of the files *odd* by the gateway's own reader."""
-    slow = [segment for segment in found if Path(segment.path).name in odd]
-    fast = [segment for segment in found if Path(segment.path).name not in odd]
-    judged = segments.read_slowly(run.spark, slow, gateway).persist(StorageLevel.MEMORY_AND_DISK)
-    names = MESSAGES.schema.fieldNames()
-    rows = run.spark.createDataFrame(
-        judged.filter(lambda pair: pair[0] is not None).map(lambda pair: pair[0]), MESSAGES.schema, verifySchema=False
-    )
-    if fast:
-        others, _ = segments.read_fast(run.spark, fast)
-        rows = rows.unionByName(others.where("good").withColumn("gateway_id", F.lit(gateway)).select(*names))
-    staged = messages.stage(rows)
-    rejects = judged.filter(lambda pair: pair[0] is None).map(lambda pair: pair[1]).collect()
-    judged.unpersist()
+    """The rows of *found*."""
+    folder = messages.staging()
+    rejects = segments.take_in(run.spark, found, gateway, folder)
+    staged = finished(folder)
     return Read(staged, rejects, staged.rows + len(rejects))
 
 
@@ -155,13 +108,11 @@ def _read_remote(run: Run, messages: Table, plan: Plan) -> Read:
     """The rows of the records that a gateway answers."""
     source = run.options.source
     assert isinstance(source, HttpSource)
-    lines = remote.lines(run.spark, source, plan)
+    rows = remote.rows(run.spark, source, plan)
     seen = Observation()
-    rows = remote.rows(lines).observe(seen, F.count(F.lit(1)).alias("lines"), F.count_if("good").alias("good"))
-    staged = messages.stage(rows.where("good").withColumn("gateway_id", F.lit(plan["gateway"])))
-    told = seen.get
-    rejects = [] if told["good"] == told["lines"] else remote.rejects(lines)
-    return Read(staged, rejects, told["lines"])
+    staged = messages.stage(rows.observe(seen, F.count("reason").alias("bad")).where("reason is null"))
+    rejects = remote.rejects(rows) if seen.get["bad"] else []
+    return Read(staged, rejects, staged.rows + len(rejects))
 
 
 def _unique(run: Run, messages: Table, manifest: Manifest, read: Read, gateway: str, covers: spans.Spans) -> Read:

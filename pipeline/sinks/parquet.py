@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.errors import Damaged
-from pipeline.schemas import TableSpec
+from pipeline.schemas import MESSAGES, TableSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +39,8 @@ MANIFEST = "_manifest.json"
 PART = "batch="
 STAGING = ".staging"
 TRASH = ".trash"
+REPEATED = ("gateway_id", "day", "kind", "channel", "protocol", "peer", "sender")
+GROUP = 50_000  # rows that are compressed together
 _PATTERN = re.compile(r"[\\*?\[\]{}]")
 _AT_FDCWD, _EXCHANGE = -100, 2
 
@@ -112,14 +114,14 @@ class Table:
 
     def stage(self, frame: DataFrame) -> Staged:
         """Run *frame* and write its rows where nobody looks; what is there is on disk when this returns."""
-        path = self._staging()
+        path = self.staging()
         names = self.spec.schema.fieldNames()
         frame.select(*names).write.mode("overwrite").parquet(str(path))
         return finished(path)
 
     def stage_rows(self, rows: list[tuple[Any, ...]]) -> Staged:
         """Write a few *rows* from here, without Spark."""
-        path = self._staging()
+        path = self.staging()
         path.mkdir(parents=True)
         schema = to_arrow_schema(self.spec.schema)
         columns = zip(*rows, strict=True) if rows else [()] * len(schema)
@@ -158,7 +160,7 @@ class Table:
 
     def replace(self, new: dict[str, Staged], manifest: Manifest) -> None:
         """Exchange the folder for one that has the parts *manifest* names: *new* ones, and old ones as they are."""
-        folder = self._staging()
+        folder = self.staging()
         folder.mkdir(parents=True)
         for part in manifest.parts:
             if part.name in new:
@@ -175,7 +177,8 @@ class Table:
             folder.rename(self.path)
         _sync(self.path.parent)
 
-    def _staging(self) -> Path:
+    def staging(self) -> Path:
+        """A name for a directory in which nobody looks."""
         parent = self._warehouse / STAGING / self._job
         parent.mkdir(parents=True, exist_ok=True)
         return parent / f"{self.spec.name.replace('/', '.')}-{uuid.uuid4().hex}"
@@ -184,6 +187,38 @@ class Table:
         trash = self._warehouse / TRASH
         trash.mkdir(parents=True, exist_ok=True)
         folder.rename(trash / f"{int(time.time())}-{folder.name}")
+
+
+class Writer:
+    """Writes a file of `bronze/messages` from here, without Spark.
+
+    Columns in which hardly a value comes twice have no dictionary: to look for it costs more than all the rest.
+    """
+
+    def __init__(self, path: Path) -> None:
+        schema = to_arrow_schema(MESSAGES.schema)
+        self._file = pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=list(REPEATED))
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._flush()
+        self._file.close()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add the rows of *batch*; those of several become one group of rows."""
+        self._waiting.append(batch)
+        self._rows += batch.num_rows
+        if self._rows >= GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._file.write_table(pa.Table.from_batches(self._waiting))
+        self._waiting, self._rows = [], 0
 
 
 def literal(path: Path | str) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import httpx
-from pyspark.sql import functions as F
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructField, StructType
 
 from gateway.message import Message
 from gateway.record import BadRecord, decode
@@ -15,9 +17,9 @@ from gateway.segments import trusted
 from pipeline import spans
 from pipeline.config import HttpSource
 from pipeline.errors import PipelineError
+from pipeline.schemas import MESSAGES, REJECTS
 
-from .records import parsed
-from .segments import reject
+from .records import SCHEMA, Row, batch, take
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +28,7 @@ NAME = "trellis_log"
 BATCH = 100_000  # records that become one batch
 PIECE = 10_000  # records that one task reads, with one request
 SECONDS = 60.0  # for an answer to begin, or to go on
+_REASON = to_arrow_type(REJECTS.schema)
 
 
 class Pieces(InputPartition):
@@ -41,44 +44,59 @@ class LogReader(DataSourceReader):
 
     def __init__(self, options: dict[str, str]) -> None:
         self._url, self._key = options["url"], options.get("key")
+        self._gateway = options["gateway"]
         self._after, self._until = int(options["after"]), int(options["until"])
 
     def partitions(self) -> Sequence[InputPartition]:
         """Pieces of the range."""
         return [Pieces(after, min(after + PIECE, self._until)) for after in range(self._after, self._until, PIECE)]
 
-    def read(self, partition: Any) -> Iterator[tuple[str, int, bytes]]:
-        """The lines of one piece: where they are from, their number in it, and themselves."""
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """The records of one piece as they are in the table; what is none has a reason instead."""
+        lines = self._lines(partition)
+        for taken in take(lines, f"{self._url}/v1/log", self._gateway, partition.after + 1, partition.until + 1):
+            yield _with_reason(taken.records, pa.nulls(taken.records.num_rows, _REASON))
+            if taken.rejects:
+                names = [field.name for field in _REASON]
+                told = pa.array([dict(zip(names, reject, strict=True)) for reject in taken.rejects], _REASON)
+                yield _with_reason(batch([(None,) * len(SCHEMA)] * len(taken.rejects)), told)
+
+    def _lines(self, piece: Pieces) -> Iterator[tuple[int, bytes]]:
         address = f"{self._url}/v1/log"
-        asked = {"after": partition.after, "limit": partition.until - partition.after}
+        asked = {"after": piece.after, "limit": piece.until - piece.after}
         with httpx.stream("GET", address, params=asked, headers=headers(self._key), timeout=SECONDS) as answer:
             _check(answer, address)
-            number, rest = partition.after, b""
+            number, rest = piece.after, b""
             for data in answer.iter_bytes():
                 *lines, rest = (rest + data).split(b"\n")
                 for line in lines:
                     number += 1
-                    if not _beyond(line, partition.until):
-                        yield address, number, line
+                    if not _beyond(line, piece.until):
+                        yield number, line + b"\n"
             if rest:
                 raise PipelineError(f"{address} broke off in the middle of a record")
 
 
 class LogSource(DataSource):
-    """`spark.read.format("trellis_log").options(url=, after=, until=, key=)`."""
+    """`spark.read.format("trellis_log").options(url=, gateway=, after=, until=, key=)`."""
 
     @classmethod
     def name(cls) -> str:
         """What `format` is told."""
         return NAME
 
-    def schema(self) -> str:
-        """A line, and where it was."""
-        return "file string, line bigint, value binary"
+    def schema(self) -> StructType:
+        """The rows of `bronze/messages`, or why a line is none."""
+        return StructType([*MESSAGES.schema, StructField("reason", REJECTS.schema)])
 
     def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002  (Spark passes it)
         """A reader for the options that were given."""
         return LogReader(dict(self.options))
+
+
+def _with_reason(records: pa.RecordBatch, reasons: pa.Array) -> pa.RecordBatch:
+    names = [*SCHEMA.names, "reason"]
+    return pa.RecordBatch.from_arrays([*records.columns, reasons], names)
 
 
 def plan(source: HttpSource, covered: Callable[[str], spans.Spans]) -> dict[str, Any] | None:
@@ -97,33 +115,17 @@ def plan(source: HttpSource, covered: Callable[[str], spans.Spans]) -> dict[str,
     return {"gateway": gateway, "after": first - 1, "until": min(end, first - 1 + BATCH)}
 
 
-def lines(spark: SparkSession, source: HttpSource, plan: dict[str, Any]) -> DataFrame:
-    """The lines of a plan: `file`, `line`, `value`."""
+def rows(spark: SparkSession, source: HttpSource, plan: dict[str, Any]) -> DataFrame:
+    """What the lines of a plan are: rows of `bronze/messages`, with `reason`, which says why one is none."""
     spark.dataSource.register(LogSource)
-    options = {"url": source.url, "after": plan["after"], "until": plan["until"]}
+    options = {"url": source.url, **{name: plan[name] for name in ("gateway", "after", "until")}}
     reader = spark.read.format(NAME).options(**options)
     return (reader if source.key is None else reader.option("key", source.key)).load()
 
 
-def rows(lines: DataFrame) -> DataFrame:
-    """*lines* as `records.parsed` has them."""
-    return parsed(lines.withColumn("value", F.col("value").cast("string"))).drop("file", "line")
-
-
-def rejects(lines: DataFrame) -> list[tuple[Any, ...]]:
-    """Those of *lines* that are no records."""
-    bad = parsed(lines.select("*", F.col("value").alias("raw")).withColumn("value", F.col("value").cast("string")))
-    told = []
-    for row in bad.where("not good").select("file", "line", "raw").collect():
-        raw = bytes(row.raw) + b"\n"
-        try:
-            trusted(raw)
-            decode(raw)
-            reason = "corrupt: Spark cannot read it"
-        except BadRecord as error:
-            reason = str(error)
-        told.append(reject(row.file, row.line, reason, raw))
-    return told
+def rejects(rows: DataFrame) -> list[Row]:
+    """Those of *rows* that are no records, as rows of `bronze/rejects`."""
+    return [tuple(row) for row in rows.where("reason is not null").select("reason.*").collect()]
 
 
 def headers(key: str | None) -> dict[str, str]:

@@ -1,28 +1,23 @@
-"""Lines of the log as rows of `bronze/messages`: in bulk by Spark's own functions, or one by one in Python.
+"""Lines of the log as rows of `bronze/messages`, by the gateway's own reader, and rows as Arrow batches.
 
-The two ways agree on every line that both take; the fast one leaves out whatever it is not sure of. It relies on the
-order in which the gateway writes the fields of a record (docs/log.md), and cuts the content out as it stands, so that
-no digit of it changes: strings in JSON hold no bare quote, so the first `,"content":` is the field's own, and so is
-the last occurrence of each field behind it, taken in order from the end.
+Every line goes one way. What is a record is said by `gateway.record`, which cuts the content out as it stands, so
+that no digit of it changes; here is only the shape of the row. Spark's workers run this in batches: the costs are
+those of the checksum, of one reading of the JSON, and of filling the columns (docs/pipeline.md says how much).
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from functools import reduce
-from operator import and_, or_
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from datetime import UTC, date, datetime
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
-from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
 
-from gateway.jsontext import dumps, loads
-from gateway.message import Message
-from gateway.record import CRC, FACTS, BadRecord, checked, decode
+from gateway.jsontext import dumps
+from gateway.record import BadRecord, content_of, fields
 from pipeline.schemas import MESSAGES
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 # Words of the reasons for which a line is no record, and what kind of fault that is.
 REJECT: Final = {
@@ -31,137 +26,152 @@ REJECT: Final = {
     "torn": "torn",
     "checksum": "checksum",
 }
+PLACES: Final = {
+    "foreign": "does not belong into this segment",
+    "duplicate": "stands in this segment already",
+}
+MAX_RAW: Final = 4096  # characters of an unreadable line that are kept
+BATCH: Final = 2_500  # records that become one batch: as many as a processor has close by
+MAX_SEQ: Final = 1 << 62
+MAX_TIME: Final = 253402300800000  # ms; the year 10000
+SCHEMA: Final = to_arrow_schema(MESSAGES.schema)
+_DAY: Final = 86_400_000  # ms
+_WIRE: Final = SCHEMA.names.index("wire")  # the one text that is what it is or nothing, as the gateway has it
+_UNFIT: Final = (pa.ArrowException, UnicodeEncodeError, TypeError, OverflowError)
 
-# The fields behind the content, from the end to the content.
-_AFTER: Final = ("wire", "undelivered", "refs", "key", "ids", "native", "parent")
-_TAIL: Final = len(CRC) + len('12345678"}')
-_LONGS: Final = ("seq", "time", "peer", "timestamp")
-_LISTS: Final = ("ids", "undelivered")
-_FIELDS: Final = (*_LONGS, *_LISTS, "kind", "channel", "id", "protocol", "sender", "parent", "native", "key", "refs")
-_RECORD: Final = StructType(
-    [StructField(name, LongType()) for name in _LONGS]
-    + [StructField(name, ArrayType(StringType())) for name in _LISTS]
-    + [StructField(name, StringType()) for name in (*_FIELDS[len(_LONGS) + len(_LISTS) :], "wire")]
-)
-# What stands in the text t before the last m, counted in bytes, which is quicker than in characters.
-_BEFORE_LAST: Final = (
-    "cast(substring(cast(t as binary), 1, octet_length(t) - octet_length(substring_index(t, m, -1)) - octet_length(m))"
-    " as string)"
-)
-_MAX_SAFE: Final = 1 << 62
+Row = tuple[Any, ...]
 
 
-def parsed(lines: DataFrame) -> DataFrame:
-    """*lines* (columns `value`, and whatever else) with the columns of `bronze/messages` and `good`.
+class Taken(NamedTuple):
+    """What came of some lines: rows of `bronze/messages` as a batch, and rows of `bronze/rejects`."""
 
-    `gateway_id` is left to the caller. Where `good` is false the other columns mean nothing.
+    records: pa.RecordBatch
+    rejects: list[Row]
+
+
+def take(lines: Iterable[tuple[int, bytes]], file: str, gateway: str, first: int, end: int) -> Iterator[Taken]:
+    """What the numbered *lines* of *file* are: records from *first* on, below *end*, in rising order; and what is none.
+
+    Answers come for about `BATCH` records each; memory holds one of them.
     """
-    value = F.col("value")
-    taken = lines.select(
-        "*",
-        value.cast("binary").alias("_bytes"),
-        F.octet_length(value).alias("_size"),
-        F.from_json(value, _RECORD, {"mode": "PERMISSIVE"}).alias("_r"),
-    )
-    body = F.expr(f"substring(_bytes, 1, _size - {_TAIL})")
-    said = F.expr(f"cast(substring(_bytes, _size - {_TAIL - 1}, {_TAIL}) as string)")
-    crc = F.lower(F.lpad(F.hex(F.crc32(body)), 8, "0"))
-    sound = said == F.concat(F.lit(CRC.decode()), crc, F.lit('"}'))
-    cut = _content(taken.withColumns({"_crc": crc, "_sound": sound}))
-    is_message = F.col("_r.kind") == "message"
-    named = F.col("_r.seq").isNotNull() & F.col("_r.time").isNotNull() & F.col("_r.time").between(0, 253402300799999)
-    whole = F.expr("startswith(value, concat('{\"seq\":', _r.seq, ',\"time\":', _r.time, ','))")
-    needed = ("_content", "_r.id", "_r.channel", "_r.peer", "_r.protocol")
-    said_all = reduce(and_, (F.col(name).isNotNull() for name in needed))
-    good = F.col("_sound") & F.is_valid_utf8(value) & named & whole & ((is_message & said_all) | _is_fact())
-    when_message: dict[str, Column] = {name: F.when(is_message, F.col(f"_r.{name}")) for name in (*_FIELDS, "wire")}
-    columns = {
-        **when_message,
-        "seq": F.col("_r.seq"),
-        "time": F.col("_r.time"),
-        "kind": F.col("_r.kind"),
-        "day": F.to_date(F.timestamp_millis(F.col("_r.time"))),
-        "protocol": F.col("_r.protocol"),
-        "timestamp": F.when(is_message, F.coalesce("_r.timestamp", "_r.time")),
-        "content": F.when(is_message, F.col("_content")),
-        "fact": F.when(~is_message, F.expr("concat(cast(substring(_bytes, 1, _size - 18) as string), '}')")),
-        "crc": F.col("_crc"),
-    }
-    kept = [name for name in lines.columns if name != "value"]
-    chosen = [columns[name].alias(name) for name in MESSAGES.schema.fieldNames() if name != "gateway_id"]
-    return cut.select(*kept, F.coalesce(good, F.lit(False)).alias("good"), *chosen)
+    due = first
+    rows: list[Row] = []
+    told: list[tuple[int, bytes]] = []
+    rejects: list[Row] = []
+    for number, line in lines:
+        try:
+            row = typed(line, gateway)
+            seq: int = row[1]
+            if not due <= seq < end:
+                raise BadRecord(f"{_why(seq, first, end)}: record {seq} {PLACES[_why(seq, first, end)]}")
+        except BadRecord as error:
+            rejects.append(reject(file, number, str(error), line))
+            continue
+        due = seq + 1
+        rows.append(row)
+        told.append((number, line))
+        if len(rows) == BATCH:
+            yield _taken(rows, told, rejects, file)
+            rows, told, rejects = [], [], []
+    yield _taken(rows, told, rejects, file)
 
 
-def _is_fact() -> Column:
-    """Whether a record is of a kind of facts and has the fields of that kind."""
-    kinds = []
-    for kind, names in FACTS.items():
-        has = [F.contains("value", F.lit(f',"{name}":')) for name in names]
-        kinds.append(reduce(and_, has, F.col("_r.kind") == kind))
-    return reduce(or_, kinds)
+def _why(seq: int, first: int, end: int) -> str:
+    return "duplicate" if first <= seq < end else "foreign"
 
 
-def _content(lines: DataFrame) -> DataFrame:
-    """*lines* with `_content`, the text of the field, null where it is not where it should be.
+def _taken(rows: list[Row], told: list[tuple[int, bytes]], rejects: list[Row], file: str) -> Taken:
+    """*rows* as a batch; where a column cannot hold a value, it is found out which row it is."""
+    try:
+        return Taken(batch(rows), rejects)
+    except _UNFIT:
+        good = []
+        for row, (number, line) in zip(rows, told, strict=True):
+            try:
+                batch([fit := (*map(_plain, row[:_WIRE]), *row[_WIRE:])])
+                good.append(fit)
+            except _UNFIT as error:
+                rejects.append(reject(file, number, f"corrupt: {error}", line))
+        return Taken(batch(good), rejects)
 
-    What the record has behind it is cut off from the end, one field after the other, inside one `aggregate`: nested
-    expressions would be copied into each other by Spark's optimizer, and grow beyond all bounds.
-    """
-    there = [F.when(F.col(f"_r.{name}").isNotNull(), F.lit(f',"{name}":')) for name in _AFTER]
-    text = F.expr(f"aggregate(_marks, cast(substring(_bytes, 1, _size - {_TAIL}) as string), (t, m) -> {_BEFORE_LAST})")
-    lines = lines.withColumn("_marks", F.array_compact(F.array(*there))).withColumn("_text", text)
-    mark = ',"content":'
-    before = F.octet_length(F.substring_index("_text", mark, 1)) + len(mark)
-    found = F.col("_text").cast("binary").substr(before + 1, F.octet_length("_text") - before).cast("string")
-    return lines.withColumn("_content", F.when(F.octet_length(found) > 0, found))
 
-
-def typed(line: bytes, gateway: str) -> tuple[Any, ...]:
-    """A line as a row of `bronze/messages`; `BadRecord` where it is none."""
-    entry = decode(line)
-    if not 0 < entry.seq < _MAX_SAFE or not 0 <= entry.time < 253402300800000:
+def typed(line: bytes, gateway: str) -> Row:
+    """A line, newline included, as a row of `bronze/messages`; `BadRecord` where it is none."""
+    if not line.endswith(b"\n"):
+        raise BadRecord("torn: the line does not end")
+    record, body = fields(line)
+    seq, time, protocol = record["seq"], record["time"], record.get("protocol")
+    if not line.startswith(b'{"seq":%d,"time":%d,' % (seq, time)):
+        raise BadRecord("it does not begin with its sequence and its time")
+    if not 0 < seq < MAX_SEQ or not 0 <= time < MAX_TIME:
         raise BadRecord("a sequence or a time beyond all bounds")
-    body = checked(line)
-    row: dict[str, Any] = dict.fromkeys(MESSAGES.schema.fieldNames())
-    row |= {
-        "gateway_id": gateway,
-        "seq": entry.seq,
-        "time": entry.time,
-        "day": datetime.fromtimestamp(entry.time // 1000, UTC).date(),
-        "crc": line.rstrip(b"\n")[-10:-2].decode(),
-        "protocol": entry.protocol or None,
-    }
-    if isinstance(entry, Message):
-        if not all(type(value) is int for value in (entry.sender.number, entry.timestamp)):
-            raise BadRecord("a number and a timestamp are whole numbers")
-        if not all(type(value) is str for value in (entry.channel, entry.id, entry.protocol)):
-            raise BadRecord("a channel, an id and a protocol are texts")
-        row |= _message(entry, body)
-    else:
-        row |= {"kind": entry.kind, "fact": (body + b"}").decode()}
-    return tuple(row.values())
+    crc = line[-11:-3].decode()
+    if record["kind"] == "message":
+        return (gateway, seq, time, _day(time // _DAY), "message", *_message(record, body), None, crc)
+    return (gateway, seq, time, _day(time // _DAY), record["kind"], *_fact(protocol), (body + b"}").decode(), crc)
 
 
-def _message(entry: Message, body: bytes) -> dict[str, Any]:
-    told = loads(body + b"}", 1 << 10)
-    return {
-        "kind": "message",
-        "channel": _plain(entry.channel),
-        "id": _plain(entry.id),
-        "peer": entry.sender.number,
-        "sender": _plain(entry.sender.identity),
-        "timestamp": entry.timestamp,
-        "content": entry.content.decode(),
-        "parent": _plain(entry.parent),
-        "native": None if entry.native is None else dumps(entry.native).decode(),
-        "ids": [_plain(id) for id in told["ids"]] if "ids" in told else None,
-        "key": _plain(entry.key),
-        "refs": None if entry.refs is None else dumps(entry.refs).decode(),
-        "undelivered": list(entry.undelivered) or None,
-        "wire": None if entry.wire is None else entry.wire.decode(),
-    }
+def _message(record: dict[str, Any], body: bytes) -> Row:
+    """The columns from `channel` to `wire`."""
+    get = record.get
+    native, refs = get("native"), get("refs")
+    try:
+        content = content_of(record, body).decode()
+        row = (
+            record["channel"],
+            record["id"],
+            record["protocol"],
+            record["peer"],
+            get("sender"),
+            get("timestamp", record["time"]),
+            content,
+            get("parent"),
+            None if native is None else dumps(native).decode(),
+            get("ids"),
+            get("key"),
+            None if refs is None else dumps(refs).decode(),
+            get("undelivered"),
+            get("wire"),
+        )
+    except (ValueError, KeyError) as error:
+        raise BadRecord(f"not a record: {error}") from None
+    if native is not None and type(native) is not dict:
+        raise BadRecord("native ids are named by their protocols")
+    if not (type(row[3]) is type(row[5]) is int and type(row[0]) is type(row[1]) is type(row[2]) is str):
+        raise BadRecord("a number and a timestamp are whole numbers, a channel, an id and a protocol are texts")
+    return row
 
 
-def _plain(text: Any) -> Any:
-    """*text* without half characters, which no table holds."""
-    return text.encode("utf-8", "replace").decode() if isinstance(text, str) else text
+def _fact(protocol: str | None) -> Row:
+    """The columns from `channel` to `wire` of what is no message."""
+    return (None, None, protocol, None, None, None, None, None, None, None, None, None, None, None)
+
+
+@lru_cache(64)
+def _day(number: int) -> date:
+    return datetime.fromtimestamp(number * _DAY // 1000, UTC).date()
+
+
+def batch(rows: list[Row]) -> pa.RecordBatch:
+    """*rows* as columns."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+    )
+
+
+def reject(file: str, line: int, reason: str, raw: bytes) -> Row:
+    """A row of `bronze/rejects`; *reason* begins with one word of `REJECT`."""
+    kind = next((kind for words, kind in REJECT.items() if words in reason), "corrupt")
+    text = raw.rstrip(b"\n").decode(errors="backslashreplace").replace("\0", "\\x00")[:MAX_RAW]
+    if kind == "torn" and not text.startswith('{"seq":'):
+        kind = "foreign"
+    told = reason if reason.startswith(f"{kind}:") else f"{kind}: {reason}"
+    return file, line, told, text
+
+
+def _plain(value: Any) -> Any:
+    """*value* without half characters, which no table holds."""
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

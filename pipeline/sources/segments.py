@@ -1,51 +1,44 @@
 """The sealed segments of a log: which are new, and what is in them.
 
-The fast way lets Spark read the lines, check their checksums and take them apart, all inside the JVM. A file in which
-it stumbles over a single line is read again by the gateway's own reader (`gateway.record`), line by line, which is
-the judge of what is a record and what is not, and why.
+Spark deals the segments out to its workers; each reads its share with the gateway's own reader (`records.py`) and
+writes one Parquet file. Nothing goes through the JVM, which would cost twice as much as all of it (docs/pipeline.md).
 """
 
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Container, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from pyspark.sql import Observation
-from pyspark.sql import functions as F
 
 from gateway.message import Message
 from gateway.record import BadRecord, decode
 from gateway.segments import NEVER, OPEN, firsts, paths, trusted
 from pipeline.errors import PipelineError
-from pipeline.sinks.parquet import literal
+from pipeline.sinks.parquet import Writer
 
-from .records import REJECT, parsed, typed
+from .records import Row, Taken, take
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 TAIL = 1 << 16  # bytes at the end of a segment that usually hold its last record
-MAX_RAW = 4096  # characters of an unreadable line that are kept
+TASKS = 2  # for each core, so that one that has less to do takes another
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of a log: its records are from *first* to *last*, all below *end*, where the next segment begins.
-
-    *whole* says that its last line ends.
-    """
+    """One file of a log: its records are from *first* to *last*, all below *end*, where the next segment begins."""
 
     path: str
     first: int
     last: int
     end: int
     size: int
-    whole: bool
 
     @classmethod
     def load(cls, told: dict[str, Any]) -> Segment:
@@ -107,69 +100,41 @@ def gateway_id(directory: Path) -> str | None:
     return None
 
 
-def read_fast(spark: SparkSession, segments: list[Segment]) -> tuple[DataFrame, Observation]:
-    """The lines of *segments* as `records.parsed` has them, with `file`; a line of another segment is not good.
-
-    What is observed while they are read: `lines`, and of those that are good how many (`good`), the `first` and the
-    `last` sequence, and their `sum`. The observation is also a wall: Spark would else push a filter by `good` below
-    the parsing, and parse every line once for each column that decides about it.
-    """
-    bounds = [(Path(s.path).name, s.first, s.end) for s in segments]
-    lines = spark.read.text([literal(s.path) for s in segments], lineSep="\n")
-    lines = lines.select("value", F.col("_metadata.file_name").alias("file"))
-    places = F.broadcast(spark.createDataFrame(bounds, "file string, first bigint, end bigint"))
-    rows = parsed(lines).join(places, "file")
-    within = (F.col("seq") >= F.col("first")) & (F.col("seq") < F.col("end"))
-    rows = rows.withColumn("good", F.col("good") & F.coalesce(within, F.lit(False))).drop("first", "end")
-    seen, seq = Observation(), F.when(F.col("good"), F.col("seq"))
-    watched = rows.observe(
-        seen,
-        F.count(F.lit(1)).alias("lines"),
-        F.count(seq).alias("good"),
-        F.min(seq).alias("first"),
-        F.max(seq).alias("last"),
-        F.sum(seq.cast("decimal(38,0)")).alias("sum"),
-    )
-    return watched, seen
+def shares(segments: list[Segment], count: int) -> list[list[Segment]]:
+    """*segments* dealt out to at most *count* tasks, as evenly by size as whole segments allow; none is empty."""
+    piles: list[list[Segment]] = [[] for _ in range(max(1, min(count, len(segments))))]
+    sizes = [0] * len(piles)
+    for segment in sorted(segments, key=lambda segment: -segment.size):
+        least = sizes.index(min(sizes))
+        piles[least].append(segment)
+        sizes[least] += segment.size + 1
+    return [sorted(pile, key=lambda segment: segment.first) for pile in piles if pile]
 
 
-def read_slowly(spark: SparkSession, segments: list[Segment], gateway: str) -> Any:
-    """The rows of *segments*, those of `bronze/messages` and of `bronze/rejects` side by side, an RDD of tuples.
+def take_in(spark: SparkSession, segments: list[Segment], gateway: str, folder: Path) -> list[Row]:
+    """Write the records of *segments* as Parquet files into *folder*, on all workers; the rejects."""
+    context = spark.sparkContext
+    tasks = list(enumerate(shares(segments, TASKS * context.defaultParallelism)))
+    written = context.parallelize(tasks, max(1, len(tasks))).flatMap(lambda task: _write(folder, gateway, *task))
+    return written.collect()
 
-    Each is (row, None) or (None, reject).
-    """
-    told = [segment.dump() for segment in segments]
-    return spark.sparkContext.parallelize(told, max(len(told), 1)).flatMap(lambda one: judge(one, gateway))
+
+def _write(folder: Path, gateway: str, number: int, segments: list[Segment]) -> list[Row]:
+    """One task: one file, which has its name once it is whole; a task that is done again writes another one first."""
+    rejects: list[Row] = []
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".part-{number}.{uuid.uuid4().hex}"
+    with Writer(temporary) as out:
+        for taken in chain.from_iterable(_taken(segment, gateway) for segment in segments):
+            out.write(taken.records)
+            rejects += taken.rejects
+    temporary.rename(folder / f"part-{number:05d}.parquet")
+    return rejects
 
 
-def judge(told: dict[str, Any], gateway: str) -> Iterator[tuple[Any, Any]]:
-    """Every line of a segment, by the gateway's own rules: (row, None), or (None, reject) with line and reason."""
-    segment = Segment.load(told)
-    due = segment.first
+def _taken(segment: Segment, gateway: str) -> Iterator[Taken]:
     with Path(segment.path).open("rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                seq, _ = trusted(line)
-                if not segment.first <= seq < segment.end:
-                    raise BadRecord(f"foreign: record {seq} does not belong into this segment")
-                if seq < due:
-                    raise BadRecord(f"duplicate: record {seq} stands in this segment already")
-                row = typed(line, gateway)
-            except BadRecord as error:
-                yield None, reject(segment.path, number, str(error), line)
-            else:
-                due = seq + 1
-                yield row, None
-
-
-def reject(file: str, line: int | None, reason: str, raw: bytes) -> tuple[Any, ...]:
-    """A row of `bronze/rejects`; *reason* begins with one word of `REJECT`."""
-    kind = next((kind for words, kind in REJECT.items() if words in reason), "corrupt")
-    text = raw.rstrip(b"\n").decode(errors="backslashreplace").replace("\0", "\\x00")[:MAX_RAW]
-    if kind == "torn" and not text.startswith('{"seq":'):
-        kind = "foreign"
-    told = reason if reason.startswith(f"{kind}:") else f"{kind}: {reason}"
-    return file, line, told, text
+        yield from take(enumerate(file, 1), segment.path, gateway, segment.first, segment.end)
 
 
 def _look(path: Path, first: int, end: int) -> Segment:
@@ -182,7 +147,7 @@ def _look(path: Path, first: int, end: int) -> Segment:
             last = next((seq for line in reversed(lines) if first <= (seq := _seq(line)) < end), 0)
             if last:
                 break
-    return Segment(str(path), first, last or first, end, size, not lines or lines[-1].endswith(b"\n"))
+    return Segment(str(path), first, last or first, end, size)
 
 
 def _seq(line: bytes) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, quote, urlsplit
 
 import httpx
 import pytest
@@ -23,7 +25,7 @@ from pipeline.run import Run
 from pipeline.schemas import CHANNEL_MINUTE, MESSAGES, REJECTS
 from pipeline.sinks.bus import CHANNEL
 from pipeline.sources import gateway as remote
-from tests.pipeline.generate import lines, mixed
+from tests.pipeline.generate import lines, mixed, talk
 from tests.server import Server
 
 MakeRun = Callable[..., Run]
@@ -65,6 +67,36 @@ def test_a_gateways_log_is_read_over_http_and_is_the_same_as_its_files(
     again = make_run(source=LogSource(tmp_path / "data/log"))
     ingest.run(again)
     assert rows(again) == rows(files), "the files may take over from the gateway: nothing twice"
+
+
+class Spoiled(BaseHTTPRequestHandler):
+    """Answers a log as a gateway does, with a line in it that was damaged on the way."""
+
+    told: ClassVar[list[bytes]] = lines(talk(30))
+
+    def do_GET(self) -> None:
+        asked = parse_qs(urlsplit(self.path).query)
+        after, limit = (int(asked.get(name, ["0"])[0]) for name in ("after", "limit"))
+        some = [*self.told[:20], self.told[20].replace(b"time", b"tIme", 1), *self.told[21:]]
+        body = b"".join(some[after : after + limit]) if "/log" in self.path else b'{"sequence":30}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing to say."""
+
+
+def test_a_line_that_was_damaged_on_the_way_is_rejected_by_its_place(make_run: MakeRun) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Spoiled) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        run = make_run(source=HttpSource(url := f"http://127.0.0.1:{server.server_port}"))
+        assert ingest.run(run) == 1
+        server.shutdown()
+    assert [row[1] for row in rows(run)] == [*range(1, 21), *range(22, 31)]
+    ((file, line, reason, _),) = rows(run, REJECTS)
+    assert (file, line, reason.partition(":")[0]) == (f"{url}/v1/log", 21, "checksum")
 
 
 def test_a_key_is_needed_where_the_gateway_asks_for_one(make_run: MakeRun, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from pipeline.jobs import ingest
 from pipeline.run import Run
 from pipeline.schemas import BATCHES, MESSAGES, REJECTS
 from pipeline.sources.records import typed
+from pipeline.sources.segments import Segment, shares
 from tests.pipeline.generate import GATEWAY, NASTY, START, lines, message, start, talk, write
 
 MakeRun = Callable[..., Run]
@@ -63,16 +64,13 @@ def test_every_record_becomes_a_row_digit_by_digit(make_run: MakeRun, log: Path)
     assert rows(run, REJECTS) == []
 
 
-def test_lines_that_are_fast_to_read_need_no_second_look(
-    make_run: MakeRun, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    easy = [m for m in talk(400) if not isinstance(m, Message) or len(m.content) < 1000]
-    for seq, entry in enumerate(easy, 1):
-        entry.seq = seq
-    write(log, lines(easy))
-    monkeypatch.setattr(ingest, "_read_oddly", None)
-    ingest.run(make_run())
-    assert rows(make_run()) == expected(lines(easy))
+def test_segments_are_dealt_out_evenly() -> None:
+    sizes = (64, 1, 1, 30, 2, 40, 1)
+    found = [Segment("", n, n, n + 1, size) for n, size in enumerate(sizes, 1)]
+    piles = shares(found, 2)
+    assert sorted(segment.first for pile in piles for segment in pile) == [*range(1, 8)]
+    assert abs(sum(s.size for s in piles[0]) - sum(s.size for s in piles[1])) <= 5
+    assert [len(pile) for pile in shares(found, 99)] == [1] * 7
 
 
 def test_what_is_new_is_added_and_nothing_twice(make_run: MakeRun, log: Path) -> None:

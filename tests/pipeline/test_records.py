@@ -1,0 +1,160 @@
+"""Lines as rows: compared with the standard library's JSON, and with what the gateway's own reader says of each."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import UTC, datetime
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from gateway.message import Message, Peer
+from gateway.record import BadRecord, decode
+from pipeline.schemas import MESSAGES
+from pipeline.sources.records import BATCH, Row, take, typed
+from tests.pipeline.generate import GATEWAY, NASTY, START, lines, message, talk
+
+NAMES = MESSAGES.schema.fieldNames()
+PLAIN = ("channel", "id", "protocol", "peer", "sender", "parent", "ids", "key", "undelivered", "wire")
+
+
+def sealed(body: bytes) -> bytes:
+    return b'%b,"crc":"%08x"}\n' % (body, crc32(body))
+
+
+def by_hand(line: bytes) -> dict[str, Any]:
+    """The row of a good line, by the standard library."""
+    text = line.decode()
+    record = json.loads(text, parse_float=lambda digits: None if float(digits) in (1e999, -1e999) else float(digits))
+    row: dict[str, Any] = dict.fromkeys(NAMES) | {name: record[name] for name in ("seq", "time", "kind", "crc")}
+    row |= {"gateway_id": GATEWAY, "day": datetime.fromtimestamp(record["time"] // 1000, UTC).date()}
+    if record["kind"] != "message":
+        return row | {"protocol": record.get("protocol"), "fact": f"{text[: text.rindex(',', 0, -1)]}}}"}
+    start = text.index(',"content":') + len(',"content":')
+    inner = len(text[start:]) - len(text[start:].lstrip())
+    _, end = json.JSONDecoder().raw_decode(text, start + inner)
+    row |= {name: record.get(name) for name in PLAIN} | {"timestamp": record.get("timestamp", record["time"])}
+    row["content"] = text[start : text.index(',"', end)]
+    for name in ("native", "refs"):
+        row[name] = None if record.get(name) is None else json.dumps(record[name], separators=(",", ":"))
+    return row
+
+
+def same(row: Row, expected: dict[str, Any]) -> None:
+    found = dict(zip(NAMES, row, strict=True))
+    for name in ("native", "refs"):  # the same value, whoever wrote its text
+        found[name], told = (None if one is None else json.loads(one) for one in (found[name], expected[name]))
+        assert found[name] == told
+        expected[name] = told
+    assert found == expected
+
+
+def test_rows_are_those_of_the_standard_library() -> None:
+    said = lines([*talk(600, seed=4), *(message(601 + i, START, text) for i, text in enumerate(NASTY))])
+    assert {json.loads(line)["kind"] for line in said} > {"message"}
+    for line in said:
+        same(typed(line, GATEWAY), by_hand(line))
+
+
+@pytest.mark.parametrize(
+    "content", ["[1e400,-0,1E+2,0.10]", "123456789012345678901234567890", '{ "a" :\t1 , "b":[ ] }']
+)
+def test_no_digit_and_no_space_of_a_content_changes(content: str) -> None:
+    line = lines([message(5, START, content.encode(), refs={"toy": [1 << 60, 1e22]}, wire="ü\U0001f600".encode())])[0]
+    found = dict(zip(NAMES, typed(line, GATEWAY), strict=True))
+    assert (found["content"], found["wire"]) == (content, "ü\U0001f600")
+    assert json.loads(found["refs"]) == {"toy": [1 << 60, 1e22]}
+
+
+def spoiled(dice: random.Random, line: bytes) -> bytes:
+    """*line* with something wrong: its bytes, its checksum, or what is said under a good checksum."""
+    at, body = dice.randrange(1, len(line) - 20), line[:-19]
+    cuts = (
+        line[:at] + b"\n",
+        line[:at] + bytes([line[at] ^ 1 << dice.randrange(7)]) + line[at + 1 :],
+        sealed(body[:at]),
+        sealed(body[:at] + b"\xff" + body[at:]),
+        sealed(body[:at] + dice.choice((b'"', b"\\", b"{", b",", b" ", b"0", b"\\ud800")) + body[at:]),
+        sealed(body + b',"x":' + dice.choice((b"[" * 300 + b"]" * 300, b"NaN", b"1e999", b"9" * 5000, b'"\\udc00"'))),
+        sealed(body.replace(b'"peer":', dice.choice((b'"peer":"x', b'"peer":null,"p":', b'"peer":1.5,"p":')), 1)),
+        line[:-1],
+        b"\n",
+        b"Nov 21 12:00:00 host kernel: hello\n",
+    )
+    return dice.choice(cuts)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_line_is_a_record_where_the_gateway_says_so(seed: int) -> None:
+    """And its row says what the gateway reads in it, whatever happened to the line."""
+    dice = random.Random(seed)
+    verdicts = {"row": 0, "reject": 0, "unfit": 0}
+    for line in lines(talk(1500, seed)):
+        told = spoiled(dice, line) if dice.random() < 0.8 else line
+        (taken,) = take([(7, told)], "file", GATEWAY, 1, 1 << 62)
+        try:
+            entry = decode(told) if told.endswith(b"\n") else None
+        except BadRecord:
+            entry = None
+        if taken.records.num_rows:
+            assert entry is not None
+            assert not taken.rejects
+            compare(taken.records.to_pylist()[0], entry, told)
+            verdicts["row"] += 1
+        else:
+            ((file, number, reason, raw),) = taken.rejects
+            assert (file, number) == ("file", 7)
+            assert reason.partition(":")[0] in ("torn", "checksum", "foreign", "corrupt")
+            assert told.startswith(raw[:20].encode()) or b"\xff" in told or b"\0" in told
+            verdicts["reject" if entry is None else "unfit"] += 1
+    assert verdicts["row"] > 100 < verdicts["reject"]
+    assert verdicts["unfit"] < 150, "a type that no column holds, or a head that is not the gateway's"
+
+
+def compare(row: dict[str, Any], entry: Any, line: bytes) -> None:
+    assert (row["seq"], row["time"], row["crc"]) == (
+        entry.seq,
+        entry.time,
+        json.loads(line[line.rindex(b'"crc"') + 6 : -2]),
+    )
+    if not isinstance(entry, Message):
+        assert (row["kind"], row["protocol"] or "") == (entry.kind, half(entry.protocol))
+        return
+    assert row["content"] == entry.content.decode()
+    assert row["wire"] == (None if entry.wire is None else entry.wire.decode("utf-8", "replace"))
+    assert (row["channel"], row["id"], row["key"]) == tuple(map(half, (entry.channel, entry.id, entry.key)))
+    assert (row["peer"], row["timestamp"]) == (entry.sender.number, entry.timestamp)
+    assert (row["sender"], row["parent"]) == (half(entry.sender.identity), half(entry.parent))
+
+
+def half(text: str | None) -> str | None:
+    return None if text is None else text.encode("utf-8", "replace").decode()
+
+
+def test_half_characters_of_a_name_become_question_marks() -> None:
+    line = lines([message(2, START, b'"\\ud800"', channel="a\ud800", ids=("\udc00",), sender=Peer(1, "toy", "\ud801"))])
+    (taken,) = take([(1, line[0])], "file", GATEWAY, 1, 9)
+    (row,) = taken.records.to_pylist()
+    assert (row["channel"], row["ids"], row["sender"], row["content"]) == ("a?", ["?"], "?", '"\\ud800"')
+
+
+def test_one_row_that_no_column_holds_does_not_harm_its_neighbours() -> None:
+    good = lines(talk(20))
+    odd = sealed(
+        b'{"seq":21,"time":5,"channel":"c","id":"i","kind":"message","protocol":"p","peer":1,"content":1,"key":5'
+    )
+    (taken,) = take(enumerate([*good, odd], 1), "file", GATEWAY, 1, 99)
+    assert taken.records.num_rows == 20
+    assert [(line, reason.partition(":")[0]) for _, line, reason, _ in taken.rejects] == [(21, "corrupt")]
+
+
+def test_batches_are_bounded_and_places_are_kept() -> None:
+    small = [message(seq, START) for seq in range(1, BATCH + 20)]
+    told = lines(small)
+    told[4], told[BATCH + 5] = b"x\n", told[BATCH + 3]
+    taken = list(take(enumerate(told, 1), "file", GATEWAY, 1, 1 << 62))
+    assert [one.records.num_rows for one in taken] == [BATCH, 17]
+    rejects = [(line, reason.partition(":")[0]) for one in taken for _, line, reason, _ in one.rejects]
+    assert rejects == [(5, "foreign"), (BATCH + 6, "duplicate")]
