@@ -121,6 +121,8 @@ def _message(m: Message) -> bytes:
     }
     if m.sender.identity is not None:
         record["sender"] = m.sender.identity
+        if m.sender.protocol != m.protocol:
+            record["sender_protocol"] = m.sender.protocol
     if m.timestamp != m.time:
         record["timestamp"] = m.timestamp
     record["content"] = orjson.Fragment(one_line(m.content))
@@ -165,7 +167,7 @@ def _entry(record: dict[str, Any], body: bytes) -> Entry:
     wire, native = record.get("wire"), record.get("native")
     return Message(
         channel=record["channel"],
-        sender=Peer(record["peer"], record["protocol"], record.get("sender")),
+        sender=Peer(record["peer"], record.get("sender_protocol", record["protocol"]), record.get("sender")),
         protocol=record["protocol"],
         content=content_of(record, body),
         id=record["id"],

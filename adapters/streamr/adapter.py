@@ -112,7 +112,7 @@ class StreamrAdapter(Adapter):
         self.logins = Logins()
         self.known_keys = read_keys(home.secrets / FILE)  # what is of no use ends the start before anything begins
         self.author = Author(DerivedKeys(home.secret, home.gateway_id))
-        self._seen: dict[tuple[str, str, int], int] = {}
+        self._seen: dict[tuple[str, str, str, int], int] = {}
         self._demands = lru_cache(maxsize=4096)(self._find_demands)
         self.nodes = Nodes()
         self.saying = Saying(self)
@@ -323,7 +323,7 @@ class StreamrAdapter(Adapter):
             if self._is_first(entry, stream := stream_of(entry.channel)[0]):
                 address, sender = self.author.address(entry), entry.sender
                 yield Row("streamr_publishers", (stream, address))
-                yield Row("streamr_authors", (address, entry.protocol, sender.identity, sender.number))
+                yield Row("streamr_authors", (address, sender.protocol, sender.identity, sender.number))
         else:
             yield Row("streamr_places", (entry.seq, entry.channel, None))
 
@@ -331,7 +331,7 @@ class StreamrAdapter(Adapter):
         """Whether nothing is known to have been put into the tables for the sender of *entry* on *stream*."""
         if len(self._seen) > MAX_SEEN:
             self._seen.clear()
-        who = (stream, entry.protocol, entry.sender.number)  # who has a key has an address for each protocol
+        who = (stream, entry.protocol, entry.sender.protocol, entry.sender.number)
         return self._seen.setdefault(who, entry.seq) >= entry.seq  # the same batch may be written more than once
 
     def place(self, message: Message) -> Place | None:
@@ -361,7 +361,8 @@ class StreamrAdapter(Adapter):
         newest = self.services.index.history(message.channel, sender=message.sender.number, newest_first=True)
         for former in newest:
             link = (former.refs or {}).get(NAME)
-            if link is not None and former.protocol == message.protocol and not is_late(former):
+            ours = former.protocol == message.protocol and former.sender.protocol == message.sender.protocol
+            if link is not None and ours and not is_late(former):
                 return link[0], link[1]
         return None
 

@@ -128,8 +128,7 @@ class Author:
         return signer.key, MessageID(stream, partition, *position, signer.address, _chain_name(message))
 
     def _signer(self, message: Message) -> Signer:
-        # By the message's protocol: that of a sender with an API key is another one, and is not in the record.
-        signer = self.keys.of(message.protocol, message.sender.identity, message.sender.number)
+        signer = self.keys.of(message.sender.protocol, message.sender.identity, message.sender.number)
         if signer.address not in self._signed:
             self._signed[signer.address] = None
             if len(self._signed) > MAX_HEADS:

@@ -245,6 +245,20 @@ def test_appended_messages_keep_what_they_say(log: Path, core_class: type[Core])
     core.stop()
 
 
+def test_who_has_a_key_is_one_peer_in_another_log_too(make_core: MakeCore, core_class: type[Core]) -> None:
+    core = make_core()
+    core.say(sender=core.peers.identity("rest", "alice", "alice"))  # on a protocol that is not REST
+    core.settle()
+    core.stop()
+    data = core.data.parent / "other"
+    other = core_class(data, salt=12345).start()
+    other.say()
+    other.stop()
+    assert import_(exported(core.data / "log")[1], data, core.clock.now).faults == []
+    found = [fact.fields for line in lines(data / "log") if isinstance(fact := decode(line), Fact)]
+    assert [(fields["protocol"], fields["sender"]) for fields in found if "sender" in fields] == [("rest", "alice")]
+
+
 def test_what_has_a_good_checksum_and_is_nothing_is_not_appended(make_core: MakeCore) -> None:
     core = make_core()
     core.say()
@@ -254,10 +268,12 @@ def test_what_has_a_good_checksum_and_is_nothing_is_not_appended(make_core: Make
         b'{"seq":1,"time":2,"kind":"channel","channel":"x","addresses":[],"open":true',
         b'{"seq":1,"time":2,"channel":"c","id":"i","kind":"message","protocol":"p","peer":[],"content":1',
         b'{"seq":1,"time":2,"channel":"c","id":[],"kind":"message","protocol":"p","peer":1,"content":1',
+        b'{"seq":1,"time":2,"channel":"c","id":"i","kind":"message","protocol":"p","peer":1,"sender":"x",'
+        b'"sender_protocol":[],"content":1',
     ]
     before = lines(core.data / "log")
     report = import_([b'%b,"crc":"%08x"}\n' % (body, crc32(body)) for body in bodies], core.data, 0)
-    assert len(report.faults) == 4
+    assert len(report.faults) == 5
     assert lines(core.data / "log")[: len(before)] == before
     assert not any(isinstance(decode(line), Message) for line in lines(core.data / "log")[len(before) :])
     assert verify(core.data / "log").faults == []

@@ -68,6 +68,16 @@ def test_a_message_with_everything() -> None:
     assert json.loads(line)["ids"] == ["digest"]
 
 
+def test_whose_identity_it_is_is_told_where_the_message_came_by_another_way() -> None:
+    keyed = message()
+    keyed.sender = Peer(3, "rest", "alice")
+    line = encode(keyed)
+    assert b'"sender":"alice","sender_protocol":"rest","content"' in line
+    same(decode(line), keyed)  # type: ignore[arg-type]
+    keyed.sender = Peer(3, "toy", "alice")
+    assert b"sender_protocol" not in encode(keyed)
+
+
 def test_line_breaks_in_the_content_become_spaces() -> None:
     line = encode(message(b'{"a":\r\n1}'))
     assert line.count(b"\n") == 1

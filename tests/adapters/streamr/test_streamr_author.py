@@ -42,6 +42,22 @@ def test_a_foreign_message_arrives_with_a_valid_signature(
     assert address == broker.adapter.author.address(message)
 
 
+def test_who_has_a_key_has_one_address_whatever_it_speaks(make_broker: Callable[..., Any]) -> None:
+    """The key belongs to the durable identity, not to the way by which a message came; also after a restart."""
+    broker = make_broker()
+    for protocol in ("toy", "rest", "topic_relay"):
+        message = Message("s", Peer(7, "rest", "alice"), protocol, b"1")
+        broker.bus.publish(message)
+    broker.core.settle()
+    second = make_broker()
+    rows = [frame[3] for frame in second.ask(second.open(), [2, 11, "r", "s", 0, 9, None]) if frame[1] == 1]
+    assert [row[1][5] for row in rows] == ["toy", "rest", "topic_relay"]
+    [address] = {row[1][4] for row in rows}
+    assert address == broker.adapter.author.keys.of("rest", "alice", 7).address
+    assert second.adapter.publishes("s", address)
+    assert second.adapter.signer("s", address).address == address
+
+
 def test_a_client_before_4_0_gets_the_signature_it_can_check(broker: Any, recovered: Callable[..., str]) -> None:
     """They count the characters that were signed in UTF-16 units."""
     new, old = broker.listener("s"), broker.listener("s", **OLD)
