@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from .channels import OWN
+from .origins import Origins
 from .session import Principal
 
 VERBS = ("subscribe", "publish", "direct", "history", "admin")
@@ -28,7 +28,6 @@ KEY = "key:"  # how the principal of a key begins
 ANYBODY = "anonymous"  # how the principal of those who did not say who they are ends
 USUAL = ("subscribe:*", "publish:*", "direct:*", "history:*")  # what a key may do unless it says otherwise
 MAX_GATHERED = 4096  # principals whose rights are kept together; others are gathered again
-LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +147,7 @@ class Access:
 
     keys: Iterable[Key] = ()
     grants: Mapping[str, Iterable[str]] = field(default_factory=dict)
-    origins: Iterable[str] = ()
+    origins: Origins = field(default_factory=Origins)
 
     def __post_init__(self) -> None:
         self.enabled = False
@@ -207,16 +206,9 @@ class Access:
         names = {name: None} if name.startswith(KEY) else {name: None, f"{name.partition(':')[0]}:{ANYBODY}": None}
         return tuple(right for rights in (self._rights, self._given) for who in names for right in rights.get(who, ()))
 
-    def welcome(self, origin: str | None, host: str | None) -> bool:
-        """Whether a web page of *origin* may connect to the gateway that it calls *host*."""
-        if origin is None or origin in self.origins or "*" in self.origins:
-            return True
-        try:
-            page = urlsplit(origin)
-            name = page.hostname
-        except ValueError:
-            return False
-        return name in LOCAL or (name is not None and page.netloc == host)
+    def unwelcome(self, origin: str | None, host: str | None) -> str | None:
+        """Why a request with these headers may not come in; None if it may."""
+        return self.origins.refusal(origin, host, keyless=not self.enabled)
 
 
 def bearer(header: str | None) -> str | None:

@@ -13,7 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .channels import OWN, Channels
-from .errors import AlreadySubscribed, NotSubscribed, Unavailable
+from .errors import AlreadySubscribed, NotSubscribed, Throttled, Unavailable
 from .flows import Flow, Flows
 from .message import Message, MessageIds, Peer
 from .peers import Peers
@@ -104,8 +104,8 @@ class Group(NamedTuple):
 class Bus:
     """Joins the sessions of all protocols through named channels.
 
-    *clock* gives ms since 1970. *allowed* and *throttle* are asked by every session at every verb; *throttle*
-    answers the seconds to wait, None switches it off.
+    *clock* gives ms since 1970. Every session asks *allowed* and `pace` at every verb; *throttle* answers the seconds
+    to wait, None switches it off.
     """
 
     def __init__(
@@ -311,6 +311,11 @@ class Bus:
         return len(receivers)
 
     # Time and room
+
+    def pace(self, principal: Principal, peer: Peer, channel: str) -> None:
+        """Raise `Throttled` where *principal*, as *peer*, asks too often about *channel*."""
+        if self.throttle is not None and (wait := self.throttle(principal, peer, channel)):
+            raise Throttled(wait)
 
     def tick(self) -> None:
         """A second has passed."""

@@ -8,7 +8,7 @@ from fastapi import Request
 
 from .auth import KEY, bearer
 from .channels import valid_name
-from .errors import Forbidden, Throttled, UnknownChannel
+from .errors import Forbidden, UnknownChannel
 from .message import Peer
 from .problems import PROTOCOL, Problem
 from .runtime import Gateway
@@ -27,8 +27,8 @@ class Caller:
         """Find out who sent *request*; *key* is for those who cannot send headers. Raises `Problem` 401 or 403."""
         self.gateway = gateway
         headers = request.headers
-        if not gateway.access.welcome(headers.get("origin"), headers.get("host")):
-            raise Problem(403, f"pages of {headers['origin']} are not allowed here; the setting is auth.origins")
+        if (reason := gateway.access.unwelcome(headers.get("origin"), headers.get("host"))) is not None:
+            raise Problem(403, reason)
         client = request.scope.get("client")
         token = bearer(headers.get("authorization")) or key
         principal = gateway.access.authenticate(PROTOCOL, token, client[0] if client else "")
@@ -60,9 +60,7 @@ class Caller:
             if not self.key and self.gateway.access.enabled:
                 raise Problem(401, f"{Forbidden(verb, channel)} without a key", CHALLENGE)
             raise Forbidden(verb, channel)
-        throttle = self.gateway.bus.throttle
-        if throttle is not None and (wait := throttle(self.principal, self.who, channel)):
-            raise Throttled(wait)
+        self.gateway.bus.pace(self.principal, self.who, channel)
 
     def look(self, verb: str, segment: str) -> str:
         """The channel that a path's *segment* names, if the caller may *verb* there and there can be one."""

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from .adapter import Adapter
-from .auth import LOCAL, Right
+from .auth import Right
 from .channels import valid_name
 from .limits import Limits
 
@@ -183,8 +183,3 @@ def _contradictions(settings: Settings) -> list[str]:
         if path is not None and not path.is_file():
             faults.append(f"{key}: {path} is not a file")
     return faults
-
-
-def is_local(host: str) -> bool:
-    """Whether only this machine can reach *host*."""
-    return host in LOCAL or host.startswith("127.")

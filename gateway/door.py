@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from .adapter import Adapter, Refusal, Request
@@ -20,6 +21,8 @@ class Door:
         self._limits = limits
         self._bus = bus
         self._metrics = metrics
+        self._callers: Counter[str] = Counter()  # HTTP connections that are no session, by address
+        self._calling = 0
 
     def admit(
         self,
@@ -33,8 +36,8 @@ class Door:
     ) -> Session | Refusal:
         """A session for a connection from *address*, or why not. Header names are in lower case."""
         query, headers = query or {}, headers or {}
-        if not self._access.welcome(headers.get("origin"), headers.get("host")):
-            return self._refuse(adapter, 403, "this origin is not allowed here; the setting is auth.origins")
+        if (reason := self._access.unwelcome(headers.get("origin"), headers.get("host"))) is not None:
+            return self._refuse(adapter, 403, reason)
         token = bearer(headers.get("authorization")) or query.get("key")
         principal = self._access.authenticate(adapter.name, token, address)
         if principal is None:
@@ -49,11 +52,28 @@ class Door:
                 self._bus.bind(session, self._bus.peers.identity("rest", name, name))
         return session
 
+    def enter(self, address: str) -> str | None:
+        """Let an HTTP connection in from *address*, until it leaves; or say why not."""
+        if (reason := self._beyond(self._calling, self._callers[address])) is None:
+            self._callers[address] += 1
+            self._calling += 1
+        return reason
+
+    def leave(self, address: str) -> None:
+        """An HTTP connection that was let in is over, or becomes a session."""
+        self._calling -= 1
+        self._callers[address] -= 1
+        if not self._callers[address]:
+            del self._callers[address]
+
     def full(self, address: str) -> str | None:
-        """Why there is no room for another connection from *address*; None where there is."""
-        if self._bus.population >= self._limits.connections:
+        """Why there is no room for another session from *address*; None where there is."""
+        return self._beyond(self._bus.population, self._bus.population_of(address))
+
+    def _beyond(self, all: int, here: int) -> str | None:
+        if all >= self._limits.connections:
             return "too many connections; the setting is limits.connections"
-        if self._bus.population_of(address) >= self._limits.connections_per_address:
+        if here >= self._limits.connections_per_address:
             return "too many from here; the setting is limits.connections_per_address"
         return None
 

@@ -7,17 +7,25 @@ the version is pinned, and tests/gateway/test_fast.py tells when a new one does 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
 from .fast import WebSocketProtocol
+from .problems import Problem
 from .serve import EXTENSION, HANDSHAKE_SECONDS, LINGER
 from .session import Session
 
+if TYPE_CHECKING:
+    from .runtime import Gateway
+
 MAX_HEAD = 1 << 16  # bytes of a request's first line and headers
+FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 10\r\n"
+    b"connection: close\r\ncontent-length: %d\r\n\r\n%b"
+)
 
 
 class _Nowhere(asyncio.Transport):
@@ -88,20 +96,30 @@ class FastWebSocket(WebSocketsSansIOProtocol):
 
 
 class FastHttp(HttpToolsProtocol):
-    """uvicorn's protocol, with a limit to the time and the size of a request's head."""
+    """uvicorn's protocol, with limits: to the number of connections, and to the time and the size of a request's head.
 
+    The door of *gateway* counts the connections that are not handed over.
+    """
+
+    gateway: Gateway | None = None
     head_seconds = HANDSHAKE_SECONDS
     max_head = MAX_HEAD
+    _address: str | None = None  # that is counted
     _deadline: asyncio.TimerHandle | None = None
     _head = 0  # bytes of it so far
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """The clock runs from the connection on, so a silent one ends too."""
         super().connection_made(transport)
+        if (reason := self._enter()) is not None:
+            body = Problem(503, reason).body()
+            transport.write(FULL % (len(body), body))
+            transport.close()
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end."""
+        self._leave()
         self._have_head()
         super().connection_lost(exc)
 
@@ -131,6 +149,25 @@ class FastHttp(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.max_head:
             raise ValueError("the head of the request is too long")
         super().on_headers_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        """It is to be a session, which is counted where it is let in."""
+        self._leave()
+        super().handle_websocket_upgrade()
+
+    def _enter(self) -> str | None:
+        """Be counted; why there is no room, or None."""
+        if self.gateway is None:
+            return None
+        address = str((self.transport.get_extra_info("peername") or ("",))[0])
+        if (reason := self.gateway.door.enter(address)) is None:
+            self._address = address
+        return reason
+
+    def _leave(self) -> None:
+        if self._address is not None and self.gateway is not None:
+            self.gateway.door.leave(self._address)
+            self._address = None
 
     def _await_head(self) -> None:
         if self._deadline is None:

@@ -34,7 +34,9 @@ class Limits(BaseModel):
     address: Rate = Rate(rate=2_000, burst=10_000)
     peer: Rate = Rate(rate=1_000, burst=5_000)
     channel: Rate = Rate(rate=5_000, burst=20_000)
-    connections: int = Field(default=20_000, ge=1, description="open connections, all protocols together")
+    connections: int = Field(
+        default=20_000, ge=1, description="sessions of all protocols together; as many again may only ask by HTTP"
+    )
     connections_per_address: int = Field(default=10_000, ge=1)
     handshake_seconds: float = Field(default=10.0, gt=0, description="a connection that says nothing is dropped")
 

@@ -30,6 +30,7 @@ MAX_CONTENT = 1 << 20  # bytes of one message; a record of the log can hold that
 MAX_KEY = 512  # characters of an Idempotency-Key
 MAX_UNSENT = 4 << 20  # bytes of results that wait for the disk or the client; beyond it no line is read
 SLICE = 128  # lines that are taken in one turn of the loop
+BODY_SECONDS = 30.0  # for the body of one message to arrive; lines may take their time
 STALLED_SECONDS = 60.0  # for a client to read a result; then the connection ends
 STOP_SECONDS = 1.0  # the same, while the gateway stops
 
@@ -46,17 +47,19 @@ async def synced(gateway: Gateway, seq: int) -> None:
 
 
 async def read_body(request: Request, limit: int = MAX_CONTENT) -> bytes:
-    """The body of *request*; `Problem` 413 as soon as it is known to be longer than *limit*."""
+    """The body of *request*; `Problem` 413 once it is known to be longer than *limit*, 408 if it does not come."""
     # Who is told so may be sending still, for ever: the connection ends (HTTP/2 has other words for that).
     ending = {"Connection": "close"} if request.scope.get("http_version") in ("1.0", "1.1") else {}
     if int(request.headers.get("content-length", 0)) > limit:
         raise Problem(413, TOO_LONG, ending)
     body = b""
-    async for chunk in request.stream():
-        body = body + chunk if body else chunk
-        if len(body) > limit:
-            raise Problem(413, TOO_LONG, ending)
-    return body
+    with anyio.move_on_after(BODY_SECONDS):
+        async for chunk in request.stream():
+            body = body + chunk if body else chunk
+            if len(body) > limit:
+                raise Problem(413, TOO_LONG, ending)
+        return body
+    raise Problem(408, f"the body took more than {BODY_SECONDS:.0f} s; send less, or in parts", ending)
 
 
 def content_of(body: bytes) -> tuple[bytes, Any]:

@@ -29,6 +29,7 @@ from .links import Dialler
 from .log import Log, Sealing
 from .message import MessageIds, Peer
 from .metrics import Metrics
+from .origins import Origins, is_local
 from .peers import Peers
 from .record import Entry
 from .retention import Keep, Retention
@@ -78,7 +79,8 @@ class Gateway:
         self._lock = lock(settings.data)
         self.home = _home(settings.data / "keys", self.version)
         self.keys = KeyFile(settings.data / "keys" / "api-keys.json")
-        self.access = Access(self.keys.load(), settings.auth.grants, settings.auth.origins)
+        origins = Origins(settings.auth.origins, private=is_local(settings.host) and not settings.open_to_all)
+        self.access = Access(self.keys.load(), settings.auth.grants, origins)
         self.adapters = [row(settings.section(row), self.home) for row in adapters if settings.section(row).enabled]
         self.ready = False
         self.links: list[Dialler] = []  # whoever has a loop runs them

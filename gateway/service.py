@@ -18,8 +18,9 @@ from fastapi import FastAPI
 
 from .app import create_app
 from .auth import BadSecret
-from .config import Settings, is_local
+from .config import Settings
 from .handover import FastHttp, FastWebSocket
+from .origins import is_local
 from .welcome import welcome
 
 BACKLOG = 4096
@@ -145,7 +146,9 @@ async def _serve_asyncio(app: FastAPI, settings: Settings, listener: socket.sock
     config = uvicorn.Config(
         app,
         lifespan="on",
-        http=type("Http", (FastHttp,), {"head_seconds": settings.limits.handshake_seconds}),
+        http=type(
+            "Http", (FastHttp,), {"head_seconds": settings.limits.handshake_seconds, "gateway": app.state.gateway}
+        ),
         ws=FastWebSocket,
         ws_max_size=MAX_FRAME,
         ws_per_message_deflate=False,

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
-from .errors import Forbidden, ProtocolError, RequestError, Throttled
+from .errors import Forbidden, ProtocolError, RequestError
 from .message import Form, Message, Peer, Pending
 
 if TYPE_CHECKING:
@@ -242,8 +242,11 @@ class Session(ABC):
         """Raise `Forbidden` or `Throttled` unless this peer may *verb* on *channel* now."""
         if not self.bus.allowed(self.principal, verb, channel):
             raise Forbidden(verb, channel)
-        if self.bus.throttle is not None and (wait := self.bus.throttle(self.principal, self.who, channel)):
-            raise Throttled(wait)
+        self.pace(channel)
+
+    def pace(self, channel: str) -> None:
+        """Raise `Throttled` where this peer asks too often; *channel* is what it asks about."""
+        self.bus.pace(self.principal, self.who, channel)
 
     def send(self, data: bytes) -> None:
         """Queue a whole frame."""

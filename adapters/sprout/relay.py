@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.bus import Bus
-from gateway.errors import Forbidden, Throttled, UnknownChannel
+from gateway.errors import Forbidden, UnknownChannel
 from gateway.message import Form, Message, Pending
 from gateway.record import Entry, Fact, unbinary
 from gateway.session import Principal, Session
@@ -113,9 +113,8 @@ class Relay:
 
     def pace(self, session: Session, channel: str) -> None:
         """Raise `Throttled` if a connection asks too often; *channel* is what it asks about."""
-        throttle = self.bus.throttle if session.principal.name != PEER else None
-        if throttle is not None and (wait := throttle(session.principal, session.who, channel)):
-            raise Throttled(wait)
+        if session.principal.name != PEER:
+            session.pace(channel)
 
     # Finding
 

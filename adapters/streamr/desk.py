@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from gateway.auth import KEY
-from gateway.errors import Throttled, UnknownChannel
+from gateway.errors import UnknownChannel
 from gateway.message import Peer
 from gateway.session import Principal
 
@@ -61,16 +61,14 @@ class Desk:
         self._own = adapter.author.keys.of("gateway", adapter.home.gateway_id, 0).address
 
     def admit(self, origin: str | None, host: str | None) -> None:
-        """Raise unless a page of *origin* may ask here, as on the WebSocket."""
-        if not self._adapter.services.access.welcome(origin, host):
-            raise Refused(403, f"pages of {origin} are not allowed here; the setting is auth.origins")
+        """Raise unless who calls the gateway *host*, perhaps a page of *origin*, may ask here, as on the WebSocket."""
+        if (reason := self._adapter.services.access.unwelcome(origin, host)) is not None:
+            raise Refused(403, reason)
 
     def throttle(self, visitor: Visitor, path: str) -> None:
         """Raise `Throttled` unless the visitor may ask for *path* now; visitors are told apart by where they are."""
-        throttle = self._adapter.bus.throttle
         place = Peer(-1 - crc32(visitor.address.encode()), NAME)
-        if throttle is not None and (wait := throttle(Principal("", visitor.address), place, path)):
-            raise Throttled(wait)
+        self._adapter.bus.pace(Principal("", visitor.address), place, path)
 
     # Users
 

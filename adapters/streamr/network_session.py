@@ -75,7 +75,7 @@ class NetworkSession(StreamrSession):
             if message.type is NetworkType.WRAPPER:
                 super().handle(message.control)
             else:
-                self._throttle(PATH)
+                self.pace(PATH)
                 ACTIONS[message.type](self, message)
         except StreamrError as error:
             self.send(self.failure(error.message, error.code, error.request_id))

@@ -34,7 +34,7 @@ from adapters.streamr.publishing import (
 from adapters.streamr.resends import Resending, find
 from adapters.streamr.saying import as_sent
 from gateway.auth import KEY
-from gateway.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, Throttled, UnknownChannel
+from gateway.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, UnknownChannel
 from gateway.frames import text_frame
 from gateway.message import Message, Peer
 from gateway.session import MAX_STREAMS, Principal, Session
@@ -159,7 +159,7 @@ class StreamrSession(Session):
         message = request.message
         stream, partition = message.id.stream_id, message.id.stream_partition
         if (address := key_exchange_address(stream)) is not None:
-            self._throttle(stream)
+            self.pace(stream)
             check_key_exchange(message, self.bus.clock())
             signer = Principal(f"{NAME}:{message.id.publisher_id.lower()}", self.principal.address)
             self._admit_to_exchange("publish", stream, signer, self.asker(request)[0])
@@ -182,7 +182,7 @@ class StreamrSession(Session):
             channel = self._channel(channel_of(stream, partition))
             if not self.bus.allowed(self.asker(request)[0], "history", channel):
                 raise Forbidden("history", channel)
-            self._throttle(channel)
+            self.pace(channel)
             shows = partial(self._adapter.shows, self.message_version)
             found = find(self._adapter.stored, channel, request, shows)
         resending = Resending(self, self._adapter, request, found)
@@ -222,7 +222,7 @@ class StreamrSession(Session):
         self._channel(channel)
         if not self.bus.allowed(principal, "subscribe", channel):
             raise Forbidden("subscribe", channel)
-        self._throttle(channel)
+        self.pace(channel)
         self._askers[channel] = principal
         with suppress(AlreadySubscribed):  # the broker answers success, and so do we
             self.bus.subscribe(self, channel)
@@ -251,7 +251,7 @@ class StreamrSession(Session):
     # Saying
 
     def _say(self, request: Publish, channel: str) -> None:
-        self._throttle(channel)
+        self.pace(channel)
         sender = self._adapter.saying.say(self, request, channel, partial(self._refuse, request), self)
         if sender is not None and is_signed(request.message) and not self._identify(request) and not self._identified:
             self.bus.bind(self, sender)
@@ -261,14 +261,14 @@ class StreamrSession(Session):
 
     def _rotate(self, request: Publish, channel: str) -> None:
         # A group-key message like those of the key exchange, but for all who read the stream: not bridged, not kept.
-        self._throttle(channel)
+        self.pace(channel)
         self._adapter.saying.check(self, request, "publish", channel)
         self._adapter.saying.check_signature(request.message)
         self._adapter.rotate(request.message, channel)
 
     def _say_directly(self, request: Publish, channel: str, inbox: Inbox) -> None:
         # Nothing is kept of a direct message, so one that comes again may be a replay: it never binds.
-        self._throttle(channel)
+        self.pace(channel)
         self._adapter.saying.check(self, request, "direct", channel)
         check_direct(request.message, self.bus.clock(), self._adapter.started)
         peer = self.bus.peers.known(NAME, inbox.peer) if isinstance(inbox.peer, str) else None
@@ -298,10 +298,6 @@ class StreamrSession(Session):
     def address(self) -> str | None:
         """The Ethereum address that the connection is bound to."""
         return self.who.identity if self.who.protocol == NAME else None
-
-    def _throttle(self, channel: str) -> None:
-        if self.bus.throttle is not None and (wait := self.bus.throttle(self.principal, self.who, channel)):
-            raise Throttled(wait)
 
     def _form(self, message: Message, key: str) -> Any:
         return self._adapter.form(message, key)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from gateway.errors import RequestError, Throttled
+from gateway.errors import RequestError
 from gateway.frames import text_frame
 from gateway.jsontext import dumps
 from gateway.message import Message
@@ -79,7 +79,7 @@ class TrackerSession(Session):
         try:
             message = decode_tracker(data)
             self._spoken, request_id = message, message.request_id
-            self._throttle()
+            self.pace(PATH)
             ACTIONS.get(message.type, TrackerSession.unknown)(self, message)
         except StreamrError as error:
             self._fail(error.request_id or request_id, error.code, error.message)
@@ -151,10 +151,6 @@ class TrackerSession(Session):
     def _place(self, parts: list[StreamPart], request_id: str) -> None:
         for (node, part), others in self._tracker.topology.report(self, parts).items():
             node.instruct(part, others, request_id if node is self else None)
-
-    def _throttle(self) -> None:
-        if self.bus.throttle is not None and (wait := self.bus.throttle(self.principal, self.who, PATH)):
-            raise Throttled(wait)
 
     def _frame(self, kind: TrackerType, **fields: Any) -> bytes:
         number = numbered_like(kind, self._spoken)

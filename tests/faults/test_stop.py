@@ -11,8 +11,8 @@ import pytest
 
 from tests.server import Server
 
-HALF = b"POST /v1/channels/lobby/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
-UNREAD = b"GET /v1/channels/lobby/events?after=0 HTTP/1.1\r\nHost: x\r\n\r\n"
+HALF = b"POST /v1/channels/lobby/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+UNREAD = b"GET /v1/channels/lobby/events?after=0 HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])

@@ -88,7 +88,7 @@ class Local:
                 app,
                 port=0,
                 lifespan="on",
-                http=FastHttp,
+                http=type("Http", (FastHttp,), {"gateway": self.gateway}),
                 ws="none",
                 log_config=None,
                 access_log=False,

@@ -81,24 +81,6 @@ def test_grants_give_rights_to_those_without_a_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("origin", "host", "expected"),
-    [
-        (None, "gateway.example", True),
-        ("http://localhost:3000", "gateway.example", True),
-        ("http://gateway.example:8080", "gateway.example:8080", True),
-        ("http://gateway.example:8081", "gateway.example:8080", False),
-        ("https://evil.example", "gateway.example", False),
-        ("https://localhost.evil.example", "gateway.example", False),
-        ("null", "gateway.example", False),
-        ("http://[", "gateway.example", False),
-        ("https://friend.example", "gateway.example", True),
-    ],
-)
-def test_web_pages_of_other_origins_stay_out(origin: str | None, host: str, expected: bool) -> None:
-    assert Access(origins=["https://friend.example"]).welcome(origin, host) is expected
-
-
-@pytest.mark.parametrize(
     ("header", "token"), [(None, None), ("Bearer x", "x"), ("bearer  x ", "x"), ("Basic x", None), ("Bearer", None)]
 )
 def test_the_token_of_a_header(header: str | None, token: str | None) -> None:

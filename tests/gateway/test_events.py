@@ -343,7 +343,7 @@ def test_a_client_that_does_not_read_is_told_at_the_end(local: Any) -> None:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.settimeout(PATIENCE)
         slow.connect(("127.0.0.1", local.port))
-        slow.sendall(b"GET /v1/channels/lobby/events HTTP/1.1\r\nHost: x\r\n\r\n")
+        slow.sendall(b"GET /v1/channels/lobby/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         body = b'"' + b"x" * 500_000 + b'"\n'
         with httpx.Client(timeout=PATIENCE) as client:
             deadline = time.monotonic() + PATIENCE
@@ -367,7 +367,7 @@ def test_a_client_that_never_reads_is_given_up(local: Any, monkeypatch: pytest.M
     with socket.socket() as dead, httpx.Client(timeout=PATIENCE) as client:
         dead.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         dead.connect(("127.0.0.1", local.port))
-        dead.sendall(b"GET /v1/channels/lobby/events HTTP/1.1\r\nHost: x\r\n\r\n")
+        dead.sendall(b"GET /v1/channels/lobby/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         deadline = time.monotonic() + PATIENCE
         while local.gateway.bus.population or not local.gateway.metrics.counts["connections"]["rest",]:
             assert time.monotonic() < deadline

@@ -33,7 +33,7 @@ PATIENCE = 20  # seconds
 HEAD_SECONDS = 0.3
 
 HANDSHAKE = (
-    b"Host: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     b"Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n"
 )
 
@@ -339,7 +339,7 @@ def test_a_handshake_that_is_none_does_not_leave_the_connection_open(
 # Limits before the handshake
 
 
-@pytest.mark.parametrize("said", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n"])
+@pytest.mark.parametrize("said", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\n"])
 def test_who_does_not_finish_a_request_is_dropped(server: Harness, said: bytes) -> None:
     with server.connect() as peer:
         peer.sendall(said)
@@ -348,13 +348,13 @@ def test_who_does_not_finish_a_request_is_dropped(server: Harness, said: bytes) 
 
 def test_so_is_who_does_not_finish_another(server: Harness) -> None:
     with server.connect() as peer:
-        peer.sendall(b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\nGET /again")
+        peer.sendall(b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\nGET /again")
         assert rest(peer).startswith(b"HTTP/1.1 404")
 
 
 def test_an_answer_may_take_longer_than_a_request(server: Harness) -> None:
     with server.connect() as peer:
-        peer.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+        peer.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2)
         for _ in range(2):
             assert head(peer).startswith(b"HTTP/1.1 200")
             assert take(peer, 4) == b"done"
@@ -366,7 +366,7 @@ def test_an_answer_may_take_longer_than_a_request(server: Harness) -> None:
 def test_the_head_of_a_request_is_bounded(server: Harness, allowed: set[str], fields: bytes) -> None:
     allowed.add("Invalid HTTP request received.")
     with server.connect() as peer:
-        peer.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
+        peer.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
         with suppress(ConnectionResetError, BrokenPipeError):
             peer.sendall(fields + b"\r\n\r\n")
         assert rest(peer)[:12] in (b"HTTP/1.1 400", b"")  # a reset may be faster
@@ -374,7 +374,7 @@ def test_the_head_of_a_request_is_bounded(server: Harness, allowed: set[str], fi
 
 def test_a_body_is_no_head(server: Harness) -> None:
     body = b"x" * 300_000
-    request = b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + body
+    request = b"POST /length HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300000\r\n\r\n" + body
     with server.connect() as peer:
         peer.sendall(request + request[:40])
         assert head(peer).startswith(b"HTTP/1.1 200")

@@ -7,6 +7,7 @@ import os
 import random
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -185,7 +186,7 @@ class Wire:
         self.socket.settimeout(PATIENCE)
         host, port = server.url.removeprefix("http://").split(":")
         self.socket.connect((host, int(port)))
-        head = f"POST {LOBBY} HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+        head = f"POST {LOBBY} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
         self.socket.sendall(head.encode() + b"Transfer-Encoding: chunked\r\n\r\n")
         self._stream = self.socket.makefile("rb")
         while self._stream.readline().strip():
@@ -494,6 +495,47 @@ def test_who_is_too_fast_is_told_when_to_come_back(
     results = lines(http.post(LOBBY, content=b"1\n" * 40, headers=NDJSON))
     assert all("sequence" in result for result in results), "lines are slowed, not refused"
     assert len(results) == 40
+
+
+def test_half_a_body_is_not_waited_for_for_ever(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish, "BODY_SECONDS", 0.2)
+    with socket.create_connection(("127.0.0.1", local.port), 10) as slow:
+        slow.sendall(b"POST /v1/channels/lobby/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n[1,")
+        with slow.makefile("rb") as answer:
+            assert answer.readline().split()[1] == b"408"
+            assert b"connection: close" in answer.read().lower()
+
+
+def test_connections_without_a_session_are_counted_too(make_local: Callable[..., Any]) -> None:
+    local = make_local(limits={"rates": "off", "connections": 9, "connections_per_address": 2})
+
+    def visit() -> socket.socket:
+        return socket.create_connection(("127.0.0.1", local.port), 10)
+
+    def ask(visitor: socket.socket) -> bytes:
+        visitor.sendall(b"GET /v1/channels HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        return visitor.recv(1 << 16)
+
+    with visit() as first, visit() as second:
+        assert ask(first).startswith(b"HTTP/1.1 200")
+        assert ask(second).startswith(b"HTTP/1.1 200")
+        with visit() as third, third.makefile("rb") as answer:
+            text = answer.read()
+            assert text.startswith(b"HTTP/1.1 503")
+            assert b"limits.connections_per_address" in text
+        assert ask(first).startswith(b"HTTP/1.1 200"), "who is in stays in"
+    for _ in range(1_000):  # the ends are seen soon
+        if not local.gateway.door._calling:
+            break
+        time.sleep(0.01)
+    with visit() as later:
+        assert ask(later).startswith(b"HTTP/1.1 200")
+
+
+def test_a_page_whose_name_was_made_to_lead_here_is_refused(local: Any, client_of: Callable[..., httpx.Client]) -> None:
+    rebound = client_of(local, Host="evil.example")
+    assert "auth.origins" in problem(rebound.get("/v1/channels"), 403)
+    assert "auth.origins" in problem(rebound.post(LOBBY, content="1", headers={"Origin": "http://evil.example"}), 403)
 
 
 def test_pages_of_other_origins_are_refused(

@@ -275,7 +275,7 @@ def test_a_web_page_says_nothing_here(method: str, end: str) -> None:
     good = codec.node_line(A, b"node").line
     for before in (b"", b"announce 1 99999999999\nskipped\n"):
         parser = Parser()
-        request = f"{method} /any HTTP/1.1{end}Host: x{end}Content-Type: text/plain{end}{end}".encode()
+        request = f"{method} /any HTTP/1.1{end}Host: localhost{end}Content-Type: text/plain{end}{end}".encode()
         parser.feed(before + request + b"announce 1 1\n" + good + b"\n")
         if before:
             with pytest.raises(codec.SproutError):
