@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import ssl
 import time
 from abc import ABC, abstractmethod
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from typing import Any, ClassVar, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 from urllib.parse import quote
 
 import httpx
@@ -21,13 +25,17 @@ from .sse import EventReader
 
 WAIT = 10.0  # seconds for anything that should take a moment
 
+_HALF = re.compile("[\ud800-\udfff]")
 
-class Heard(NamedTuple):
-    """What a client was told: a message to everybody or to it alone."""
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a client was told: a message to everybody or to it alone, and what that looked like in its protocol."""
 
     channel: str
     content: Any
     direct: bool = False
+    raw: Any = field(default=None, compare=False)
 
 
 class Node(NamedTuple):
@@ -59,16 +67,20 @@ class Forge(Protocol):
 
 
 class Client(ABC):
-    """One peer. What it is told is put into `heard`, in order."""
+    """One peer of the gateway at *http*: `HOST:PORT`, or a URL. What it is told is put into `heard`, in order.
+
+    *key* is an API key.
+    """
 
     protocol: ClassVar[str]
 
-    def __init__(self, http: str) -> None:
-        self.http = http
+    def __init__(self, http: str, key: str | None = None) -> None:
+        self.url = http.rstrip("/") if "://" in http else f"http://{http}"
+        self.key = key
         self.heard: asyncio.Queue[Heard] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> Self:
         await self.open()
         self._task = asyncio.create_task(self._listen())
         return self
@@ -78,6 +90,12 @@ class Client(ABC):
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self.close()
+
+    @property
+    def rest(self) -> httpx.AsyncClient:
+        """A client of the gateway's REST interface, for what the protocol itself has no words for."""
+        headers = {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=WAIT, verify=_trust())
 
     async def next(self, wait: float = WAIT) -> Heard:
         """The next thing the peer is told; `TimeoutError` after *wait* seconds."""
@@ -109,23 +127,38 @@ class WebSocketClient(Client):
 
     path: ClassVar[str]
 
-    def __init__(self, http: str) -> None:
-        super().__init__(http)
+    def __init__(self, http: str, key: str | None = None) -> None:
+        super().__init__(http, key)
         self._answers: asyncio.Queue[Any] = asyncio.Queue()
 
     async def open(self) -> None:
         """Connect."""
-        self._socket: ClientConnection = await connect(f"ws://{self.http}{self.path}", compression=None)
+        self._socket: ClientConnection = await self.dial()
+
+    async def dial(self) -> ClientConnection:
+        """A connection."""
+        url = f"ws{self.url.removeprefix('http')}{self.path}"
+        if self.key is not None:
+            url += f"{'&' if '?' in url else '?'}key={quote(self.key, safe='')}"
+        return await connect(url, compression=None)
 
     async def close(self) -> None:
         """Hang up."""
         await self._socket.close()
 
     async def _send(self, frame: Any) -> None:
-        await self._socket.send(json.dumps(frame))
+        await self._socket.send(dumps(frame))
 
     async def _answer(self) -> Any:
         return await asyncio.wait_for(self._answers.get(), WAIT)
+
+    async def _listen(self) -> None:
+        async for text in self._socket:
+            self._take(json.loads(text))
+
+    @abstractmethod
+    def _take(self, frame: Any) -> None:
+        """Sort a frame: an answer, or something to be heard."""
 
 
 class RelayClient(WebSocketClient):
@@ -155,15 +188,13 @@ class RelayClient(WebSocketClient):
     def _travels_as_fields(self, content: Any) -> bool:
         return isinstance(content, dict) and not (self.OWN & content.keys()) and content.keys() != {"json"}
 
-    async def _listen(self) -> None:
-        async for text in self._socket:
-            packet = json.loads(text)
-            if packet["type"] in (4, 6) and "src" in packet:
-                extra = {key: value for key, value in packet.items() if key not in self.OWN}
-                content = extra["json"] if extra.keys() == {"json"} else extra
-                self.heard.put_nowait(Heard(packet["topic"], content, packet["type"] == 4))
-            elif packet["type"] == 2:
-                self._answers.put_nowait(packet)
+    def _take(self, frame: Any) -> None:
+        if frame["type"] in (4, 6) and "src" in frame:
+            extra = {key: value for key, value in frame.items() if key not in self.OWN}
+            content = extra["json"] if extra.keys() == {"json"} else extra
+            self.heard.put_nowait(Heard(frame["topic"], content, frame["type"] == 4, frame))
+        elif frame["type"] == 2:
+            self._answers.put_nowait(frame)
 
 
 class StreamrClient(WebSocketClient):
@@ -172,8 +203,8 @@ class StreamrClient(WebSocketClient):
     protocol = "streamr"
     path = "/api/v1/ws?controlLayerVersion=2&messageLayerVersion=32"
 
-    def __init__(self, http: str) -> None:
-        super().__init__(http)
+    def __init__(self, http: str, key: str | None = None) -> None:
+        super().__init__(http, key)
         self._sequence = 0
         self.errors: list[Any] = []
 
@@ -186,25 +217,28 @@ class StreamrClient(WebSocketClient):
 
     async def say(self, channel: str, content: Any) -> None:
         """Publish *content*."""
-        self._sequence += 1
-        message_id = [channel, 0, time.time_ns() // 1_000_000, self._sequence, "", "demo"]
-        message = [32, message_id, None, 27, 0, 0, None, json.dumps(content), None, 0, None]
-        await self._send([2, 8, f"publish {self._sequence}", message, None])
+        await self._publish(self._message(channel, content))
 
     async def direct(self, channel: str, number: int, content: Any) -> None:
         """Say *content* to the peer with *number* alone: publish to its inbox."""
         await self.say(f"{channel}/@{number}", content)
 
-    async def _listen(self) -> None:
-        async for text in self._socket:
-            frame = json.loads(text)
-            if frame[1] == 0:
-                stream, _, inbox = frame[3][1][0].partition("/@")
-                self.heard.put_nowait(Heard(stream, json.loads(frame[3][7]), bool(inbox)))
-            elif frame[1] == 7 and frame[2].startswith("publish"):
-                self.errors.append(frame)
-            else:
-                self._answers.put_nowait(frame)
+    def _message(self, stream: str, content: Any) -> list[Any]:
+        self._sequence += 1
+        message_id = [stream, 0, time.time_ns() // 1_000_000, self._sequence, "", "demo"]
+        return [32, message_id, None, 27, 0, 0, None, dumps(content), None, 0, None]
+
+    async def _publish(self, message: list[Any]) -> None:
+        await self._send([2, 8, f"publish {self._sequence}", message, None])
+
+    def _take(self, frame: Any) -> None:
+        if frame[1] == 0:
+            stream, _, inbox = frame[3][1][0].partition("/@")
+            self.heard.put_nowait(Heard(stream, json.loads(frame[3][7]), bool(inbox), frame[3]))
+        elif frame[1] == 7 and frame[2].startswith("publish"):
+            self.errors.append(frame)
+        else:
+            self._answers.put_nowait(frame)
 
 
 class RestClient(Client):
@@ -213,25 +247,24 @@ class RestClient(Client):
     protocol = "rest"
 
     def __init__(self, http: str, key: str | None = None) -> None:
-        super().__init__(http)
-        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self._listening: set[asyncio.Task[None]] = set()
+        super().__init__(http, key)
+        self._listening: dict[str, asyncio.Task[None]] = {}
 
     async def open(self) -> None:
         """Make the client."""
-        self.client = httpx.AsyncClient(base_url=f"http://{self.http}", headers=self._headers, timeout=WAIT)
+        self.client = self.rest
 
     async def close(self) -> None:
         """Hang up."""
-        for task in self._listening:
+        for task in self._listening.values():
             task.cancel()
-        await asyncio.gather(*self._listening, return_exceptions=True)
+        await asyncio.gather(*self._listening.values(), return_exceptions=True)
         await self.client.aclose()
 
     async def subscribe(self, channel: str) -> None:
         """Hear *channel*."""
         welcome = asyncio.Event()
-        self._listening.add(asyncio.create_task(self._events(channel, welcome)))
+        self._listening[channel] = asyncio.create_task(self._events(channel, welcome))
         await asyncio.wait_for(welcome.wait(), WAIT)
 
     async def say(self, channel: str, content: Any) -> None:
@@ -244,7 +277,7 @@ class RestClient(Client):
 
     async def _post(self, path: str, content: Any) -> None:
         headers = {"Content-Type": "application/json"}
-        response = await self.client.post(path, content=json.dumps(content), headers=headers)
+        response = await self.client.post(path, content=dumps(content), headers=headers)
         response.raise_for_status()
 
     async def _events(self, channel: str, welcome: asyncio.Event) -> None:
@@ -254,11 +287,13 @@ class RestClient(Client):
             reader = EventReader()
             async for data in response.aiter_bytes():
                 for event in reader.receive_data(data):
+                    self._take(channel, event.name, json.loads(event.data))
                     if event.name == "welcome":
                         welcome.set()
-                    elif event.name in ("message", "direct"):
-                        content = json.loads(event.data)["content"]
-                        self.heard.put_nowait(Heard(channel, content, event.name == "direct"))
+
+    def _take(self, channel: str, event: str, data: Any) -> None:
+        if event in ("message", "direct"):
+            self.heard.put_nowait(Heard(channel, data["content"], event == "direct", data))
 
     async def _listen(self) -> None:
         """Each subscription has a task of its own."""
@@ -270,18 +305,25 @@ class SproutClient(Client):
     protocol = "sprout"
     DIRECT: ClassVar[frozenset[str]] = frozenset({"to/1", "private/1"})
 
-    def __init__(self, http: str, sprout: str, forge: Forge) -> None:
-        super().__init__(http)
+    def __init__(self, http: str, sprout: str, forge: Forge, key: str | None = None) -> None:
+        """*sprout* is `HOST:PORT`, with `tls://` before it where that is spoken; *key* is for REST alone."""
+        super().__init__(http, key)
         self._address = sprout
         self._forge = forge
         self._next_id = 0
         self._communities: dict[str, str] = {}
         self._statuses: dict[int, asyncio.Future[int]] = {}
+        self._responses: dict[int, asyncio.Future[list[Node]]] = {}
 
     async def open(self) -> None:
         """Connect."""
-        host, _, port = self._address.rpartition(":")
-        self._reader, self._writer = await asyncio.open_connection(host, int(port), limit=1 << 20)
+        self._reader, self._writer = await self.dial()
+
+    async def dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection."""
+        host, _, port = self._address.rpartition("/")[2].rpartition(":")
+        tls = _trust() if self._address.startswith("tls://") else None
+        return await asyncio.open_connection(host, int(port), limit=1 << 20, ssl=tls)
 
     async def close(self) -> None:
         """Hang up."""
@@ -304,8 +346,8 @@ class SproutClient(Client):
         """The id of the community that *channel* is; made if need be, as an operator would."""
         if channel in self._communities:
             return self._communities[channel]
-        path = f"http://{self.http}/v1/channels/{quote(channel, safe='')}"
-        async with httpx.AsyncClient(timeout=WAIT) as client:
+        path = f"/v1/channels/{quote(channel, safe='')}"
+        async with self.rest as client:
             (await client.put(path)).raise_for_status()
             while channel not in self._communities:
                 if (community := (await client.get(path)).json().get("community")) is not None:
@@ -315,8 +357,10 @@ class SproutClient(Client):
 
     async def _announce(self, community: str, content: Any, twig: dict[str, str]) -> None:
         plain = isinstance(content, dict) and content.keys() == {"content"} and isinstance(content["content"], str)
-        text = content["content"] if plain else json.dumps(content)
-        reply = self._forge.reply(community, text, twig if plain else {**twig, "json/1": "true"})
+        text = content["content"] if plain else dumps(content)
+        await self._tell(self._forge.reply(community, text, twig if plain else {**twig, "json/1": "true"}))
+
+    async def _tell(self, reply: Node) -> None:
         await self._request("announce {} 2\n" + _line(self._forge.identity()) + "\n" + _line(reply))
 
     async def _request(self, text: str) -> None:
@@ -326,27 +370,57 @@ class SproutClient(Client):
         if code := await asyncio.wait_for(status, WAIT):
             raise ValueError(f"status {code} to {text.split()[0]}")
 
+    async def _ask(self, text: str) -> list[Node]:
+        """What a question that is answered with nodes is answered with."""
+        number, self._next_id = self._next_id, self._next_id + 1
+        response = self._responses[number] = asyncio.get_running_loop().create_future()
+        self._writer.write(text.format(number).encode() + b"\n")
+        return await asyncio.wait_for(response, WAIT)
+
     async def _listen(self) -> None:
         while line := await self._reader.readline():
             verb, number, value, *_ = [*line.split(), b"", b""]
             if verb == b"status":
                 self._statuses.pop(int(number)).set_result(int(value))
-            elif verb in (b"announce", b"response"):
+            elif verb == b"response":
+                self._responses.pop(int(number)).set_result([await self._node() for _ in range(int(value))])
+            elif verb == b"announce":
                 for _ in range(int(value)):
-                    self._take((await self._reader.readline()).split()[1])
-                if verb == b"announce":
-                    self._writer.write(b"status %b 0\n" % number)
+                    self._take(await self._node())
+                self._writer.write(b"status %b 0\n" % number)
             elif verb in (b"query", b"ancestry"):
                 for _ in range(int(value) if verb == b"query" else 0):
                     await self._reader.readline()
                 self._writer.write(b"response %b 0\n" % number)
 
-    def _take(self, text: bytes) -> None:
-        reply = self._forge.read(urlsafe_b64decode(text + b"=" * (-len(text) % 4)))
+    async def _node(self) -> Node:
+        id, text = (await self._reader.readline()).decode().split()
+        return Node(id, urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+
+    def _take(self, node: Node) -> None:
+        if (heard := self._heard_as(node)) is not None:
+            self.heard.put_nowait(heard)
+
+    def _heard_as(self, node: Node) -> Heard | None:
+        """What *node* says on a channel that this client knows, if it says anything there."""
+        reply = self._forge.read(node.raw)
         channels = {community: channel for channel, community in self._communities.items()}
-        if reply is not None and reply.community in channels and "activity/1" not in reply.keys:
-            content = json.loads(reply.text) if "json/1" in reply.keys else {"content": reply.text}
-            self.heard.put_nowait(Heard(channels[reply.community], content, bool(self.DIRECT & reply.keys)))
+        if reply is None or reply.community not in channels or "activity/1" in reply.keys:
+            return None
+        content = json.loads(reply.text) if "json/1" in reply.keys else {"content": reply.text}
+        return Heard(channels[reply.community], content, bool(self.DIRECT & reply.keys), node)
+
+
+def dumps(value: Any) -> str:
+    """*value* as JSON; escaped only where half a character stands, which nothing else can write."""
+    text = json.dumps(value, ensure_ascii=False)
+    return json.dumps(value) if _HALF.search(text) else text
+
+
+@cache
+def _trust() -> ssl.SSLContext:
+    """Whom the system trusts; read once, because that takes longer than most requests."""
+    return ssl.create_default_context()
 
 
 def _line(node: Node) -> str:

@@ -7,7 +7,9 @@ import json
 import struct
 import time
 from base64 import b64decode, urlsafe_b64decode, urlsafe_b64encode
+from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pysequoia
 
@@ -15,6 +17,8 @@ from gateway.clients import Node, Read
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "sprout"
 NULL = b"\x00\x00\x00"
+HASH = b"\x01\x00\x20"  # SHA512/256, 32 bytes
+REPLY = 2
 PREFIX = "SHA512_B32__"
 
 
@@ -24,8 +28,7 @@ class SequoiaForge:
     _moment = 0
 
     def __init__(self, name: str = "alice") -> None:
-        vectors = json.loads((VECTORS / "valid.json").read_text())
-        vector = next(v for v in vectors if v["name"].startswith(f"identity_{name}"))
+        vector = next(v for v in vectors() if v["name"].startswith(f"identity_{name}"))
         raw = urlsafe_b64decode(pad(vector["node"]["raw_b64u"]))
         self._identity = Node(vector["node"]["id"], raw)
         self._signer = pysequoia.Tsk.from_bytes((VECTORS / "keys" / f"{name}.privkey").read_bytes()).signer()
@@ -34,19 +37,20 @@ class SequoiaForge:
         """The author."""
         return self._identity
 
-    def reply(self, community: str, text: str, twig: dict[str, str]) -> Node:
-        """A signed Reply of depth 1."""
+    def reply(self, community: str, text: str, twig: dict[str, str], parent: Node | None = None) -> Node:
+        """A signed Reply: a child of *parent*, a Reply, or else of the community."""
+        above, depth, conversation = (hash_of(community), 1, NULL) if parent is None else place_below(parent)
         metadata = b"\0".join(part.encode() for pair in twig.items() for part in pair)
         body = b"".join(
             (
                 struct.pack(">HB", 1, 2),
-                hash_of(community),
+                above,
                 bytes.fromhex("010020"),
-                struct.pack(">IQ", 1, self._now()),
+                struct.pack(">IQ", depth, self._now()),
                 content(2, metadata),
                 hash_of(self._identity.id),
                 hash_of(community),
-                NULL,
+                conversation,
                 content(1, text.encode()),
             )
         )
@@ -62,17 +66,67 @@ class SequoiaForge:
 
     def read(self, raw: bytes) -> Read | None:
         """What a Reply says."""
-        if raw[2] != 2:
+        if raw[2] != REPLY:
             return None
+        reply = fields_of(raw)
+        return Read(PREFIX + b64u(reply.community), reply.content.decode(), frozenset(reply.twig))
+
+    def parent(self, raw: bytes) -> str:
+        """The id of a Reply's parent."""
+        return PREFIX + b64u(fields_of(raw).parent)
+
+    def name(self, raw: bytes) -> str:
+        """The name of an Identity."""
         _parent, offset = field(raw, 3)
-        offset += 3 + 4 + 8  # the id's descriptor, the depth, the creation
-        metadata, offset = field(raw, offset)
+        _metadata, offset = field(raw, offset + 3 + 4 + 8)
         _author, offset = field(raw, offset)
-        community, offset = field(raw, offset)
-        _conversation, offset = field(raw, offset)
-        text, offset = field(raw, offset)
-        keys = metadata.split(b"\0")[::2] if metadata else []
-        return Read(PREFIX + b64u(community), text.decode(), frozenset(key.decode() for key in keys))
+        return field(raw, offset)[0].decode()
+
+    def activity(self, raw: bytes) -> tuple[str, str, str] | None:
+        """The community, the author and the value, if a node says who is there (`activity/1`)."""
+        reply = fields_of(raw) if raw[2] == REPLY else None
+        if reply is None or "activity/1" not in reply.twig:
+            return None
+        return PREFIX + b64u(reply.community), PREFIX + b64u(reply.author), reply.twig["activity/1"]
+
+
+class Fields(NamedTuple):
+    """What stands in a Reply."""
+
+    parent: bytes
+    depth: int
+    twig: dict[str, str]
+    author: bytes
+    community: bytes
+    conversation: bytes
+    content: bytes
+
+
+def fields_of(raw: bytes) -> Fields:
+    """The fields of a Reply."""
+    parent, offset = field(raw, 3)
+    depth = int(struct.unpack_from(">I", raw, offset + 3)[0])
+    offset += 3 + 4 + 8  # the id's descriptor, the depth, the creation
+    metadata, offset = field(raw, offset)
+    author, offset = field(raw, offset)
+    community, offset = field(raw, offset)
+    conversation, offset = field(raw, offset)
+    text, offset = field(raw, offset)
+    parts = [part.decode() for part in metadata.split(b"\0")] if metadata else []
+    return Fields(parent, depth, dict(zip(parts[::2], parts[1::2], strict=True)), author, community, conversation, text)
+
+
+def place_below(parent: Node) -> tuple[bytes, int, bytes]:
+    """The parent, the depth and the conversation of a Reply to *parent*: below the first one a conversation begins."""
+    fields, id = fields_of(parent.raw), hash_of(parent.id)
+    return id, fields.depth + 1, HASH + fields.conversation if fields.conversation else id
+
+
+@cache
+def vectors() -> list[Any]:
+    """The nodes of the genuine program."""
+    found: list[Any] = json.loads((VECTORS / "valid.json").read_text())
+    return found
 
 
 def field(raw: bytes, offset: int) -> tuple[bytes, int]:
@@ -89,7 +143,7 @@ def b64u(data: bytes) -> str:
 
 def hash_of(text: str) -> bytes:
     """A qualified hash from the text of an id."""
-    return b"\x01\x00\x20" + urlsafe_b64decode(pad(text.removeprefix(PREFIX)))
+    return HASH + urlsafe_b64decode(pad(text.removeprefix(PREFIX)))
 
 
 def id_of(raw: bytes) -> str:

@@ -1,38 +1,27 @@
-"""Every protocol to every protocol: what one says, the others hear, once and in order.
+"""Every protocol to every protocol: what the mapping promises for each ordered pair, kind by kind.
 
-A new protocol adds one line to SPEAKERS and no test.
+A kind is a function; what differs between protocols stands in their Speakers. Against a deployed gateway:
+`pytest tests/conformance --gateway URL`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from websockets.asyncio.client import connect
 
-from gateway.clients import Client, RelayClient, RestClient, SproutClient, StreamrClient
-from tests.conformance.forge import SequoiaForge
-from tests.server import Server
+from tests.conformance.room import Room
+from tests.conformance.speakers import SPEAKERS
 
-SPEAKERS: dict[str, Callable[[Server, str], Client]] = {
-    "topic_relay": lambda server, _name: RelayClient(server.http),
-    "sprout": lambda server, name: SproutClient(server.http, server.sprout, SequoiaForge(name)),
-    "streamr": lambda server, _name: StreamrClient(server.http),
-    "rest": lambda server, _name: RestClient(server.http),
-}
-PAIRS = list(product(SPEAKERS, SPEAKERS))
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.parametrize(("speaker", "listener"), list(product(SPEAKERS, SPEAKERS))),
+]
 
 CONTENTS: dict[str, Any] = {
     "object": {"n": 1, "list": [1, 2.5, None, True], "nested": {"a": {"b": "c"}}},
     "text": {"content": "hello, forest"},
-    "unicode": {"content": 'héllo \U0001f333 日本\u2028\t"quoted" \\ back'},
     "lines": {"content": "one\ntwo\r\nthree"},
     "string": "just a string",
     "number": 12345,
@@ -46,121 +35,127 @@ CONTENTS: dict[str, Any] = {
     "encrypted-like": {"encrypted": {"groupKeyId": "k", "content": "ab"}},
 }
 
+TEXTS = {
+    "many scripts": {"content": "héllo wörld Ωμέγα Привет 日本語 العربية हिन्दी"},
+    "beyond 16 bits": {"content": "\U0001f333 \U0001d11e \U0010ffff"},
+    "combined": {"content": "e\u0301 \u1112\u1161\u11ab \U0001f469\u200d\U0001f680"},
+    "line breaks of others": {"content": "a\u0085b\u2028c\u2029d\x0be"},
+    "controls": {"content": "\x00\x01\x1f\x7f\t"},
+    "quotes": {"content": '"quoted" \\ back / slash \''},
+    "right to left": "\u202eabc\u202c \u061c",
+    "keys": {"日本": {"\U0001f333": "ключ"}, "\u2028": 1, "": 2},
+    "half a pair": ["\ud83c", "\udf33", "a\ud83cb"],
+    "a byte order mark": "\ufeff\ufffe",
+}
 
-@pytest.fixture(scope="module", params=["asyncio", "trio"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("data"), "--loop", request.param) as server:
-        yield server
-        assert server.stop() == 0
-        assert "Traceback" not in server.log
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 60))
-
-
-@pytest.mark.parametrize(("speaker", "listener"), PAIRS)
-def test_what_one_says_the_other_hears_once(server: Server, speaker: str, listener: str) -> None:
-    async def scenario() -> None:
-        channel = f"{speaker} to {listener}"[:30]
-        async with SPEAKERS[speaker](server, "alice") as mouth, SPEAKERS[listener](server, "bob") as ear:
-            await ear.subscribe(channel)
-            for content in CONTENTS.values():
-                await mouth.say(channel, content)
-            await mouth.say(channel, "the end")
-            heard = [await ear.next() for _ in range(len(CONTENTS) + 1)]
-            assert [h.content for h in heard] == [*CONTENTS.values(), "the end"]
-            assert {(h.channel, h.direct) for h in heard} == {(channel, False)}
-            await asyncio.sleep(0.05)
-            assert ear.heard.empty(), "nothing comes twice"
-
-    run(scenario)
+NOBODY = 1 << 40  # a number that nobody has
 
 
-@pytest.mark.parametrize("speaker", SPEAKERS)
-def test_all_listeners_hear_the_same_order(server: Server, speaker: str) -> None:
-    async def scenario() -> None:
-        channel = f"order {speaker}"
-        async with AsyncExitStack() as stack:
-            mouth = await stack.enter_async_context(SPEAKERS[speaker](server, "alice"))
-            ears = [await stack.enter_async_context(make(server, "bob")) for make in SPEAKERS.values()]
-            for ear in ears:
-                await ear.subscribe(channel)
-            for number in range(50):
-                await mouth.say(channel, {"n": number})
-            for ear in ears:
-                assert [(await ear.next()).content["n"] for _ in range(50)] == list(range(50)), ear.protocol
-
-    run(scenario)
+async def test_broadcast(room: Room) -> None:
+    """What is said is heard once, in order; by who says it only where its protocol does that."""
+    await room.listener.subscribe(room.channel)
+    await room.speaker.subscribe(room.channel)
+    for content in CONTENTS.values():
+        await room.speaker.say(room.channel, content)
+    heard, echo = await room.end(room.listener, room.speaker)
+    assert [each.content for each in heard] == list(CONTENTS.values())
+    assert {(each.channel, each.direct) for each in heard} == {(room.channel, False)}
+    assert [each.content for each in echo] == (list(CONTENTS.values()) if room.speaker.echoes else [])
 
 
-@pytest.mark.parametrize("speaker", SPEAKERS)
-def test_history_holds_what_was_said_with_its_sender(server: Server, speaker: str) -> None:
-    async def scenario() -> None:
-        channel = f"history {speaker}"
-        async with SPEAKERS[speaker](server, "alice") as mouth, SPEAKERS["rest"](server, "") as ear:
-            await ear.subscribe(channel)
-            await mouth.say(channel, {"n": 1})
-            await ear.next()
-            async with httpx.AsyncClient(base_url=f"http://{server.http}") as client:
-                page = (await client.get(f"/v1/channels/{channel}/messages")).json()
-                (message,) = page["messages"]
-                assert message["content"] == {"n": 1}
-                assert message["sender"]["protocol"] == speaker
-                again = (await client.get(f"/v1/channels/{channel}/messages/{message['id']}")).json()
-                assert again == message
-
-    run(scenario)
-
-
-def test_exact_numbers_and_odd_spacing_pass_through(server: Server) -> None:
-    text = '{"type":6,"topic":"exact","n": 12345678901234567890123 , "f":1.10, "e":1E5}'
-
-    async def scenario() -> None:
-        async with SPEAKERS["rest"](server, "") as ear, connect(f"ws://{server.http}/relay") as socket:
-            await ear.subscribe("exact")
-            await socket.send(text)
-            await ear.next()
-            async with httpx.AsyncClient(base_url=f"http://{server.http}") as client:
-                body = (await client.get("/v1/channels/exact/messages")).text
-            assert '12345678901234567890123 , "f":1.10, "e":1E5}' in body
-
-    run(scenario)
+async def test_direct(room: Room) -> None:
+    """It reaches one peer and nobody else, no history either; who is not there is not found."""
+    mine, number = [(await room.enter(each))["number"] for each in (room.speaker, room.listener)]
+    others = await room.bystanders()
+    secret = {"content": "a secret", "n": [1]}
+    await room.speaker.direct(room.channel, number, secret)
+    await room.speaker.direct(room.channel, mine, "to oneself")
+    elsewhere = f"{room.channel} b"
+    for channel, nobody in ((room.channel, NOBODY), (elsewhere, number)):
+        refused = await room.speaker.refusal(room.speaker.direct(channel, nobody, "to nobody"))
+        assert refused == room.speaker.refused
+    at_listener, at_speaker, *at_others = await room.end(room.listener, room.speaker, *others)
+    assert [(heard.content, heard.direct) for heard in at_listener] == [(secret, True)]
+    assert [(heard.content, heard.direct) for heard in at_speaker] == [("to oneself", True)]
+    assert at_others == [[], [], [], []]
+    for who in (room.listener, *others):
+        assert not await room.said_before(who), "it is in no history"
 
 
-def test_one_bad_peer_disturbs_nobody(server: Server) -> None:
-    async def scenario() -> None:
-        host, _, port = server.sprout.rpartition(":")
-        async with SPEAKERS["rest"](server, "") as mouth, SPEAKERS["topic_relay"](server, "") as ear:
-            await ear.subscribe("calm")
-            for garbage in (b"\xff" * 1000, b"list 1 1 -1\n" * 100, b"announce 1 99999999999\n", b"x" * 300_000):
-                reader, writer = await asyncio.open_connection(host, int(port))
-                writer.write(garbage)
-                await asyncio.gather(writer.drain(), return_exceptions=True)
-                writer.close()
-                del reader
-            for path in ("/relay", "/api/v1/ws"):
-                for bad in ("[" * 5_000, "\ud83d".encode("utf-16-le", "surrogatepass"), "null", "x" * 70_000):
-                    async with connect(f"ws://{server.http}{path}", compression=None) as socket:
-                        await socket.send(bad)
-                        answer = await asyncio.wait_for(socket.recv(), 5)
-                        assert "error" in json.loads(answer) or json.loads(answer)[1] == 7
-            await mouth.say("calm", "still here")
-            assert (await ear.next()).content == "still here"
-        assert "Traceback" not in server.log
-
-    run(scenario)
+async def test_history(room: Room) -> None:
+    """Who comes later finds it, by its protocol's own means; where there are none, it hears what is said from then."""
+    said = [{"n": 0}, {"content": "one"}, "two", [3]]
+    for content in said:
+        await room.speaker.say(room.channel, content)
+    await room.end()
+    found = await room.said_before(room.listener)
+    assert found == (None if room.listener.protocol == "topic_relay" else said)
+    await room.listener.subscribe(room.channel)
+    assert await room.heard() == [], "what was said before is not said again"
 
 
-def test_a_channel_is_one_thing_with_four_names(server: Server, tmp_path: Path) -> None:
-    del tmp_path
+async def test_presence(room: Room) -> None:
+    """Who comes and who leaves is told where the protocol has a word for it, with its number."""
+    told = room.listener.presence
+    await room.listener.subscribe(room.channel)
+    peer = await room.arrive()
+    if room.listener.arrivals:
+        assert await room.is_told(peer) is True
+    await room.depart()
+    assert peer["number"] not in await room.present()
+    if room.listener.departures:
+        assert await room.is_told(peer) is False
+    assert await room.heard() == []
+    assert told.empty(), "everything is told once, and it is no message"
+    await room.listener.leave(room.channel)
+    peer = await room.arrive()
+    await room.listener.subscribe(room.channel)
+    assert await room.listener.listed() == ([peer["number"]] if room.listener.listing else None)
+    if room.listener.telling:
+        assert await room.is_told(peer) is True
 
-    async def scenario() -> None:
-        async with SPEAKERS["sprout"](server, "alice") as mouth:
-            await mouth.say("four names", {"n": 1})
-            async with httpx.AsyncClient(base_url=f"http://{server.http}") as client:
-                channel = (await client.get("/v1/channels/four%20names")).json()
-        assert channel["topic"] == channel["stream"] == "four names"
-        assert channel["community"].startswith("SHA512_B32__")
 
-    run(scenario)
+async def test_duplicate(room: Room) -> None:
+    """The very same message, sent again, is answered as the first and goes nowhere; nor is it history twice."""
+    await room.listener.subscribe(room.channel)
+    content = {"n": 1, "twice": True}
+    await room.speaker.say_twice(room.channel, content)
+    assert await room.heard() == [content] * room.speaker.copies
+    assert await room.said_before(room.witness) == [content] * room.speaker.copies
+
+
+async def test_thread(room: Room) -> None:
+    """The answer to a message says to which, in each protocol's words: `inReplyTo`, or the parent of a node."""
+    await room.speaker.subscribe(room.channel)
+    await room.listener.subscribe(room.channel)
+    await room.listener.say(room.channel, {"content": "a question"})
+    (asked,) = await room.end(room.speaker)
+    (kept,) = await room.kept()
+    await room.speaker.answer(asked[0], kept["id"], {"content": "the answer"})
+    *_, heard = (await room.end(room.listener))[0]
+    assert heard.content["content"] == "the answer"
+    assert room.listener.answered(heard) in (kept["id"], kept["native"].get(room.listener.protocol))
+    _, answer = await room.kept()
+    assert answer["inReplyTo"] == kept["id"]
+
+
+async def test_oversized(room: Room) -> None:
+    """What does not fit a protocol is not heard there, counted and listed; never cut, and accepted all the same."""
+    await room.listener.subscribe(room.channel)
+    unfit, content = room.speaker.too_long_for, room.speaker.oversized
+    before = {protocol: await room.undeliverable(protocol) for protocol in unfit}
+    await room.speaker.say(room.channel, content)
+    assert await room.heard() == ([] if room.listener.protocol in unfit else [content])
+    (kept,) = await room.kept()
+    assert kept["content"] == content
+    assert set(kept["undelivered"]) == unfit
+    for protocol, was in before.items():
+        assert await room.undeliverable(protocol) > was
+
+
+async def test_unicode(room: Room) -> None:
+    """Every character arrives, in keys as in values."""
+    await room.listener.subscribe(room.channel)
+    for content in TEXTS.values():
+        await room.speaker.say(room.channel, content)
+    assert await room.heard() == list(TEXTS.values())

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from typer.testing import CliRunner
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 
 from gateway.cli import app
 from gateway.clients import Client, RelayClient
@@ -94,9 +94,9 @@ class SecureClient(RelayClient):
         super().__init__(http)
         self._trust = ssl.create_default_context(cafile=authority)
 
-    async def open(self) -> None:
-        """Connect."""
-        self._socket = await connect(f"wss://{self.http}{self.path}", ssl=self._trust, compression=None)
+    async def dial(self) -> ClientConnection:
+        """A connection."""
+        return await connect(f"wss{self.url.removeprefix('http')}{self.path}", ssl=self._trust, compression=None)
 
 
 # A triangle: `b` dials `a` (TCP) and the relay (TLS), the relay dials `a` (TLS).
