@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +23,9 @@ SEGMENT = 64 << 20  # bytes of a segment that an import writes
 
 # Facts that are about the other gateway and its run, not about what was said: an import leaves them behind.
 OTHERS = ("start", "counts", "form")
+
+# The gateway that the first record of a folder names whose messages nobody has said yet: `trellis pipeline import`.
+UNSAID = "unsaid"
 
 
 @dataclass
@@ -102,6 +105,19 @@ def import_(lines: Iterable[bytes], data: Path, now: int) -> Report:
         return _append(lines, Segments(directory), now)
     directory.mkdir(parents=True, exist_ok=True)
     return _copy(lines, directory)
+
+
+def segments(directory: Path) -> list[Path]:
+    """The files of the segments in *directory* that will not change any more, in order."""
+    return [path for path, _, _ in _files(directory) if not path.name.startswith(OPEN)]
+
+
+def unsaid(files: list[Path]) -> bool:
+    """Whether *files* begin with the record that says that no gateway has taken what follows."""
+    with suppress(BadRecord, IndexError), files[0].open("rb") as file:
+        entry = decode(file.readline())
+        return isinstance(entry, Fact) and entry.fields.get("gateway") == UNSAID
+    return False
 
 
 def _files(directory: Path) -> Iterator[tuple[Path, int, int]]:

@@ -34,7 +34,21 @@ class HttpSource:
     key: str | None = None
 
 
-Source = LogSource | HttpSource
+@dataclass(frozen=True, slots=True)
+class GroveSource:
+    """A directory of the Arbor reference, for `import`."""
+
+    directory: Path
+
+
+@dataclass(frozen=True, slots=True)
+class DumpSource:
+    """A file of messages as a Streamr broker resends them, or a folder of such files, for `import`."""
+
+    path: Path
+
+
+Source = LogSource | HttpSource | GroveSource | DumpSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +76,9 @@ class Options:
 
 
 def source(text: str, key: str | None = None) -> Source:
-    """Read `log:DIR` or `http:URL` (a bare URL will do); `BadOption` where it is neither.
+    """Read `log:DIR`, `http:URL` (a bare URL will do), `grove:DIR` or `streamr:PATH`; `BadOption` where it is none.
 
-    DIR is the log itself or the data directory around it.
+    DIR is the log itself or the data directory around it; what was exported may be one file.
     """
     kind, _, rest = text.partition(":")
     if kind == "log" and rest:
@@ -75,7 +89,11 @@ def source(text: str, key: str | None = None) -> Source:
         url = text if rest.startswith("//") else rest
         if urlsplit(url).scheme in ("http", "https") and urlsplit(url).netloc:
             return HttpSource(url.rstrip("/"), key)
-    raise BadOption(f"--source {text!r} is neither log:DIR nor http:URL")
+    if kind == "grove" and rest:
+        return GroveSource(Path(rest).absolute())
+    if kind == "streamr" and rest:
+        return DumpSource(Path(rest).absolute())
+    raise BadOption(f"--source {text!r} is neither log:DIR nor http:URL (for import: grove:DIR or streamr:PATH)")
 
 
 def warehouse(text: str) -> Path:

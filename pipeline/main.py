@@ -8,11 +8,11 @@ import threading
 from .checkpoint import Checkpoint
 from .config import Options
 from .errors import PipelineError
-from .jobs import ALL, ORDER, job
+from .jobs import ALL, IMPORT, ORDER, job
 from .run import Run, to_terminal
 from .session import start
 
-NAMES = (*ORDER, ALL)
+NAMES = (*ORDER, IMPORT, ALL)
 
 
 def execute(name: str, options: Options) -> int:

@@ -6,14 +6,14 @@ compares the two, and stumbles over what is no node for ever; here such a file i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.errors import Unavailable
 from gateway.message import Form, Message, Pending
-from gateway.record import Entry
+from gateway.record import Entry, unbinary
 from gateway.session import Principal
 
 from . import base64url
@@ -93,12 +93,28 @@ def plant(adapter: SproutAdapter, folder: Path, settle: Callable[[], None]) -> R
     Everything is checked as what a peer announces is, but for rights: whoever may write the data directory may import.
     """
     paths, flaws = survey(folder)
-    report = Report(flaws=flaws)
+    raws = (path.read_bytes() for path in paths)
+    report = plant_lines(adapter, (node_line(node_id(raw), raw) for raw in raws), settle)
+    report.flaws[:0] = flaws
+    return report
+
+
+def line_of(entry: Entry) -> NodeLine | None:
+    """The node that stands in *entry*, None where there is none."""
+    wire = entry.wire if isinstance(entry, Message) else entry.fields.get("wire")
+    if wire is None:
+        return None
+    raw = unbinary(wire)
+    return node_line(node_id(raw), raw)
+
+
+def plant_lines(adapter: SproutAdapter, lines: Iterable[NodeLine], settle: Callable[[], None]) -> Report:
+    """Take the nodes on *lines*, of which authors and parents come first, as `plant` does."""
+    report = Report()
     session = adapter.open(SproutSession, Principal(OPERATOR))
     session.link = True  # many speak through it
-    for count, path in enumerate(paths, 1):
-        raw = path.read_bytes()
-        _take(adapter, node_line(node_id(raw), raw), session, settle, report)
+    for count, line in enumerate(lines, 1):
+        _take(adapter, line, session, settle, report)
         if not count % GATHER:
             settle()
             session.data_to_send()  # nobody reads what is announced to it

@@ -15,6 +15,7 @@ import typer
 
 from adapters import ADAPTERS
 from gateway import archive
+from gateway.record import decode
 from gateway.segments import NEVER
 
 from .common import ConfigFile, Data, Failed, data_directory, load_settings, say
@@ -75,7 +76,12 @@ def export(
 
 
 def import_(
-    files: Annotated[list[Path] | None, typer.Argument(metavar="FILE...", help="What `export` wrote.")] = None,
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="FILE...", help="What `export` wrote, or a folder of segments.")
+    ] = None,
+    streamr: Annotated[
+        bool, typer.Option("--streamr", help="The files are resends of a Streamr broker: object, protocol or raw.")
+    ] = False,
     grove: Annotated[Path | None, typer.Option(metavar="DIR", help="Take the nodes of this grove.")] = None,
     data: Data = None,
     config: ConfigFile = None,
@@ -86,24 +92,41 @@ def import_(
     those that are there already are passed over. No gateway may run with that data directory meanwhile.
 
     With --grove the nodes in a directory of the reference relay are taken as if they were announced. A file whose name
-    is wrong, or that holds no good node, is named and passed over.
+    is wrong, or that holds no good node, is named and passed over. With --streamr the messages that a broker's data API
+    gave are said once more, and so is what is in a folder that `trellis pipeline import` made.
     """
-    if (grove is None) == (not files):
+    if (grove is None) == (not files) or (streamr and not files):
         raise typer.BadParameter("give either files or --grove", param_hint="FILE")
     if grove is not None:
         from .grove import import_grove
 
         import_grove(load_settings(config, {"data": data}), grove)
+        return
+    chosen = [path for file in files or [] for path in _within(file)]
+    if streamr or archive.unsaid(chosen):
+        from .restore import import_dumps, import_unsaid
+
+        settings = load_settings(config, {"data": data})
+        if streamr:
+            import_dumps(settings, chosen)
+        else:
+            import_unsaid(settings, lambda: map(decode, _lines(chosen)))
     else:
-        _import_files(files or [], data, config)
+        _import_files(chosen, data, config)
+
+
+def _within(path: Path) -> list[Path]:
+    """The file *path*, or the segments in that folder, in order."""
+    if path.is_dir():
+        return archive.segments(path)
+    if not path.is_file():
+        raise typer.BadParameter(f"{path} is neither a file nor a folder", param_hint="FILE")
+    return [path]
 
 
 def _import_files(files: list[Path], data: Path | None, config: Path | None) -> None:
     from gateway.runtime import InUse, clock, lock  # half of the gateway, which the other commands do not need
 
-    for file in files:
-        if not file.is_file():
-            raise typer.BadParameter(f"{file} is not a file", param_hint="FILE")
     directory = data_directory(config, data)
     directory.mkdir(parents=True, exist_ok=True)
     try:

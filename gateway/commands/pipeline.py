@@ -13,12 +13,15 @@ import typer
 from .common import Failed
 
 MISSING = "the pipeline is not installed: pip install 'trellis-gateway[pipeline]'"
-JOBS = "ingest, decode, integrity, gaps, forest, stats, compact, report, or all of them: all"
+JOBS = "ingest, decode, integrity, gaps, forest, stats, compact, report, all of them: all; or import"
 
 
 def pipeline(
     job: Annotated[str, typer.Argument(metavar="JOB", help=f"{JOBS}.")],
-    source: Annotated[str | None, typer.Option(help="Where the log is: log:DIR or http:URL.")] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(help="Where the log is: log:DIR or http:URL; for import also grove:DIR or streamr:PATH."),
+    ] = None,
     warehouse: Annotated[str, typer.Option(help="The directory of the tables.")] = "warehouse",
     once: Annotated[bool, typer.Option("--once", help="Do what there is to do, then end; the default.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until stopped.")] = False,
@@ -30,7 +33,9 @@ def pipeline(
     key: Annotated[
         str | None, typer.Option(envvar="TRELLIS_KEY", help="An API key, for --source and --publish.")
     ] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where `report` writes its page.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Where `report` writes its page, and `import` its segments.")
+    ] = None,
 ) -> None:
     """Make tables, audits, statistics and a report of the log, with Apache Spark.
 
@@ -60,6 +65,6 @@ def pipeline(
         )
     except config.BadOption as error:
         raise typer.BadParameter(str(error)) from None
-    if job in ("ingest", "all") and source is None:
+    if job in ("ingest", "import", "all") and source is None:
         raise typer.BadParameter("say where the log is: log:DIR or http:URL", param_hint="--source")
     raise typer.Exit(execute(job, options))

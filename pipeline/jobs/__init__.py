@@ -11,13 +11,14 @@ from pipeline.run import Run
 # In the order in which `all` does them: each reads what those before it have written.
 ORDER: Final = ("ingest", "decode", "integrity", "gaps", "forest", "stats", "compact", "report")
 ALL: Final = "all"
+IMPORT: Final = "import"  # what others have; no part of `all`
 
 
 def job(name: str) -> Callable[[Run], int]:
     """What the job *name* does; it answers how many batches it did, or 0 where there was nothing to do."""
     if name == ALL:
         return _all
-    found: Callable[[Run], int] = import_module(f"pipeline.jobs.{name}").run
+    found: Callable[[Run], int] = import_module(f"pipeline.jobs.{name}{'_' if name == IMPORT else ''}").run
     return found
 
 

@@ -1,0 +1,99 @@
+"""Files of stream messages as the broker's data API gives them: `object`, `protocol` or `raw`.
+
+The format `object` leaves out what a signature covers beside the content: prevMsgRef, and the content's own text. What
+stands before a message in its chain, and the compact text, are tried; a signature that does not fit them is dropped,
+so that nothing is shown as signed that nobody can check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from gateway import jsontext
+
+from .errors import StreamrError
+from .message import ETH_LEGACY, LATEST, NONE, UNSIGNED, MessageRef, StreamMessage, decode_message, parse_message
+from .signing import verify
+
+MAX_DEPTH: Final = 210  # a content, and the array and the object around it
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+class Found(NamedTuple):
+    """One message of a file, counted from 1 (in `raw`: its line); or what is wrong with it."""
+
+    number: int
+    message: StreamMessage | None
+    fault: str = ""
+
+
+def read(data: bytes) -> Iterator[Found]:
+    """The messages in the file *data*, in whichever of the three formats it is; `ValueError` where in none of them."""
+    text = data.removeprefix(_BOM).strip()
+    inner = text[1:].lstrip()[:1]
+    if text and (text[:1] != b"[" or not inner):
+        raise ValueError("it is in none of the formats object, protocol and raw")
+    if inner == b'"':
+        yield from _texts(enumerate(jsontext.loads(text, MAX_DEPTH), 1))
+    elif inner == b"{":
+        yield from _objects(jsontext.loads(text, MAX_DEPTH))
+    elif inner != b"]":
+        yield from _texts((number, line) for number, line in enumerate(data.splitlines(), 1) if line.strip())
+
+
+def _texts(texts: Iterable[tuple[int, Any]]) -> Iterator[Found]:
+    for number, text in texts:
+        try:
+            if not isinstance(text, str | bytes):
+                raise StreamrError("a message is written as text")
+            yield Found(number, parse_message(text))
+        except (StreamrError, ValueError) as error:
+            yield Found(number, None, str(error))
+
+
+def _objects(objects: list[Any]) -> Iterator[Found]:
+    found = [_object(number, given) for number, given in enumerate(objects, 1)]
+    before: dict[tuple[Any, ...], MessageRef] = {}
+    for number, message, fault in sorted(found, key=_place):
+        if message is None:
+            yield Found(number, None, fault)
+            continue
+        chain = (*message.id[:2], *message.id[4:])
+        yield Found(number, _signed(message, before.get(chain)))
+        before[chain] = MessageRef(message.id.timestamp, message.id.sequence_number)
+
+
+def _place(found: Found) -> tuple[int, int, int]:
+    return (*found.message.id[2:4], found.number) if found.message else (0, 0, found.number)
+
+
+def _object(number: int, given: Any) -> Found:
+    told = given if isinstance(given, dict) else {}
+    names = ("streamId", "streamPartition", "timestamp", "sequenceNumber", "publisherId", "msgChainId")
+    content, encryption = told.get("content"), told.get("encryptionType", NONE)
+    if encryption == NONE or not isinstance(content, str):
+        content = jsontext.dumps(content).decode(errors="backslashreplace")
+    kinds = [told.get("messageType", 27), told.get("contentType", 0), encryption, told.get("groupKeyId")]
+    tail = [content, None, told.get("signatureType", UNSIGNED), told.get("signature")]
+    try:
+        return Found(number, _whole(decode_message([LATEST, [told.get(name) for name in names], None, *kinds, *tail])))
+    except StreamrError as error:
+        return Found(number, None, str(error))
+
+
+def _signed(message: StreamMessage, before: MessageRef | None) -> StreamMessage:
+    """*message* as it was signed, if that can be found out; else without a signature."""
+    if message.signature:
+        for prev in (before, None) if message.signature_type != ETH_LEGACY else (None,):
+            candidate = _whole(replace(message, prev_ref=prev))
+            if verify(candidate):
+                return candidate
+    return _whole(replace(message, signature=None, signature_type=UNSIGNED))
+
+
+def _whole(message: StreamMessage) -> StreamMessage:
+    """*message* with the text that it has in the latest version."""
+    bare = replace(message, wire=None, version=LATEST, verbatim=False)
+    return replace(bare, wire=bare.row(LATEST), verbatim=True)

@@ -1,0 +1,89 @@
+"""Old stream messages, said once more: what a dump holds becomes history here, as if its publishers sent it now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from gateway.errors import RequestError, Unavailable
+from gateway.message import Peer
+from gateway.session import Principal
+
+from .control import Publish
+from .errors import StreamrError
+from .ids import channel_of
+from .session import NAME
+
+if TYPE_CHECKING:
+    from .adapter import StreamrAdapter
+    from .message import StreamMessage
+
+OPERATOR: Final = "streamr:operator"  # who imports
+GATHER: Final = 256  # messages between two waits for the disk
+
+
+@dataclass
+class Report:
+    """How many messages were taken, how many were known, and what is wrong with the others, by where they stood."""
+
+    done: int = 0
+    known: int = 0
+    flaws: list[tuple[str, str]] = field(default_factory=list)
+
+
+class _Speaker:
+    """The operator, who may speak for whoever a message without a signature names."""
+
+    def __init__(self, adapter: StreamrAdapter) -> None:
+        self._adapter = adapter
+        self.principal = Principal(OPERATOR)
+        self.address: str | None = None
+
+    @property
+    def who(self) -> Peer:
+        """Who said what names nobody."""
+        return self._adapter.bus.peers.identity(NAME, "import")
+
+    def asker(self, _request: Publish) -> tuple[Principal, str | None]:
+        """The operator."""
+        return self.principal, self.address
+
+
+def restore(
+    adapter: StreamrAdapter, messages: Iterable[tuple[str, StreamMessage]], settle: Callable[[], None]
+) -> Report:
+    """Say *messages*, each with the place where it stood; *settle* waits for the disk.
+
+    Everything is checked as what a publisher sends is, but for rights: whoever may write the data directory may import.
+    """
+    report, speaker = Report(), _Speaker(adapter)
+    for count, (place, message) in enumerate(messages, 1):
+        speaker.address = message.id.publisher_id.lower() or None
+        while not _say(adapter, speaker, place, message, report):
+            settle()
+        if not count % GATHER:
+            settle()
+    settle()
+    return report
+
+
+def _say(adapter: StreamrAdapter, speaker: _Speaker, place: str, message: StreamMessage, report: Report) -> bool:
+    """Whether that is done with, one way or the other."""
+    channel = channel_of(message.id.stream_id, message.id.stream_partition)
+
+    def refuse(error: RequestError) -> None:
+        report.flaws.append((place, str(error)))
+
+    try:
+        taken = adapter.saying.say(speaker, Publish(message=message), channel, refuse)
+    except Unavailable:
+        return False
+    except (RequestError, StreamrError) as error:
+        refuse(error)
+        return True
+    if taken is None:
+        report.known += 1
+    else:
+        report.done += 1
+    return True

@@ -1,0 +1,85 @@
+"""`trellis import` of what no gateway has said yet: dumps of stream messages, and folders that the pipeline made.
+
+Each message and node is said once more in the data directory, without listeners, by the rules of its protocol; so it
+gets its places in all protocols here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import typer
+
+from adapters.sprout import SproutAdapter, grove
+from adapters.streamr import StreamrAdapter, dumps
+from adapters.streamr.message import parse_message
+from adapters.streamr.restore import restore
+from gateway.adapter import Adapter
+from gateway.config import Settings
+from gateway.message import Message
+from gateway.record import Entry
+
+from .common import Failed, say, visible
+from .offline import Offline, offline
+
+if TYPE_CHECKING:
+    from adapters.streamr.message import StreamMessage
+
+Kind = TypeVar("Kind", bound=Adapter)
+Flaws = list[tuple[str, str]]
+
+
+def import_dumps(settings: Settings, files: list[Path]) -> None:
+    """Say the stream messages in *files*, what the broker's data API gave in any of its formats."""
+    flaws: Flaws = []
+    with offline(settings) as here:
+        report = restore(_adapter(here, StreamrAdapter), _dumped(files, flaws), here.settle)
+    _tell(report.done, report.known, [*flaws, *report.flaws], "messages")
+
+
+def import_unsaid(settings: Settings, entries: Callable[[], Iterable[Entry]]) -> None:
+    """Say what is in *entries*: nodes first, since their authors and parents come before them; then messages."""
+    with offline(settings) as here:
+        nodes = grove.Report()
+        if any(entry.protocol == "sprout" for entry in entries()):
+            lines = (grove.line_of(entry) for entry in entries() if entry.protocol == "sprout")
+            nodes = grove.plant_lines(_adapter(here, SproutAdapter), filter(None, lines), here.settle)
+        messages = restore(_adapter(here, StreamrAdapter), _logged(entries()), here.settle)
+    flaws = [*((flaw.name, flaw.reason) for flaw in (*nodes.aside, *nodes.flaws)), *messages.flaws]
+    _tell(nodes.done + messages.done, nodes.known + messages.known, flaws, "messages and nodes")
+
+
+def _dumped(files: list[Path], flaws: Flaws) -> Iterator[tuple[str, StreamMessage]]:
+    for file in files:
+        try:
+            for found in dumps.read(file.read_bytes()):
+                place = f"{file}, message {found.number}"
+                if found.message is None:
+                    flaws.append((place, found.fault))
+                else:
+                    yield place, found.message
+        except (OSError, ValueError) as error:
+            flaws.append((str(file), str(error)))
+
+
+def _logged(entries: Iterable[Entry]) -> Iterator[tuple[str, StreamMessage]]:
+    for entry in entries:
+        if isinstance(entry, Message) and entry.protocol == "streamr" and entry.wire is not None:
+            yield f"record {entry.seq}", parse_message(entry.wire)
+
+
+def _adapter(here: Offline, kind: type[Kind]) -> Kind:
+    for adapter in here.gateway.adapters:
+        if isinstance(adapter, kind):
+            return adapter
+    raise Failed(f"{kind.title} is switched off; set {kind.name}.enabled to true for this")
+
+
+def _tell(done: int, known: int, flaws: Flaws, what: str) -> None:
+    typer.echo(f"{done} {what} imported, {known} known already, faults: {len(flaws)}")
+    for place, reason in flaws:
+        say(f"{visible(place)}: {reason}")
+    if flaws:
+        raise Failed("what is of no use was left out; everything else is good")

@@ -1,0 +1,125 @@
+"""What comes from elsewhere becomes a folder of segments, which `trellis import` appends to a log."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from pyspark import StorageLevel
+
+from gateway.archive import SEGMENT, UNSAID
+from gateway.archive import segments as segments_of
+from gateway.record import Fact, encode
+from gateway.segments import paths
+from pipeline.config import DumpSource, GroveSource, LogSource
+from pipeline.errors import PipelineError
+from pipeline.run import Counts, Run
+from pipeline.sources import imports
+from pipeline.sources.records import Row
+
+JOB = "import"
+REJECTS = "rejects.jsonl"
+
+
+def run(run: Run) -> int:
+    """Write the folder, all of it or nothing; 0, since nothing follows from it."""
+    began, output = time.monotonic(), run.options.output
+    if output is None:
+        raise PipelineError("import needs to know where its segments go: --output FOLDER")
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise PipelineError(f"{output} is not empty; segments of two imports would be mixed there")
+    folder = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
+    folder.mkdir(parents=True)
+    try:
+        count, rejects = _write(run, folder)
+        (folder / REJECTS).write_text("".join(f"{json.dumps(_named(reject))}\n" for reject in rejects))
+        with suppress(FileNotFoundError):
+            output.rmdir()
+        folder.rename(output)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    for reject in rejects[:100]:
+        run.say(f"{JOB}: {reject[0]}, {reject[1]}: {reject[2]}")
+    counts = Counts(JOB, 1, rows_in=count + len(rejects), rows_out=count, rejected=len(rejects))
+    counts.seconds = time.monotonic() - began
+    run.say(f"{counts}; now: trellis import {output}")
+    return 0
+
+
+def _write(run: Run, folder: Path) -> tuple[int, list[Row]]:
+    """Write the segments; how many records are in them, and what is in none."""
+    match run.options.source:
+        case GroveSource(path) if path.is_dir():
+            return _said(imports.grove(run.spark, path), folder)
+        case DumpSource(path) if path.exists():
+            return _said(imports.streamr(run.spark, path), folder)
+        case LogSource(path) if path.exists():
+            return _copied(run, segments_of(path) if path.is_dir() else [path], folder)
+        case None:
+            raise PipelineError("import needs a source: grove:DIR, streamr:PATH or log:PATH")
+        case source:
+            raise PipelineError(f"there is nothing to import in {source}")
+
+
+def _said(told: Any, folder: Path) -> tuple[int, list[Row]]:
+    """Write what nobody has said yet, in the order in which it is to be said."""
+    judged = told.persist(StorageLevel.MEMORY_AND_DISK)
+    rejects = judged.filter(lambda one: one[0] is None).map(lambda one: one[1]).collect()
+    good = judged.filter(lambda one: one[0] is not None).map(lambda one: one[0])
+    ordered = good.sortBy(lambda one: one.place).toLocalIterator()
+    entries = (imports.entry(one, seq) for seq, one in enumerate(ordered, 2))
+    start = Fact("start", {"gateway": UNSAID, "version": ""}, 1)
+    count = _put(folder, (encode(entry) for entry in chain([start], entries))) - 1
+    judged.unpersist()
+    return count, rejects
+
+
+def _put(folder: Path, lines: Iterator[bytes]) -> int:
+    """Write *lines*, whose records are dense from 1 on, as segments; how many there were."""
+    count = 0
+    waiting: list[bytes] = []
+    size = 0
+    for line in lines:
+        count += 1
+        waiting.append(line)
+        size += len(line)
+        if size >= SEGMENT:
+            _seal(folder, count - len(waiting) + 1, waiting)
+            waiting, size = [], 0
+    if waiting:
+        _seal(folder, count - len(waiting) + 1, waiting)
+    return count
+
+
+def _seal(folder: Path, first: int, lines: list[bytes]) -> None:
+    with paths(folder, first)[1].open("wb") as file:
+        file.writelines(lines)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _copied(run: Run, files: list[Path], folder: Path) -> tuple[int, list[Row]]:
+    """Copy the good lines of an exported log, file by file, each on some worker."""
+    copy: Callable[[Path], tuple[int, list[Row]]] = lambda file: _copy(file, folder)  # noqa: E731
+    told = run.spark.sparkContext.parallelize(files, max(1, len(files))).map(copy).collect()
+    return sum(count for count, _ in told), [reject for _, rejects in told for reject in rejects]
+
+
+def _copy(file: Path, folder: Path) -> tuple[int, list[Row]]:
+    good, bad = imports.lines(file)
+    if good:
+        first = int(good[0].removeprefix(b'{"seq":').partition(b",")[0])
+        _seal(folder, first, good)
+    return len(good), bad
+
+
+def _named(reject: Row) -> dict[str, Any]:
+    return dict(zip(("file", "line", "reason", "raw"), reject, strict=True))

@@ -1,0 +1,150 @@
+"""What comes from elsewhere: groves, resends of a Streamr broker, exported logs; read and checked on all workers.
+
+Each answers `Good` ones, which sort as they are to be said (authors before nodes, parents before children, messages by
+time), and rows of `bronze/rejects` for the others.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from adapters.sprout import forest
+from adapters.streamr import dumps
+from adapters.streamr.errors import StreamrError
+from adapters.streamr.ids import channel_of
+from adapters.streamr.message import NONE, parse_message
+from gateway.jsontext import dumps as json_text
+from gateway.jsontext import one_line
+from gateway.message import Message, Peer
+from gateway.record import BadRecord, Entry, Fact, binary, unbinary
+from pipeline import codecs
+from pipeline.sources.records import Row, reject, typed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from adapters.streamr.message import StreamMessage
+
+TASKS = 8  # for each core
+PREFIX = "SHA512_"  # what is a node in a grove, by its name
+FORGED = "corrupt: a forged signature"
+
+Place = tuple[int, ...]
+
+
+class Good(NamedTuple):
+    """Something to be said, and where among the others."""
+
+    place: Place
+    said: str  # a stream message's text, or a node in base64url
+    id: str  # of a node
+
+
+Told = tuple[Good | None, Row | None]
+
+
+def streamr(spark: SparkSession, path: Path) -> Any:
+    """The stream messages in the file *path*, or in all files of that folder: an RDD of `Told`."""
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    return _over(spark, files).flatMap(_dump)
+
+
+def grove(spark: SparkSession, folder: Path) -> Any:
+    """The nodes in the grove *folder*: an RDD of `Told`."""
+    files = _over(spark, sorted(file for file in folder.iterdir() if file.name.startswith(PREFIX)))
+    keys = dict(files.flatMap(_identity).collect())
+    return files.map(partial(_node, spark.sparkContext.broadcast(keys)))
+
+
+def lines(path: Path) -> tuple[list[bytes], list[Row]]:
+    """The lines of one file of a log that are records, and rejects."""
+    good: list[bytes] = []
+    bad: list[Row] = []
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                typed(line, "")
+                good.append(line)
+            except BadRecord as error:
+                bad.append(reject(str(path), number, str(error), line))
+    return good, bad
+
+
+def entry(good: Good, seq: int) -> Entry:
+    """The record of *good*, for a log that no gateway has taken yet."""
+    if not good.id:
+        return _message(parse_message(good.said), seq)
+    native = {"sprout": good.id}
+    node = forest.decode(unbinary(good.said))
+    if not isinstance(node, forest.Reply):
+        return Fact("entity", {"protocol": "sprout", "native": native, "wire": good.said}, seq)
+    sender = Peer(0, "sprout", node.author)
+    more: dict[str, Any] = {"seq": seq, "id": good.id, "timestamp": node.created, "native": native}
+    return Message(node.community, sender, "sprout", b"null", wire=good.said.encode(), **more)
+
+
+def _message(message: StreamMessage, seq: int) -> Message:
+    stream, partition, timestamp, *_ = message.id
+    content = message.content.encode(errors="backslashreplace")
+    if message.encryption_type != NONE:
+        content = json_text({"encrypted": {"groupKeyId": message.group_key_id, "content": message.content}})
+    publisher = message.id.publisher_id.lower() or None
+    native = {"streamr": list(message.id)}
+    more: dict[str, Any] = {"seq": seq, "id": f"unsaid-{seq}", "timestamp": timestamp, "native": native}
+    said = Message(channel_of(stream, partition), Peer(0, "streamr", publisher), "streamr", one_line(content), **more)
+    said.wire = message.wire
+    return said
+
+
+def _over(spark: SparkSession, files: list[Path]) -> Any:
+    context = spark.sparkContext
+    return context.parallelize(files, max(1, min(len(files), TASKS * context.defaultParallelism)))
+
+
+def _dump(file: Path) -> list[Told]:
+    try:
+        return [_judged(file, found) for found in dumps.read(file.read_bytes())]
+    except (OSError, ValueError) as error:
+        return [(None, reject(str(file), 0, f"foreign: {error}", b""))]
+
+
+def _judged(file: Path, found: dumps.Found) -> Told:
+    message = found.message
+    if message is None or message.wire is None:
+        return None, reject(str(file), found.number, f"corrupt: {found.fault}", b"")
+    wire = message.wire.decode()
+    try:
+        message.parsed_content()
+        _, verdict, why = codecs.check_stream(wire)
+        reason = why if verdict == codecs.BAD else None
+    except StreamrError as error:
+        reason = str(error)
+    if reason is not None:
+        return None, reject(str(file), found.number, f"corrupt: {reason}", message.wire)
+    return Good((message.id.timestamp, message.id.sequence_number), wire, ""), None
+
+
+def _identity(file: Path) -> list[tuple[str, bytes]]:
+    """The id and the bytes of *file* if it is an identity."""
+    try:
+        raw = file.read_bytes()
+        return [(file.name, raw)] if isinstance(forest.decode(raw), forest.Identity) else []
+    except (OSError, forest.NodeError):
+        return []
+
+
+def _node(keys: Any, file: Path) -> Told:
+    try:
+        raw = file.read_bytes()
+        node = forest.decode(raw)
+    except (OSError, forest.NodeError) as error:
+        return None, reject(str(file), 0, f"corrupt: {error}", b"")
+    text = binary(raw)
+    author = codecs.author_of(file.name, raw)
+    for verdict in (codecs.check_id(file.name, raw), codecs.check_node(raw, keys.value.get(author))):
+        if verdict.verdict != codecs.OK:
+            return None, reject(str(file), 0, f"corrupt: {verdict.reason}", text)
+    kind = 0 if isinstance(node, forest.Identity) else 1 if isinstance(node, forest.Community) else 2
+    return Good((kind, node.depth, node.created), text.decode(), file.name), None
