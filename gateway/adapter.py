@@ -10,9 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from .message import Form, Message
+from .message import Form, Message, Peer
 from .session import Principal, Session
 
 if TYPE_CHECKING:
@@ -23,6 +23,23 @@ if TYPE_CHECKING:
     from .metrics import Metrics
     from .record import Fact
     from .tables import Row
+
+
+# What a protocol may have a word for: the keys of `Adapter.carries`, and what docs/protocols.md calls them.
+WORDS: Final = {
+    "subscribe": "subscribe",
+    "unsubscribe": "unsubscribe",
+    "publish": "publish",
+    "delivered": "heard as",
+    "direct": "direct",
+    "directDelivered": "direct, heard as",
+    "presence": "who is there",
+    "history": "history",
+    "refused": "refused",
+    "alive": "alive?",
+}
+# What has a limit: the keys of `Adapter.limits`, likewise.
+LIMITED: Final = {"content": "content of a message", "name": "name of a channel", "outbox": "waiting for a slow reader"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +126,8 @@ class Adapter(ABC):
     paths: ClassVar[tuple[str, ...]] = ()  # of its WebSocket
     tables: ClassVar[str] = ""  # SQL that makes its tables in the index
     versions: ClassVar[tuple[str, ...]] = ()  # what it speaks, for `GET /v1/protocols`
-    carries: ClassVar[Mapping[str, str]] = {}  # verb: what becomes of it here, or why it cannot be carried
+    carries: ClassVar[Mapping[str, str | None]] = {}  # of `WORDS`: how it is said here, None where it cannot be
+    limits: ClassVar[Mapping[str, str]] = {}  # of `LIMITED`: how much of it there may be
 
     def __init__(self, settings: Any, home: Home) -> None:
         self.options = settings
@@ -135,6 +153,11 @@ class Adapter(ABC):
     def channel(self, address: str) -> str | None:
         """The channel that *address* names by rule."""
 
+    @classmethod
+    def may_be_pinned(cls, address: str) -> bool:  # noqa: ARG003  (mostly the name decides)
+        """Whether the operator may say that a channel is called *address* here."""
+        return False
+
     @abstractmethod
     def refer(self, message: Message) -> Any:
         """What the form of a message from elsewhere depends on, None for nothing, `bus.UNFIT` if it does not fit."""
@@ -149,6 +172,10 @@ class Adapter(ABC):
     def describe(self, address: str) -> dict[str, Any]:
         """The parts of *address* by the names that people know them by, for `GET /v1/channels`."""
         return {self.name: address}
+
+    def names(self, peer: Peer) -> Any:  # noqa: ARG002  (most have no word for others)
+        """What *peer* is called here, for `GET /v1/peers/{number}`; None where it has no name yet, or never."""
+        return None
 
     def rows(self, entry: Message | Fact) -> Iterable[Row]:  # noqa: ARG002  (the default adds nothing)
         """What *entry* adds to this adapter's tables."""

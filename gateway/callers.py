@@ -51,6 +51,10 @@ class Caller:
         """Whether the caller has the right to *verb* on *channel*."""
         return self.gateway.access.allowed(self.principal, verb, channel)
 
+    def may_know(self, channel: str) -> bool:
+        """Whether the caller may know that there is *channel*."""
+        return any(self.may(verb, channel) for verb in ("subscribe", "history", "publish"))
+
     def check(self, verb: str, channel: str) -> None:
         """Raise `Forbidden` or `Throttled` unless the caller may *verb* on *channel* now.
 

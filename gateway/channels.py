@@ -71,6 +71,8 @@ class Channels:
             name = self._rules[protocol].channel(address)
             if name is None or not valid_name(name):
                 raise UnknownChannel(address)
+            if self._addresses.get(name, {}).get(protocol, address) != address:  # it is pinned to another one
+                raise UnknownChannel(address)
         return name
 
     def address(self, protocol: str, channel: str) -> str | None:
@@ -126,6 +128,18 @@ class Channels:
         self.enter(channel)
         self._put(protocol, channel, address)
         self._settle(channel)
+
+    def pin(self, channel: str, addresses: Mapping[str, str]) -> None:
+        """Make *channel* exist with these *addresses*; `ValueError` where one is taken, or it has another already."""
+        for protocol, address in addresses.items():
+            former = self._addresses.get(channel, {}).get(protocol)
+            if channel in self._settled and former not in (None, address):
+                raise ValueError(f"{channel!r} is {former!r} already, and an address never changes")
+            if self._names[protocol].get(address, channel) != channel:
+                raise ValueError(f"{address!r} is the address of {self._names[protocol][address]!r} already")
+        if not self.exists(channel) or addresses.items() - self._addresses[channel].items():
+            self.load(channel, addresses, settled=False)
+            self._settle(channel)
 
     def close(self, channel: str) -> None:
         """Take *channel* off the list until somebody uses it again; its addresses stay its own."""

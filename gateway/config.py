@@ -7,7 +7,7 @@ whole, with every fault named by its key.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,18 +38,35 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _check_names(names: Iterable[str]) -> None:
+    if bad := [name for name in names if not valid_name(name)]:
+        raise ValueError(f"not channel names (1 to 255 characters, no control characters, no '/@'): {bad}")
+
+
 class ChannelSettings(Section):
-    """Which channels exist: any that somebody uses, or only those named here."""
+    """Which channels exist: any that somebody uses, or only those named here.
+
+    `pins` says what protocols call a channel, where that is not to follow from its name.
+    """
 
     create: Literal["open", "configured"] = "open"
     names: tuple[str, ...] = ()
+    pins: dict[str, dict[str, str]] = {}
 
     @field_validator("names")
     @classmethod
     def _names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if bad := [name for name in names if not valid_name(name)]:
-            raise ValueError(f"not channel names (1 to 255 characters, no control characters, no '/@'): {bad}")
+        _check_names(names)
         return names
+
+    @field_validator("pins")
+    @classmethod
+    def _pins(cls, pins: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+        _check_names(pins)
+        given = [address for addresses in pins.values() for address in addresses.items()]
+        if twice := {address for protocol, address in given if given.count((protocol, address)) > 1}:
+            raise ValueError(f"given to more than one channel: {sorted(twice)}")
+        return pins
 
 
 class AuthSettings(Section):
@@ -93,6 +110,7 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
     data: Path = Path("trellis-data")
+    warehouse: Path = Path("warehouse")
     tls_cert: Path | None = None
     tls_key: Path | None = None
     loop: Literal["asyncio", "trio"] = "asyncio"
@@ -129,7 +147,7 @@ def settings_model(adapters: Iterable[type[Adapter]], file: Path | None = None) 
 
 
 def load(
-    adapters: Iterable[type[Adapter]], file: Path | None = None, flags: Mapping[str, Any] | None = None
+    adapters: Collection[type[Adapter]], file: Path | None = None, flags: Mapping[str, Any] | None = None
 ) -> Settings:
     """Read the configuration; `BadConfiguration` names everything that is wrong with it."""
     faults: list[str] = []
@@ -145,6 +163,7 @@ def load(
         faults.append(f"{file or 'environment'}: {error}")
     else:
         faults += _contradictions(settings)
+        faults += _bad_pins(settings, {adapter.name: adapter for adapter in adapters})
     if faults:
         raise BadConfiguration(faults)
     return settings
@@ -183,3 +202,12 @@ def _contradictions(settings: Settings) -> list[str]:
         if path is not None and not path.is_file():
             faults.append(f"{key}: {path} is not a file")
     return faults
+
+
+def _bad_pins(settings: Settings, adapters: Mapping[str, type[Adapter]]) -> list[str]:
+    return [
+        f"channels.pins.{channel}.{protocol}: {address!r} is nothing that a channel can be called there"
+        for channel, addresses in settings.channels.pins.items()
+        for protocol, address in addresses.items()
+        if protocol not in adapters or not adapters[protocol].may_be_pinned(address)
+    ]

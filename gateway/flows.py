@@ -69,6 +69,15 @@ class Flows:
             for flow in flows.values():
                 flow.samples = SAMPLES
 
+    def totals(self) -> list[dict[str, Any]]:
+        """What was counted since the start."""
+        return [
+            {"from": origin, "to": to, "delivered": flow.delivered, "undelivered": flow.undelivered}
+            for to, flows in self._to.items()
+            for origin, flow in flows.items()
+            if flow.delivered or flow.undelivered
+        ]
+
     def tell(self) -> list[dict[str, Any]]:
         """What was counted since this was asked last, as a `counts` fact has it."""
         told = [(origin, to, flow.tell()) for to, flows in self._to.items() for origin, flow in flows.items()]

@@ -27,6 +27,7 @@ COUNTERS = {
     "faults": ("Things that should not happen: failed writes, damaged records, bugs", ("kind",)),
 }
 
+MAX_CHANNELS = 10_000  # that are counted one by one; then the one that was heard of first is forgotten
 _LABELS: dict[str, tuple[str]] = {}  # made once: a tuple for each message costs more than its count
 
 
@@ -36,6 +37,7 @@ class Metrics:
     def __init__(self) -> None:
         self.counts: dict[str, Counter[tuple[str, ...]]] = {name: Counter() for name in COUNTERS}
         self.gauges: dict[str, tuple[str, Callable[[], dict[tuple[str, ...], float]]]] = {}
+        self.channels: dict[str, list[int]] = {}  # messages and deliveries; never in what Prometheus gets
         self._messages = self.counts["messages"]
         self._deliveries = self.counts["deliveries"]
 
@@ -44,6 +46,9 @@ class Metrics:
         labels = _LABELS.get(message.protocol) or _LABELS.setdefault(message.protocol, (message.protocol,))
         self._messages[labels] += 1
         self._deliveries[labels] += listeners
+        row = self.channels.get(message.channel) or self._row(message.channel)
+        row[0] += 1
+        row[1] += listeners
         if message.undelivered:
             self._undeliverable(message)
 
@@ -63,6 +68,13 @@ class Metrics:
     def count(self, name: str, *labels: str, by: int = 1) -> None:
         """Add to a counter of `COUNTERS`."""
         self.counts[name][labels] += by
+
+    def _row(self, channel: str) -> list[int]:
+        """A new row for *channel*."""
+        if len(self.channels) >= MAX_CHANNELS:
+            del self.channels[next(iter(self.channels))]
+        row = self.channels[channel] = [0, 0]
+        return row
 
     def exposition(self) -> bytes:
         """All of it in the Prometheus text format."""

@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
+import anyio.to_thread
 from fastapi import Query, Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.responses import StreamingResponse
 
-from . import history, views
+from . import history, stats, views
 from .callers import Caller
+from .channels import MAX_NAME
+from .events import MAX_OUTBOX
 from .problems import PROTOCOL
-from .publish import NDJSON
+from .publish import MAX_CONTENT, NDJSON
 from .routes import MAX, After, Route
-from .runtime import Gateway, clock
+from .runtime import Gateway
+
+# What REST is, beside the adapters: the same as they say of themselves.
+OWN: Final[dict[str, Any]] = {
+    "name": PROTOCOL,
+    "title": "REST",
+    "versions": ["1"],
+    "paths": ["/v1"],
+    "listeners": [],
+    "carries": {
+        "subscribe": "`GET /v1/channels/{channel}/events`",
+        "unsubscribe": "end the stream",
+        "publish": "`POST /v1/channels/{channel}/messages`: 201",
+        "delivered": "event `message`",
+        "direct": "`POST /v1/channels/{channel}/peers/{number}/messages`: 202",
+        "directDelivered": "event `direct`",
+        "presence": "events `joined`, `left`; `GET /v1/channels/{channel}/peers`",
+        "history": "`GET /v1/channels/{channel}/messages`",
+        "refused": "problem+json",
+        "alive": "`GET /healthz`, `GET /readyz`",
+    },
+    "limits": {
+        "content": f"{MAX_CONTENT:,} bytes",
+        "name": f"{MAX_NAME} characters",
+        "outbox": f"{MAX_OUTBOX:,} bytes",
+    },
+}
 
 
 class Operations:
@@ -33,11 +62,11 @@ class Operations:
                 "paths": adapter.paths,
                 "listeners": [listener.name for listener in adapter.listeners()],
                 "carries": dict(adapter.carries),
+                "limits": dict(adapter.limits),
             }
             for adapter in self.gateway.adapters
         ]
-        own = {"name": PROTOCOL, "title": "REST", "versions": ["1"], "paths": ["/v1"], "listeners": [], "carries": {}}
-        return views.answer({"protocols": [*rows, own]})
+        return views.answer({"protocols": [*rows, OWN]})
 
     async def log(
         self,
@@ -50,26 +79,10 @@ class Operations:
         return StreamingResponse(history.log_lines(self.gateway, after, limit), media_type=NDJSON[0])
 
     async def stats(self, request: Request) -> Response:
-        """What was counted since the start, by protocol."""
+        """What was counted since the start, by protocol, channel and direction; and what the pipeline last wrote."""
         Caller(self.gateway, request).check("history", "")
-        protocols: dict[str, dict[str, int]] = {}
-        for name, counter in self.gateway.metrics.counts.items():
-            for (label, *_), value in counter.items():
-                if name != "faults":
-                    row = protocols.setdefault(label, {})
-                    row[name] = row.get(name, 0) + value
-        return views.answer(
-            {
-                "version": self.gateway.version,
-                "uptimeSeconds": (clock() - self.gateway.started) // 1000,
-                "sequence": self.gateway.log.synced_seq,
-                "connections": self.gateway.bus.population,
-                "protocols": protocols,
-                "reports": {each.name: report for each in self.gateway.adapters if (report := each.report())},
-                "links": [link.report() for link in self.gateway.links],
-                "faults": {kind: value for (kind,), value in self.gateway.metrics.counts["faults"].items()},
-            }
-        )
+        pipeline = await anyio.to_thread.run_sync(stats.written, self.gateway.settings.warehouse)
+        return views.answer(stats.report(self.gateway) | {"pipeline": pipeline})
 
     async def home(self) -> Response:
         """Where to go from here."""

@@ -47,6 +47,10 @@ class Presence:
         word = self._words.get(channel, {}).get(number)
         return self._listens(channel, number) if word is None else word.until is not None
 
+    def where(self, number: int) -> list[str]:
+        """The channels in which the peer with *number* is a guest."""
+        return [channel for channel, words in self._words.items() if number in words and self.has(channel, number)]
+
     # What the bus says of its sessions
 
     def enter(self, channel: str, peer: Peer) -> list[Peer]:

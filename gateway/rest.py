@@ -11,10 +11,10 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.routing import Match
 
-from . import history, operations, views
+from . import history, operations, views, whois
 from .callers import Caller, unquoted
 from .events import open_stream
-from .message import Message, Peer
+from .message import Message
 from .problems import PROTOCOL, Problem
 from .publish import NDJSON, Bulk, Publisher, content_of, read_body, synced
 from .routes import MAX, After, ProblemRoute, Route, add
@@ -122,7 +122,7 @@ class Rest:
         """The channels that you may see, by name; `next` is the address of the next page, or null."""
         caller = Caller(self.gateway, request)
         names = {*self.gateway.channels.settled(), *self.gateway.bus.active()}
-        visible = [name for name in sorted(names) if name > after and self._visible(caller, name)]
+        visible = [name for name in sorted(names) if name > after and caller.may_know(name)]
         shown = [views.channel(self.gateway, name) for name in visible[:limit]]
         url = str(request.url.include_query_params(after=visible[limit - 1]).query) if len(visible) > limit else None
         return views.answer({"channels": shown, "next": url and f"/v1/channels?{url}"})
@@ -166,17 +166,18 @@ class Rest:
         return views.answer({"id": message.id, "delivered": delivered}, 202)
 
     async def peer(self, request: Request, number: Number) -> Response:
-        """A peer that is connected, or that has a durable identity."""
-        Caller(self.gateway, request).check("subscribe", "")
-        found = self.gateway.peers.numbered(number) or self._connected(number)
+        """All that is known of a sender: its names everywhere, where it is, and where it said something.
+
+        It is found while it is connected, for ever if it has an identity, and else as long as anything that it said.
+        """
+        caller = Caller(self.gateway, request)
+        caller.check("subscribe", "")
+        found = await whois.report(caller, number)
         if found is None:
             raise Problem(404, f"nobody is number {number} now; GET a channel's /peers lists who is there")
-        return views.answer(views.peer(found) | {"connections": self.gateway.bus.connections(number)})
+        return views.answer(found)
 
     # What they need
-
-    def _visible(self, caller: Caller, channel: str) -> bool:
-        return any(caller.may(verb, channel) for verb in ("subscribe", "history", "publish"))
 
     def _existing(self, caller: Caller, segment: str, verb: str = "subscribe") -> str:
         """The channel named by *segment*, which somebody made or listens to."""
@@ -184,9 +185,6 @@ class Rest:
         if not self.gateway.channels.exists(name) and not self.gateway.bus.members(name):
             raise Problem(404, f"there is no channel {name!r}; PUT makes one, and so does its first message")
         return name
-
-    def _connected(self, number: int) -> Peer | None:
-        return next((s.peer for s in self.gateway.bus.sessions() if s.peer.number == number), None)
 
 
 # fmt: off

@@ -98,8 +98,7 @@ class Gateway:
         self.index.start()
         self.log.start()
         self.log.fact("start", {"gateway": self.home.gateway_id, "version": self.version})
-        for name in self.settings.channels.names:
-            self.channels.configure(name)
+        self._configure_channels()
         self._worker = Worker(post, self._worker_fault)
         services = Services(
             *(self.bus, self.log, self.index, post, self._worker.do, self.log.fact, self.metrics, self.access),
@@ -156,6 +155,18 @@ class Gateway:
         )
         self.log.on_room = self.bus.room
         self.door = Door(self.access, limits, self.bus, self.metrics)
+
+    def _configure_channels(self) -> None:
+        """Make the channels that the operator names; a pin that comes too late is not followed, and said."""
+        enabled = {adapter.name for adapter in self.adapters}
+        for name, addresses in self.settings.channels.pins.items():
+            try:
+                self.channels.pin(name, {key: value for key, value in addresses.items() if key in enabled})
+            except ValueError as error:
+                self.metrics.count("faults", "pin")
+                logger.error("a pin is not followed", channel=name, reason=str(error))
+        for name in self.settings.channels.names:
+            self.channels.configure(name)
 
     def tick(self) -> None:
         """A second has passed."""

@@ -11,20 +11,22 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gateway.adapter import Adapter, Home, Link, Listener, Request, Services
-from gateway.message import Form, Message
+from gateway.message import Form, Message, Peer
 from gateway.record import Entry
 from gateway.session import Principal
 from gateway.tables import Row
 
 from .author import Author, make_key, read_key
 from .directs import Directs
+from .forest import MAX_BLOB
 from .gateways import Gateways, is_node_id
 from .intake import Intake
 from .peering import link, read_address
 from .proof import Proof
 from .relay import Relay
-from .session import SproutSession
+from .session import MAX_OUTBOX, SproutSession
 from .store import NAME, TABLES, Store, rows
+from .validate import MAX_NAME
 
 KEY_FILE = "sprout.privkey"
 TITLES = {"rest": "REST"}  # of those who speak and are no adapter
@@ -78,11 +80,23 @@ class SproutAdapter(Adapter):
     versions = ("0.0",)
     carries = MappingProxyType(
         {
-            "subscribe": "subscribe and unsubscribe, to a community",
-            "publish": "announce of a Reply",
-            "direct": "announce of a Reply with TWIG to/1, or of one below a direct message",
-            "presence": "invisible Replies with TWIG activity/1",
-            "history": "list, query, ancestry and leaves_of",
+            "subscribe": "`subscribe`: status 0",
+            "unsubscribe": "`unsubscribe`: status 0",
+            "publish": "`announce` of a Reply: status 0",
+            "delivered": "`announce`",
+            "direct": "`announce` of a Reply with TWIG `to/1`: status 0 or 4",
+            "directDelivered": "`announce`, to that peer alone",
+            "presence": "invisible Replies with TWIG `activity/1`",
+            "history": "`list`, `query`, `ancestry`, `leaves_of`",
+            "refused": "status 1 or 4",
+            "alive": "`version`: status 0",
+        }
+    )
+    limits = MappingProxyType(
+        {
+            "content": f"{MAX_BLOB:,} bytes of text",
+            "name": f"{MAX_NAME} bytes; a longer one is cut",
+            "outbox": f"{MAX_OUTBOX:,} bytes",
         }
     )
 
@@ -134,6 +148,11 @@ class SproutAdapter(Adapter):
         """Nothing, likewise."""
         return None
 
+    @classmethod
+    def may_be_pinned(cls, address: str) -> bool:
+        """Any community, known yet or not."""
+        return is_node_id(address)
+
     def settled(self, channel: str) -> None:
         """A channel exists: it is to have a community."""
         self.relay.settled(channel)
@@ -141,6 +160,10 @@ class SproutAdapter(Adapter):
     def describe(self, address: str) -> dict[str, Any]:
         """The community."""
         return {"community": address}
+
+    def names(self, peer: Peer) -> str | None:
+        """The identity that it is in Arbor, or that stands for it there."""
+        return peer.identity if peer.protocol == NAME else self.author.identity_of(peer.number)
 
     def refer(self, message: Message) -> object:
         """Where the message stands in the forest."""

@@ -272,6 +272,10 @@ class Author:
         what = self.minted_for(author) or ""
         return int(what.removeprefix(PEER)) if what.startswith(PEER) else None
 
+    def identity_of(self, number: int) -> str | None:
+        """The identity that stands for the peer from elsewhere with *number*, where one has been made."""
+        return self._store.minted(f"{PEER}{number}")
+
     def _signing(self, message: Message, ref: dict[str, Any], more: dict[str, bytes]) -> Signing:
         """Gather what a reply says."""
         community = self._community_of(message.channel, ref)

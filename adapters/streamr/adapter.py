@@ -15,7 +15,7 @@ from gateway.auth import KEY
 from gateway.bus import UNFIT
 from gateway.frames import text_frame
 from gateway.jsontext import dumps
-from gateway.message import Form, Message, Pending
+from gateway.message import Form, Message, Peer, Pending
 from gateway.record import Fact
 from gateway.session import MAX_OUTBOX, Principal
 from gateway.tables import Row
@@ -99,11 +99,23 @@ class StreamrAdapter(Adapter):
     )
     carries = MappingProxyType(
         {
-            "subscribe": "SubscribeRequest and UnsubscribeRequest",
-            "publish": "PublishRequest, signed or not; encrypted content is decrypted for others where you say so",
-            "direct": "PublishRequest to the inbox stream S/@N of a peer's number or address",
-            "presence": "not at all: the protocol has no word for it",
-            "history": "ResendLastRequest, ResendFromRequest and ResendRangeRequest; S1's ResendRequest",
+            "subscribe": "SubscribeRequest: SubscribeResponse",
+            "unsubscribe": "UnsubscribeRequest: UnsubscribeResponse",
+            "publish": "PublishRequest: silence",
+            "delivered": "BroadcastMessage",
+            "direct": "PublishRequest to `STREAM/@PEER`: silence",
+            "directDelivered": "BroadcastMessage on `STREAM/@PEER`",
+            "presence": None,
+            "history": "a resend: last, from or range",
+            "refused": "ErrorResponse",
+            "alive": "the WebSocket's ping",
+        }
+    )
+    limits = MappingProxyType(
+        {
+            "content": f"{MAX_CONTENT:,} bytes as a JSON string",
+            "name": "that of a channel",
+            "outbox": f"{MAX_OUTBOX:,} bytes",
         }
     )
 
@@ -229,6 +241,12 @@ class StreamrAdapter(Adapter):
         """The stream and the partition."""
         stream, partition = stream_of(address)
         return {"stream": stream, "partition": partition}
+
+    def names(self, peer: Peer) -> str:
+        """Its address: its own, or the one that the gateway signs by for it."""
+        if peer.protocol == NAME and peer.identity is not None:
+            return peer.identity
+        return self.author.keys.of(peer.protocol, peer.identity, peer.number).address
 
     def partitions(self, stream: str) -> int:
         """How many partitions *stream* has; inboxes and key exchanges have one."""

@@ -16,7 +16,7 @@ from gateway.adapter import Adapter, Refusal, Request
 from gateway.bus import UNFIT
 from gateway.channels import valid_name
 from gateway.frames import text_frame
-from gateway.message import Form, Message, Pending
+from gateway.message import Form, Message, Peer, Pending
 from gateway.session import MAX_OUTBOX
 
 from .codec import MAX_PACKET, MAX_TOPIC, decode, encode, fits, forward, units
@@ -47,11 +47,23 @@ class TopicRelayAdapter(Adapter):
     paths = ("/relay", "/")
     carries = MappingProxyType(
         {
-            "subscribe": "Subscribe and Unsubscribe",
-            "publish": "Broadcast",
-            "direct": "Message",
-            "presence": "Hello, and `peers` in the answer to Subscribe; nobody is told who leaves",
-            "history": "not at all: the protocol has no word for it",
+            "subscribe": "2 Subscribe: an echo with `peers`",
+            "unsubscribe": "3 Unsubscribe: silence",
+            "publish": "6 Broadcast: silence",
+            "delivered": "6 with `src`",
+            "direct": "4 Message with `dst`: silence",
+            "directDelivered": "4 with `src` and `dst`",
+            "presence": "`peers`; 7 Hello for who comes",
+            "history": None,
+            "refused": "an echo with `error`",
+            "alive": "1 Echo, 5 Info",
+        }
+    )
+    limits = MappingProxyType(
+        {
+            "content": f"a packet of {MAX_PACKET:,} UTF-16 units",
+            "name": f"{MAX_TOPIC} UTF-16 units; a longer one is shortened",
+            "outbox": f"{MAX_OUTBOX:,} bytes",
         }
     )
 
@@ -72,9 +84,18 @@ class TopicRelayAdapter(Adapter):
         """The channel of the topic *address*; None if it is too long for one."""
         return channel_of(address) if units(address) <= MAX_TOPIC else None
 
+    @classmethod
+    def may_be_pinned(cls, address: str) -> bool:
+        """Any topic."""
+        return units(address) <= MAX_TOPIC
+
     def describe(self, address: str) -> dict[str, Any]:
         """The topic."""
         return {"topic": address}
+
+    def names(self, peer: Peer) -> int:
+        """Its number."""
+        return peer.number
 
     def refer(self, message: Message) -> Any:
         """Nothing, as long as the packet is not too long."""

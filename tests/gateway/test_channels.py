@@ -182,3 +182,30 @@ def test_an_adapter_that_is_switched_off_now_is_passed_over() -> None:
     desk = Desk()
     desk.table.assign("minted", "lobby", "0xabc")
     assert desk.restarted(protocols=("capitals",)).table.addresses("lobby") == {"capitals": "LOBBY"}
+
+
+def test_a_pin_says_what_a_channel_is_called() -> None:
+    desk = Desk(create=False)
+    desk.table.pin("weather", {"capitals": "WX", "minted": "m1"})
+    assert desk.facts == [("weather", {"capitals": "WX", "minted": "m1"}, True)]
+    assert (desk.table.channel("capitals", "WX"), desk.table.channel("minted", "m1")) == ("weather", "weather")
+    with pytest.raises(UnknownChannel):
+        desk.table.channel("capitals", "WEATHER")  # it would come back as another
+    desk.table.pin("weather", {"capitals": "WX"})
+    assert len(desk.facts) == 1, "nothing new"
+    again = desk.restarted()
+    again.table.configure("wx")
+    assert again.table.address("capitals", "wx") == "WX!", "what is pinned is taken"
+
+
+def test_a_pin_moves_nothing() -> None:
+    desk = Desk()
+    desk.table.settle("weather")
+    desk.table.settle("lobby")
+    for channel, addresses in [("weather", {"capitals": "WX"}), ("new", {"capitals": "LOBBY"})]:
+        with pytest.raises(ValueError, match="already"):
+            desk.table.pin(channel, {"minted": "m1"} | addresses)
+    assert (desk.table.address("capitals", "weather"), desk.table.exists("new")) == ("WEATHER", False)
+    assert desk.table.address("minted", "weather") is None, "all of it or nothing"
+    desk.table.pin("weather", {"minted": "m1"})
+    assert desk.restarted().table.channel("minted", "m1") == "weather", "what had no address yet gets one"

@@ -405,6 +405,13 @@ def test_peers_are_found_by_number(http: httpx.Client) -> None:
         "identity": "rest",
         "name": None,
         "connections": 0,
+        "connectionNumbers": [],
+        "protocols": ["rest"],
+        "boundTo": None,
+        "key": None,
+        "addresses": {},
+        "channels": [],
+        "saidIn": ["lobby"],
     }
     problem(http.get("/v1/peers/99999"), 404)
     assert http.get("/v1/channels/lobby/peers").json() == {"peers": []}
