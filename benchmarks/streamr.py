@@ -23,6 +23,7 @@ from .servers import NODE_FOLDER, ROOT, Places, Server, Unavailable, _program, _
 from .servers import trellis as gateway
 from .streamr_load import Load, Stalled, messages
 
+AGE = 300_000  # ms, of the first message: so that none lies in the future, however fast a server is
 WARMUP = 0.2  # of the messages, before what is measured
 
 
@@ -83,12 +84,23 @@ SERVERS: dict[str, Callable[[Places], AbstractContextManager[Server]]] = {
 REFERENCE = "node"
 
 
-def measure(server: Server, name: str, number: int) -> Round:
-    """One round; each has timestamps of its own, or its messages would be repeated ones."""
+class Timestamps:
+    """Where the messages of each round begin (ms): behind all before, or they would be repeated ones."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def take(self, count: int) -> int:
+        """A beginning for *count* messages, ten of which have the same timestamp."""
+        start = max(self._next, int(time.time() * 1000) - AGE)
+        self._next = start + count // 10 + 1
+        return start
+
+
+def measure(server: Server, name: str, timestamps: Timestamps) -> Round:
+    """One round."""
     work = WORKS[name]
-    frames = messages(
-        work.count, signed=work.signed, start=int(time.time() * 1000) - 300_000 + number * work.count // 10
-    )
+    frames = messages(work.count, signed=work.signed, start=timestamps.take(work.count))
     load = Load(f"{server.target.host}:{server.target.port}", work.listeners)
     load.begin(frames[0])
     warm = int(WARMUP * work.count)
@@ -126,13 +138,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     places = Places(options.out / "servers", NODE_FOLDER)
     rounds: list[Round] = []
+    timestamps = Timestamps()
     try:
         with ExitStack() as stack:
             servers = [stack.enter_context(SERVERS[name](places)) for name in options.server or SERVERS]
             for name in options.work or WORKS:
                 for number in range(options.rounds):
                     for server in servers if number % 2 == 0 else reversed(servers):
-                        rounds.append(measure(server, name, number))
+                        rounds.append(measure(server, name, timestamps))
                         sys.stderr.write(
                             f"{name:12} {server.name:10} {rounds[-1].per_cpu_second / 1000:8.1f} k per CPU-s,"
                             f" {rounds[-1].deliveries / rounds[-1].seconds / 1000:8.1f} k per s\n"

@@ -102,10 +102,11 @@ class MessageID(NamedTuple):
 
 @dataclass(slots=True)  # not frozen: one is made for each publish, and that would take four times as long
 class StreamMessage:
-    """One stream message, whatever version it came in (S0, StreamMessage). It is never changed.
+    """One stream message, whatever version it came in (S0, StreamMessage). What it says is never changed.
 
     `version` and `wire` are the version and the text of the array it was received as, `verbatim` says that
-    this text is the libraries' form, not one of the specifications' only. `ttl_seconds` is S1's.
+    this text is the libraries' form, not one of the specifications' only. `ttl_seconds` is S1's. `digests` is what
+    `signing` found out about it.
     """
 
     id: MessageID
@@ -121,6 +122,7 @@ class StreamMessage:
     version: int = field(default=LATEST, compare=False)
     wire: bytes | None = field(default=None, compare=False, repr=False)
     verbatim: bool = field(default=False, compare=False, repr=False)
+    digests: tuple[bytes, ...] | None = field(default=None, init=False, compare=False, repr=False)
 
     def row(self, version: int) -> bytes:
         """The JSON array of this message in *version*: 30 (nested), 31 or 32."""

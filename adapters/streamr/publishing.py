@@ -85,9 +85,9 @@ def check_time(message: StreamMessage, now: int) -> None:
         raise StreamrError(text, code=FUTURE_TIMESTAMP)
 
 
-def check_signature(message: StreamMessage, known: tuple[bytes, ...] | None = None) -> None:
-    """Raise unless the publisher signed *message*, whose `signing.digests` may be *known*."""
-    if not verify(message, known):
+def check_signature(message: StreamMessage) -> None:
+    """Raise unless the publisher signed *message*."""
+    if not verify(message):
         text = message.row(kinds.LATEST).decode()[:MAX_SHOWN]
         raise Invalid(f"Signature validation failed for message: {text}")
 
@@ -117,8 +117,8 @@ def native(message: StreamMessage) -> list[Any]:
     return [*message.id[:4], message.id.publisher_id.lower(), message.id.msg_chain_id]
 
 
-def names_of(message: StreamMessage, known: tuple[bytes, ...] | None = None) -> tuple[str, ...]:
-    """The texts by which a copy of *message* is recognised, its id as JSON the first; its digests may be *known*.
+def names_of(message: StreamMessage) -> tuple[str, ...]:
+    """The texts by which a copy of *message* is recognised, its id as JSON the first.
 
     Whoever likes can use the id of an unsigned message, so the SHA-256 of its content is part of that name. A
     signature covers the fields without anything between them, or only some of them: so what was signed has a name
@@ -127,8 +127,8 @@ def names_of(message: StreamMessage, known: tuple[bytes, ...] | None = None) -> 
     parts = native(message)
     if not is_signed(message):
         return (jsontext.dumps([*parts, sha256(_utf8(message.content)).hexdigest()]).decode(),)
-    signed = (digests(message) if known is None else known) if message.signature else ()
-    return (jsontext.dumps(parts).decode(), *(f"eth:{digest.hex()[:SIGNED_DIGITS]}" for digest in signed))
+    signed = digests(message) if message.signature else ()
+    return (jsontext.dumps(parts).decode(), *[f"eth:{digest.hex()[:SIGNED_DIGITS]}" for digest in signed])
 
 
 def said(message: StreamMessage, names: tuple[str, ...], channel: str, sender: Peer) -> Message:

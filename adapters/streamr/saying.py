@@ -18,7 +18,6 @@ from .codec import encode_broadcast
 from .message import parse_message
 from .positions import Positions
 from .publishing import answered, check, check_signature, invalid, is_clear_cut, is_signed, names_of, said
-from .signing import digests
 from .stored import Span
 
 if TYPE_CHECKING:
@@ -71,17 +70,16 @@ class Saying:
         What has to be decrypted first may be said, or told to *refuse*, later. *origin* is the session, if it has one.
         """
         message = request.message
-        known = digests(message) if is_signed(message) else ()
-        names = names_of(message, known)
+        signed, names = is_signed(message), names_of(message)
         self.check(speaker, request, "publish", channel)
-        if known and self._is_own(message):
-            self._check_copy(message, known, channel)
+        if signed and self._is_own(message):
+            self._check_copy(message, channel)
             return None
         if not self._is_new(speaker, message, channel) and self._known(speaker, message, names):
             return None
-        if known and message.id.timestamp < self._kept_since:
+        if signed and message.id.timestamp < self._kept_since:
             raise invalid("The message is older than the history that is kept here", message)
-        sender = self.sender(speaker, request, known)
+        sender = self.sender(speaker, request)
         if self._adapter.streams.decrypts(message.id.stream_id):
             say = partial(self._say, names, channel, sender, origin, request.version)
             self._adapter.participant.say(message, partial(self._say_opened, speaker, message, names, say), refuse)
@@ -104,12 +102,12 @@ class Saying:
         rules.check(request.message)
         check(request.message, self._adapter.bus.clock(), rules.partitions)
 
-    def sender(self, speaker: Speaker, request: Publish, known: tuple[bytes, ...] | None = None) -> Peer:
-        """Who says a message: the address that signed it (its digests may be *known*), or the speaker."""
+    def sender(self, speaker: Speaker, request: Publish) -> Peer:
+        """Who says a message: the address that signed it, or the speaker."""
         message, peers = request.message, self._adapter.bus.peers
         publisher = message.id.publisher_id.lower()
         if is_signed(message):
-            self.check_signature(message, known)
+            self.check_signature(message)
             return peers.identity(NAME, publisher)
         if not publisher:
             return speaker.who
@@ -118,9 +116,9 @@ class Saying:
             raise invalid("An unsigned message can name no publisher but its own connection's address", message)
         return peers.identity(NAME, publisher)
 
-    def check_signature(self, message: StreamMessage, known: tuple[bytes, ...] | None = None) -> None:
+    def check_signature(self, message: StreamMessage) -> None:
         """Raise unless the publisher signed *message*, and is not one for whom the gateway does that."""
-        check_signature(message, known)
+        check_signature(message)
         if self._is_own(message):
             raise invalid(NOT_SAID, message)
         self._others[message.id.publisher_id.lower()] = None  # who has a key of his own; nobody else could sign
@@ -132,9 +130,9 @@ class Saying:
         publisher = message.id.publisher_id.lower()
         return publisher not in self._others and self._adapter.authors(publisher)
 
-    def _check_copy(self, message: StreamMessage, known: tuple[bytes, ...], channel: str) -> None:
+    def _check_copy(self, message: StreamMessage, channel: str) -> None:
         """Raise unless *message*, which the gateway signed, is as it was shown: what others said is not said again."""
-        check_signature(message, known)
+        check_signature(message)
         place = message.id[2:4]
         stored = self._adapter.stored.between(channel, Span(place, place, message.id.publisher_id.lower()))
         found = next(filter(None, stored), None)

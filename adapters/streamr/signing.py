@@ -12,6 +12,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 from coincurve import PrivateKey, PublicKey
+from coincurve._libsecp256k1 import ffi
+from coincurve.ecdsa import deserialize_recoverable
+from coincurve.ecdsa import recover as recover_point
 from sha3 import keccak_256
 
 from .message import ETH, ETH_LEGACY, StreamMessage
@@ -19,6 +22,7 @@ from .message import ETH, ETH_LEGACY, StreamMessage
 MAX_ADDRESSES = 8_192  # of public keys that are remembered: publishers come again and again
 # The 65 bytes r, s and v, in hexadecimal digits.
 _SIGNATURE_DIGITS = 130
+RECOVERY_IDS = {27: b"\0", 28: b"\1"}  # what v says (the libraries know no other), and how coincurve has it
 
 
 def keccak256(data: bytes) -> bytes:
@@ -29,12 +33,13 @@ def keccak256(data: bytes) -> bytes:
 
 def address_of(public_key: PublicKey) -> str:
     """The Ethereum address of a public key: `0x` and 40 lower-case hexadecimal digits."""
-    return _address(public_key.format(compressed=False))
+    return "0x" + keccak256(public_key.format(compressed=False)[1:])[12:].hex()
 
 
 @lru_cache(maxsize=MAX_ADDRESSES)
 def _address(point: bytes) -> str:
-    return "0x" + keccak256(point[1:])[12:].hex()
+    """The address for a *point* as the library holds it in memory: to write it out takes longer than to look it up."""
+    return address_of(PublicKey(ffi.new("secp256k1_pubkey *", [point])))
 
 
 def checksum(address: str) -> str:
@@ -77,37 +82,42 @@ def recover(signature: str, payload_digest: bytes) -> str | None:
         return None
     try:
         raw = bytes.fromhex(digits)
-        recovery_id = raw[64] - 27
-        if recovery_id not in (0, 1):
+        recovery_id = RECOVERY_IDS.get(raw[64])
+        if recovery_id is None:
             return None
-        key = PublicKey.from_signature_and_message(raw[:64] + bytes((recovery_id,)), payload_digest, hasher=None)
+        point = recover_point(payload_digest, deserialize_recoverable(raw[:64] + recovery_id), hasher=None)
     except (ValueError, IndexError):  # no digits; spaces among them; no point on the curve
         return None
-    return address_of(key)
+    return _address(ffi.buffer(point)[:])
 
 
 def signed_by(address: str, payload: str, signature: str) -> bool:
     """Whether *address* signed *payload* with `personal_sign`, as login challenges are."""
-    return _signed_by(address.lower(), payload, signature, digest(payload))
+    address = address.lower()
+    return recover(signature, digest(payload)) == address or _signed_utf16(address, payload, signature)
 
 
 def digests(message: StreamMessage) -> tuple[bytes, ...]:
-    """What may have been signed for *message*, digested: as many as `payloads` gives."""
-    return tuple(map(digest, payloads(message)))
+    """What may have been signed for *message*, digested: as many as `payloads` gives. They are kept with it."""
+    found = message.digests
+    if found is None:
+        found = message.digests = tuple(map(digest, payloads(message)))
+    return found
 
 
-def verify(message: StreamMessage, known: tuple[bytes, ...] | None = None) -> bool:
-    """Whether the publisher of *message* signed it, whose `digests` may be *known*; nobody signs an unsigned one."""
+def verify(message: StreamMessage) -> bool:
+    """Whether the publisher of *message* signed it; nobody signs an unsigned one."""
     signature, address = message.signature, message.id.publisher_id.lower()
     if not signature:
         return False
-    pairs = zip(payloads(message), digests(message) if known is None else known, strict=True)
-    return any(_signed_by(address, payload, signature, digest) for payload, digest in pairs)
+    for payload_digest in digests(message):
+        if recover(signature, payload_digest) == address:
+            return True
+    return any(_signed_utf16(address, payload, signature) for payload in payloads(message))
 
 
-def _signed_by(address: str, payload: str, signature: str, payload_digest: bytes) -> bool:
-    if recover(signature, payload_digest) == address:
-        return True
+def _signed_utf16(address: str, payload: str, signature: str) -> bool:
+    """Whether *address* signed *payload* as clients before 4.0 count it; in ASCII that is no other way."""
     return not payload.isascii() and recover(signature, digest(payload, _utf16_units(payload))) == address
 
 

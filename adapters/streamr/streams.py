@@ -8,6 +8,7 @@ of each is a row of `streamr_streams`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from glob import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,6 +35,7 @@ MAX_PARTITIONS = 100  # the reference's limit
 MAX_DESCRIBED = 10_000  # streams that users described
 MAX_DESCRIPTION = 16_384  # bytes of one description, as JSON
 MAX_PERMISSIONS = 256  # of one stream
+MAX_LOOKED_UP = 4_096  # streams whose rules are at hand
 
 TABLE = """
 CREATE TABLE streamr_streams (stream TEXT PRIMARY KEY, description TEXT NOT NULL) WITHOUT ROWID;
@@ -136,6 +138,7 @@ class Streams:
         self._changed = changed
         self._streams: dict[str, _Stream] = {}
         self._rules: dict[str, Rules] = {}
+        self.rules = lru_cache(maxsize=MAX_LOOKED_UP)(self._find_rules)  # it is asked for each message
         self._rights: dict[str | None, dict[str, tuple[Right, ...]]] = {}  # by user and by stream
 
     def start(self, services: Services) -> None:
@@ -153,7 +156,7 @@ class Streams:
 
     # What holds
 
-    def rules(self, stream: str) -> Rules:
+    def _find_rules(self, stream: str) -> Rules:
         """The rules of *stream*; an inbox and a key exchange have one partition and no others."""
         found = self._rules.get(stream)
         if found is not None:
@@ -265,6 +268,7 @@ class Streams:
         self._rules[stream] = rules
         if rules == self._default:
             del self._rules[stream]
+        self.rules.cache_clear()
         self._changed()
 
     def _give(self, stream: str, before: Sequence[Permission], now: Sequence[Permission]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from adapters.streamr.codec import decode_control
 from adapters.streamr.control import Publish
 from adapters.streamr.signing import verify
+from benchmarks.streamr import Timestamps
 from benchmarks.streamr_load import messages
 
 HEAD = 8  # bytes of a client's frame before a payload of this size
@@ -18,3 +19,10 @@ def test_messages_are_signed_distinct_and_of_one_length() -> None:
         said = [frame.message for frame in found if isinstance(frame, Publish)]
         assert len({message.id for message in said}) == 30
         assert all(verify(message) is signed for message in said)
+
+
+def test_no_round_repeats_what_another_said() -> None:
+    timestamps = Timestamps()
+    starts = [timestamps.take(count) for count in (40_000, 40_000, 10_000)]
+    assert starts[1] - starts[0] > 40_000 // 10
+    assert starts[2] - starts[1] > 40_000 // 10

@@ -75,7 +75,7 @@ def test_an_old_signature_cut_in_a_new_way_is_a_copy_where_it_stands_late(broker
     row = alice.message("s1", 1, broker.clock())
     assert broker.ask(broker.open(), [2, 8, "r", row, None]) == []
     assert len(broker.frames(wide)) == 1
-    broker.adapter.streams._rules["s"] = broker.adapter.streams.rules("s")._replace(partitions=11)
+    broker.adapter.streams.describe("s", {"partitions": 11})
     toy = broker.toy("s#10")
     row[1][:2] = "s", 10
     assert broker.ask(broker.open(), [2, 8, "r", row, None]) == []
