@@ -17,11 +17,14 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from .channels import MAX_NAME, valid_name
 from .errors import Conflict, Forbidden, RequestError, Throttled, Unavailable, UnknownChannel
 from .jsontext import dumps
 
 PROTOCOL = "rest"  # what this face is called in metrics and records
 MEDIA_TYPE = "application/problem+json"
+
+NAMES = f"a name has 1 to {MAX_NAME} characters, no control characters and no /@"
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -52,6 +55,8 @@ def _throttled(error: Throttled) -> Problem:
 
 
 def _unknown(error: UnknownChannel) -> Problem:
+    if not valid_name(str(error)):
+        return Problem(404, f"no channel can be called {str(error)!r}: {NAMES}")
     return Problem(404, f"there is no channel {str(error)!r}; GET /v1/channels lists those that you may see")
 
 

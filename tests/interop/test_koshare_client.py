@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
 
 import httpx
 import pytest
@@ -23,9 +24,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         assert "Traceback" not in server.log
 
 
-def koshare(server: Server) -> AbstractAsyncContextManager[NodeClient]:
+def koshare(server: Server, *form: str) -> AbstractAsyncContextManager[NodeClient]:
     """A connected client."""
-    return node_client("koshare.cjs", f"ws://{server.http}/relay")
+    return node_client("koshare.cjs", f"ws://{server.http}/relay", *form)
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
@@ -69,3 +70,38 @@ def test_it_hears_and_is_heard_by_other_protocols(server: Server) -> None:
             assert (await client.told("packet"))["packet"]["json"] == "a string"
 
     run(scenario)
+
+
+def test_its_reconnecting_form_comes_back_by_itself(tmp_path: Path) -> None:
+    """It waits five seconds, subscribes to all its topics again, and goes on as if nothing had been."""
+    require_clients()
+    servers = [Server(tmp_path)]
+
+    async def scenario() -> None:
+        async with koshare(servers[0], "reconnecting") as client:
+            for topic in ("one", "two"):
+                await client.subscribe(topic=topic)
+            port = servers[0].http.rpartition(":")[2]
+            assert servers.pop().stop() == 0
+            await client.told("closed")
+            servers.append(await asyncio.to_thread(Server, tmp_path, "--port", port))
+            async with httpx.AsyncClient(base_url=f"http://{servers[0].http}") as rest:
+                for topic in ("one", "two"):
+                    while not (await rest.get(f"/v1/channels/{topic}/peers")).json()["peers"]:
+                        await asyncio.sleep(0.05)
+                    (
+                        await rest.post(f"/v1/channels/{topic}/messages", content=f'{{"to":"{topic}"}}')
+                    ).raise_for_status()
+                    assert (await client.told("packet"))["packet"]["to"] == topic
+                client.do("broadcast", topic="one", body={"text": "I am back"})
+                await client.told("sent")
+                while len(page := (await rest.get("/v1/channels/one/messages")).json()["messages"]) < 2:
+                    await asyncio.sleep(0.05)
+                assert page[1]["content"] == {"text": "I am back"}
+
+    try:
+        run(scenario)
+        assert "Traceback" not in servers[0].log
+    finally:
+        for server in servers:
+            server.stop()

@@ -1,13 +1,13 @@
 'use strict'
 
-// The genuine topic-relay client: node koshare.cjs WS_URL
+// The genuine topic-relay client: node koshare.cjs WS_URL [reconnecting]
 // Commands: {"do": "subscribe" | "unsubscribe" | "broadcast" | "message" | "quit", "topic", "body", "dst"}
 // Events: ready, subscribed, packet (with `src` and, of direct messages, `dst`), unsubscribed, sent, closed, error
-const { default: KoshareClient } = require('@yume-chan/koshare-router-client')
+const { default: KoshareClient, KoshareReconnectClient } = require('@yume-chan/koshare-router-client')
 const { tell, tellError, obey } = require('./lines.cjs')
 
-async function main (url) {
-  const client = await KoshareClient.connect(url)
+async function main (url, form) {
+  const client = await (form === 'reconnecting' ? KoshareReconnectClient : KoshareClient).connect(url)
   const handlers = new Map()
   client.socket.addEventListener('close', () => tell('closed'))
   tell('ready')

@@ -1,0 +1,328 @@
+"""What is wrong is answered in the protocol's own words, and nobody else notices; what only looks wrong is taken.
+
+One table for all protocols: what is sent on one connection to a gateway in its own process, and what comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+
+from adapters.sprout import base64url, forest, twig
+from adapters.sprout.openpgp import Key
+from gateway.clients import RestClient
+from tests.server import Server
+
+KEYS = Path(__file__).parents[1] / "vectors/sprout/keys"
+SILENCE = None
+QUIET = 0.25  # seconds after which nothing will come
+NOBODY = 1 << 40
+LONG = "x" * 300
+RESERVED = {"type": 6, "topic": "elsewhere", "src": 1, "dst": 2, "error": "no", "json": 3}
+VALUES: list[Any] = [None, 12345, "a string", [1, "two"], RESERVED]
+
+
+class Case(NamedTuple):
+    """What is sent, and what comes back: some of it (a dictionary's members, a frame's beginning), or silence."""
+
+    sent: Any
+    answer: Any
+
+
+def packet(kind: int, topic: str, **fields: Any) -> dict[str, Any]:
+    return {"type": kind, "topic": topic, **fields}
+
+
+def publish(stream: str, content: str) -> list[Any]:
+    id = [stream, 0, time.time_ns() // 1_000_000, 0, "", f"chain {time.time_ns()}"]
+    return [2, 8, "p", [32, id, None, 27, 0, 0, None, content, None, 0, None], None]
+
+
+def not_found(stream: str, request: str = "p") -> list[Any]:
+    return [2, 7, request, f"Stream {stream} not found.", "NOT_FOUND"]
+
+
+RELAY = {
+    "to nobody": Case(packet(4, "t", dst=NOBODY, a=1), SILENCE),
+    "to who is not in the topic": Case(packet(4, "elsewhere", dst=0, a=1), SILENCE),
+    "to no number": Case(packet(4, "t", dst="5"), {"error": "NoDestination", "dst": "5"}),
+    "to oneself": Case(packet(4, "t", dst="OWN", a=1), {"type": 4, "a": 1}),
+    **{
+        f"{kind} with a topic of 31 units": Case(packet(kind, topic), {"error": "TopicNameIsTooLong", "type": kind})
+        for kind, topic in ((2, "x" * 31), (3, "x" * 31), (4, "測" * 31), (6, "😀" * 15 + "x"), (1, "x" * 31))
+    },
+    "a topic of 30 units": Case(packet(2, "😀" * 15), {"topic": "😀" * 15, "peers": []}),
+    "an empty topic": Case(packet(2, ""), {"topic": "", "peers": []}),
+    "a topic with a line break": Case(packet(2, "a\nb"), {"topic": "a\nb", "peers": []}),
+    "no topic": Case({"type": 2}, {"type": 2, "error": "InvalidParams"}),
+    "a name of the gateway's own": Case(packet(6, "gateway/x"), {"error": "PermissionDenied"}),
+    "an array": Case([1], {"error": "InvalidParams"}),
+    "no JSON": Case("{", {"error": "InvalidJSON"}),
+}
+
+STREAMR = {
+    "to nobody": Case(publish(f"t/@{NOBODY}", "1"), not_found(f"t/@{NOBODY}")),
+    "to who is not in the stream": Case(publish("elsewhere/@0", "1"), not_found("elsewhere/@0")),
+    "an inbox of nobody's": Case(publish("t/@somebody", "1"), not_found("t/@somebody")),
+    "the inbox of another": Case([2, 9, "s", "t/@0", 0, None], [2, 7, "s", ..., "PERMISSION_DENIED"]),
+    "to oneself": Case(publish("t/@OWN", "1"), [2, 0]),
+    "an id with spaces": Case([2, 9, "s", " a b ", 0, None], [2, 2, "s", " a b ", 0]),
+    "an id with slashes": Case([2, 9, "s", "/a//b/", 0, None], [2, 2, "s", "/a//b/", 0]),
+    "an id of 255 characters": Case([2, 9, "s", "x" * 255, 0, None], [2, 2, "s", "x" * 255, 0]),
+    "an id of 300 characters": Case([2, 9, "s", LONG, 0, None], not_found(LONG, "s")),
+    "publish to 300 characters": Case(publish(LONG, "1"), not_found(LONG)),
+    "an id with a line break": Case([2, 9, "s", "a\nb", 0, None], not_found("a\nb", "s")),
+    "an empty id": Case([2, 9, "s", "", 0, None], [2, 7, "s", ..., "INVALID_REQUEST"]),
+    "a partition that there is not": Case([2, 9, "s", "t", 7, None], [2, 7, "s", ..., "REQUEST_FAILED"]),
+    "a name of the gateway's own": Case(publish("gateway/x", "1"), [2, 7, "p", ..., "PERMISSION_DENIED"]),
+    "content that is no JSON": Case(publish("t", "{"), [2, 7, "p", ..., "REQUEST_FAILED"]),
+    "content that is nothing": Case(publish("t", ""), [2, 7, "p", ..., "INVALID_REQUEST"]),
+    "no JSON": Case("{", [2, 7]),
+}
+
+REST = {
+    "to nobody": Case(("POST", f"/v1/channels/t/peers/{NOBODY}/messages", "1"), 404),
+    "to who is not in the channel": Case(("POST", "/v1/channels/elsewhere/peers/OWN/messages", "1"), 404),
+    "to oneself": Case(("POST", "/v1/channels/t/peers/OWN/messages", "1"), 202),
+    "to no number": Case(("POST", "/v1/channels/t/peers/x/messages", "1"), 422),
+    "a name of 256 characters": Case(("PUT", f"/v1/channels/{'x' * 256}", ""), 404),
+    "a name with a line break": Case(("PUT", "/v1/channels/a%0Ab", ""), 404),
+    "a name that is an inbox": Case(("POST", "/v1/channels/t%2F@5/messages", "1"), 404),
+    "a name that is not UTF-8": Case(("POST", "/v1/channels/%FF/messages", "1"), 400),
+    "a name of the gateway's own": Case(("POST", "/v1/channels/gateway%2Fx/messages", "1"), 403),
+    "no JSON": Case(("POST", "/v1/channels/t/messages", "{"), 400),
+    "two values": Case(("POST", "/v1/channels/t/messages", "1 2"), 400),
+    "not a number": Case(("POST", "/v1/channels/t/messages", "NaN"), 400),
+    "nothing": Case(("POST", "/v1/channels/t/messages", ""), 400),
+    "too deep": Case(("POST", "/v1/channels/t/messages", "[" * 201 + "]" * 201), 400),
+    "a stream of 300 characters": Case(("GET", f"/api/v1/streams/{LONG}", ""), 404),
+    "a stream with spaces and slashes": Case(("GET", "/api/v1/streams/%20a%2Fb%20", ""), 200),
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("data")) as server:
+        yield server
+        assert server.stop() == 0
+        assert "Traceback" not in server.log
+
+
+@pytest.fixture
+def nobody_notices(server: Server) -> Iterator[None]:
+    """Whoever listens to the channel hears what is said after, and nothing else."""
+    events = httpx.Client(base_url=f"http://{server.http}", timeout=10)
+    with events, events.stream("GET", "/v1/channels/t/events") as response:
+        lines = response.iter_lines()
+        next(line for line in lines if line.startswith("data: "))
+        yield
+        httpx.post(f"http://{server.http}/v1/channels/t/messages", content='"the end"').raise_for_status()
+        heard: list[object] = []
+        while heard[-1:] != ["the end"]:
+            event, data = next(line for line in lines if line.startswith("event: ")), next(lines)
+            if event not in ("event: joined", "event: left"):
+                heard.append(json.loads(data.removeprefix("data: "))["content"])
+        assert heard == ["the end"]
+
+
+def fits(answer: Any, wanted: Any) -> bool:
+    """Whether *answer* is what is *wanted*, as far as that says."""
+    if isinstance(wanted, dict):
+        return isinstance(answer, dict) and wanted.items() <= answer.items()
+    if isinstance(wanted, list):
+        return isinstance(answer, list) and all(b is ... or a == b for a, b in zip(answer, wanted, strict=False))
+    return bool(answer == wanted)
+
+
+async def ask(url: str, before: list[Any], sent: Any, own: int | None) -> Any:
+    """What comes back for *sent* on a connection that is known as *own*; and then it still lives."""
+    async with connect(url, compression=None) as socket:
+        for frame in before:
+            await socket.send(json.dumps(frame))
+            await socket.recv()
+        text = sent if isinstance(sent, str) else json.dumps(sent)
+        await socket.send(text.replace('"OWN"', str(own)).replace("OWN", str(own)))
+        try:
+            answer = json.loads(await asyncio.wait_for(socket.recv(), QUIET))
+        except TimeoutError:
+            answer = SILENCE
+        await asyncio.wait_for(await socket.ping(), 5)
+        return answer
+
+
+def next_number(server: Server) -> int:
+    """The number of the connection after this one: they are handed out in order."""
+
+    async def look() -> int:
+        async with connect(f"ws://{server.http}/relay") as socket:
+            await socket.send('{"type":2,"topic":"who"}')
+            await socket.recv()
+            peers = httpx.get(f"http://{server.http}/v1/channels/who/peers").json()["peers"]
+            return int(peers[0]["number"]) + 1
+
+    return asyncio.run(look())
+
+
+@pytest.mark.usefixtures("nobody_notices")
+@pytest.mark.parametrize("name", RELAY)
+def test_topic_relay(server: Server, name: str) -> None:
+    case, own = RELAY[name], next_number(server)
+    answer = asyncio.run(ask(f"ws://{server.http}/relay", [packet(2, "t")], case.sent, own))
+    assert fits(answer, case.answer), answer
+
+
+@pytest.mark.usefixtures("nobody_notices")
+@pytest.mark.parametrize("name", STREAMR)
+def test_streamr(server: Server, name: str) -> None:
+    case, own = STREAMR[name], next_number(server)
+    url = f"ws://{server.http}/api/v1/ws?controlLayerVersion=2&messageLayerVersion=32"
+    answer = asyncio.run(ask(url, [[2, 9, "s", f"t/@{own}", 0, None]], case.sent, own))
+    assert fits(answer, case.answer), answer
+
+
+@pytest.mark.parametrize("name", REST)
+def test_rest(server: Server, name: str) -> None:
+    (method, path, body), status = REST[name]
+
+    async def scenario() -> httpx.Response:
+        async with RestClient(server.http) as own:
+            await own.subscribe("t")
+            number = (await own.client.get("/v1/channels/t/peers")).json()["peers"][0]["number"]
+            return await own.client.request(method, path.replace("OWN", str(number)), content=body)
+
+    response = asyncio.run(scenario())
+    assert response.status_code == status, response.text
+    if status >= 400 and path.startswith("/v1/"):
+        assert response.headers["content-type"] == "application/problem+json"
+        detail = response.json()["detail"]
+        assert len(detail) > 10
+        assert ("255 characters" in detail) == (name.startswith("a name") and status == 404), "it says what a name is"
+
+
+# Arbor
+
+
+class Author:
+    """Makes nodes that are as new as they are said to be."""
+
+    def __init__(self) -> None:
+        self.key = Key((KEYS / "alice.privkey").read_bytes())
+        self.now = time.time_ns() // 1_000_000
+        self.identity = line(forest.sign_identity("alice", self.key, self.now))
+        self.id = self.identity.split(" ")[0]
+
+    def community(self, name: bytes) -> str:
+        self.now += 1
+        head = (forest.NULL_ID, 0, self.now, forest.Content(b"", forest.TWIG), self.id)
+        node = forest.Community(*head, forest.Content(name), b"")
+        signature = self.key.sign(forest.signed_part(node, forest.encode(node)), self.now // 1000)
+        return line(forest.encode(forest.Community(*head, forest.Content(name), signature)))
+
+    def reply(self, community: str, text: str, **pairs: str) -> str:
+        self.now += 1
+        id = community.split(" ")[0]
+        place = forest.Place(id, 1, id, forest.NULL_ID)
+        metadata = twig.encode({key.replace("_", "/"): value.encode() for key, value in pairs.items()})
+        content = forest.Content(text.encode())
+        return line(forest.sign_reply(place, content, self.id, self.key, self.now, metadata))
+
+
+def line(raw: bytes) -> str:
+    return f"{forest.node_id(raw)} {base64url.encode(raw).decode()}"
+
+
+async def announce(server: Server, *nodes: str, community: str = "") -> int:
+    """The status of the last of *nodes*, each of which is announced by itself; first the community is subscribed to."""
+    host, _, port = server.sprout.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 20)
+    if community:
+        writer.write(f"subscribe 1 {community}\n".encode())
+    for id, node in enumerate(nodes, 9):
+        writer.write(f"announce {id} 1\n{node}\n".encode())
+    statuses: dict[int, int] = {}  # those that need no disk come first
+    while len(statuses) < len(nodes):
+        verb, *rest = (await asyncio.wait_for(reader.readline(), 10)).decode().split()
+        if verb == "status" and rest[0] != "1":
+            statuses[int(rest[0])] = int(rest[1])
+    writer.close()
+    return statuses[max(statuses)]
+
+
+COMMUNITIES = [
+    ("a name that is taken", b"t", 0, "t~"),
+    ("an empty name", b"", 0, "community~"),
+    ("a name of 255 bytes", b"x" * 255, 0, "x" * 255),
+    ("a name of 256 bytes", b"y" * 256, 0, "community~"),
+    ("a name of 257 bytes", b"z" * 257, 1, None),
+    ("a name with a newline", b"a\nb", 1, None),
+    ("a name that is not UTF-8", b"\xff", 1, None),
+    ("a name that is an inbox", b"t/@5", 0, "community~"),
+    ("a name of the gateway's own", b"gateway/x", 0, "community~"),
+    ("a name with a tabulator", b"a\tb", 0, "community~"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "called"), [row[1:] for row in COMMUNITIES], ids=[r[0] for r in COMMUNITIES]
+)
+def test_communities(server: Server, name: bytes, status: int, called: str | None) -> None:
+    httpx.put(f"http://{server.http}/v1/channels/t").raise_for_status()
+    author = Author()
+    node = author.community(name)
+    assert asyncio.run(announce(server, author.identity, node)) == status
+    page = httpx.get(f"http://{server.http}/v1/channels?limit=256").json()["channels"]
+    names = [channel["name"] for channel in page if channel.get("community") == node.split(" ")[0]]
+    if called is None:
+        assert names == []
+    elif called.endswith("~"):
+        digest = node.split(" ")[0].rpartition("__")[2]
+        assert names == [called + digest[:6]]
+    else:
+        assert names == [called]
+
+
+@pytest.mark.usefixtures("nobody_notices")
+@pytest.mark.parametrize(
+    ("to", "status"), [(str(NOBODY), 4), ("no number", 4), ("", 4), ("SHA512_B32__" + "A" * 43, 4), ("OWN", 0)]
+)
+def test_direct_messages_of_arbor(server: Server, to: str, status: int) -> None:
+    root = httpx.put(f"http://{server.http}/v1/channels/t").json()
+    while root.get("community") is None:
+        root = httpx.get(f"http://{server.http}/v1/channels/t").json()
+    author = Author()
+    own = str(next_number(server))
+    whisper = author.reply(root["community"], "psst", to_1=own if to == "OWN" else to)
+    assert asyncio.run(announce(server, author.identity, whisper, community=root["community"])) == status
+
+
+# Content
+
+
+@pytest.mark.parametrize("value", VALUES, ids=["null", "number", "string", "array", "reserved keys"])
+def test_any_value_is_content_on_every_protocol(server: Server, value: Any) -> None:
+    """What each protocol's clients write for it comes out as that value, to whoever listens."""
+    text, channel = json.dumps(value), f"content {VALUES.index(value)}"
+
+    async def scenario() -> list[Any]:
+        async with RestClient(server.http) as ear:
+            await ear.subscribe(channel)
+            await ask(f"ws://{server.http}/relay", [], packet(6, channel, json=value), None)
+            await ask(f"ws://{server.http}/api/v1/ws", [], publish(channel, text), None)
+            httpx.post(f"http://{server.http}/v1/channels/{channel}/messages", content=text).raise_for_status()
+            while (
+                community := httpx.get(f"http://{server.http}/v1/channels/{channel}").json().get("community")
+            ) is None:
+                await asyncio.sleep(0.02)
+            author = Author()
+            assert await announce(server, author.identity, author.reply(community, text, json_1="true")) == 0
+            return [(await ear.next()).content for _ in range(4)]
+
+    assert asyncio.run(scenario()) == [value] * 4
