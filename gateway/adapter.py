@@ -68,6 +68,20 @@ class Listener(NamedTuple):
     tls: bool = False
 
 
+class Spoken(NamedTuple):
+    """One kind of message on a wire, for `/asyncapi.json`: *schema* is the JSON Schema (draft 7) of its text.
+
+    *sent* and *received* say what the gateway does with it. What is no JSON is a string of its *media_type*.
+    """
+
+    name: str  # letters, digits, `.`, `-` and `_`
+    schema: Mapping[str, Any]
+    summary: str = ""
+    sent: bool = True
+    received: bool = True
+    media_type: str = "application/json"
+
+
 class Link(NamedTuple):
     """A connection that an adapter wants to have: it is dialled, and dialled again when it ends.
 
@@ -194,6 +208,10 @@ class Adapter(ABC):
     def listeners(self) -> list[Listener]:
         """The TCP ports it wants."""
         return []
+
+    def spoken(self) -> Mapping[str, list[Spoken]]:
+        """What is said on each of its paths and listeners, by the path or by the listener's name."""
+        return {}
 
     def links(self) -> list[Link]:
         """The connections that it wants to others, once it is started."""

@@ -9,7 +9,7 @@ from fastapi import Query, Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.responses import StreamingResponse
 
-from . import history, stats, views
+from . import asyncapi, history, stats, views
 from .callers import Caller
 from .channels import MAX_NAME
 from .events import MAX_OUTBOX
@@ -89,6 +89,14 @@ class Operations:
         links = {"api": "/docs", "channels": "/v1/channels", "protocols": "/v1/protocols", "health": "/readyz"}
         return views.answer({"name": "Trellis", "version": self.gateway.version, **links})
 
+    async def asyncapi(self, request: Request) -> Response:
+        """What is said on the WebSockets and on TCP, as an AsyncAPI document."""
+        listening = getattr(request.app.state, "listening", {})
+        host, secure = request.url.netloc, request.url.scheme == "https"
+        return views.answer(
+            asyncapi.document(self.gateway.adapters, self.gateway.version, host, listening, secure=secure)
+        )
+
     async def healthz(self) -> Response:
         """Whether the process lives."""
         return views.answer({"status": "alive"})
@@ -112,6 +120,7 @@ ROUTES = [
     Route("GET", "/v1/log",       Operations.log, media_type=NDJSON[0]),
     Route("GET", "/v1/stats",     Operations.stats),
     Route("GET", "/",             Operations.home),
+    Route("GET", "/asyncapi.json", Operations.asyncapi),
     Route("GET", "/healthz",      Operations.healthz),
     Route("GET", "/readyz",       Operations.readyz),
     Route("GET", "/metrics",      Operations.metrics, media_type="text/plain"),

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from gateway.adapter import Adapter, Home, Link, Listener, Request, Services
+from gateway.adapter import Adapter, Home, Link, Listener, Request, Services, Spoken
 from gateway.message import Form, Message, Peer
 from gateway.record import Entry
 from gateway.session import Principal
@@ -25,6 +25,7 @@ from .peering import link, read_address
 from .proof import Proof
 from .relay import Relay
 from .session import MAX_OUTBOX, SproutSession
+from .spoken import messages
 from .store import NAME, TABLES, Store, rows
 from .validate import MAX_NAME
 
@@ -188,6 +189,10 @@ class SproutAdapter(Adapter):
         from .commands import community, identity  # which a gateway does not need
 
         return {"identity": identity, "community": community}
+
+    def spoken(self) -> Mapping[str, list[Spoken]]:
+        """The verbs, over TCP and over TLS."""
+        return {listener.name: [*messages()] for listener in self.listeners()}
 
     def listeners(self) -> list[Listener]:
         """TCP, and TLS where there is a certificate."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.adapter import Adapter, Home, Refusal, Request, Services
+from gateway.adapter import Adapter, Home, Refusal, Request, Services, Spoken
 from gateway.auth import KEY
 from gateway.bus import UNFIT
 from gateway.frames import text_frame
@@ -20,7 +20,7 @@ from gateway.record import Fact
 from gateway.session import MAX_OUTBOX, Principal
 from gateway.tables import Row
 
-from . import stored
+from . import spoken, stored
 from .author import Author, Link, is_late
 from .codec import encode_broadcast
 from .control import CONTROL
@@ -226,6 +226,10 @@ class StreamrAdapter(Adapter):
         self.participant.learn(message)
         sessions = (session for session in self.bus.sessions() if isinstance(session, StreamrSession))
         self.exchange.hand(message, (session for session in sessions if session.hears(channel)))
+
+    def spoken(self) -> Mapping[str, list[Spoken]]:
+        """The frames of the control layer, of the network layer and of the tracker protocol."""
+        return {self.paths[0]: [*spoken.control()], NETWORK: [*spoken.network()], TRACKER: [*spoken.tracker()]}
 
     # What things are called
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b32encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from itertools import count
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.adapter import Adapter, Refusal, Request
+from gateway.adapter import Adapter, Refusal, Request, Spoken
 from gateway.bus import UNFIT
 from gateway.channels import valid_name
 from gateway.frames import text_frame
@@ -21,6 +21,7 @@ from gateway.session import MAX_OUTBOX
 
 from .codec import MAX_PACKET, MAX_TOPIC, decode, encode, fits, forward, units
 from .session import NAME, TopicRelaySession
+from .spoken import packets
 
 MAX_HEAD = 512  # bytes; more than a packet has beside its content
 PREFIX = "topic:"  # of channels whose topic cannot be their name
@@ -66,6 +67,10 @@ class TopicRelayAdapter(Adapter):
             "outbox": f"{MAX_OUTBOX:,} bytes",
         }
     )
+
+    def spoken(self) -> Mapping[str, list[Spoken]]:
+        """The types of packets, on each path."""
+        return {path: [*packets()] for path in self.paths}
 
     def accept(self, request: Request) -> TopicRelaySession | Refusal:
         """A session for every connection to one of our paths."""

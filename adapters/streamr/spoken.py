@@ -1,0 +1,128 @@
+"""What is said on Streamr's WebSockets, described from the tables by which it is read and written.
+
+Described is what the gateway writes and the libraries send; the older and the specifications' own shapes that are read
+as well are not (see `control.VARIANTS`, `message.FLAT_30`, `message.SHORT_32`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from gateway.adapter import Spoken
+
+from .control import CONTROL, ControlType
+from .message import ROWS
+from .network import ARRAYS, OBJECTS, S2_VERSION, WRAPPED_VERSION, NetworkType
+from .tracker import TRACKER, VERSIONS, TrackerType
+
+Schema = dict[str, Any]
+
+# fmt: off
+TEXT: Final[Schema]   = {"type": "string"}
+NAME: Final[Schema]   = {"type": "string", "minLength": 1}
+MAYBE: Final[Schema]  = {"type": ["string", "null"]}
+NUMBER: Final[Schema] = {"type": "integer", "minimum": 0}
+OBJECT: Final[Schema] = {"type": "object"}
+NODES: Final[Schema]  = {"type": "array", "items": TEXT}
+REF: Final[Schema]    = {"type": "array", "items": [NUMBER, {"type": ["integer", "null"], "minimum": 0}], "minItems": 2}
+ID: Final[Schema]     = {"type": "array", "items": [NAME, NUMBER, NUMBER, NUMBER, TEXT, TEXT], "minItems": 6}
+
+# What the fields of a stream message are.
+ROW: Final[dict[str, Schema]] = {
+    "msgId":          ID,
+    "prevMsgRef":     {"anyOf": [REF, {"type": "null"}]},
+    "messageType":    {"enum": [*range(27, 33)]},
+    "contentType":    {"const": 0},
+    "encryptionType": {"enum": [0, 1, 2, 3]},
+    "groupKeyId":     MAYBE,
+    "content":        NAME,
+    "newGroupKey":    MAYBE,
+    "signatureType":  {"enum": [0, 1, 2]},
+    "signature":      MAYBE,
+}
+MESSAGE: Final[Schema] = {
+    "anyOf": [
+        {
+            "type": "array",
+            "title": f"version {version}",
+            "items": [{"const": version, "title": "version"}, *({"title": name, **ROW[name]} for name in names[1:])],
+            "minItems": len(names),
+        }
+        for version, names in ROWS.items()
+    ]
+}
+# What the other fields of the tables are.
+FIELDS: Final[dict[str, Schema]] = {
+    "requestId":                     TEXT,
+    "subId":                         {"type": ["string", "integer"]},
+    "sessionToken":                  MAYBE,
+    "streamId":                      NAME,
+    "streamPartition":               NUMBER,
+    "streamMessage":                 MESSAGE,
+    "numberLast":                    NUMBER,
+    "fromMsgRef":                    REF,
+    "toMsgRef":                      REF,
+    "publisherId":                   MAYBE,
+    "msgChainId":                    MAYBE,
+    "errorMessage":                  TEXT,
+    "errorCode":                     TEXT,
+    "status":                        {"type": ["object", "string"]},
+    "nodeAddresses":                 NODES,
+    "controlLayerPayload":           {"type": "array"},
+    "serializedControlLayerPayload": TEXT,
+    "counter":                       NUMBER,
+    "originator":                    OBJECT,
+    "targetNode":                    NAME,
+    "subType":                       NAME,
+    "data":                          OBJECT,
+}
+# fmt: on
+
+ANSWERS: Final = frozenset([*ControlType][: ControlType.PUBLISH])  # what only the gateway sends
+NODES_SAY: Final = frozenset({NetworkType.STATUS, NetworkType.INSTRUCTION, NetworkType.FIND_STORAGE_NODES})
+TRACKERS_SAY: Final = frozenset({TrackerType.INSTRUCTION, TrackerType.STORAGE_NODES_RESPONSE, TrackerType.ERROR})
+
+
+def control() -> Iterator[Spoken]:
+    """The frames of the control layer, in both versions."""
+    for version, layouts in CONTROL.items():
+        for kind, names in layouts.items():
+            sent = kind in ANSWERS
+            row = _row({"const": version}, kind, names)
+            yield Spoken(f"control{version}.{kind.name}", row, _title(kind), sent, not sent)
+
+
+def network() -> Iterator[Spoken]:
+    """The messages of the network layer, as arrays and as objects."""
+    for kind in NetworkType:
+        said = _title(kind), kind not in NODES_SAY
+        array = _row(TEXT | {"examples": [S2_VERSION]}, kind, ARRAYS[kind], {"title": "source", **TEXT})
+        yield Spoken(f"array.{kind.name}", array, *said)
+        payload = OBJECT | {"properties": {name: FIELDS[name] for name in OBJECTS[kind]}, "required": [*OBJECTS[kind]]}
+        members = {
+            "version": TEXT | {"examples": [f"{WRAPPED_VERSION}.0.0"]},
+            "code": {"const": int(kind)},
+            "payload": payload,
+        }
+        yield Spoken(f"object.{kind.name}", OBJECT | {"properties": members, "required": [*members]}, *said)
+
+
+def tracker() -> Iterator[Spoken]:
+    """The messages of the tracker protocol, in both versions."""
+    for version in VERSIONS:
+        for kind, names in TRACKER.items():
+            received = kind not in TRACKERS_SAY
+            sent = not received or kind is TrackerType.RELAY
+            row = _row({"const": version}, kind, names)
+            yield Spoken(f"tracker{version}.{kind.name}", row, _title(kind), sent, received)
+
+
+def _row(version: Schema, kind: int, names: tuple[str, ...], *between: Schema) -> Schema:
+    head = [{"title": "version", **version}, {"title": "type", "const": int(kind)}, *between]
+    items = [*head, *({"title": name, **FIELDS[name]} for name in names)]
+    return {"type": "array", "items": items, "minItems": len(items)}
+
+
+def _title(kind: ControlType | NetworkType | TrackerType) -> str:
+    return kind.name.capitalize().replace("_", " ")

@@ -1,0 +1,56 @@
+"""What is said on the topic relay's WebSocket, described for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from gateway.adapter import Spoken
+
+from . import codec
+from .codec import MAX_TOPIC
+
+
+class Kind(NamedTuple):
+    """What a type of packet is called, which fields it has beside `type` and `topic`, and who says it."""
+
+    name: str
+    sent: tuple[str, ...] | None  # by the gateway
+    received: tuple[str, ...] | None
+
+
+NUMBER: Final = {"type": "integer"}
+FIELDS: Final[dict[str, dict[str, Any]]] = {
+    "src": NUMBER,
+    "dst": NUMBER,
+    "peers": {"type": "array", "items": NUMBER},
+    "error": {"type": "string"},
+}
+# fmt: off
+TYPES: Final[dict[int, Kind]] = {
+    codec.ECHO:        Kind("Echo",        (),             ()),
+    codec.SUBSCRIBE:   Kind("Subscribe",   ("peers",),     ()),
+    codec.UNSUBSCRIBE: Kind("Unsubscribe", None,           ()),
+    codec.MESSAGE:     Kind("Message",     ("src", "dst"), ("dst",)),
+    codec.INFO:        Kind("Info",        ("peers",),     ()),
+    codec.BROADCAST:   Kind("Broadcast",   ("src",),       ()),
+    codec.HELLO:       Kind("Hello",       ("src",),       None),
+}
+# fmt: on
+
+
+def packets() -> Iterator[Spoken]:
+    """Each type as peers say it and as the gateway does; and what is refused, which is echoed with its error."""
+    for number, kind in TYPES.items():
+        if kind.received is not None:
+            yield Spoken(kind.name, _packet({"const": number}, kind.received), kind.name, sent=False)
+        if kind.sent is not None:
+            said = f"{kind.name}.told"
+            yield Spoken(said, _packet({"const": number}, kind.sent), f"{kind.name}, as others hear it", received=False)
+    yield Spoken("Refused", _packet({}, ("error",)), "A packet that was refused, echoed", received=False)
+
+
+def _packet(kind: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    properties = {"type": kind, "topic": {"type": "string", "maxLength": MAX_TOPIC}}
+    properties |= {name: FIELDS[name] for name in names}
+    return {"type": "object", "properties": properties, "required": ["type", "topic", *names]}
