@@ -10,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from adapters.streamr import adapter, saying
+from adapters.streamr.codec import encode_broadcast
 from gateway.adapter import Refusal, Request
 from gateway.auth import Key, digest
 from gateway.message import Message
@@ -163,6 +165,35 @@ def test_versions_are_converted_and_the_content_never_is(broker: Any, alice: Any
     broker.ask(broker.open(), [2, 8, "r", row, None])
     (frame,) = broker.frames(old)
     assert frame == [1, 0, [30, row[1], None, 27, row[7], 2, row[10]]]
+
+
+def test_each_pair_of_versions_is_written_once_for_all_who_want_it(
+    broker: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+
+    def encode(control: int, row: bytes) -> bytes:
+        written.append(control)
+        return encode_broadcast(control, row)
+
+    for module in (adapter, saying):
+        monkeypatch.setattr(module, "encode_broadcast", encode)
+    pairs = [(control, version) for control in (1, 2) for version in (30, 31, 32)]
+    readers = [
+        (*pair, broker.listener("s", controlLayerVersion=str(pair[0]), messageLayerVersion=str(pair[1])))
+        for pair in pairs * 3
+    ]
+    row = alice.message("s", {"n": 1}, broker.clock())
+    assert broker.ask(broker.open(), [2, 8, "r", row, None]) == []
+    for control, version, reader in readers:
+        ((told, kind, *_, shown),) = broker.frames(reader)
+        assert (told, kind, shown[0]) == (control, 0, version)
+    assert len(written) == len(pairs), "the frame as it came is one of them"
+    broker.say("s", {"from": "elsewhere"})
+    for control, version, reader in readers:
+        ((told, kind, *_, shown),) = broker.frames(reader)
+        assert (told, kind, shown[0]) == (control, 0, version)
+    assert len(written) == 2 * len(pairs)
 
 
 def test_content_with_line_breaks_is_one_line_on_the_bus(broker: Any, unsigned: Any) -> None:

@@ -197,6 +197,51 @@ def test_a_fault_is_called_what_the_library_calls_it(vector: Any) -> None:
         assert refused.value.message.startswith(expected)
 
 
+def test_the_faults_of_the_library_before_are_the_same() -> None:
+    """Its 90 are told apart from those of the newest by what it said, not by what was said to it."""
+    said = [{vector["name"]: vector["input"] for vector in load(library)["invalid"]} for library in LIBRARIES[1:]]
+    assert said[0] == said[1]
+
+
+# What the oldest library was given (control versions 0 and 1), and what it is here; None is read.
+OLDEST: dict[str, str | None] = {
+    "not json": "Invalid JSON: ",
+    "empty array": "Unsupported version: undefined, message: Supported versions: [1,2]",
+    "object without type": "Unsupported version: undefined, message: Supported versions: [1,2]",
+    "unknown type": "Unsupported type: 99, message: Supported types: [0,1,2,3,4,5,6,7,8,9,10,11,12,13]",
+    "unknown version": None,  # it is 2
+    "subscribe without partition": None,
+    "subscribe without stream": "Expected streamId to not be undefined.",
+    "subscribe v1 with apiKey (seed 001)": None,
+    "publish v1 with apiKey (seed 001)": None,
+    "resend 11 seed 001 all": None,
+    "resend 11 seed 001 last": None,
+    "v0 subscribe object": "Unsupported version: undefined, message: Supported versions: [1,2]",
+    "v0 resend object no option": "Unsupported version: undefined, message: Supported versions: [1,2]",
+    "flat v30 (seed 001)": None,
+    "v30 content not json": "Invalid JSON in stream my/stream: nope. ",
+    "v32 message": None,
+    "v30 prev [null,null]": None,
+}
+
+
+@pytest.mark.parametrize("vector", [pytest.param(v, id=v["name"]) for v in load(LIBRARIES[0])["invalid"]])
+def test_what_the_oldest_library_was_given_is_read_or_named(vector: Any) -> None:
+    def read() -> None:
+        if vector["layer"] == "control":
+            decode_control(text_of(vector["input"]))
+        else:
+            parse_message(text_of(vector["input"])).parsed_content()
+
+    expected = OLDEST[vector["name"]]
+    if expected is None:
+        read()
+    else:
+        with pytest.raises(StreamrError) as refused:
+            read()
+        assert refused.value.message.startswith(expected)
+
+
 @pytest.mark.parametrize("probe", load("broker20-oracle")["ws"], ids=lambda probe: probe["name"])
 def test_the_broker_and_we_refuse_the_same_frames(probe: Any) -> None:
     if "sent" in probe:
