@@ -66,6 +66,9 @@ class Author(Protocol):
     def name(self) -> str:
         """The protocol."""
 
+    def describe(self, address: str) -> dict[str, Any]:
+        """The parts of a channel's *address* by the names that people know them by."""
+
     def refer(self, message: Message) -> Any:
         """What the bridged form depends on (a JSON value); `UNFIT` when the message does not fit the protocol.
 
@@ -212,6 +215,15 @@ class Bus:
     def listeners(self, channel: str, protocol: str) -> list[Session]:
         """The sessions of *protocol* that listen to *channel*."""
         return [session for session in self._members.get(channel, ()) if session.protocol == protocol]
+
+    def describe(self, channel: str) -> dict[str, Any]:
+        """How each protocol calls *channel*: the addresses, and their parts as people know them."""
+        addresses = self.channels.addresses(channel)
+        shown: dict[str, Any] = {"addresses": dict(addresses)}
+        for author in self.authors:
+            if (address := addresses.get(author.name)) is not None:
+                shown |= author.describe(address)
+        return shown
 
     def active(self) -> list[str]:
         """The channels that somebody listens to."""

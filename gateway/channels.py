@@ -14,9 +14,10 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from .errors import UnknownChannel
+from .errors import TooManyChannels, UnknownChannel
 
 MAX_NAME = 255
+LIMIT = 100_000  # channels, about 1 KiB of memory each
 OWN = "gateway/"  # channels on which only the gateway itself speaks
 INBOX = "/@"  # marks the address of one peer inside a channel
 
@@ -50,13 +51,14 @@ class Channels:
     """The table of channels and addresses.
 
     *record* is called with (channel, addresses, open) whenever a settled channel changes; it writes the fact.
-    With *create* off only channels that were settled by configuration exist.
+    With *create* off only channels that were settled by configuration exist. There are at most *limit* that users made.
     """
 
-    def __init__(self, rules: Iterable[Addressing], record: Record, *, create: bool = True) -> None:
+    def __init__(self, rules: Iterable[Addressing], record: Record, *, create: bool = True, limit: int = LIMIT) -> None:
         self._rules = {rule.name: rule for rule in rules}
         self._record = record
         self._create = create
+        self._limit = limit
         self._addresses: dict[str, dict[str, str]] = {}
         self._names: dict[str, dict[str, str]] = {protocol: {} for protocol in self._rules}
         self._settled: set[str] = set()
@@ -93,11 +95,13 @@ class Channels:
         return sorted(self._settled - self._closed)
 
     def enter(self, channel: str) -> None:
-        """Make *channel* known in memory; `UnknownChannel` where channels are only configured."""
+        """Make *channel* known in memory; `UnknownChannel` where channels are only configured, or `TooManyChannels`."""
         if channel in self._addresses and (self._create or channel not in self._closed):
             return
         if not self._create or not valid_name(channel):
             raise UnknownChannel(channel)
+        if len(self._addresses) >= self._limit:
+            raise TooManyChannels(f"there are {self._limit:,} channels already (channels.limit)")
         self.load(channel, self._all(channel), settled=False)
 
     def leave(self, channel: str) -> None:

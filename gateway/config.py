@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from .adapter import Adapter
 from .auth import Right
-from .channels import valid_name
+from .channels import LIMIT, valid_name
 from .limits import Limits
 
 PREFIX = "TRELLIS_"
@@ -50,6 +50,7 @@ class ChannelSettings(Section):
     """
 
     create: Literal["open", "configured"] = "open"
+    limit: int = Field(default=LIMIT, ge=1, description="channels that there may be; the operator may make more")
     names: tuple[str, ...] = ()
     pins: dict[str, dict[str, str]] = {}
 

@@ -33,6 +33,10 @@ class UnknownChannel(RequestError):
     """No such channel, and channels do not come into being by themselves here."""
 
 
+class TooManyChannels(RequestError):
+    """There are as many channels as there may be; those that there are can be used."""
+
+
 class Conflict(RequestError):
     """An id that is known already came back with other content."""
 

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from .channels import MAX_NAME, valid_name
-from .errors import Conflict, Forbidden, RequestError, Throttled, Unavailable, UnknownChannel
+from .errors import Conflict, Forbidden, RequestError, Throttled, TooManyChannels, Unavailable, UnknownChannel
 from .jsontext import dumps
 
 PROTOCOL = "rest"  # what this face is called in metrics and records
@@ -60,6 +60,10 @@ def _unknown(error: UnknownChannel) -> Problem:
     return Problem(404, f"there is no channel {str(error)!r}; GET /v1/channels lists those that you may see")
 
 
+def _full(error: TooManyChannels) -> Problem:
+    return Problem(507, f"{error}; use one that there is: GET /v1/channels lists those that you may see")
+
+
 def _conflict(error: Conflict) -> Problem:
     return Problem(422, f"{error}; use another Idempotency-Key for another message")
 
@@ -73,6 +77,7 @@ EXPLAINED: dict[type[RequestError], Callable[[Any], Problem]] = {
     Forbidden: _forbidden,
     Throttled: _throttled,
     UnknownChannel: _unknown,
+    TooManyChannels: _full,
     Conflict: _conflict,
     Unavailable: _unavailable,
 }

@@ -134,7 +134,8 @@ class Gateway:
 
     def _open_bus(self, ids: MessageIds) -> None:
         """The channels, the peers, and the bus between them."""
-        self.channels = Channels(self.adapters, self._channel_fact, create=self.settings.channels.create == "open")
+        about = self.settings.channels
+        self.channels = Channels(self.adapters, self._channel_fact, create=about.create == "open", limit=about.limit)
         for name, addresses, is_open in self.index.channels():
             self.channels.load(name, addresses, open=is_open)
         self.peers = Peers(

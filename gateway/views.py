@@ -64,11 +64,7 @@ def accepted(channel: bytes, receipt: Receipt | Message) -> bytes:
 
 def channel(gateway: Gateway, name: str) -> dict[str, Any]:
     """A channel: how each protocol calls it, how many listen, and the sequence of its last message."""
-    addresses = gateway.channels.addresses(name)
-    shown: dict[str, Any] = {"name": name, "addresses": dict(addresses)}
-    for adapter in gateway.adapters:
-        if (address := addresses.get(adapter.name)) is not None:
-            shown |= adapter.describe(address)
+    shown = {"name": name} | gateway.bus.describe(name)
     return shown | {"members": gateway.bus.members(name), "sequence": gateway.index.last_seq(name)}
 
 

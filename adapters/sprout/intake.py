@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.bus import MAX_ID, Receipt
 from gateway.channels import OWN, valid_name
-from gateway.errors import Forbidden, Unavailable, UnknownChannel
+from gateway.errors import Forbidden, TooManyChannels, Unavailable, UnknownChannel
 from gateway.message import LATE, Message
 
 from . import twig
@@ -84,7 +84,7 @@ class Intake:
             if isinstance(node, Reply):
                 return self._reply(line, node, session)
             return self._root(line, node, session)
-        except (Forbidden, UnknownChannel) as error:
+        except (Forbidden, UnknownChannel, TooManyChannels) as error:
             return Taken(reason=type(error).__name__)
 
     def _is_retired(self, node: Node) -> bool:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Self
 
 from gateway.bus import Bus
-from gateway.errors import Forbidden, RequestError, Throttled, UnknownChannel
+from gateway.errors import Forbidden, RequestError, Throttled, TooManyChannels, UnknownChannel
 from gateway.frames import text_frame
 from gateway.jsontext import dumps
 from gateway.message import Form, Message, Peer
@@ -32,6 +32,7 @@ ERRORS: dict[type[RequestError], str] = {
     Forbidden: "PermissionDenied",
     Throttled: "TooManyRequests",
     UnknownChannel: "UnknownTopic",
+    TooManyChannels: "TooManyTopics",
 }
 
 
@@ -112,8 +113,7 @@ class TopicRelaySession(Session):
     def info(self, packet: Packet) -> None:
         """Info: an echo with who is there and how others call the topic."""
         channel = self.allowed("subscribe", packet)
-        addresses = dict(self.bus.channels.addresses(channel))
-        info = {"channel": channel, "addresses": addresses, "version": self.version}
+        info = {"channel": channel} | self.bus.describe(channel) | {"version": self.version}
         self.answer(packet, peers=self.others(self.bus.present(channel)), info=info)
 
     def broadcast(self, packet: Packet) -> None:

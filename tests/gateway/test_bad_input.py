@@ -326,3 +326,24 @@ def test_any_value_is_content_on_every_protocol(server: Server, value: Any) -> N
             return [(await ear.next()).content for _ in range(4)]
 
     assert asyncio.run(scenario()) == [value] * 4
+
+
+# Channels
+
+
+def test_only_so_many_channels_are_made(tmp_path: Path) -> None:
+    with Server(tmp_path, env={"TRELLIS_CHANNELS__LIMIT": "1"}) as server:
+        here = f"http://{server.http}/v1/channels/"
+        httpx.put(f"{here}t").raise_for_status()
+        relay, streamr = f"ws://{server.http}/relay", f"ws://{server.http}/api/v1/ws"
+        assert fits(asyncio.run(ask(relay, [], packet(2, "new"), None)), {"error": "TooManyTopics"})
+        answer = asyncio.run(ask(streamr, [], [2, 9, "s", "new", 0, None], None))
+        assert fits(answer, [2, 7, "s", ..., "REQUEST_FAILED"])
+        for method, path in (("PUT", "new"), ("POST", "new/messages"), ("GET", "new/events")):
+            response = httpx.request(method, here + path, content="1")
+            assert (response.status_code, "1 channels" in response.json()["detail"]) == (507, True)
+        author = Author()
+        assert asyncio.run(announce(server, author.identity, author.community(b"new"))) == 1
+        assert [each["name"] for each in httpx.get(here[:-1]).json()["channels"]] == ["t"]
+        assert httpx.post(f"{here}t/messages", content="1").status_code == 201
+    assert "Traceback" not in server.log

@@ -128,6 +128,9 @@ class Author:
         self.answer = answer
         self.seen: list[int] = []
 
+    def describe(self, address: str) -> dict[str, Any]:
+        return {f"{self.name} address": address}
+
     def refer(self, message: Message) -> Any:
         self.seen.append(message.seq)
         return self.answer

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from gateway.channels import MAX_NAME, Channels, valid_name
-from gateway.errors import UnknownChannel
+from gateway.channels import LIMIT, MAX_NAME, Channels, valid_name
+from gateway.errors import TooManyChannels, UnknownChannel
 
 
 class Capitals:
@@ -39,10 +39,12 @@ class Minted:
 class Desk:
     """A table and the facts it has written."""
 
-    def __init__(self, *, create: bool = True, protocols: tuple[str, ...] = ("capitals", "minted")) -> None:
+    def __init__(
+        self, *, create: bool = True, limit: int = LIMIT, protocols: tuple[str, ...] = ("capitals", "minted")
+    ) -> None:
         self.facts: list[tuple[str, dict[str, str], bool]] = []
         rules: list[Any] = [rule for rule in (Capitals(), Minted()) if rule.name in protocols]
-        self.table = Channels(rules, self._record, create=create)
+        self.table = Channels(rules, self._record, create=create, limit=limit)
 
     def restarted(self, **options: object) -> Desk:
         """What the log's facts make of it."""
@@ -209,3 +211,21 @@ def test_a_pin_moves_nothing() -> None:
     assert desk.table.address("minted", "weather") is None, "all of it or nothing"
     desk.table.pin("weather", {"minted": "m1"})
     assert desk.restarted().table.channel("minted", "m1") == "weather", "what had no address yet gets one"
+
+
+def test_users_make_only_so_many() -> None:
+    desk = Desk(limit=2)
+    desk.table.settle("one")
+    desk.table.enter("two")
+    for make in (desk.table.enter, desk.table.settle):
+        with pytest.raises(TooManyChannels, match="2 channels"):
+            make("three")
+    desk.table.settle("two")
+    desk.table.configure("three")
+    desk.table.pin("four", {"capitals": "4"})
+    assert desk.table.settled() == ["four", "one", "three", "two"], "the operator may make more"
+    assert desk.restarted(limit=2).table.settled() == ["four", "one", "three", "two"]
+    desk = Desk(limit=1)
+    desk.table.enter("one")
+    desk.table.leave("one")
+    desk.table.enter("two")

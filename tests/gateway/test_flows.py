@@ -104,6 +104,9 @@ def test_what_does_not_fit_is_counted(core: Core) -> None:
     class Narrow:
         name = "narrow"
 
+        def describe(self, address: str) -> dict[str, object]:
+            return {self.name: address}
+
         def refer(self, _message: Message) -> object:
             return UNFIT
 

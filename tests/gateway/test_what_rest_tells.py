@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from coincurve import PrivateKey
+from websockets.sync.client import connect
 
 from adapters import ADAPTERS
 from adapters.streamr.message import MessageID, StreamMessage
@@ -233,10 +234,17 @@ def test_a_pinned_channel_is_called_so_everywhere(tmp_path: Path) -> None:
             assert [(await program.next()).content for _ in range(2)] == [{"n": 1}, {"n": 2}]
             with pytest.raises(ValueError, match="UnknownTopic"):
                 await relay.subscribe("weather")  # what is said there would come back as another topic
-            assert (await program.client.get("/v1/channels/weather")).json()["topic"] == "wx"
 
     with Server(tmp_path, env={"TRELLIS_CHANNELS__PINS": json.dumps(pins)}) as server:
         run(scenario)
+        channel = Rest(server).eventually("/v1/channels/weather", lambda answer: "community" in answer)
+        with connect(f"ws://{server.http}/relay") as socket:
+            socket.send('{"type":5,"topic":"wx","ask":"who and what is this?"}')
+            info = json.loads(socket.recv(10))["info"]
+    assert (channel["name"], channel["topic"], channel["stream"]) == ("weather", "wx", "weather")
+    about = ("addresses", "topic", "stream", "partition", "community")
+    assert {key: info[key] for key in about} == {key: channel[key] for key in about}, "as the topic relay's Info tells"
+    assert (info["channel"], info.keys() - set(about)) == ("weather", {"channel", "version"})
 
 
 @pytest.mark.parametrize(

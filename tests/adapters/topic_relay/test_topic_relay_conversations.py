@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 VECTORS = Path(__file__).parents[2] / "vectors" / "topic_relay" / "conversations.json"
 CONVERSATIONS = {vector["name"]: vector for vector in json.loads(VECTORS.read_text())["vectors"]}
 
-HERE = '"info":{"channel":"t","addresses":{"topic_relay":"t"},"version":"1.2.3"}'
+HERE = '"info":{"channel":"t","addresses":{"topic_relay":"t"},"topic":"t","version":"1.2.3"}'
 CRAFTED = '{"type":6,"topic":"t","x":'
 
 

@@ -144,7 +144,7 @@ def test_echo_and_info(relay: Relay) -> None:
             "type": 5,
             "topic": "t",
             "peers": [1],
-            "info": {"channel": "t", "addresses": {"topic_relay": "t"}, "version": "1.2.3"},
+            "info": {"channel": "t", "addresses": {"topic_relay": "t"}, "topic": "t", "version": "1.2.3"},
         }
     ]
 
