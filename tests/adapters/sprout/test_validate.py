@@ -86,7 +86,7 @@ def test_an_invalid_node_is_refused_with_its_reason(name: str) -> None:
     assert not verdict.ok
 
 
-@pytest.mark.parametrize("name", WAITING)
+@pytest.mark.parametrize("name", sorted(WAITING))
 def test_a_node_whose_author_or_parent_is_unknown_waits(name: str) -> None:
     verdict = verdict_on(raw_of(INVALID[name]))
     assert verdict == Verdict(missing=(UNKNOWN,))

@@ -107,7 +107,7 @@ def act(relay: Relay, peers: dict[str, TopicRelaySession], step: dict[str, Any])
             raise AssertionError(other)
 
 
-@pytest.mark.parametrize("name", CONVERSATIONS.keys() - DEPARTURES.keys() - PATHS)
+@pytest.mark.parametrize("name", sorted(CONVERSATIONS.keys() - DEPARTURES.keys() - PATHS))
 def test_as_the_reference(relay: Relay, name: str) -> None:
     peers: dict[str, TopicRelaySession] = {}
     for step, expected in turns(CONVERSATIONS[name]["steps"]):
@@ -142,7 +142,7 @@ def test_every_departure_is_one(name: str) -> None:
     }
 
 
-@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize("name", sorted(PATHS))
 def test_other_paths_are_refused(relay: Relay, name: str) -> None:
     for step in CONVERSATIONS[name]["steps"]:
         if step["op"] == "open":
