@@ -7,7 +7,7 @@ what a message from elsewhere becomes (`refer`, `form`), and what of it is to be
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
@@ -173,8 +173,8 @@ class Adapter(ABC):
         return False
 
     @abstractmethod
-    def refer(self, message: Message) -> Any:
-        """What the form of a message from elsewhere depends on, None for nothing, `bus.UNFIT` if it does not fit."""
+    def refer(self, run: Sequence[Message]) -> Iterable[Any]:
+        """What the form of each message of a *run* from elsewhere depends on: see `bus.Author`."""
 
     @abstractmethod
     def form(self, message: Message, key: str) -> Form:
@@ -191,8 +191,8 @@ class Adapter(ABC):
         """What *peer* is called here, for `GET /v1/peers/{number}`; None where it has no name yet, or never."""
         return None
 
-    def rows(self, entry: Message | Fact) -> Iterable[Row]:  # noqa: ARG002  (the default adds nothing)
-        """What *entry* adds to this adapter's tables."""
+    def rows(self, entries: Sequence[Message | Fact]) -> Iterable[Row]:  # noqa: ARG002  (the default adds nothing)
+        """What *entries* add to this adapter's tables."""
         return ()
 
     @classmethod

@@ -8,7 +8,7 @@ to the log before it is delivered; what is direct never touches the log. See doc
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -49,8 +49,8 @@ class Ledger(Protocol):
     def congested(self) -> bool:
         """Whether nothing can be appended now."""
 
-    def append(self, message: Message) -> None:
-        """Take a message that has its seq; it is found by its ids from now on, and on disk soon."""
+    def extend(self, messages: Sequence[Message]) -> None:
+        """Take messages that have their seqs; they are found by their ids from now on, and on disk soon."""
 
     def find(self, id: str) -> Receipt | None:
         """The message with this id, accepted at any time before."""
@@ -69,10 +69,11 @@ class Author(Protocol):
     def describe(self, address: str) -> dict[str, Any]:
         """The parts of a channel's *address* by the names that people know them by."""
 
-    def refer(self, message: Message) -> Any:
-        """What the bridged form depends on (a JSON value); `UNFIT` when the message does not fit the protocol.
+    def refer(self, run: Sequence[Message]) -> Iterable[Any]:
+        """What the bridged form of each message of a *run* (see `Bus.publish_run`) depends on.
 
-        The message has its seq already, so nothing may be logged here.
+        That is a JSON value; None for nothing, `UNFIT` where the message does not fit the protocol. The messages have
+        their seqs already, so nothing may be logged here.
         """
 
 
@@ -82,8 +83,8 @@ UNFIT = object()
 class Counters(Protocol):
     """What the bus counts."""
 
-    def published(self, message: Message, listeners: int) -> None:
-        """A message was accepted and handed to *listeners* sessions."""
+    def published(self, run: Sequence[Message], deliveries: int) -> None:
+        """A run of messages was accepted, and handed to sessions so many times."""
 
     def direct(self, message: Message, listeners: int) -> None:
         """A direct message was handed to *listeners* sessions."""
@@ -275,26 +276,25 @@ class Bus:
         accepted once `ledger.when_synced(seq)` calls back, not before. Raises `Unavailable` while the log cannot
         write and `UnknownChannel` where channels are only configured.
         """
-        ledger, channel = self.ledger, message.channel
+        self.publish_run((message,), origin)
+        return message
+
+    def publish_run(self, run: Sequence[Message], origin: Session | None = None) -> None:
+        """`publish` what one sender says at once in one channel, all of it history or none; all of it or nothing.
+
+        A run costs each of its messages little: what is looked up, asked and counted is so once.
+        """
+        ledger = self.ledger
         if ledger.congested:
             raise Unavailable("the disk does not keep up; try again in a moment")
-        self.channels.settle(channel)
-        if message.parent is not None:
-            message.parent = self._canonical(message.parent)
-        self._stamp(message, ledger.next_seq)
-        self._refer(message)
-        ledger.append(message)
-        heard = 0
-        for kind, sessions, flows in self._fanout.get(channel) or self._groups(channel):
-            if not message.late or kind.protocol == message.protocol:
-                told = kind.deliver_all(message, sessions, None if kind.echo else origin)
-                flow = flows[message.protocol]
-                flow.delivered += told
-                if flow.samples and told:
-                    sessions[-1 if sessions[0] is origin else 0].sample(flow)
-                heard += told
-        self.metrics.published(message, heard)
-        return message
+        self.channels.settle(run[0].channel)
+        for message in run:
+            if message.parent is not None:
+                message.parent = self._canonical(message.parent)
+        self._stamp(run, ledger.next_seq)
+        self._refer(run)
+        ledger.extend(run)
+        self.metrics.published(run, self._hand_over(run, origin))
 
     def direct(self, message: Message, number: int) -> int:
         """Hand *message* to the peer with *number*, if it is in the channel; return to how many connections.
@@ -313,7 +313,7 @@ class Bus:
             if message.undelivered:
                 self.metrics.direct(message, 0)
             return 0
-        self._stamp(message, 0)
+        self._stamp((message,), 0)
         for id in message.ids:
             self._direct_ids[id] = message.time + DIRECT_MEMORY, len(receivers)
         message.target = receivers[0].who if receivers[0].who.number == number else receivers[0].peer
@@ -368,24 +368,40 @@ class Bus:
         found = self.ledger.find(id) if len(id) <= MAX_ID and id.isprintable() else None
         return None if found is None else found.id
 
-    def _stamp(self, message: Message, seq: int) -> None:
+    def _stamp(self, run: Sequence[Message], first: int) -> None:
         now = self._time = max(self.clock(), self._time)
-        message.seq, message.time = seq, now
-        if not message.timestamp:
-            message.timestamp = now
-        if not message.id:
-            message.id, message.numbered = self._ids.make(now, seq or next(self._directs)), seq > 0
+        for seq, message in enumerate(run, first):
+            message.seq, message.time = seq, now
+            if not message.timestamp:
+                message.timestamp = now
+            if not message.id:
+                message.id, message.numbered = self._ids.make(now, seq or next(self._directs)), seq > 0
 
-    def _refer(self, message: Message) -> None:
+    def _refer(self, run: Sequence[Message]) -> None:
+        protocol = run[0].protocol
         for author in self.authors:
-            if (name := author.name) != message.protocol and (ref := author.refer(message)) is not None:
+            if (name := author.name) == protocol:
+                continue
+            for message, ref in zip(run, author.refer(run), strict=True):
                 if ref is UNFIT:
                     message.undelivered += (name,)
-                    self.flows.to(name)[message.protocol].undelivered += 1
-                elif message.refs is None:
-                    message.refs = {name: ref}
-                else:
-                    message.refs[name] = ref
+                    self.flows.to(name)[protocol].undelivered += 1
+                elif ref is not None:
+                    refs = message.refs = message.refs or {}
+                    refs[name] = ref
+
+    def _hand_over(self, run: Sequence[Message], origin: Session | None) -> int:
+        """Give *run* to everybody in its channel but *origin*; how many times one of it was given to somebody."""
+        first, deliveries = run[0], 0
+        for kind, sessions, flows in self._fanout.get(first.channel) or self._groups(first.channel):
+            if not first.late or kind.protocol == first.protocol:
+                told = kind.deliver_all(run, sessions, None if kind.echo else origin)
+                flow = flows[first.protocol]
+                flow.delivered += told
+                if flow.samples and told:
+                    sessions[-1 if sessions[0] is origin else 0].sample(flow)
+                deliveries += told
+        return deliveries
 
     def _unbind(self, session: Session) -> None:
         if session.identity is not None:

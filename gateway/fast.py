@@ -276,16 +276,18 @@ class WebSocketProtocol(Connection):
         session = self._session
         if session is None or session.closing is not None:
             return
-        answers = []
+        messages, answers = [], []
         self._flusher.arrivals += 1
         for opcode, payload in self._reader.feed(data):
             if opcode == TEXT:
-                session.receive_data(payload)
+                messages.append(payload)
             elif opcode == PING:
                 answers.append(control_frame(PONG, payload))
             elif opcode == CLOSE:
                 answers.append(control_frame(CLOSE, payload))
                 self._over = True
+        if messages:
+            session.receive_all(messages)
         if answers:
             self.transport.write(b"".join(answers))
         if self._over:

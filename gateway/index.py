@@ -10,7 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from queue import SimpleQueue
 from time import sleep
@@ -37,8 +37,8 @@ class Indexed(Protocol):
     def tables(self) -> str:
         """SQL that makes the adapter's tables."""
 
-    def rows(self, entry: Entry) -> Iterable[Row]:
-        """What *entry* adds to the adapter's tables; the same when it comes back out of the log."""
+    def rows(self, entries: Sequence[Entry]) -> Iterable[Row]:
+        """What *entries* add to the adapter's tables; the same when they come back out of the log."""
 
 
 class Index(Lookup):
@@ -167,19 +167,17 @@ class Index(Lookup):
         """Put a batch into the tables."""
         last = batch.entries[-1]
         rows: dict[str, list[tuple[Any, ...]]] = {"meta": [("applied", last.seq), ("time", last.time)], "records": []}
-        for entry, offset in zip(*batch, strict=True):
-            rows["records"].append(_record_row(entry, offset))
-            for table, values in self._rows(entry):
-                rows.setdefault(table, []).append(values)
+        rows["records"] += map(_record_row, *batch)
+        for table, values in chain(self._rows(batch.entries), *(each.rows(batch.entries) for each in self._adapters)):
+            rows.setdefault(table, []).append(values)
         self._tables.put(rows)
 
-    def _rows(self, entry: Entry) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        if isinstance(entry, Fact):
-            yield from _fact_rows(entry)
-        for id in self._chosen_ids(entry):
-            yield "ids", (id, entry.seq)
-        for adapter in self._adapters:
-            yield from adapter.rows(entry)
+    def _rows(self, entries: Sequence[Entry]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        for entry in entries:
+            if isinstance(entry, Fact):
+                yield from _fact_rows(entry)
+            for id in self._chosen_ids(entry):
+                yield "ids", (id, entry.seq)
 
 
 def _record_row(entry: Entry, offset: int) -> tuple[Any, ...]:

@@ -1,6 +1,6 @@
 """The log: everything that was accepted, in order, on disk before anybody is told so. It is the truth.
 
-Laws of this file. `append` takes an entry and returns at once; one thread writes what has gathered, syncs it, and
+Laws of this file. `extend` takes entries and returns at once; one thread writes what has gathered, syncs it, and
 only then are the `when_synced` callbacks called, on the event loop, in order of sequence. A batch is one write and
 one fsync, however many entries it has. After a failed write or sync the segment is given up at its last synced
 offset and the same batch goes to a new one; until that succeeds the log is `congested`, and nothing is accepted.
@@ -89,15 +89,20 @@ class Log:
 
     def append(self, entry: Entry) -> None:
         """Take *entry*, whose `seq` is `next_seq` (`ValueError` if not); it is written soon."""
-        if entry.seq != self.next_seq:
-            raise ValueError(f"record {self.next_seq} comes next, not {entry.seq}")
-        if entry.time < self._time:
-            entry.time = self._time
-        line = encode(entry)
-        self._time = entry.time
-        self.next_seq += 1
-        self._queue.append((entry, line))
-        self._unsynced += len(line)
+        self.extend((entry,))
+
+    def extend(self, entries: Sequence[Entry]) -> None:
+        """Take *entries*, whose `seq`s are `next_seq` and those that follow (`ValueError` if not), all or none."""
+        time = self._time
+        for seq, entry in enumerate(entries, self.next_seq):
+            if entry.seq != seq:
+                raise ValueError(f"record {seq} comes next, not {entry.seq}")
+            entry.time = time = max(entry.time, time)
+        lines = [encode(entry) for entry in entries]
+        self._time = time
+        self.next_seq += len(lines)
+        self._queue.extend(zip(entries, lines, strict=True))
+        self._unsynced += sum(map(len, lines))
         if self._unsynced > MAX_UNSYNCED:
             self.congested = True
         if not self._stirred.is_set():

@@ -34,13 +34,14 @@ class Lookup:
         self._pending_channels: defaultdict[str, dict[int, Message]] = defaultdict(dict)
         self._synced = segments.next_seq - 1
 
-    def note(self, entry: Entry) -> None:
-        """An entry was appended to the log: it can be found from now on."""
-        self._pending[entry.seq] = entry
-        if isinstance(entry, Message):
-            self._pending_channels[entry.channel][entry.seq] = entry
-        for id in self._chosen_ids(entry):
-            self._pending_ids[id] = entry.seq
+    def note(self, entries: Iterable[Entry]) -> None:
+        """Entries were appended to the log: they can be found from now on."""
+        for entry in entries:
+            self._pending[entry.seq] = entry
+            if isinstance(entry, Message):
+                self._pending_channels[entry.channel][entry.seq] = entry
+            for id in self._chosen_ids(entry):
+                self._pending_ids[id] = entry.seq
 
     @property
     def synced_seq(self) -> int:

@@ -6,7 +6,7 @@ Label values are protocols, verbs and reasons, never names of peers or channels:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
@@ -28,7 +28,6 @@ COUNTERS = {
 }
 
 MAX_CHANNELS = 10_000  # that are counted one by one; then the one that was heard of first is forgotten
-_LABELS: dict[str, tuple[str]] = {}  # made once: a tuple for each message costs more than its count
 
 
 class Metrics:
@@ -41,16 +40,17 @@ class Metrics:
         self._messages = self.counts["messages"]
         self._deliveries = self.counts["deliveries"]
 
-    def published(self, message: Message, listeners: int) -> None:
-        """A message was accepted and handed to *listeners* sessions."""
-        labels = _LABELS.get(message.protocol) or _LABELS.setdefault(message.protocol, (message.protocol,))
-        self._messages[labels] += 1
-        self._deliveries[labels] += listeners
-        row = self.channels.get(message.channel) or self._row(message.channel)
-        row[0] += 1
-        row[1] += listeners
-        if message.undelivered:
-            self._undeliverable(message)
+    def published(self, run: Sequence[Message], deliveries: int) -> None:
+        """A run of messages was accepted, and handed to sessions so many times."""
+        first = run[0]
+        self._messages[first.protocol,] += len(run)
+        self._deliveries[first.protocol,] += deliveries
+        row = self.channels.get(first.channel) or self._row(first.channel)
+        row[0] += len(run)
+        row[1] += deliveries
+        for message in run:
+            if message.undelivered:
+                self._undeliverable(message)
 
     def direct(self, message: Message, listeners: int) -> None:
         """A direct message was handed to *listeners* sessions."""

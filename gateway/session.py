@@ -63,8 +63,8 @@ class Batch:
         self._origin: Session | None = None
         self._size = 0
 
-    def add(self, frame: bytes, listeners: Sequence[Session], origin: Session | None) -> None:
-        """Queue *frame* for all *listeners* but *origin*; the sequence of listeners never changes."""
+    def add(self, frames: Sequence[bytes], listeners: Sequence[Session], origin: Session | None) -> None:
+        """Queue *frames* for all *listeners* but *origin*; the sequence of listeners never changes."""
         if listeners is not self._listeners or origin is not self._origin or self._size > LOW_WATER:
             self.spill()
             self._listeners, self._origin = listeners, origin
@@ -72,8 +72,8 @@ class Batch:
             for session in listeners:
                 if not session._queue and session is not origin:
                     session.wake()
-        self.frames.append(frame)
-        self._size += len(frame)
+        self.frames += frames
+        self._size += sum(map(len, frames))
 
     def spill(self) -> None:
         """Put everything into the outboxes."""
@@ -126,12 +126,13 @@ class Session(ABC):
         """Queue *message* for the peer. Never calls the bus."""
 
     @classmethod
-    def deliver_all(cls, message: Message, sessions: Sequence[Self], origin: Session | None) -> int:
-        """Deliver *message* to all *sessions* of this class but *origin*; return to how many."""
+    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origin: Session | None) -> int:
+        """Deliver a *run* of messages to all *sessions* of this class but *origin*; how many deliveries that is."""
         receivers = [session for session in sessions if session is not origin]
-        for session in receivers:
-            session.deliver(message)
-        return len(receivers)
+        for message in run:
+            for session in receivers:
+                session.deliver(message)
+        return len(receivers) * len(run)
 
     def fits(self, message: Message) -> bool:  # noqa: ARG002  # most protocols have room for most messages
         """Whether this protocol has room for a direct *message*."""
@@ -165,6 +166,11 @@ class Session(ABC):
         return True
 
     @property
+    def ready(self) -> bool:
+        """Whether what arrives now is handled now."""
+        return self.closing is None and not self._backlog and not self.saturated
+
+    @property
     def saturated(self) -> bool:
         """Whether the next request has to wait until the peer, or the disk, has caught up."""
         return self._size >= LOW_WATER or len(self._streams) >= MAX_STREAMS or self.bus.ledger.congested
@@ -178,6 +184,11 @@ class Session(ABC):
             self.bus.await_room(self)
         else:
             self._handle(data)
+
+    def receive_all(self, messages: Sequence[bytes]) -> None:
+        """Take what the peer sent at once, on a wire that has messages."""
+        for message in messages:
+            self.receive_data(message)
 
     def receive_eof(self) -> None:
         """The connection is over, for whatever reason."""
@@ -276,10 +287,10 @@ class Session(ABC):
             self._overfull()
 
     @staticmethod
-    def put_all(form: bytes, sessions: Sequence[Session], origin: Session | None) -> int:
-        """`put` the finished *form* for all *sessions*, which there are, but *origin*; return for how many."""
-        sessions[0]._batch.add(form, sessions, origin)
-        return len(sessions) - (origin in sessions if origin is not None else 0)
+    def put_all(forms: Sequence[bytes], sessions: Sequence[Session], origin: Session | None) -> int:
+        """`put` the finished *forms* for all *sessions*, which there are, but *origin*; how many deliveries that is."""
+        sessions[0]._batch.add(forms, sessions, origin)
+        return len(forms) * (len(sessions) - (origin in sessions if origin is not None else 0))
 
     def sample(self, flow: Flow) -> None:
         """Measure how long a delivery of *flow*, which was just queued, takes until all of the queue is written."""

@@ -91,7 +91,7 @@ class Tables:
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """What *sql* answers; `Unavailable` where the file cannot be read."""
         try:
-            return self._read.execute(sql, [_plain(value) for value in values]).fetchall()
+            return self._read.execute(sql, [_plain(each) if type(each) is str else each for each in values]).fetchall()
         except sqlite3.Error as error:
             raise Unavailable(f"the index cannot be read: {error}") from error
         except OverflowError:
@@ -104,7 +104,8 @@ class Tables:
             while size > left:
                 size //= 2  # so that there are few different statements, each compiled once
             values = chain.from_iterable(rows[done : done + size])
-            self._write.execute(_insertion(table, len(rows[0]), size), [_plain(value) for value in values])
+            plain = [_plain(value) if type(value) is str else value for value in values]
+            self._write.execute(_insertion(table, len(rows[0]), size), plain)
             done += size
 
     def _connect(self) -> None:
@@ -118,11 +119,11 @@ def damaged(error: sqlite3.Error) -> bool:
     return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def _plain(value: Any) -> Any:
-    """*value* as a column can hold it: half characters and NUL, which SQLite has no place for, written out."""
-    if type(value) is not str or (value.isascii() and "\0" not in value):
-        return value
-    return value.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
+def _plain(text: str) -> str:
+    """*text* as a column can hold it: half characters and NUL, which SQLite has no place for, written out."""
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -58,7 +58,7 @@ class Toy:
     def channel(self, address: str) -> str | None:
         return None if address.endswith("~") else address.lower()
 
-    def rows(self, _entry: Entry) -> Iterator[Row]:
+    def rows(self, _entries: Sequence[Entry]) -> Iterator[Row]:
         return iter(())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -166,17 +166,17 @@ class SproutAdapter(Adapter):
         """The identity that it is in Arbor, or that stands for it there."""
         return peer.identity if peer.protocol == NAME else self.author.identity_of(peer.number)
 
-    def refer(self, message: Message) -> object:
-        """Where the message stands in the forest."""
-        return self.author.refer(message)
+    def refer(self, run: Sequence[Message]) -> list[object]:
+        """Where the messages stand in the forest."""
+        return [self.author.refer(message) for message in run]
 
     def form(self, message: Message, key: str) -> Form:
         """The line of the message's node."""
         return self.relay.form(message, key)
 
-    def rows(self, entry: Entry) -> Iterable[Row]:
+    def rows(self, entries: Sequence[Entry]) -> Iterable[Row]:
         """Where nodes stand."""
-        return rows(entry)
+        return rows(entries)
 
     @classmethod
     def proof(cls) -> Callable[[Entry], str | None]:

@@ -83,11 +83,10 @@ class SproutSession(Session):
         self.put(self._relay.said(message))
 
     @classmethod
-    def deliver_all(cls, message: Message, sessions: Sequence[Self], origin: Session | None) -> int:
-        """Announce a message to all who listen, unless it is too long for Arbor."""
-        if NAME in message.undelivered:
-            return 0
-        return sessions[0]._relay.telling.tell(message, sessions, origin)
+    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origin: Session | None) -> int:
+        """Announce messages to all who listen, but for those that are too long for Arbor."""
+        tell = sessions[0]._relay.telling.tell
+        return sum(tell(message, sessions, origin) for message in run if NAME not in message.undelivered)
 
     def greet(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # it is told a moment later, once for all
         """Somebody came; see `presence`."""

@@ -128,17 +128,18 @@ def _date(day: int) -> str:
     return datetime.fromtimestamp(day * _DAY_MS // 1000, UTC).date().isoformat()
 
 
-def rows(entry: Entry) -> Iterator[Row]:
-    """What *entry* adds to the tables."""
-    if isinstance(entry, Message):
-        root = _root(entry)
-        if root is not None and (spot := spot_of(entry)) is not None:
-            yield Row("sprout_replies", (spot.seq, spot.key, spot.parent, spot.channel, spot.created, root))
-    elif entry.protocol == NAME and entry.kind == "entity":
-        yield from _entity(entry)
-    elif entry.protocol == NAME and entry.kind == "form":
-        yield Row("sprout_forms", (entry.fields["of"], entry.fields["native"][NAME]))
-        yield Row("ids", (entry.fields["native"][NAME], entry.fields["of"]))
+def rows(entries: Sequence[Entry]) -> Iterator[Row]:
+    """What *entries* add to the tables."""
+    for entry in entries:
+        if isinstance(entry, Message):
+            root = _root(entry)
+            if root is not None and (spot := spot_of(entry)) is not None:
+                yield Row("sprout_replies", (spot.seq, spot.key, spot.parent, spot.channel, spot.created, root))
+        elif entry.protocol == NAME and entry.kind == "entity":
+            yield from _entity(entry)
+        elif entry.protocol == NAME and entry.kind == "form":
+            yield Row("sprout_forms", (entry.fields["of"], entry.fields["native"][NAME]))
+            yield Row("ids", (entry.fields["native"][NAME], entry.fields["of"]))
 
 
 def _root(message: Message) -> str | None:
@@ -194,7 +195,7 @@ class Store:
         """*entry* is in the log, or will be in a moment: it is found from now on."""
         if isinstance(entry, Message) and entry.native is not None:
             self._recent.add(entry.native[NAME], entry.seq, entry.timestamp)
-        if noted := [*rows(entry)]:
+        if noted := [*rows((entry,))]:
             self._noted.append((entry.seq, noted))
             for table, values in noted:
                 self._fresh[table][values[0]] = values

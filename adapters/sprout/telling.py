@@ -38,7 +38,7 @@ class Telling:
         if isinstance(line, Pending) and line.done:
             line = line.data or b""
         if unmade is None and not isinstance(line, Pending):
-            return Session.put_all(line, sessions, origin) if line else 0
+            return Session.put_all((line,), sessions, origin) if line else 0
         if unmade is None:
             unmade = self._unmade[message.channel] = deque()
         unmade.append(_Unmade(line, sessions, origin))
@@ -59,7 +59,7 @@ class Telling:
                 line = line.data or b""
             unmade.popleft()
             if line and (here := [each for each in sessions if channel in each.channels]):
-                Session.put_all(line, here, origin)
+                Session.put_all((line,), here, origin)
         self._unmade.pop(channel, None)
 
     def _give_up(self, channel: str) -> None:

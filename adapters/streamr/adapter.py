@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import compress
 from types import MappingProxyType
 from typing import Any
 
@@ -265,15 +266,15 @@ class StreamrAdapter(Adapter):
 
     # What messages become
 
-    def refer(self, message: Message) -> object:
-        """The place in its sender's chain, or `UNFIT`."""
-        rules = self._demands(message.channel)
+    def refer(self, run: Sequence[Message]) -> list[object]:
+        """The places in their sender's chain, or `UNFIT`."""
+        rules = self._demands(run[0].channel)
         if rules is None:
-            return UNFIT
+            return [UNFIT] * len(run)
         encrypt = rules.require_encrypted_data
-        if 2 * len(message.content) > MAX_CONTENT and (encrypt or len(_quoted(message.content)) > MAX_CONTENT):
-            return UNFIT
-        return self.author.refer(message, encrypt=encrypt)
+        fits = [_has_room(message.content, encrypt) for message in run]
+        places = iter(self.author.refer([*compress(run, fits)], encrypt=encrypt))
+        return [next(places) if fit else UNFIT for fit in fits]
 
     def _find_demands(self, channel: str) -> Rules | None:
         """The rules of the stream partition that *channel* is; None if there is none such."""
@@ -330,24 +331,24 @@ class StreamrAdapter(Adapter):
         """Messages that are signed are signed by their publishers."""
         return unproven
 
-    def rows(self, entry: Message | Fact) -> Iterable[Row]:
+    def rows(self, entries: Sequence[Message | Fact]) -> Iterable[Row]:
         """Who publishes on which stream, once; and which messages do not stand where their time says."""
-        if not isinstance(entry, Message):
-            yield from self.streams.rows(entry)
-            return
-        if entry.protocol == NAME and entry.native is not None:
-            stream, *_, publisher, _chain = entry.native[NAME]
-            if self._is_first(entry, stream):
-                yield Row("streamr_publishers", (stream, publisher.lower()))
-        elif entry.refs is not None and NAME in entry.refs:
-            if (timestamp := entry.refs[NAME][0]) != entry.timestamp:
-                yield Row("streamr_places", (entry.seq, entry.channel, timestamp))
-            if self._is_first(entry, stream := stream_of(entry.channel)[0]):
-                address, sender = self.author.address(entry), entry.sender
-                yield Row("streamr_publishers", (stream, address))
-                yield Row("streamr_authors", (address, sender.protocol, sender.identity, sender.number))
-        else:
-            yield Row("streamr_places", (entry.seq, entry.channel, None))
+        for entry in entries:
+            if not isinstance(entry, Message):
+                yield from self.streams.rows(entry)
+            elif entry.protocol == NAME and entry.native is not None:
+                stream, *_, publisher, _chain = entry.native[NAME]
+                if self._is_first(entry, stream):
+                    yield Row("streamr_publishers", (stream, publisher.lower()))
+            elif entry.refs is not None and NAME in entry.refs:
+                if (timestamp := entry.refs[NAME][0]) != entry.timestamp:
+                    yield Row("streamr_places", (entry.seq, entry.channel, timestamp))
+                if self._is_first(entry, stream := stream_of(entry.channel)[0]):
+                    address, sender = self.author.address(entry), entry.sender
+                    yield Row("streamr_publishers", (stream, address))
+                    yield Row("streamr_authors", (address, sender.protocol, sender.identity, sender.number))
+            else:
+                yield Row("streamr_places", (entry.seq, entry.channel, None))
 
     def _is_first(self, entry: Message, stream: str) -> bool:
         """Whether nothing is known to have been put into the tables for the sender of *entry* on *stream*."""
@@ -402,6 +403,10 @@ def _parse_int(text: str) -> str:
 def _unsupported(version: str, layer: str, supported: Iterable[str]) -> str:
     listed = f"Supported {layer} versions: [{','.join(supported)}]. Are you using an outdated library?"
     return f"Unsupported version: {version}, message: {listed}"
+
+
+def _has_room(content: bytes, encrypt: bool) -> bool:
+    return 2 * len(content) <= MAX_CONTENT or not (encrypt or len(_quoted(content)) > MAX_CONTENT)
 
 
 def _quoted(content: bytes) -> bytes:

@@ -9,7 +9,7 @@ day whose group key is used is part of that.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from coincurve import PrivateKey
@@ -60,31 +60,38 @@ class Author:
         """The address that says *message* in Streamr."""
         return self._signer(message).address
 
-    def refer(self, message: Message, *, encrypt: bool = False) -> list[int | None]:
-        """Put *message* at the end of its chain, to be shown encrypted if need be; the fields of its `Link`.
+    def refer(self, run: Sequence[Message], *, encrypt: bool = False) -> list[list[int | None]]:
+        """Put the messages at the end of their chain, to be shown encrypted if need be; the fields of their `Link`s.
 
         A timestamp is never below the one before it, nor ahead of the gateway's clock. What comes late would stand
         before messages that readers have seen already: it is told apart by a chain without links, where the
         sequence number is the record's own.
         """
-        place: list[int | None] = [*self._place(message)]
+        places = self._places(run) if run else []
         if encrypt:
-            place += [None] * (len(Link._fields) - 1 - len(place))
-            place.append(message.time // DAY)
-        return place
+            for place, message in zip(places, run, strict=True):
+                place.extend([None] * (len(Link._fields) - 1 - len(place)))
+                place.append(message.time // DAY)
+        return places
 
-    def _place(self, message: Message) -> tuple[int, ...]:
-        if is_late(message):
-            self._speak(message)
-            return message.timestamp, message.seq
-        chain = (message.channel, message.sender.number, message.protocol)
+    def _places(self, run: Sequence[Message]) -> list[list[int | None]]:
+        first = run[0]
+        if is_late(first):
+            self._speak(first)
+            return [[message.timestamp, message.seq] for message in run]
+        chain = (first.channel, first.sender.number, first.protocol)
         head = self._heads.get(chain)
         if head is None:
-            head = self._begin(message)
+            head = self._begin(first)
         else:
             self._heads.move_to_end(chain)
-        last = self._heads[chain] = after(head, min(message.timestamp, message.time))
-        return last if head is None else (*last, *head)
+        places: list[list[int | None]] = []
+        for message in run:
+            last = after(head, min(message.timestamp, message.time))
+            places.append([*last] if head is None else [*last, *head])
+            head = last
+        self._heads[chain] = last
+        return places
 
     def signs(self, address: str) -> bool:
         """Whether something was signed by *address* that the index may not know of yet, or never will."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b32encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from itertools import count
 from types import MappingProxyType
@@ -102,9 +102,12 @@ class TopicRelayAdapter(Adapter):
         """Its number."""
         return peer.number
 
-    def refer(self, message: Message) -> Any:
+    def refer(self, run: Sequence[Message]) -> list[Any]:
         """Nothing, as long as the packet is not too long."""
-        return None if len(message.content) <= MAX_PACKET - MAX_HEAD or fits(self._packet(message)) else UNFIT
+        return [None if self._has_room(message) else UNFIT for message in run]
+
+    def _has_room(self, message: Message) -> bool:
+        return len(message.content) <= MAX_PACKET - MAX_HEAD or fits(self._packet(message))
 
     def form(self, message: Message, _key: str) -> Form:
         """The frame of a *message* from elsewhere or out of the log; nothing where it does not fit."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from json import JSONDecoder
 from math import inf
@@ -84,14 +85,20 @@ def decode(data: bytes) -> Packet:
     return _usual(data) or _any(data)
 
 
-# What programs write: {"type":6,"topic":"t",...}, or {...,"type":6,"topic":"t"} as the reference client does. A Message
-# has its `dst` after the topic in the first shape, and before everything else in the second.
+def broadcast(data: bytes) -> Packet | None:
+    """The Broadcast that *data* is, where it has a usual shape; None where `decode` has to find out what it is."""
+    packet = _usual(data) if len(data) <= MAX_PACKET else None
+    return packet if packet is not None and packet.kind == BROADCAST else None
+
+
+# What programs write: {"type":6,"topic":"t",...}, or {...,"type":6,"topic":"t"} as the reference client does. The `dst`
+# of a Message comes first of what is left then. The heads are few, and so remembered.
 _NUMBER = rb"(0|[1-9]\d{0,14})"
 _TYPE_TOPIC = rb'"type":([46]),"topic":"([^"\\\x00-\x1f]{0,90})"'  # a unit takes at most three bytes
-_NEXT = rb'(?:,(?=")|(?=\}))'
-_HEAD = re.compile(rb"\{" + _TYPE_TOPIC + rb'(?:,"dst":' + _NUMBER + rb")?" + _NEXT)
+_HEAD = re.compile(rb"\{" + _TYPE_TOPIC + rb",")
 _TAIL = re.compile(rb"," + _TYPE_TOPIC + rb"\}")
-_DST = re.compile(rb'\{"dst":' + _NUMBER + _NEXT)
+_DST = re.compile(rb'\{"dst":' + _NUMBER + rb'(?:,(?=")|(?=\}))')
+_MAX_NAMED = len(b'{"type":6,"topic":"",') + 90
 
 
 def _usual(data: bytes) -> Packet | None:
@@ -100,48 +107,40 @@ def _usual(data: bytes) -> Packet | None:
     The protocol's own members are cut off. What is left is a JSON object without any of them, however they are
     escaped, if and only if the whole is one with each of them once: so reading the rest is all the checking there is.
     """
-    if head := _HEAD.match(data):
-        kind, topic, dst = head.groups()
-        content = b"{" + data[head.end() :]
-    elif tail := _cut_tail(data):
-        kind, topic, dst, content = tail
+    end = data.find(b'","') + 2
+    if end <= _MAX_NAMED and (named := _named(data[:end], _HEAD)):
+        content = b"{" + data[end:]
+    elif (end := data.rfind(b',"type":', -_MAX_NAMED)) > 0 and (named := _named(data[end:], _TAIL)):
+        content = data[:end] + b"}"
     else:
         return None
+    if content[1] != _QUOTE or content[-1] != _BRACE:  # a comma too many must not get lost with what was cut off
+        return None
+    (kind, topic), dst = named, None
+    if kind == MESSAGE and (found := _DST.match(content)):
+        dst, content = int(found[1]), b"{" + content[found.end() :]
     try:
-        name, fields = topic.decode(), loads(content)
+        fields = loads(content)
     except ValueError:
         return None
     if not OWN.isdisjoint(fields) or (len(fields) == 1 and WRAP in fields):
         return None
-    if len(topic) > MAX_TOPIC and units(name) > MAX_TOPIC:
-        return None
-    if content[-1] != _BRACE or (dst is not None and kind != b"4"):
-        return None
     parent = fields.get("inReplyTo")
-    return Packet(
-        int(kind),
-        name,
-        data,
-        fields,
-        None if dst is None else int(dst),
-        one_line(content),
-        parent if type(parent) is str else None,
-    )
+    return Packet(kind, topic, data, fields, dst, one_line(content), parent if type(parent) is str else None)
 
 
-_BRACE = ord("}")
+_QUOTE, _BRACE = b'"}'
 
 
-def _cut_tail(data: bytes) -> tuple[bytes, bytes, bytes | None, bytes] | None:
-    """The type, topic and `dst` of the second shape, and the object that is left without them."""
-    at = data.rfind(b',"type":')
-    tail = _TAIL.fullmatch(data, at) if at > 0 else None
-    if tail is None:
+@lru_cache(maxsize=4096)
+def _named(text: bytes, pattern: re.Pattern[bytes]) -> tuple[int, str] | None:
+    """The type and the topic in *text*, if *pattern* matches it and the topic is not too long."""
+    match = pattern.fullmatch(text)
+    try:
+        topic = match[2].decode() if match else None
+    except UnicodeDecodeError:
         return None
-    content = data[:at] + b"}"
-    if dst := _DST.match(content):
-        return tail[1], tail[2], dst[1], b"{" + content[dst.end() :]
-    return (tail[1], tail[2], None, content) if content[1:2] == b'"' else None  # else the comma came first
+    return (int(match[1]), topic) if match and topic is not None and units(topic) <= MAX_TOPIC else None
 
 
 def _any(data: bytes) -> Packet:

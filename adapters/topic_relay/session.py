@@ -14,7 +14,7 @@ from gateway.message import Form, Message, Peer
 from gateway.session import MAX_OUTBOX, Principal, Session
 
 from . import codec
-from .codec import Packet, Refused, decode, extend, forward
+from .codec import Packet, Refused, broadcast, decode, extend, forward
 
 NAME = "topic_relay"
 
@@ -68,19 +68,40 @@ class TopicRelaySession(Session):
                 raise UnsupportedMessageType
             verb(self, packet)
         except RequestError as error:
-            self.answer(packet, error=ERRORS.get(type(error), type(error).__name__))
+            self.refuse((packet,), error)
+
+    def receive_all(self, messages: Sequence[bytes]) -> None:
+        """Take what the peer sent at once: broadcasts to one topic in a row are published as a run."""
+        run: list[Packet] = []
+        for data in messages:
+            packet = broadcast(data)
+            if run and (packet is None or packet.topic != run[0].topic):
+                self._say(run)
+                run = []
+            if packet is None:
+                self.receive_data(data)
+            else:
+                run.append(packet)
+        if run:
+            self._say(run)
+
+    def _say(self, run: Sequence[Packet]) -> None:
+        if self.ready:
+            self.broadcast_all(run)
+        else:
+            super().receive_all([packet.text for packet in run])
 
     def deliver(self, message: Message) -> None:
         """Queue the packet; every subscriber is sent the same frame."""
         self.put(message.forms.get(NAME) or message.form(NAME, self._form))
 
     @classmethod
-    def deliver_all(cls, message: Message, sessions: Sequence[Self], origin: Session | None) -> int:
+    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origin: Session | None) -> int:
         """As `deliver`, for many."""
-        form = message.forms.get(NAME) or message.form(NAME, sessions[0]._form)
-        if not isinstance(form, bytes):  # it does not fit: nobody is sent anything
-            return 0
-        return cls.put_all(form, sessions, origin)
+        make = sessions[0]._form
+        forms = [message.forms.get(NAME) or message.form(NAME, make) for message in run]
+        fitting = [form for form in forms if isinstance(form, bytes)]
+        return cls.put_all(fitting, sessions, origin) if fitting else 0
 
     def greet(self, channel: str, peer: Peer) -> None:
         """Say Hello for *peer* (specification, "Subscribe")."""
@@ -118,7 +139,24 @@ class TopicRelaySession(Session):
 
     def broadcast(self, packet: Packet) -> None:
         """Broadcast: to everybody else in the topic, and silence."""
-        self.bus.publish(self.said(packet, self.allowed("publish", packet)), self)
+        self.broadcast_all((packet,))
+
+    def broadcast_all(self, packets: Sequence[Packet]) -> None:
+        """Broadcasts to one topic; those that come too fast, and so all after them, are refused."""
+        run: list[Message] = []
+        try:
+            channel = self.allowed("publish", packets[0])
+            for packet in packets:
+                if run:
+                    self.pace(channel)
+                run.append(self.said(packet, channel))
+        except RequestError as error:
+            self.refuse(packets[len(run) :], error)
+        try:
+            if run:
+                self.bus.publish_run(run, self)
+        except RequestError as error:
+            self.refuse(packets[: len(run)], error)
 
     # What they need
 
@@ -144,6 +182,11 @@ class TopicRelaySession(Session):
     def others(self, peers: list[Peer]) -> list[int]:
         """The numbers of *peers* without this one, which may have another connection there."""
         return [peer.number for peer in peers if peer.number != self.who.number]
+
+    def refuse(self, packets: Sequence[Packet], error: RequestError) -> None:
+        """Echo each packet with the reference's word for *error*."""
+        for packet in packets:
+            self.answer(packet, error=ERRORS.get(type(error), type(error).__name__))
 
     def answer(self, packet: Packet, **added: Any) -> None:
         """Echo the packet with what was *added*."""

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -131,9 +131,9 @@ class Author:
     def describe(self, address: str) -> dict[str, Any]:
         return {f"{self.name} address": address}
 
-    def refer(self, message: Message) -> Any:
-        self.seen.append(message.seq)
-        return self.answer
+    def refer(self, run: Sequence[Message]) -> list[Any]:
+        self.seen += [message.seq for message in run]
+        return [self.answer] * len(run)
 
 
 def test_what_bridged_forms_depend_on_is_decided_once_and_logged(core: Core) -> None:

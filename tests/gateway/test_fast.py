@@ -7,7 +7,7 @@ import logging
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
@@ -43,8 +43,8 @@ class Ledger:
     congested = False
     available = True
 
-    def append(self, message: Message) -> None:
-        self.next_seq = message.seq + 1
+    def extend(self, messages: Sequence[Message]) -> None:
+        self.next_seq = messages[-1].seq + 1
 
     def find(self, id: str) -> Receipt | None:  # noqa: ARG002
         return None
@@ -54,7 +54,7 @@ class Ledger:
 
 
 class Counts:
-    def published(self, message: Message, listeners: int) -> None: ...
+    def published(self, run: Sequence[Message], deliveries: int) -> None: ...
     def direct(self, message: Message, listeners: int) -> None: ...
     def overflow(self, protocol: str) -> None: ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,8 +107,8 @@ def test_what_does_not_fit_is_counted(core: Core) -> None:
         def describe(self, address: str) -> dict[str, object]:
             return {self.name: address}
 
-        def refer(self, _message: Message) -> object:
-            return UNFIT
+        def refer(self, run: Sequence[Message]) -> list[object]:
+            return [UNFIT] * len(run)
 
     core.bus.authors = [Narrow()]
     core.say()

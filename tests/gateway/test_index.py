@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -80,10 +80,11 @@ class Words:
     def channel(self, _address: str) -> str | None:
         return None
 
-    def rows(self, entry: Entry) -> Iterator[Row]:
-        if isinstance(entry, Message):
-            yield Row("words", (entry.content.decode(), entry.seq))
-            yield Row("ids", (f"word:{entry.content.decode()}", entry.seq))
+    def rows(self, entries: Sequence[Entry]) -> Iterator[Row]:
+        for entry in entries:
+            if isinstance(entry, Message):
+                yield Row("words", (entry.content.decode(), entry.seq))
+                yield Row("ids", (f"word:{entry.content.decode()}", entry.seq))
 
 
 def test_an_adapters_rows_are_applied_with_the_rest_and_made_again(make_core: MakeCore) -> None:

@@ -11,7 +11,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -61,8 +61,8 @@ class Ledger:
         self.next_seq = 1
         self.congested = False
 
-    def append(self, message: Message) -> None:
-        self.next_seq = message.seq + 1
+    def extend(self, messages: Sequence[Message]) -> None:
+        self.next_seq = messages[-1].seq + 1
 
     def find(self, id: str) -> Receipt | None:  # noqa: ARG002
         return None
@@ -74,7 +74,7 @@ class Ledger:
 class Counts:
     overflows = 0
 
-    def published(self, message: Message, listeners: int) -> None: ...
+    def published(self, run: Sequence[Message], deliveries: int) -> None: ...
     def direct(self, message: Message, listeners: int) -> None: ...
 
     def overflow(self, protocol: str) -> None:  # noqa: ARG002

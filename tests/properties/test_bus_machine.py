@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,8 +34,8 @@ class Memory:
     def next_seq(self) -> int:
         return len(self.messages) + 1
 
-    def append(self, message: Message) -> None:
-        self.messages.append(message)
+    def extend(self, messages: Sequence[Message]) -> None:
+        self.messages.extend(messages)
 
     def find(self, id: str) -> Receipt | None:
         return next((Receipt(m.seq, m.id, m.time) for m in self.messages if id in (m.id, *m.ids)), None)

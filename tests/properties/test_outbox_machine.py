@@ -102,7 +102,7 @@ class OutboxMachine(RuleBasedStateMachine):
     def hear(self, size: int) -> None:
         item = self.item(size, "bytes")
         self.queue.append(item)
-        self.bus.batch.add(cast(bytes, item.form), self.listeners, None)
+        self.bus.batch.add([cast(bytes, item.form)], self.listeners, None)
         self.notice_end()
 
     @rule(size=SIZES, kind=st.sampled_from(["bytes", "made", "unmade", "failing"]))

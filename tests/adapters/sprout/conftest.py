@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -79,9 +79,8 @@ class ToyAdapter(Adapter):
     def channel(self, address: str) -> str | None:
         return address
 
-    def refer(self, message: Message) -> object:
-        del message
-        return None
+    def refer(self, run: Sequence[Message]) -> list[object]:
+        return [None] * len(run)
 
     def form(self, message: Message, key: str) -> Form:
         del key

@@ -223,4 +223,4 @@ def test_names_of_channels_are_told_both_ways(broker: Any, name: str) -> None:
 
 def test_the_key_exchange_is_no_channel(broker: Any) -> None:
     assert broker.adapter.channel("SYSTEM/keyexchange/0x" + "a" * 40) is None
-    assert broker.adapter.refer(Message("a#7", Peer(1, "toy"), "toy", b"1", time=1)) is UNFIT
+    assert broker.adapter.refer([Message("a#7", Peer(1, "toy"), "toy", b"1", time=1)]) == [UNFIT]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,8 @@ class Memory:
     def next_seq(self) -> int:
         return len(self.messages) + 1
 
-    def append(self, message: Message) -> None:
-        self.messages.append(message)
+    def extend(self, messages: Sequence[Message]) -> None:
+        self.messages.extend(messages)
 
     def find(self, id: str) -> Receipt | None:
         return next((Receipt(m.seq, m.id, m.time) for m in self.messages if id in (m.id, *m.ids)), None)
