@@ -53,7 +53,7 @@ fuzz: env
 	TRELLIS_FUZZ=5000 $(BIN)/python -m pytest --timeout 0 tests/properties tests/adapters -k "property or any_bytes or fuzz"
 
 soak: env
-	TRELLIS_SOAK=200 $(BIN)/python -m pytest tests/faults
+	TRELLIS_SOAK=200 $(BIN)/python -m pytest tests/faults tests/properties/test_direct_machine.py
 
 COMPILE = $(BIN)/pip-compile --quiet --allow-unsafe --generate-hashes --no-emit-index-url --no-emit-trusted-host \
 	--no-emit-find-links --strip-extras

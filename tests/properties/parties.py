@@ -1,0 +1,415 @@
+"""Peers of all four protocols on a gateway without an event loop, who see every mark in what they are sent.
+
+A direct message has a mark of its own. Whatever leaves a connection is searched for marks, Arbor's nodes inside of
+their base64 too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import re
+import shutil
+from base64 import urlsafe_b64decode
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+from fastapi import Request as HttpRequest
+
+from adapters import ADAPTERS
+from adapters.sprout import base64url, forest, twig
+from adapters.sprout.openpgp import Key
+from gateway import history
+from gateway.adapter import Request
+from gateway.callers import Caller
+from gateway.config import settings_model
+from gateway.events import EventSession
+from gateway.problems import Problem
+from gateway.publish import Publisher
+from gateway.rest import Rest
+from gateway.runtime import Gateway
+from gateway.session import Principal, Session
+
+PATIENCE = 60.0  # seconds; nothing waits that long unless it is broken
+NOW = 1_795_240_000_000  # ms, an hour after the keys of the vectors were made
+KEYS = Path(__file__).parent.parent / "vectors" / "sprout" / "keys"
+NAMES = ("lobby", "hall")  # of the channels
+MARK = re.compile(rb"secret (\d{6})\.")
+BASE64 = re.compile(rb"[A-Za-z0-9_-]{60,}")
+
+
+def marks(data: bytes) -> Counter[int]:
+    """The marks in *data*, and in the nodes in it."""
+    found = Counter(map(int, MARK.findall(data)))
+    for text in BASE64.findall(data):
+        found.update(map(int, MARK.findall(urlsafe_b64decode(text[: len(text) // 4 * 4] + b"===="[: -len(text) % 4]))))
+    return found
+
+
+class Clock:
+    """Milliseconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class House:
+    """A gateway in a directory, without a loop."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.gateway = Gateway(
+            settings_model(ADAPTERS).model_validate({"data": data, "limits": {"rates": "off"}}), ADAPTERS
+        )
+        self.gateway.start(self.posted.put)
+        self.adapters: dict[str, Any] = {adapter.name: adapter for adapter in self.gateway.adapters}
+        self.rest = Rest(self.gateway)
+        self.loop = asyncio.Runner()  # for one request at a time; nothing else runs in it
+
+    def settle(self, *, synced: bool = False) -> None:
+        """Run what is posted until all forms are made and, if need be, everything is on disk."""
+        for _ in range(2):  # what the worker made may be what another form waits for
+            self._until_called(lambda done: self.adapters["sprout"].services.work(lambda: None, lambda _: done()))
+            if synced:
+                self._until_called(lambda done: self.gateway.log.when_synced(self.gateway.log.next_seq - 1, done))
+
+    def stop(self) -> None:
+        """Stop cleanly."""
+        self.gateway.stop()
+        self._drain()
+        self.loop.close()
+
+    def _until_called(self, begin: Callable[[Callable[[], None]], None]) -> None:
+        called: list[bool] = []
+        begin(lambda: called.append(True))
+        while not called:
+            self.posted.get(timeout=PATIENCE)()
+        self._drain()
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                self.posted.get_nowait()()
+            except Empty:
+                return
+
+
+@cache
+def template() -> Path:
+    """A directory with keys and with the channels, so that each run begins at once."""
+    folder = Path(mkdtemp(prefix="trellis-direct-"))
+    atexit.register(shutil.rmtree, folder)
+    house = House(folder)
+    for name in NAMES:
+        house.gateway.channels.settle(name)
+    house.settle(synced=True)
+    house.stop()
+    return folder
+
+
+class Author:
+    """An Arbor author, whose key is among the vectors."""
+
+    def __init__(self, name: str) -> None:
+        self.key = Key((KEYS / f"{name}.privkey").read_bytes())
+        self.raw = forest.sign_identity(name, self.key, NOW)
+        self.id = forest.node_id(self.raw)
+
+
+@cache
+def author(name: str) -> Author:
+    """The author of that name."""
+    return Author(name)
+
+
+class Party:
+    """A peer: its connection, what it joined, and how often it saw which mark."""
+
+    def __init__(self, house: House, session: Session) -> None:
+        self.house = house
+        self.session = session
+        self.joined: set[str] = set()
+        self.seen: Counter[int] = Counter()
+        self.said = 0
+
+    @property
+    def sessions(self) -> Iterable[Session]:
+        """Its connections."""
+        return [self.session]
+
+    @property
+    def number(self) -> int:
+        """By which number others know it as a sender."""
+        return self.session.who.number
+
+    def numbers(self, channel: str, *, saying: bool = False) -> set[int]:  # noqa: ARG002  # it matters to Arbor alone
+        """The numbers by which it can be reached in *channel*; by what it is *saying* now it may get another one."""
+        return {self.session.peer.number, self.session.who.number} if channel in self.joined else set()
+
+    def read(self) -> None:
+        """Take what was sent to it."""
+        for session in self.sessions:
+            while data := session.data_to_send():
+                self.take(b"\n".join(data))
+
+    def take(self, data: bytes) -> None:
+        """See what is in *data*."""
+        self.seen.update(marks(data))
+
+    def send(self, value: Any) -> None:
+        """Send a WebSocket message."""
+        self.session.receive_data(json.dumps(value).encode())
+
+    def join(self, channel: str) -> None:
+        """Subscribe."""
+        self.joined.add(channel)
+
+    def leave(self, channel: str) -> None:
+        """Unsubscribe."""
+        self.joined.discard(channel)
+
+    def say(self, channel: str, text: str) -> None:
+        """Say something to everybody."""
+
+    def tell(self, channel: str, number: int, text: str) -> bool | None:
+        """Say something to one peer; whether it was delivered, None where the protocol does not tell."""
+
+    def look_back(self, channel: str, strange: list[str]) -> None:
+        """Ask for all history there is; *strange* are ids of private nodes."""
+
+    def end(self) -> None:
+        """Hang up."""
+        for session in self.sessions:
+            session.receive_eof()
+
+
+class RelayParty(Party):
+    """A peer of the topic relay."""
+
+    def __init__(self, house: House) -> None:
+        request = Request(Principal("topic_relay:anonymous"), "/relay")
+        super().__init__(house, house.adapters["topic_relay"].accept(request))
+
+    def join(self, channel: str) -> None:
+        self.send({"type": 2, "topic": channel})
+        super().join(channel)
+
+    def leave(self, channel: str) -> None:
+        self.send({"type": 3, "topic": channel})
+        super().leave(channel)
+
+    def say(self, channel: str, text: str) -> None:
+        self.send({"type": 6, "topic": channel, "content": text})
+
+    def tell(self, channel: str, number: int, text: str) -> None:
+        self.send({"type": 4, "topic": channel, "dst": number, "content": text})
+
+
+class StreamrParty(Party):
+    """A Streamr client without a key."""
+
+    def __init__(self, house: House) -> None:
+        versions = {"controlLayerVersion": "2", "messageLayerVersion": "32"}
+        request = Request(Principal("streamr:anonymous"), "/api/v1/ws", versions)
+        super().__init__(house, house.adapters["streamr"].accept(request))
+        self.inboxes: set[str] = set()
+
+    def join(self, channel: str) -> None:
+        self.send([2, 9, "in", channel, 0, None])
+        super().join(channel)
+
+    def open_inbox(self, channel: str, number: int) -> None:
+        """Subscribe to an inbox, its own or (in vain) somebody else's."""
+        self.send([2, 9, "inbox", f"{channel}/@{number}", 0, None])
+        if number == self.number:
+            self.inboxes.add(channel)
+            super().join(channel)
+
+    def leave(self, channel: str) -> None:
+        self.send([2, 10, "out", channel, 0])
+        if channel not in self.inboxes:
+            super().leave(channel)
+
+    def say(self, channel: str, text: str) -> None:
+        self._publish(channel, text)
+
+    def tell(self, channel: str, number: int, text: str) -> None:
+        self._publish(f"{channel}/@{number}", text)
+
+    def look_back(self, channel: str, strange: list[str]) -> None:
+        del strange
+        for stream in (channel, f"{channel}/@{self.number}"):
+            self.send([2, 11, "last", stream, 0, 1000, None])
+            self.send([2, 12, "from", stream, 0, [0, 0], None, None])
+
+    def _publish(self, stream: str, text: str) -> None:
+        self.said += 1
+        id = [stream, 0, self.house.gateway.bus.clock(), self.said, "", "c"]
+        content = json.dumps({"content": text})
+        self.send([2, 8, "say", [32, id, None, 27, 0, 0, None, content, None, 0, None], None])
+
+
+class SproutParty(Party):
+    """An Arbor client that holds all it is shown, as wisteria does."""
+
+    def __init__(self, house: House, name: str, held: dict[str, bytes] | None = None) -> None:
+        super().__init__(house, house.adapters["sprout"].accept(Request(Principal("sprout:anonymous"))))
+        self.author = author(name)
+        self.name = name
+        self.held = {} if held is None else held  # private nodes
+        self.statuses: dict[int, bytes] = {}
+        self.last: dict[str, bytes] = {}
+
+    def take(self, data: bytes) -> None:
+        super().take(data)
+        for line in data.split(b"\n"):
+            words = line.split(b" ")
+            if words[0] == b"status":
+                self.statuses[int(words[1])] = words[2]
+            elif words[0].startswith(b"SHA512") and len(words) == 2 and marks(line):
+                self.held[words[0].decode()] = base64url.decode(words[1])
+
+    def join(self, channel: str) -> None:
+        self._ask(f"subscribe 0 {self._community(channel)}\n")
+        super().join(channel)
+
+    def leave(self, channel: str) -> None:
+        self._ask(f"unsubscribe 0 {self._community(channel)}\n")
+        super().leave(channel)
+
+    def numbers(self, channel: str, *, saying: bool = False) -> set[int]:
+        known = self.house.gateway.peers.known("sprout", self.author.id) if saying and channel in self.joined else None
+        return super().numbers(channel) | (set() if known is None else {known.number})
+
+    def say(self, channel: str, text: str) -> None:
+        community = self._community(channel)
+        self.announce(self._reply(forest.Place(community, 1, community, forest.NULL_ID), text, {}))
+
+    def tell(self, channel: str, number: int, text: str) -> bool:
+        community = self._community(channel)
+        place = forest.Place(community, 1, community, forest.NULL_ID)
+        return self._whisper(self._reply(place, text, {"to/1": b"%d" % number}))
+
+    def reply(self, id: str, text: str) -> bool:
+        """Answer a private node as if it were any other."""
+        node = forest.decode(self.held[id])
+        assert isinstance(node, forest.Reply)
+        return self._whisper(self._reply(forest.below(id, node), text, {}))
+
+    def announce(self, *nodes: bytes) -> None:
+        """Announce nodes, behind the author."""
+        lines = [f"{forest.node_id(raw)} {base64url.encode(raw).decode()}\n" for raw in (self.author.raw, *nodes)]
+        self.said += 1
+        self._ask(f"announce {self.said} {len(lines)}\n" + "".join(lines))
+
+    def look_back(self, channel: str, strange: list[str]) -> None:
+        community = self._community(channel)
+        self._ask(f"leaves_of 0 {community} 1024\nlist 2 2 1024\n")
+        if strange:
+            self._ask(f"query 3 {len(strange)}\n" + "\n".join(strange) + "\n")
+        for id in strange[-5:]:
+            self._ask(f"ancestry 4 {id} 9\nleaves_of 5 {id} 9\n")
+
+    def _whisper(self, node: bytes) -> bool:
+        self.announce(node)
+        self.house.settle(synced=True)  # the first time with the identity, which has to be on disk
+        self.read()
+        self.last = {forest.node_id(node): node}
+        return self.statuses[self.said] == b"0"
+
+    def _ask(self, text: str) -> None:
+        self.session.receive_data(text.encode())
+
+    def _community(self, channel: str) -> str:
+        found = self.house.gateway.channels.address("sprout", channel)
+        assert found is not None
+        return found
+
+    def _reply(self, place: forest.Place, text: str, pairs: dict[str, bytes]) -> bytes:
+        clock = self.house.gateway.bus.clock
+        assert isinstance(clock, Clock)
+        clock.now += 1  # two nodes never have one moment
+        content = forest.Content(text.encode())
+        return forest.sign_reply(place, content, self.author.id, self.author.key, clock.now, twig.encode(pairs))
+
+
+class RestParty(Party):
+    """A program: a stream of events for each channel, and requests."""
+
+    def __init__(self, house: House) -> None:
+        self.streams: dict[str, EventSession] = {}
+        self.house = house
+        self.joined, self.seen = set(), Counter()
+        self.ids: list[str] = []
+
+    @property
+    def sessions(self) -> Iterable[Session]:
+        return list(self.streams.values())
+
+    @property
+    def number(self) -> int:
+        return self._caller().who.number
+
+    def numbers(self, channel: str, *, saying: bool = False) -> set[int]:  # noqa: ARG002
+        return {self.streams[channel].peer.number} if channel in self.streams else set()
+
+    def join(self, channel: str) -> None:
+        if channel not in self.streams:
+            self.streams[channel] = EventSession(self.house.gateway, self._caller(), channel)
+        super().join(channel)
+
+    def leave(self, channel: str) -> None:
+        if channel in self.streams:
+            self.streams.pop(channel).receive_eof()
+        super().leave(channel)
+
+    def say(self, channel: str, text: str) -> None:
+        Publisher(self._caller(), channel, None).publish(json.dumps({"content": text}).encode())
+
+    def tell(self, channel: str, number: int, text: str) -> bool:
+        request = self._request({"content": text})
+        try:
+            answer = self.house.loop.run(self.house.rest.direct(request, channel, number))
+        except Problem:
+            return False
+        self.ids.append(json.loads(bytes(answer.body))["id"])
+        return True
+
+    def look_back(self, channel: str, strange: list[str]) -> None:
+        stream = EventSession(self.house.gateway, self._caller(), channel, 0)
+        self.house.settle(synced=True)
+        while data := stream.data_to_send():
+            self.take(b"".join(data))
+        stream.receive_eof()
+        for id in (*self.ids, *strange):
+            with pytest.raises(Problem, match="there is no message"):
+                history.find(self.house.gateway, channel, id)
+
+    def _caller(self) -> Caller:
+        return Caller(self.house.gateway, self._request(None))
+
+    def _request(self, value: Any) -> HttpRequest:
+        async def receive() -> Any:
+            return {"type": "http.request", "body": json.dumps(value).encode(), "more_body": False}
+
+        return HttpRequest({"type": "http", "headers": [], "client": ("127.0.0.1", 1)}, receive)
+
+
+KINDS: dict[str, Callable[[House], Party]] = {
+    "topic_relay": RelayParty,
+    "streamr": StreamrParty,
+    "rest": RestParty,
+    "alice": lambda house: SproutParty(house, "alice"),
+    "bob": lambda house: SproutParty(house, "bob"),
+}
