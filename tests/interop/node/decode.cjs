@@ -6,6 +6,7 @@
 // There is a `fault` where a library cannot read the frame, reads something else than it says, or does not believe its
 // signature.
 const { isDeepStrictEqual } = require('node:util')
+const { verifyMessage } = require('ethers').utils // version 4
 
 // Where each library is, and which versions of messages it knows; control version 2 is unknown to the first.
 const LIBRARIES = {
@@ -16,6 +17,13 @@ const LIBRARIES = {
 // What only the first of them knows: a new key in the content, and group keys in objects, where the others have arrays.
 const NEW_KEY_AND_AES = 3
 const GROUP_KEYS = { 28: 'GroupKeyRequest', 29: 'GroupKeyResponse', 30: 'GroupKeyAnnounce', 31: 'GroupKeyErrorResponse' }
+
+// What the gateway signs for readers of version 31 is for the clients before 4.0, which count UTF-16 units, as the
+// ethers of their time does; what a publisher signed is as it was signed.
+const OLD = 31
+const BRIDGED = 'topic_relay'
+const verifyAsOld = async (address, payload, signature) =>
+  verifyMessage(payload, signature).toLowerCase() === address.toLowerCase()
 
 // The libraries that know a version of the tracker protocol.
 const TRACKERS = { 1: '5.3.3', 2: '8.4.1' }
@@ -54,7 +62,8 @@ async function read (library, version, { frame, control, message }) {
     if (inner.signature && version !== '2.2.15' && inner.signatureType === 2) {
       const { StreamMessageValidator, SigningUtil } = library.Utils
       const check = StreamMessageValidator.assertSignatureIsValid || StreamMessageValidator._assertSignatureIsValid
-      await check(inner, (address, payload, signature) => SigningUtil.verify(address, payload, signature))
+      const isOld = message === OLD && inner.messageId.msgChainId === BRIDGED
+      await check(inner, isOld ? verifyAsOld : (address, payload, signature) => SigningUtil.verify(address, payload, signature))
     }
   }
   return found
