@@ -90,6 +90,9 @@ class Reader:
                 return begin
             payload = apply_mask(data[start : start + size], data[start - 4 : start])
             begin = start + size
+            if first == _WHOLE_TEXT:  # nearly always
+                frames.append((TEXT, _text(payload)))
+                continue
             self._take(first, payload, frames)
             if first & _OPCODE == CLOSE:
                 return end  # whatever comes after it
@@ -115,7 +118,7 @@ class Reader:
                 _check_close(payload)
             frames.append((opcode, payload))
         elif final and opcode != CONTINUATION:
-            frames.append((TEXT, _text(payload) if opcode == TEXT else _replaced(payload)))
+            frames.append((TEXT, _replaced(payload)))  # a binary one
         elif self._assemble(opcode, payload, final):
             assert self._message is not None
             message = bytes(self._message)

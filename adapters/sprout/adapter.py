@@ -168,7 +168,7 @@ class SproutAdapter(Adapter):
 
     def refer(self, run: Sequence[Message]) -> list[object]:
         """Where the messages stand in the forest."""
-        return [self.author.refer(message) for message in run]
+        return self.author.refer(run)
 
     def form(self, message: Message, key: str) -> Form:
         """The line of the message's node."""

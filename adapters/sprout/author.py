@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
@@ -150,8 +150,14 @@ class Author:
 
     # What a form depends on
 
-    def refer(self, message: Message) -> object:
-        """Where the Arbor form of *message* will stand; `UNFIT` if it is too long for one."""
+    def refer(self, run: Sequence[Message]) -> list[object]:
+        """Where the Arbor forms of the messages will stand; `UNFIT` for what is too long for one."""
+        return [
+            {} if message.parent is None and len(message.content) <= MAX_BLOB else self._refer(message)
+            for message in run
+        ]
+
+    def _refer(self, message: Message) -> object:
         ref = {} if message.parent is None else self._below(message, message.parent)
         return ref if self.has_room(message.content, ref.get("parent")) else UNFIT
 

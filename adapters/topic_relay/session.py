@@ -129,7 +129,7 @@ class TopicRelaySession(Session):
         """Message: to one peer in the topic, and silence whether it is there or not."""
         if packet.dst is None:
             raise NoDestination
-        self.bus.direct(self.said(packet, self.allowed("direct", packet)), packet.dst)
+        self.bus.direct(said(packet, self.allowed("direct", packet), self.who), packet.dst)
 
     def info(self, packet: Packet) -> None:
         """Info: an echo with who is there and how others call the topic."""
@@ -145,11 +145,11 @@ class TopicRelaySession(Session):
         """Broadcasts to one topic; those that come too fast, and so all after them, are refused."""
         run: list[Message] = []
         try:
-            channel = self.allowed("publish", packets[0])
+            channel, sender = self.allowed("publish", packets[0]), self.who
             for packet in packets:
                 if run:
                     self.pace(channel)
-                run.append(self.said(packet, channel))
+                run.append(said(packet, channel, sender))
         except RequestError as error:
             self.refuse(packets[len(run) :], error)
         try:
@@ -165,19 +165,6 @@ class TopicRelaySession(Session):
         channel = self.bus.channels.channel(NAME, packet.topic)
         self.check(verb, channel)
         return channel
-
-    def said(self, packet: Packet, channel: str) -> Message:
-        """What the packet says, with the form in which its own protocol forwards it."""
-        sender = self.who
-        return Message(
-            channel,
-            sender,
-            NAME,
-            packet.content,
-            parent=packet.parent,
-            wire=packet.text,
-            forms={NAME: text_frame(forward(packet, sender.number))},
-        )
 
     def others(self, peers: list[Peer]) -> list[int]:
         """The numbers of *peers* without this one, which may have another connection there."""
@@ -202,6 +189,12 @@ VERBS: dict[float, Callable[[TopicRelaySession, Packet], None]] = {
     codec.INFO: TopicRelaySession.info,
     codec.BROADCAST: TopicRelaySession.broadcast,
 }
+
+
+def said(packet: Packet, channel: str, sender: Peer) -> Message:
+    """What *packet* says, with the form in which its own protocol forwards it."""
+    form = text_frame(forward(packet, sender.number))
+    return Message(channel, sender, NAME, packet.content, parent=packet.parent, wire=packet.text, forms={NAME: form})
 
 
 @lru_cache(maxsize=64)  # one newcomer is announced to everybody in the topic
