@@ -204,6 +204,7 @@ class SproutSpeaker(SproutClient, Speaker):
         super().__init__(http, sprout, forge, key)
         self.presence = asyncio.Queue()
         self._author = forge
+        self._told: set[str] = set()  # the nodes that said who is there
 
     async def leave(self, channel: str) -> None:
         """Unsubscribe: status 0."""
@@ -267,6 +268,9 @@ class SproutSpeaker(SproutClient, Speaker):
         if activity is None:
             super()._take(node)
             return
+        if node.id in self._told:  # who has just come may be told what it was told already; Arbor's clients drop that
+            return
+        self._told.add(node.id)
         community, author, value = activity
         channel = next(name for name, id in self._communities.items() if id == community)
         self.presence.put_nowait(Presence(channel, author, value == "0"))
