@@ -82,13 +82,7 @@ def decode(data: bytes) -> Packet:
     """Read one packet, or raise `Refused`; the checks come in the reference's order."""
     if len(data) > MAX_PACKET and not fits(data):
         raise Refused("MessageIsTooLong")
-    return _usual(data) or _any(data)
-
-
-def broadcast(data: bytes) -> Packet | None:
-    """The Broadcast that *data* is, where it has a usual shape; None where `decode` has to find out what it is."""
-    packet = _usual(data) if len(data) <= MAX_PACKET else None
-    return packet if packet is not None and packet.kind == BROADCAST else None
+    return usual(data) or _any(data)
 
 
 # What programs write: {"type":6,"topic":"t",...}, or {...,"type":6,"topic":"t"} as the reference client does. The `dst`
@@ -101,12 +95,14 @@ _DST = re.compile(rb'\{"dst":' + _NUMBER + rb'(?:,(?=")|(?=\}))')
 _MAX_NAMED = len(b'{"type":6,"topic":"",') + 90
 
 
-def _usual(data: bytes) -> Packet | None:
-    """A Message or Broadcast of a usual shape; None where it has to be looked at more closely.
+def usual(data: bytes) -> Packet | None:
+    """A Message or Broadcast of a usual shape; None where `decode` has to look at it more closely.
 
     The protocol's own members are cut off. What is left is a JSON object without any of them, however they are
     escaped, if and only if the whole is one with each of them once: so reading the rest is all the checking there is.
     """
+    if len(data) > MAX_PACKET:
+        return None
     end = data.find(b'","') + 2
     if end <= _MAX_NAMED and (named := _named(data[:end], _HEAD)):
         content = b"{" + data[end:]

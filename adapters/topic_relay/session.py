@@ -14,7 +14,7 @@ from gateway.message import Form, Message, Peer
 from gateway.session import MAX_OUTBOX, Principal, Session
 
 from . import codec
-from .codec import Packet, Refused, broadcast, decode, extend, forward
+from .codec import Packet, Refused, decode, extend, forward, usual
 
 NAME = "topic_relay"
 
@@ -62,6 +62,26 @@ class TopicRelaySession(Session):
         except Refused as refused:
             self.send(text_frame(refused.reply()))
             return
+        self._act(packet)
+
+    def receive_all(self, messages: Sequence[bytes]) -> None:
+        """Take what the peer sent at once: broadcasts to one topic in a row are published as a run."""
+        run: list[Packet] = []
+        for data in messages:
+            packet = usual(data) if run or self.ready else None
+            if run and (packet is None or packet.kind != codec.BROADCAST or packet.topic != run[0].topic):
+                self.broadcast_all(run)
+                run = []
+            if packet is None:
+                self.receive_data(data)
+            elif packet.kind == codec.BROADCAST:
+                run.append(packet)
+            else:
+                self._act(packet)
+        if run:
+            self.broadcast_all(run)
+
+    def _act(self, packet: Packet) -> None:
         try:
             verb = VERBS.get(packet.kind)
             if verb is None:
@@ -69,27 +89,6 @@ class TopicRelaySession(Session):
             verb(self, packet)
         except RequestError as error:
             self.refuse((packet,), error)
-
-    def receive_all(self, messages: Sequence[bytes]) -> None:
-        """Take what the peer sent at once: broadcasts to one topic in a row are published as a run."""
-        run: list[Packet] = []
-        for data in messages:
-            packet = broadcast(data)
-            if run and (packet is None or packet.topic != run[0].topic):
-                self._say(run)
-                run = []
-            if packet is None:
-                self.receive_data(data)
-            else:
-                run.append(packet)
-        if run:
-            self._say(run)
-
-    def _say(self, run: Sequence[Packet]) -> None:
-        if self.ready:
-            self.broadcast_all(run)
-        else:
-            super().receive_all([packet.text for packet in run])
 
     def deliver(self, message: Message) -> None:
         """Queue the packet; every subscriber is sent the same frame."""

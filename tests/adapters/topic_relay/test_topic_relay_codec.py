@@ -107,7 +107,7 @@ def test_any_bytes_are_a_packet_or_refused_with_an_answer(data: bytes) -> None:
 @example(b'{"dst":5,"a":1,"type":6,"topic":"t"}')
 @example(b'{"type":6,"topic":"t","a":1} ')
 def test_the_quick_way_reads_what_the_careful_way_reads(data: bytes) -> None:
-    quick = codec._usual(data)
+    quick = codec.usual(data)
     if quick is None:
         return
     careful = codec._any(data)
@@ -129,7 +129,7 @@ def test_the_quick_way_reads_what_the_careful_way_reads(data: bytes) -> None:
     ],
 )
 def test_the_usual_shapes_take_the_quick_way(text: str) -> None:
-    assert codec._usual(text.encode()) is not None
+    assert codec.usual(text.encode()) is not None
 
 
 @pytest.mark.parametrize(
