@@ -162,3 +162,37 @@ def test_on_trio_as_well(tmp_path: Path) -> None:
 def test_gateways_that_had_the_channel_before_they_met(tmp_path: Path) -> None:
     with mesh(tmp_path, "triangle", met=False) as servers:
         asyncio.run(everybody_hears_everything_once(servers, sprout=False))
+
+
+def test_who_is_there_is_seen_on_all_of_them(tmp_path: Path) -> None:
+    """A peer of one gateway is an Arbor identity of the others, once, for as long as it listens."""
+
+    async def scenario(servers: list[Server]) -> None:
+        async with AsyncExitStack() as stack:
+            http = await stack.enter_async_context(httpx.AsyncClient(timeout=WAIT))
+            await joined(servers, http)
+            await one_community(servers, http)
+
+            async def seen() -> list[list[str]]:
+                """Who is in the channel on each of the others, that is named as peers of the topic relay are."""
+                pages = [await http.get(f"http://{each.http}/v1/channels/{CHANNEL}/peers") for each in servers[1:]]
+                found = [page.json()["peers"] for page in pages]
+                return [[peer["name"] for peer in peers if "(topic relay)" in (peer["name"] or "")] for peers in found]
+
+            async def both_see_it() -> bool:
+                return all(await seen())
+
+            async def nobody_sees_it() -> bool:
+                return not any(await seen())
+
+            async with RelayClient(servers[0].http) as client:
+                await client.subscribe(CHANNEL)
+                await until(both_see_it)
+                await asyncio.sleep(2 * QUIET)
+                first, second = await seen()
+                assert len(first) == 1
+                assert first == second
+            await until(nobody_sees_it)
+
+    with mesh(tmp_path, "triangle") as servers:
+        asyncio.run(scenario(servers))
