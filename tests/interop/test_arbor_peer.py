@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
 
 from gateway.clients import RelayClient
 from tests.arbor import WAIT, arbor, community, require_arbor, run
@@ -120,5 +121,40 @@ def test_two_of_them_hear_each_other(server: Server, program: Path) -> None:
             await two.next("stored", id=said["id"])
             answer = await two.do(f"say {said['id']} hello, one")
             await one.next("stored", id=answer["id"])
+
+    run(scenario)
+
+
+def test_it_sees_and_is_seen(server: Server, program: Path) -> None:
+    """Who is there, by the convention of Arbor's own clients: what it writes is read, what it is told it takes."""
+
+    async def scenario() -> None:
+        yard = await community(server, "yard")
+        async with (
+            arbor(program, server.sprout) as client,
+            connect(f"ws://{server.http}/relay") as relay,
+            httpx.AsyncClient(base_url=f"http://{server.http}", timeout=WAIT) as rest,
+        ):
+            await client.do("bootstrap")
+            await client.do(f"subscribe {yard}")
+            await relay.send('{"type":2,"topic":"yard"}')
+            (number,) = json.loads(await relay.recv())["peers"]  # a connection of which nothing is known
+            told = await client.next("announced", type="reply", community=yard)
+            assert (told["metadata"]["activity/1"], told["metadata"]["invisible/1"]) == ("0", "true")
+            await client.next("stored", id=told["id"])
+            await client.do(f"twig {yard} activity/1=0,invisible/1=true x")
+            hello = json.loads(await relay.recv())
+            peers = (await rest.get("/v1/channels/yard/peers")).json()["peers"]
+            (author,) = [peer for peer in peers if peer["protocol"] == "sprout"]
+            assert hello == {"type": 7, "topic": "yard", "src": author["number"]}
+            assert author["number"] != number
+            assert author["identity"] is not None
+            await client.do(f"twig {yard} activity/1=1,invisible/1=true x")
+            peers = (await rest.get("/v1/channels/yard/peers")).json()["peers"]
+            assert [peer["protocol"] for peer in peers] == ["topic_relay"]
+            await relay.close()
+            left = await client.next("announced", type="reply", community=yard)
+            assert (left["author"], left["metadata"]["activity/1"]) == (told["author"], "1")
+            assert (await rest.get("/v1/channels/yard/messages")).json()["messages"] == []
 
     run(scenario)

@@ -35,7 +35,7 @@ const usage = `commands:
   identity                      announce our identity
   community NAME                make a community and announce it
   say ID TEXT                   reply to a node and announce it
-  twig ID KEY/VERSION=VALUE TEXT  the same, with metadata
+  twig ID KEY/VERSION=VALUE,... TEXT  the same, with metadata
   quit`
 
 // line is what is written for everything that happens; empty fields are left out.

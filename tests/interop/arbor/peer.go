@@ -145,8 +145,8 @@ func (p *peer) do(verb, rest string) {
 	case "say":
 		p.reply(verb, first, second, nil)
 	case "twig":
-		pair, text, _ := strings.Cut(second, " ")
-		metadata, err := pairOf(pair)
+		pairs, text, _ := strings.Cut(second, " ")
+		metadata, err := pairsOf(pairs)
 		if err != nil {
 			outcome(verb, err)
 			return
@@ -249,15 +249,18 @@ func (p *peer) node(text string) (forest.Node, error) {
 	return response.Nodes[0], nil
 }
 
-func pairOf(text string) ([]byte, error) {
-	name, value, _ := strings.Cut(text, "=")
-	key, err := twig.FromString(name)
-	if err != nil {
-		return nil, err
-	}
-	pairs, err := twig.New().Set(key.Name, key.Version, []byte(value))
-	if err != nil {
-		return nil, err
+func pairsOf(text string) ([]byte, error) {
+	pairs := twig.New()
+	for _, pair := range strings.Split(text, ",") {
+		name, value, _ := strings.Cut(pair, "=")
+		key, err := twig.FromString(name)
+		if err != nil {
+			return nil, err
+		}
+		pairs, err = pairs.Set(key.Name, key.Version, []byte(value))
+		if err != nil {
+			return nil, err
+		}
 	}
 	return pairs.MarshalBinary()
 }
