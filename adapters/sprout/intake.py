@@ -188,7 +188,7 @@ class Intake:
         if not message.late and not line.answered:  # who announces something new is its author
             self._bus.bind(session, message.sender)
         self._bus.publish(message, session)
-        self._store.note(message)
+        self._store.took(message, line.id, node)
         self._relay.author.lines.add(message.seq, line.line)
         self._relay.hold(line.id, node, message.id)
         return Taken(message.seq)

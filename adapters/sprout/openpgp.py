@@ -75,6 +75,7 @@ class PublicKey:
             raise OpenPGPError("a key of another kind")
         self.fingerprint = part.fingerprint
         self.id = part.fingerprint[-8:]
+        self._issuer = packets.usual_issuer(part.fingerprint)
         self._rsa = part.key()
         self._bytes = (self._rsa.key_size + 7) // 8
         about = self._certification(primary.body, others)
@@ -84,7 +85,7 @@ class PublicKey:
 
     def verify(self, data: bytes, signature: bytes) -> None:
         """Return if *signature*, one binary packet, is this key's signature of *data*; else an `OpenPGPError`."""
-        made = packets.read_usual_signature(signature) or _read_signature(signature)
+        made = packets.read_usual_signature(signature, self._issuer) or _read_signature(signature)
         if made.type != _BINARY:
             raise OpenPGPError("a signature of another kind")
         if self.expires is not None and made.created >= self.expires:

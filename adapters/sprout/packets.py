@@ -35,8 +35,9 @@ SHA256: Final = 8
 
 
 # Length, version, type, algorithm, hash and the length of what is hashed: time, issuer and its fingerprint.
-_USUAL: Final = struct.Struct(">11sI2s8s3s20s2s2sH256s")
-_USUAL_PARTS: Final = (bytes.fromhex("c2c0730400010800270502"), b"\x09\x10", b"\x16\x21\x04", b"\0\0", 256)
+_USUAL: Final = struct.Struct(">11sI35s2sH256s")
+_USUAL_HEAD: Final = bytes.fromhex("c2c0730400010800270502")
+_USUAL_BITS: Final = range(2041, 2049)
 _USUAL_HASHED: Final = 48
 _USUAL_TRAILER: Final = b"\x04\xff" + struct.pack(">I", _USUAL_HASHED - 3)
 
@@ -146,15 +147,23 @@ def read_signature(body: bytes) -> Signature:
     )
 
 
-def read_usual_signature(packet: bytes) -> Signature | None:
-    """Read a signature packet as Go makes it with RSA-2048, at a quarter of the cost; None for any other."""
+def usual_issuer(fingerprint: bytes) -> bytes:
+    """How a usual signature says that the key with this *fingerprint* made it."""
+    return b"\x09\x10" + fingerprint[-8:] + b"\x16\x21\x04" + fingerprint + b"\0\0"
+
+
+def read_usual_signature(packet: bytes, issuer: bytes) -> Signature | None:
+    """Read a signature packet as Go makes it with RSA-2048, at a quarter of the cost; None for any other.
+
+    *issuer* is what `usual_issuer` says of the key that is to have made it.
+    """
     if len(packet) != _USUAL.size:
         return None
-    head, created, before_issuer, issuer, before_print, _, unhashed, check, bits, value = _USUAL.unpack(packet)
-    if (head, before_issuer, before_print, unhashed, bits + 7 >> 3) != _USUAL_PARTS:
+    head, created, by, check, bits, value = _USUAL.unpack(packet)
+    if head != _USUAL_HEAD or by != issuer or bits not in _USUAL_BITS:
         return None
     trailer = packet[3:_USUAL_HASHED] + _USUAL_TRAILER
-    return Signature(0, SHA256, trailer, check, value, created, issuer, None, None)
+    return Signature(0, SHA256, trailer, check, value, created, issuer[2:10], None, None)
 
 
 def write_subpackets(subpackets: Iterable[tuple[int, bytes]]) -> bytes:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gateway.errors import ProtocolError
@@ -143,18 +142,20 @@ class Parser:
         return None
 
 
-@dataclass(slots=True)
 class _Open:
-    """A message whose body is being read."""
+    """A message whose body is being read, of which so many lines are *left*."""
 
-    verb: Verb
-    body: Body
-    id: int
-    left: int
-    size: int = 0
-    items: list[Any] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)
-    cut: list[str] = field(default_factory=list)
+    __slots__ = ("body", "cut", "id", "items", "left", "size", "unreadable", "verb")
+
+    def __init__(self, verb: Verb, body: Body, id: int, left: int) -> None:
+        self.verb = verb
+        self.body = body
+        self.id = id
+        self.left = left
+        self.size = 0
+        self.items: list[Any] = []
+        self.unreadable: list[str] = []
+        self.cut: list[str] = []
 
     @property
     def answer_to(self) -> int:

@@ -12,8 +12,11 @@ from gateway.record import binary, unbinary
 _HASH: Final = 3 + 32
 _PARENT: Final = slice(2 + 1 + 3, 2 + 1 + _HASH)
 _DEPTH: Final = slice(2 + 1 + _HASH + 3, 2 + 1 + _HASH + 3 + 4)
-_METADATA: Final = _DEPTH.stop + 8 + 1  # where its length stands
-_BEGINNING: Final = 60  # characters that reach beyond the depth
+_METADATA: Final = slice(_DEPTH.stop + 8 + 1, _DEPTH.stop + 8 + 1 + 2)  # where its length stands
+_BEGINNING: Final = 4 * -(-_METADATA.stop // 3)  # characters that reach so far
+# The last 30 bits of a depth are five characters; nothing that was checked is deeper, since all is there above it.
+_DEPTH_TEXT: Final = slice(_DEPTH.stop // 3 * 4 - 5, _DEPTH.stop // 3 * 4)
+_AT_DEPTH_1: Final = b"AAAAB"
 
 
 def parent_of(wire: bytes) -> str:
@@ -23,11 +26,13 @@ def parent_of(wire: bytes) -> str:
 
 def conversation_of(wire: bytes) -> str | None:
     """The conversation of a reply, whose bytes are *wire* in base64url; None for what opens one."""
-    if int.from_bytes(unbinary(wire[:_BEGINNING])[_DEPTH], "big") == 1:
+    if wire[_DEPTH_TEXT] == _AT_DEPTH_1:
         return None
-    raw = unbinary(wire)
-    at = _METADATA + 2 + int.from_bytes(raw[_METADATA : _METADATA + 2], "big") + 2 * _HASH + 3
-    return _id(raw[at : at + 32])
+    size = int.from_bytes(unbinary(wire[:_BEGINNING])[_METADATA], "big")
+    start = _METADATA.stop + size + 2 * _HASH + 3
+    first = start // 3
+    raw = unbinary(wire[4 * first : 4 * (first + 12)])  # 12 groups of 3 bytes hold the 32, wherever they begin
+    return _id(raw[start % 3 : start % 3 + 32])
 
 
 def _id(digest: bytes) -> str:

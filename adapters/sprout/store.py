@@ -28,7 +28,7 @@ from gateway.record import Entry, Fact, unbinary
 from gateway.tables import Row
 
 from .codec import NodeLine
-from .forest import created_of, decode, node_id
+from .forest import NULL_ID, Reply, created_of, decode, node_id
 from .peek import conversation_of, parent_of
 from .recent import Recent
 
@@ -164,7 +164,7 @@ def spot_of(message: Message) -> Spot | None:
 
 
 class Store:
-    """Finds nodes, and logs those that are no messages. It is told of every message that is logged, by `note`."""
+    """Finds nodes, and logs those that are no messages. It is told of every reply that is logged, by `took`."""
 
     def __init__(self, index: Index, fact: Callable[[str, dict[str, Any]], Fact]) -> None:
         self._index = index
@@ -191,14 +191,22 @@ class Store:
         self._log("form", {"of": seq, "native": {NAME: line.id}})
         self._recent.add(line.id, seq, created_of(line.raw))
 
-    def note(self, entry: Entry) -> None:
-        """*entry* is in the log, or will be in a moment: it is found from now on."""
-        if isinstance(entry, Message) and entry.native is not None:
-            self._recent.add(entry.native[NAME], entry.seq, entry.timestamp)
-        if noted := [*rows((entry,))]:
-            self._noted.append((entry.seq, noted))
-            for table, values in noted:
-                self._fresh[table][values[0]] = values
+    def took(self, message: Message, id: str, node: Reply) -> None:
+        """The reply *node*, called *id*, is logged as *message*: it is found from now on."""
+        seq, key, channel, created = message.seq, message.id, message.channel, message.timestamp
+        parent = message.parent or node.parent
+        self._recent.add(id, seq, created)
+        self._keep(Spot(seq, REPLY, key, parent, channel, created))
+        deep = node.conversation != NULL_ID
+        row = Row("sprout_replies", (seq, key, parent, channel, created, node.conversation)) if deep else None
+        self._note(seq, () if row is None else (row,))
+
+    def _note(self, seq: int, noted: Sequence[Row]) -> None:
+        """The index will write these rows of the record at *seq*."""
+        if noted:
+            self._noted.append((seq, noted))
+        for table, values in noted:
+            self._fresh[table][values[0]] = values
         self._until_prune -= 1
         if not self._until_prune:
             self.prune()
@@ -345,7 +353,7 @@ class Store:
 
     def _log(self, kind: str, fields: dict[str, Any]) -> int:
         fact = self._fact(kind, {"protocol": NAME, **fields})
-        self.note(fact)
+        self._note(fact.seq, [*rows((fact,))])
         return fact.seq
 
     def _youngest(self) -> int:

@@ -404,12 +404,13 @@ def test_any_bytes_end_in_a_key_file_or_the_error(file: bytes) -> None:
 
 def test_the_quick_way_reads_a_signature_as_the_other_does() -> None:
     key = Key((VECTORS / "keys/alice.privkey").read_bytes())
+    issuer = packets.usual_issuer(key.fingerprint)
     made = [key.sign(bytes([n]), n << 24) for n in range(8)]
-    whole = [(packets.read_usual_signature(each), packets.read_packets(each)[0].body) for each in made]
+    whole = [(packets.read_usual_signature(each, issuer), packets.read_packets(each)[0].body) for each in made]
     assert all(quick == packets.read_signature(body) for quick, body in whole)
     for at in range(54):  # every byte that says what kind of signature it is
         other = bytearray(made[0])
         other[at] ^= 0x40
-        quick = packets.read_usual_signature(bytes(other))
+        quick = packets.read_usual_signature(bytes(other), issuer)
         assert quick is None or quick == packets.read_signature(packets.read_packets(bytes(other))[0].body)
-    assert packets.read_usual_signature(made[0] + b"\0") is None
+    assert packets.read_usual_signature(made[0] + b"\0", issuer) is None

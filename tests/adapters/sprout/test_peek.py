@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from adapters.sprout import base64url, forest, peek
-from adapters.sprout.forest import NULL_ID, Reply
+from adapters.sprout.forest import NULL_ID, TWIG, Content, Reply
 
 VECTORS = Path(__file__).parents[2] / "vectors/sprout"
 VALID: list[Any] = [vector["node"] for vector in json.loads((VECTORS / "valid.json").read_text())]
+
+DEEP = next(
+    vector["node"]["id"] for vector in json.loads((VECTORS / "valid.json").read_text()) if "depth3" in vector["name"]
+)
 
 
 @pytest.mark.parametrize("vector", VALID, ids=[vector["id"][-6:] for vector in VALID])
@@ -24,3 +29,14 @@ def test_peeking_agrees_with_reading(vector: Any) -> None:
     if isinstance(node, Reply):
         assert peek.parent_of(wire) == node.parent
         assert peek.conversation_of(wire) == (None if node.conversation == NULL_ID else node.conversation)
+
+
+@pytest.mark.parametrize("size", range(40))
+def test_peeking_looks_behind_metadata_of_any_length(size: int) -> None:
+    (deep,) = (vector for vector in VALID if vector["id"] == DEEP)
+    node = replace(forest.decode(base64url.decode(deep["raw_b64u"].encode())), metadata=Content(b"x" * size, TWIG))
+    assert isinstance(node, Reply)
+    for depth in (2, 64, 1 << 20, (1 << 30) - 1):
+        wire = base64url.encode(forest.encode(replace(node, depth=depth)))
+        assert peek.conversation_of(wire) == node.conversation
+        assert peek.parent_of(wire) == node.parent
