@@ -1,28 +1,23 @@
 """The gateway as an author: its key, the identities, communities and conversations it mints, the replies it seals.
 
-Laws of this file. What a node says is decided on the loop. Signatures are made on all cores, but those of nodes
-whose parents are still being made; the worker thread brings them home one after another, parents before children,
-and their results come back on the loop. Everything is a function
+Laws of this file. What a node says is decided on the loop; how it is signed is in `signers`. Everything is a function
 of the key and of what the log holds: a node that was shown and whose fact was lost in a crash comes out the same.
 So nothing is dated when it is made: what has no date of its own has the key's.
 """
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from gateway.adapter import Services
 from gateway.auth import BadSecret, read_secret, write_secret
 from gateway.bus import DIRECT_MEMORY, UNFIT
-from gateway.errors import RequestError
-from gateway.message import Form, Message, Peer, Pending
+from gateway.message import Form, Message, Peer
 from gateway.record import Fact, unbinary
 
 from . import twig
@@ -48,6 +43,7 @@ from .gateways import CHANNEL
 from .lines import Lines
 from .openpgp import Key
 from .packets import OpenPGPError, read_packets
+from .signers import Made, Signers, Signing
 from .store import DAY, NAME, Store, day_of, moment
 from .validate import EXPIRATION, MAX_NAME
 
@@ -60,23 +56,6 @@ PEER: Final = "peer "  # and a number: what identities of others are called ther
 MAX_DEPTH: Final = 1000  # a reply below a deeper one from elsewhere starts anew: each needs the id of the one above
 MAX_IDS: Final = 10_000  # ids of minted nodes that are kept
 SHORT: Final = 12  # characters of an identity that are shown as they are
-
-
-class Made:
-    """A node of the gateway's: `id` is there once `line`, its line, is."""
-
-    __slots__ = ("id", "line")
-
-    def __init__(self, id: str = "") -> None:
-        self.id = id
-        self.line = Pending()
-
-
-class Signing(NamedTuple):
-    """What signs a node, and whether it can at once: all nodes that it names are made."""
-
-    sign: Callable[[], bytes]
-    ready: bool = False
 
 
 Introduce = Callable[[Made, str], None]
@@ -145,7 +124,7 @@ class Author:
         self._ids: OrderedDict[str, str] = OrderedDict()
         self.lines = Lines()
         self._newest_seq = services.log.next_seq  # of what was sealed; nothing beyond was shown to anybody
-        self._signers = ThreadPoolExecutor(os.cpu_count(), "signer")  # OpenSSL signs without the interpreter's lock
+        self._make = Signers(services).make
         self.id = self._own_identity(name)
 
     # What a form depends on
@@ -401,29 +380,6 @@ class Author:
         self._make(made, sign, record)
         made.line.when_done(lambda: _void(self._making.pop(what)))
         return made
-
-    # The worker
-
-    def _make(self, made: Made, signing: Signing, record: Callable[[NodeLine], object]) -> None:
-        """Sign, *record* on the loop, then hand out the line; nothing where either fails.
-
-        The last results may come when the gateway has stopped and nothing can be recorded any more.
-        """
-        sign = self._signers.submit(signing.sign).result if signing.ready else signing.sign
-
-        def work() -> NodeLine:
-            line = _line(sign())
-            made.id = line.id  # the worker's next task may need it
-            return line
-
-        def done(line: NodeLine | None) -> None:
-            try:
-                shown = line is not None and record(line) is not False
-            except RequestError:
-                shown = False
-            made.line.fill(line.line if line is not None and shown else None)
-
-        self._services.work(work, done)
 
 
 def _line(raw: bytes) -> NodeLine:

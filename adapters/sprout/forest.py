@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -249,8 +249,8 @@ def sign_reply(
 
 
 def _sign(node: Node, key: Signer) -> bytes:
-    signature = key.sign(signed_part(node, encode(node)), node.created // 1000)
-    return encode(replace(node, signature=signature))
+    unsigned = signed_part(node, encode(node))
+    return unsigned + _write_qualified(_OPENPGP_RSA, key.sign(unsigned, node.created // 1000))
 
 
 def _name(name: str) -> Content:

@@ -12,11 +12,12 @@ from gateway.message import Form, Message, Pending
 from gateway.record import Entry, Fact, unbinary
 from gateway.session import Principal, Session
 
-from .author import Author, Made
+from .author import Author
 from .directs import Directs
 from .forest import Node, decode
 from .presence import Presence
 from .reader import Reader
+from .signers import Made
 from .store import COMMUNITY, IDENTITY, NAME, Spot, Store
 from .telling import Telling
 
