@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import os
 import shutil
@@ -42,7 +43,9 @@ def require_arbor(package: str = ".") -> Path:
 def _built(package: str) -> tuple[Path | None, str]:
     if shutil.which("go") is None:
         return None, "there is no go on this machine"
-    path = Path(mkdtemp(prefix="arbor-")) / "program"
+    folder = mkdtemp(prefix="arbor-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = Path(folder) / "program"
     command = ["go", "build", "-o", str(path), package]
     built = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
     return (path, "") if built.returncode == 0 else (None, f"the client cannot be built: {built.stderr}")

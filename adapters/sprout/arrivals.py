@@ -146,6 +146,7 @@ class Arrivals:
 
     def answered(self, batch: Batch, frame: codec.Response) -> None:
         """An answer has been taken; what it did not bring will not come, but may not have had room."""
+        self._questions.queue_queries(frame.cut)
         brought = {line.id for line in frame.nodes}
         left = [id for id in batch.sought if id not in brought]
         if len(left) < len(batch.sought):

@@ -18,7 +18,7 @@ from .gateways import CHANNEL, Gateways
 from .presence import ACTIVITY, INVISIBLE
 from .relay import Relay
 from .store import NAME
-from .validate import OK, validate
+from .validate import OK, expires_at, validate
 
 if TYPE_CHECKING:
     from .session import SproutSession
@@ -189,7 +189,7 @@ class Intake:
             self._bus.bind(session, message.sender)
         self._bus.publish(message, session)
         self._store.took(message, line.id, node)
-        self._relay.author.lines.add(message.seq, line.line)
+        self._relay.author.lines.add(message.seq, line.line, expires_at(node) if said.pairs else None)
         self._relay.hold(line.id, node, message.id)
         return Taken(message.seq)
 

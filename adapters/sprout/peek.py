@@ -9,6 +9,9 @@ from typing import Final
 
 from gateway.record import binary, unbinary
 
+from .forest import decode
+from .validate import expires_at
+
 _HASH: Final = 3 + 32
 _PARENT: Final = slice(2 + 1 + 3, 2 + 1 + _HASH)
 _DEPTH: Final = slice(2 + 1 + _HASH + 3, 2 + 1 + _HASH + 3 + 4)
@@ -17,6 +20,11 @@ _BEGINNING: Final = 4 * -(-_METADATA.stop // 3)  # characters that reach so far
 # The last 30 bits of a depth are five characters; nothing that was checked is deeper, since all is there above it.
 _DEPTH_TEXT: Final = slice(_DEPTH.stop // 3 * 4 - 5, _DEPTH.stop // 3 * 4)
 _AT_DEPTH_1: Final = b"AAAAB"
+# The 16 bits of the metadata's length are two characters and the upper half of a third.
+_METADATA_TEXT: Final = slice(_METADATA.start // 3 * 4, _METADATA.start // 3 * 4 + 2)
+_NOTHING: Final = b"AA"
+_NOTHING_ELSE: Final = b"ABCD"
+_REPLY: Final = b"AAEC"  # version 1, type 2
 
 
 def parent_of(wire: bytes) -> str:
@@ -33,6 +41,13 @@ def conversation_of(wire: bytes) -> str | None:
     first = start // 3
     raw = unbinary(wire[4 * first : 4 * (first + 12)])  # 12 groups of 3 bytes hold the 32, wherever they begin
     return _id(raw[start % 3 : start % 3 + 32])
+
+
+def expiration_of(wire: bytes) -> int | None:
+    """When the node whose bytes are *wire* in base64url expires, in ms; None where it never does."""
+    if wire.startswith(_REPLY) and wire[_METADATA_TEXT] == _NOTHING and wire[_METADATA_TEXT.stop] in _NOTHING_ELSE:
+        return None  # nearly all
+    return expires_at(decode(unbinary(wire)))
 
 
 def _id(digest: bytes) -> str:

@@ -277,7 +277,7 @@ class Peering(SproutSession):
             gap = self._gaps.popleft()
             if self.bus.allowed(self.principal, "history", gap.channel):
                 for place in reversed(self._store.in_channel(gap.channel, MAX_NODES)):
-                    yield from self._with_those_above(self._relay.line(self._store.entry(place.seq)))
+                    yield from self._with_those_above(self._relay.line_at(place.seq))
             self._under_way -= 1
             self._advance()
         self._filling = False
@@ -314,7 +314,7 @@ class Peering(SproutSession):
     def _ready(self, id: str) -> bytes | None:
         """The line of the node *id*, if that is here and made."""
         spot = None if id == NULL_ID else self._relay.spot(id)
-        line = None if spot is None else self._relay.line(self._store.entry(spot.seq))
+        line = None if spot is None else self._relay.line_at(spot.seq)
         return line.data if isinstance(line, Pending) else line
 
 

@@ -15,6 +15,7 @@ from gateway.session import Principal, Session
 from .author import Author
 from .directs import Directs
 from .forest import Node, decode
+from .peek import expiration_of
 from .presence import Presence
 from .reader import Reader
 from .signers import Made
@@ -157,17 +158,20 @@ class Relay:
         return held
 
     def line_at(self, seq: int) -> Form | None:
-        """The line of the node at *seq*, kept or read again; None where it is none, or retired."""
-        if (line := self.author.lines.get(seq)) is not None:
-            return line
+        """The line of the node at *seq*, kept or read again; None where it is none, retired, or expired."""
+        lines = self.author.lines
+        if (line := lines.get(seq)) is not None:
+            return None if lines.has_expired(seq, self.bus.clock()) else line
         form = self.line(self.store.entry(seq))
         if isinstance(form, Pending):
             if not form.done or form.data is None:
                 return form
             form = form.data
-        if form is not None:
-            self.author.lines.add(seq, form)
-        return form
+        if form is None:
+            return None
+        expires = expiration_of(form.partition(b" ")[2])
+        lines.add(seq, form, expires)
+        return form if expires is None or expires > self.bus.clock() else None
 
     def line(self, entry: Entry | None) -> Form | None:
         """The line of a record's node; None where it is none."""

@@ -27,7 +27,7 @@ from .store import NAME
 
 MAX_OUTBOX: Final = 8 << 20  # a response of 4 MiB and as much in deliveries
 MAX_SUBSCRIPTIONS: Final = 10_000
-HALF_SECONDS: Final = 60  # for the rest of a message that has begun
+HALF_SECONDS: Final = 60  # for a message, or a part of a long announce, from its first byte to its last
 MAX_TOLD: Final = 256  # nodes in one announce of ours; genuine peers take each of them in on its own
 
 _FIRST: Final = itemgetter(0)
@@ -66,7 +66,6 @@ class SproutSession(Session):
 
     def handle(self, data: bytes) -> None:
         """Act on what arrived, request by request, as long as there is room for answers."""
-        self._half = 0
         self._parser.feed(data)
         try:
             while self.closing is None:
@@ -114,7 +113,7 @@ class SproutSession(Session):
             self._backlog.append(b"")
             self.resume()
         if self._parser.amid and not self._backlog:
-            self._half += 1
+            self._half += 1  # whatever trickles in meanwhile
             if self._half > HALF_SECONDS:
                 self.close(1002, "half a message")
         if self._slow:
@@ -168,6 +167,7 @@ class SproutSession(Session):
             self._slow = True
             return True
         except SproutError as error:
+            self._half = 0
             self._arrivals.abandon()
             self._refused("malformed")
             self.status(error.message_id, error.status)
@@ -181,8 +181,10 @@ class SproutSession(Session):
     def _next_work(self) -> Callable[[], None] | None:
         if self._arrivals.returning:
             return partial(self._enter, self._arrivals.returning.popleft())
-        frame = self._parser.next_frame()
-        return None if frame is None else self._begin(frame)
+        if (frame := self._parser.next_frame()) is None:
+            return None
+        self._half = 0
+        return self._begin(frame)
 
     def _begin(self, frame: Frame) -> Callable[[], None]:
         if isinstance(frame, codec.Announce):

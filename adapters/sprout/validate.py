@@ -30,7 +30,7 @@ MAX_CREATED: Final = 253_402_300_799_999  # the end of the year 9999 in ms; no c
 MAX_KEYS: Final = 1024  # parsed keys that are kept, about 2 KiB each
 
 EXPIRATION: Final = "expiration/1"  # a time of RFC 3339, after which a node is to be forgotten
-_RFC3339: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)")
+_RFC3339: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
 class Verdict(NamedTuple):

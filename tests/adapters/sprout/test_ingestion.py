@@ -176,6 +176,20 @@ def test_what_came_meanwhile_is_not_asked_for(
     assert held(place, leaves) == 2
 
 
+def test_what_an_answer_has_no_room_for_is_asked_for_again(
+    place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = alice.reply(lobby, "top")
+    middle = alice.reply(top, "middle")
+    leaf = alice.reply(middle, "leaf")
+    line = place.connect()
+    assert announce(line, leaf) == f"status 77 0\nancestry 0 {id_of(leaf)} 3\n"
+    monkeypatch.setattr("adapters.sprout.parser.MAX_BODY", len(lobby) + len(top) + 10)
+    assert line.ask(f"response 0 3\n{lobby}\n{top}\n{middle}\n") == f"query 1 1\n{id_of(middle)}\n"
+    assert line.ask(f"response 1 1\n{middle}\n") == ""
+    assert held(place, [top, middle, leaf]) == 3
+
+
 def test_who_waits_for_one_that_is_refused_is_refused(place: Any, lobby: str, alice: Any, bob: Any) -> None:
     lie = forged(bob, lobby)
     below = [alice.reply(lie, str(number)) for number in range(3)]

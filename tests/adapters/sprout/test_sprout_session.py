@@ -476,6 +476,39 @@ def test_half_a_message_is_not_waited_for_for_ever(place: Any) -> None:
     assert line.session.closing is not None
 
 
+def test_what_trickles_in_does_not_begin_anew(place: Any) -> None:
+    line = place.connect()
+    line.send("query 1 2\n")
+    for _ in range(HALF_SECONDS):
+        line.send("x")
+        place.bus.tick()
+    assert line.session.closing is None
+    line.send("x")
+    place.bus.tick()
+    assert line.session.closing is not None
+
+
+@pytest.mark.parametrize("text", ["on 0 0.0\nversi", "sense\nnon"])
+def test_who_says_something_whole_now_and_then_is_not_cut_off(place: Any, text: str) -> None:
+    line = place.connect()
+    for _ in range(3):
+        for _ in range(HALF_SECONDS):
+            place.bus.tick()
+        assert line.send(text).startswith("status ")
+    assert line.session.closing is None
+
+
+def test_a_long_announce_may_take_long_in_parts(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adapters.sprout.parser.MAX_PART", 1)
+    line = place.connect()
+    line.send("announce 1 9\n")
+    for _ in range(3):
+        for _ in range(HALF_SECONDS):
+            place.bus.tick()
+        line.send("no node\n")
+    assert line.session.closing is None
+
+
 @pytest.mark.parametrize(
     ("before", "id"), [("", -1), ("announce 5 2\n", 5), ("query 6 1\n", 6), ("list 7 ", 7), ("response 8 1\n", -1)]
 )
