@@ -52,8 +52,9 @@ bench: env
 fuzz: env
 	TRELLIS_FUZZ=5000 $(BIN)/python -m pytest --timeout 0 tests/properties tests/adapters -k "property or any_bytes or fuzz"
 
-soak: env
-	TRELLIS_SOAK=200 $(BIN)/python -m pytest tests/faults tests/properties/test_direct_machine.py
+soak: $(SPARK)
+	TRELLIS_SOAK=200 $(BIN)/python -m pytest tests/faults tests/properties/test_direct_machine.py \
+		tests/pipeline/test_live.py tests/pipeline/test_processes.py
 
 COMPILE = $(BIN)/pip-compile --quiet --allow-unsafe --generate-hashes --no-emit-index-url --no-emit-trusted-host \
 	--no-emit-find-links --strip-extras

@@ -21,9 +21,15 @@ class BadOption(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """The directory that a gateway keeps its log in."""
+    """The directory that a gateway keeps its log in, or the data directory around it; or an exported file."""
 
-    directory: Path
+    given: Path
+
+    @property
+    def directory(self) -> Path:
+        """The log itself; asked each time, since a gateway makes it when it starts first."""
+        inner = self.given / "log"
+        return inner if inner.is_dir() else self.given
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +88,7 @@ def source(text: str, key: str | None = None) -> Source:
     """
     kind, _, rest = text.partition(":")
     if kind == "log" and rest:
-        directory = Path(rest)
-        inner = directory / "log"
-        return LogSource((inner if inner.is_dir() else directory).absolute())
+        return LogSource(Path(rest).absolute())
     if kind in ("http", "https") and rest:
         url = text if rest.startswith("//") else rest
         if urlsplit(url).scheme in ("http", "https") and urlsplit(url).netloc:

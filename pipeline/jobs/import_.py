@@ -61,7 +61,7 @@ def _write(run: Run, folder: Path) -> tuple[int, list[Row]]:
             return _said(imports.grove(run.spark, path), folder)
         case DumpSource(path) if path.exists():
             return _said(imports.streamr(run.spark, path), folder)
-        case LogSource(path) if path.exists():
+        case LogSource() as source if (path := source.directory).exists():
             return _copied(run, segments_of(path) if path.is_dir() else [path], folder)
         case None:
             raise PipelineError("import needs a source: grove:DIR, streamr:PATH or log:PATH")

@@ -54,7 +54,8 @@ def run(run: Run) -> int:
 def _next(run: Run, manifest: Manifest) -> Plan | None:
     """What to take in next: the new segments of a log, or the next records of a gateway; None if there is nothing."""
     match run.options.source:
-        case LogSource(directory):
+        case LogSource() as source:
+            directory = source.directory
             if not directory.is_dir():
                 raise PipelineError(f"there is no log in {directory}; say where it is with --source log:DIR")
             gateway = segments.gateway_id(directory)

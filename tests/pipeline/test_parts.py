@@ -24,9 +24,12 @@ from pipeline.sinks.parquet import exchange, literal
 
 
 def test_sources(tmp_path: Path) -> None:
+    around = source(f"log:{tmp_path}")
+    assert isinstance(around, LogSource)
+    assert around.directory == tmp_path
     (tmp_path / "log").mkdir()
     assert source(f"log:{tmp_path}/log") == LogSource(tmp_path / "log")
-    assert source(f"log:{tmp_path}") == LogSource(tmp_path / "log"), "the data directory will do"
+    assert around.directory == tmp_path / "log", "the data directory will do, also before a gateway was there"
     assert source("http:http://h:1/") == source("http://h:1") == HttpSource("http://h:1")
     assert source("http:https://h:1", "k") == HttpSource("https://h:1", "k")
     for bad in ("", "log:", "log", "http:", "http:h", "ftp://h", "http://"):
