@@ -12,11 +12,12 @@ from adapters.sprout import forest
 from adapters.sprout.openpgp import PublicKey
 from adapters.sprout.packets import OpenPGPError
 from adapters.streamr.errors import StreamrError
-from adapters.streamr.message import ETH_LEGACY, UNSIGNED, parse_message
+from adapters.streamr.message import ETH_LEGACY, NONE, UNSIGNED, StreamMessage, parse_message
 from adapters.streamr.signing import verify
 from adapters.topic_relay.codec import Refused
 from adapters.topic_relay.codec import decode as decode_packet
 from gateway.errors import RequestError
+from gateway.jsontext import dumps
 from gateway.record import unbinary
 
 OK, BAD, UNVERIFIABLE = "ok", "bad", "unverifiable"
@@ -76,8 +77,11 @@ class Verdict(NamedTuple):
     reason: str | None = None
 
 
-def stream(wire: str) -> Stream:
-    """The stream message *wire*; a reference without sequence number means 0, as its readers take it."""
+def stream(wire: str, content: str | None = None) -> Stream:
+    """The stream message *wire*; a reference without sequence number means 0, as its readers take it.
+
+    *content* is that of the record: where the message is encrypted and the gateway could read it, the plain text.
+    """
     try:
         found = parse_message(wire)
     except StreamrError as error:
@@ -96,9 +100,15 @@ def stream(wire: str) -> Stream:
         found.message_type,
         found.encryption_type,
         found.signature_type,
-        plain(found.content),
+        plain(found.content if content is None or not _opened(found, content) else content),
         None if found.signature is None else plain(found.signature),
     )
+
+
+def _opened(message: StreamMessage, content: str) -> bool:
+    """Whether *content* is what the encrypted *message* says, not that it is encrypted."""
+    sealed = {"encrypted": {"groupKeyId": message.group_key_id, "content": message.content}}
+    return message.encryption_type != NONE and content != dumps(sealed).decode()
 
 
 def node(wire: str) -> Node:

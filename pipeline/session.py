@@ -15,15 +15,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PARTITION_BYTES = 16 << 20  # of input that one task reads: bounds its memory
+SUBMITTED = "PYSPARK_GATEWAY_PORT"  # is in the environment of what spark-submit starts
 SHUFFLES = 8  # partitions after a shuffle; adaptive execution merges those that stay small
 
 
 def start(options: Options) -> SparkSession:
-    """The session for *options*; the first call starts a JVM, `NoJava` where there is none."""
-    prepare(os.environ, local=options.master.startswith("local"))
+    """The session for *options*; the first call starts a JVM, `NoJava` where there is none.
+
+    Under `spark-submit` the JVM runs already, on the master that it was told.
+    """
+    if submitted := SUBMITTED in os.environ:
+        _find_code(os.environ)
+    else:
+        prepare(os.environ, local=options.master.startswith("local"))
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName("trellis").master(options.master)
+    builder = SparkSession.builder.appName("trellis")
+    if not submitted:
+        builder = builder.master(options.master)
     for name, value in settings(options).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
@@ -36,19 +45,23 @@ def prepare(environment: os._Environ[str], *, local: bool) -> None:
     environment["JAVA_HOME"] = str(java_home(environment))
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    # The Python processes that Spark starts find this very code, wherever it is installed.
+    _find_code(environment)
+    if local:
+        environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def _find_code(environment: os._Environ[str]) -> None:
+    """Let the Python processes that Spark starts find this very code, wherever it is installed."""
     root = str(Path(__file__).parents[1])
     paths = environment.get("PYTHONPATH", "").split(os.pathsep)
     if root not in paths:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, *paths)))
-    if local:
-        environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 def settings(options: Options) -> dict[str, str]:
     """What Spark is told. Sessions count in UTC, write zstd, and leave no files beside those of the tables."""
     log4j = files("pipeline").joinpath("log4j2.properties")
-    quiet = f"-Dlog4j2.configurationFile=file:{log4j}"
+    quiet = f"-Dlog4j2.configurationFile=file:{log4j}" if Path(str(log4j)).is_file() else ""  # no file inside a zip
     return {
         "spark.driver.memory": f"{options.heap_megabytes}m",
         "spark.executor.memory": f"{options.heap_megabytes}m",

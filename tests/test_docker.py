@@ -106,3 +106,32 @@ def test_the_compose_file_starts_what_the_image_offers() -> None:
     exposed = dict(instructions())["EXPOSE"].split()
     assert ports
     assert all(inside in exposed for _, inside in ports)
+
+
+def test_compose_and_kubernetes_give_the_pipeline_what_it_takes(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from gateway.cli import app
+
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["pipeline", "--help"]).output
+    texts = [(ROOT / "docker" / name).read_text() for name in ("compose.yaml", "spark-application.yaml")]
+    commands = [json.loads(found) for text in texts for found in re.findall(r'\[.*"--warehouse".*\]', text)]
+    assert len(commands) == 3
+    for command in commands:
+        assert "all" in command
+        assert all(word in shown for word in command if word.startswith("--"))
+    script = ROOT / "docker" / "spark-entrypoint.sh"
+    done = subprocess.run(["sh", script, "echo", "a command"], capture_output=True, text=True, check=True)
+    assert done.stdout == "a command\n"
+    # What Spark starts an executor with arrives word by word, also where there are spaces.
+    java = tmp_path / "bin/java"
+    java.parent.mkdir()
+    java.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    java.chmod(0o755)
+    env = {"JAVA_HOME": str(tmp_path), "SPARK_HOME": "/s", "SPARK_JAVA_OPT_0": "-Da=b c", "SPARK_JAVA_OPT_1": "-Dd"}
+    names = "EXECUTOR_MEMORY DRIVER_URL EXECUTOR_ID EXECUTOR_CORES APPLICATION_ID EXECUTOR_POD_IP RESOURCE_PROFILE_ID"
+    env |= {f"SPARK_{name}": name for name in (*names.split(), "EXECUTOR_POD_NAME")}
+    done = subprocess.run(["sh", script, "executor"], capture_output=True, text=True, check=True, env=os.environ | env)
+    words = done.stdout.splitlines()
+    assert words[:6] == ["-Da=b c", "-Dd", "-XmsEXECUTOR_MEMORY", "-XmxEXECUTOR_MEMORY", "-cp", "/s/jars/*"]
+    assert words[7:11] == ["--driver-url", "DRIVER_URL", "--executor-id", "EXECUTOR_ID"]

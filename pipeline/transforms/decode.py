@@ -19,7 +19,7 @@ def streamr(messages: DataFrame) -> DataFrame:
     """Every stream message that came from a publisher of its own: `silver/streamr`."""
     found = rowwise(codecs.stream, _fields(STREAMR, codecs.Stream._fields))
     rows = messages.where("kind = 'message' and protocol = 'streamr' and wire is not null")
-    wide = rows.select("gateway_id", F.col("seq").alias("log_seq"), found("wire").alias("found"))
+    wide = rows.select("gateway_id", F.col("seq").alias("log_seq"), found("wire", "content").alias("found"))
     return wide.select("gateway_id", "log_seq", "found.*").select(*STREAMR.schema.fieldNames())
 
 

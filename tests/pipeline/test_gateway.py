@@ -107,7 +107,7 @@ def test_a_key_is_needed_where_the_gateway_asks_for_one(make_run: MakeRun, tmp_p
             with pytest.raises(PipelineError, match=r"answers 40[13]"):
                 ingest.run(make_run(source=HttpSource(url, wrong)))
         run = make_run(source=HttpSource(url, key))
-        assert ingest.run(run) == 1
+        assert ingest.run(run) >= 1
         plans = (run.options.warehouse / ".checkpoints").rglob("*.json")
         assert not any(key in path.read_text() for path in plans), "it is written down nowhere"
 

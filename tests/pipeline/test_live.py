@@ -10,6 +10,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,7 +27,7 @@ from gateway.commands.forge import Author
 from pipeline.config import LogSource, Options
 from pipeline.jobs import job
 from pipeline.run import Run
-from pipeline.schemas import CHANNEL_MINUTE, MESSAGES, REJECTS
+from pipeline.schemas import CHANNEL_MINUTE, LATENCY_MINUTE, MESSAGES, REJECTS
 from pipeline.sources.records import typed
 from tests.pipeline.test_ingest import _glob
 from tests.pipeline.test_processes import PATIENCE, seen, trellis
@@ -124,6 +125,24 @@ def test_bronze_is_the_log_record_for_record_whoever_was_killed(spark: Any, tmp_
     said = {json.dumps(json.loads(content), sort_keys=True) for content in contents}
     assert {json.dumps(content, sort_keys=True) for content in traffic.kept} <= said, "what was accepted is there"
     _check_tables(run, len(told))
+    _check_latency(run, [json.loads(line) for line in told if b'"kind":"counts"' in line])
+
+
+def _check_latency(run: Run, facts: list[Any]) -> None:
+    """What the gateway itself measured stands in the table, added up by hand."""
+    counted: Counter[tuple[str, str]] = Counter()
+    slowest: Counter[tuple[str, str]] = Counter()
+    for flow in (flow for fact in facts for flow in fact["flows"]):
+        pair = flow["from"], flow["to"]
+        counted[pair] += flow["delivered"]
+        slowest[pair] = max(slowest[pair], *(bound for bound, _ in flow["latency"]), 0)
+    table = _glob(run.table(LATENCY_MINUTE).path)
+    query = f"SELECT from_protocol, to_protocol, sum(n), max(p99) FROM '{table}' GROUP BY ALL"
+    found = {(origin, to): (n, p99) for origin, to, n, p99 in duckdb.execute(query).fetchall()}
+    assert {pair: n for pair, (n, _) in found.items()} == dict(counted)
+    assert {("rest", "streamr"), ("sprout", "topic_relay")} <= {pair for pair, n in counted.items() if n}
+    assert all(p99 is None or 0 < p99 <= slowest[pair] / 1000 for pair, (_, p99) in found.items())
+    assert any(p99 for _, p99 in found.values())
 
 
 def _check_tables(run: Run, records: int) -> None:

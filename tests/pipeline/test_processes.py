@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,9 +20,9 @@ import pyspark
 import pytest
 
 from pipeline.config import LogSource, Options
-from pipeline.jobs import ingest
+from pipeline.jobs import IMPORT, ORDER, ingest
 from pipeline.run import Run
-from pipeline.schemas import GAPS, INTEGRITY, MESSAGES, STREAMR
+from pipeline.schemas import GAPS, INTEGRITY, MESSAGES, STREAMR, TABLES
 from pipeline.session import prepare
 from tests.pipeline.generate import MIXED, lines, mixed, write
 from tests.pipeline.test_ingest import _glob, expected
@@ -29,6 +30,7 @@ from tests.pipeline.test_ingest import _glob, expected
 SOAK = int(os.environ.get("TRELLIS_SOAK", "0"))
 ROUNDS = max(2, SOAK // 4)
 PATIENCE = 240.0
+ROOT = Path(__file__).parents[2]
 
 
 # Programs that live for seconds are not worth a second compiler.
@@ -39,6 +41,34 @@ def trellis(*arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "gateway", "pipeline", *arguments]
     out, errors = subprocess.DEVNULL, subprocess.PIPE
     return subprocess.Popen(command, stdout=out, stderr=errors, start_new_session=True, env=os.environ | QUICK)
+
+
+def submitted(folder: Path, *arguments: str, master: str) -> subprocess.Popen[bytes]:
+    """A job by `spark-submit` of the installed Spark, with the code in a zip, as docs/pipeline.md says it."""
+    code = folder / "trellis.zip"
+    if not code.exists():
+        with zipfile.ZipFile(code, "w") as whole:
+            for path in (path for name in ("pipeline", "gateway", "adapters") for path in (ROOT / name).rglob("*.py")):
+                whole.write(path, path.relative_to(ROOT))
+    environment = os.environ | QUICK
+    prepare(environment, local=True)  # type: ignore[arg-type]
+    del environment["PYTHONPATH"]  # the zip is to be enough
+    spark = str(Path(pyspark.__file__).parent / "bin/spark-submit")
+    command = [spark, "--master", master, "--conf", "spark.driver.host=127.0.0.1"]
+    command += ["--py-files", str(code), str(ROOT / "pipeline/submit.py"), *arguments]
+    out, errors = subprocess.DEVNULL, subprocess.PIPE
+    return subprocess.Popen(command, stdout=out, stderr=errors, start_new_session=True, env=environment, cwd=folder)
+
+
+def ended(process: subprocess.Popen[bytes]) -> None:
+    """Wait for *process*, which is to do what it was told."""
+    try:
+        _, errors = process.communicate(timeout=PATIENCE)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert process.returncode == 0, errors.decode()
 
 
 def seen(table: Path) -> list[int]:
@@ -127,18 +157,26 @@ def test_a_cluster_makes_the_same_rows(whole: Run, tmp_path: Path) -> None:
     write(tmp_path / "log", MIXED, each=60)
     with cluster(tmp_path) as master:
         given = ["--source", f"log:{tmp_path}/log", "--warehouse", str(tmp_path / "far")]
-        process = trellis("all", *given, "--master", master, "--heap", "512")
-        try:
-            _, errors = process.communicate(timeout=PATIENCE)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-        assert process.returncode == 0, errors.decode()
+        ended(submitted(tmp_path, "all", *given, "--heap", "512", master=master))
     for spec in (MESSAGES, STREAMR, INTEGRITY, GAPS):
         digests = [digest(where / spec.name) for where in (whole.options.warehouse, tmp_path / "far")]
         assert digests[0] == digests[1], spec.name
     assert (tmp_path / "far/report.html").exists()
+
+
+@pytest.mark.skipif(not SOAK, reason="a JVM for each job; the cluster is sent `all` of them at once")
+@pytest.mark.timeout(1200)
+def test_each_job_can_be_submitted(tmp_path: Path) -> None:
+    write(tmp_path / "log", MIXED, each=60)
+    for name in (*ORDER, IMPORT):
+        given = ["--source", f"log:{tmp_path}/log", "--warehouse", str(tmp_path / "warehouse")]
+        out = ["--output", str(tmp_path / name)] if name in ("report", IMPORT) else []
+        ended(submitted(tmp_path, name, *given, *out, master="local[2]"))
+    assert sorted(path.name for path in (tmp_path / "warehouse").glob("*/*") if path.parent.name[0] != ".") == sorted(
+        spec.name.partition("/")[2] for spec in TABLES
+    )
+    assert (tmp_path / "report").read_text().startswith("<!")
+    assert list((tmp_path / IMPORT).glob("0*.jsonl"))
 
 
 def digest(table: Path) -> str:

@@ -72,6 +72,16 @@ def test_streamr_is_decoded(spark: SparkSession) -> None:
     assert second["stream"] is None
 
 
+def test_what_the_gateway_could_read_of_an_encrypted_message_is_its_content(spark: SparkSession) -> None:
+    sealed = signed(said(5, content="c0ffee", encryption_type=2, group_key_id="k"), KEY)
+    wrapped = b'{"encrypted":{"groupKeyId":"k","content":"c0ffee"}}'
+    given = {"protocol": "streamr", "wire": sealed.row(32), "native": {"streamr": list(sealed.id)}}
+    rows: list[Entry] = [message(2, START, b'{"a": 1}', **given), message(3, START, wrapped, **given)]
+    found = sorted(dicts(decode.streamr(bronze(spark, rows))), key=lambda row: row["log_seq"])
+    assert [row["content"] for row in found] == ['{"a": 1}', "c0ffee"]
+    assert {row["encryption_type"] for row in found} == {2}
+
+
 def test_every_kind_of_signature_gets_its_verdict(spark: SparkSession) -> None:
     legacy = said(6, content='{"old":"ü"}', signature_type=ETH_LEGACY)
     legacy = StreamMessage(
