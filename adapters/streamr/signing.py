@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import lru_cache
 
 from coincurve import PrivateKey, PublicKey
-from coincurve._libsecp256k1 import ffi
 from coincurve.ecdsa import deserialize_recoverable
 from coincurve.ecdsa import recover as recover_point
 from sha3 import keccak_256
@@ -33,13 +32,12 @@ def keccak256(data: bytes) -> bytes:
 
 def address_of(public_key: PublicKey) -> str:
     """The Ethereum address of a public key: `0x` and 40 lower-case hexadecimal digits."""
-    return "0x" + keccak256(public_key.format(compressed=False)[1:])[12:].hex()
+    return _address(public_key.format(compressed=False))
 
 
 @lru_cache(maxsize=MAX_ADDRESSES)
 def _address(point: bytes) -> str:
-    """The address for a *point* as the library holds it in memory: to write it out takes longer than to look it up."""
-    return address_of(PublicKey(ffi.new("secp256k1_pubkey *", [point])))
+    return "0x" + keccak256(point[1:])[12:].hex()
 
 
 def checksum(address: str) -> str:
@@ -88,7 +86,7 @@ def recover(signature: str, payload_digest: bytes) -> str | None:
         point = recover_point(payload_digest, deserialize_recoverable(raw[:64] + recovery_id), hasher=None)
     except (ValueError, IndexError):  # no digits; spaces among them; no point on the curve
         return None
-    return _address(ffi.buffer(point)[:])
+    return address_of(PublicKey(point))
 
 
 def signed_by(address: str, payload: str, signature: str) -> bool:
