@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -34,7 +35,7 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            gateway.start(_post())
+            _start(app)
             stack.callback(gateway.stop)
             tasks = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(tasks.cancel_scope.cancel)
@@ -49,7 +50,8 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
         title="Trellis", version=gateway.version, lifespan=lifespan, summary="Arbor, the topic relay, Streamr and REST"
     )
     app.state.gateway = gateway
-    app.state.listening = {}
+    app.state.listening = None  # until everything does
+    app.state.failure = None
     for adapter in gateway.adapters:
         for path in adapter.paths:
             app.add_api_websocket_route(path, _endpoint(gateway, adapter), name=adapter.name)
@@ -58,6 +60,16 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
     app.include_router(rest.router(gateway))
     app.add_middleware(RawPaths)
     return app
+
+
+def _start(app: FastAPI) -> None:
+    """Start the gateway; where its data cannot be used, `app.state.failure` says why to whoever runs the application."""
+    gateway = app.state.gateway
+    try:
+        gateway.start(_post())
+    except (OSError, ValueError, sqlite3.Error) as error:
+        app.state.failure = f"{gateway.settings.data} cannot be used: {error}; choose another with --data"
+        raise
 
 
 class RawPaths:

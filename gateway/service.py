@@ -25,6 +25,7 @@ from .welcome import welcome
 
 BACKLOG = 4096
 MAX_FRAME = 1 << 20  # bytes of one WebSocket message; each protocol has its own, smaller limits
+SERVERS = ("uvicorn.error", "hypercorn.error")  # their loggers, which tell of a start that failed with a traceback
 STOP_SECONDS = 5  # for connections to end after they were told
 
 
@@ -51,10 +52,14 @@ def run(settings: Settings) -> None:
         _check_ports(app, settings)
         serve = _serve_trio if settings.loop == "trio" else _serve_asyncio
         options = {"use_uvloop": True} if settings.loop == "asyncio" else {}
+        for name in SERVERS:
+            logging.getLogger(name).addFilter(lambda _: app.state.failure is None)  # it is told below, in one sentence
         try:
             anyio.run(serve, app, settings, listener, backend=settings.loop, backend_options=options)
-        except SystemExit:
-            raise CannotStart(getattr(app.state, "failure", "see the log above")) from None
+        except BaseException:  # what it is depends on the server, and it may be in a group
+            if app.state.failure is None:
+                raise
+            raise CannotStart(app.state.failure) from None
 
 
 def configure_logging(form: str) -> None:
@@ -211,4 +216,5 @@ async def _serve_trio(app: FastAPI, settings: Settings, listener: socket.socket)
 
     async with trio.open_nursery() as nursery:
         await nursery.start(serve)
-        _announce(app, listener)
+        if app.state.listening is not None:  # hypercorn goes on for a moment where the application did not start
+            _announce(app, listener)

@@ -454,6 +454,16 @@ def test_variables_of_the_commands_are_no_faults_of_serve() -> None:
     assert "TRELLIS" not in done.stdout
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@pytest.mark.parametrize("name", ["log", "index.sqlite"])
+def test_data_that_cannot_be_used_is_told_in_one_sentence(tmp_path: Path, loop: str, name: str) -> None:
+    (tmp_path / name).mkdir() if name == "index.sqlite" else (tmp_path / name).touch()
+    done = process("serve", "--port", "0", "--sprout-port", "0", "--data", str(tmp_path), "--loop", loop)
+    assert (done.returncode, done.stdout) == (1, ""), "it is not ready, and does not say so"
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith(f"trellis: {tmp_path} cannot be used: ")
+
+
 # The log
 
 
