@@ -63,7 +63,7 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
 
 
 def _start(app: FastAPI) -> None:
-    """Start the gateway; where its data cannot be used, `app.state.failure` says why to whoever runs the application."""
+    """Start the gateway; where its data cannot be used, `app.state.failure` says so to whoever runs *app*."""
     gateway = app.state.gateway
     try:
         gateway.start(_post())

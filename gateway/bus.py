@@ -13,7 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .channels import OWN, Channels
-from .errors import AlreadySubscribed, NotSubscribed, Throttled, Unavailable
+from .errors import AlreadySubscribed, NotSubscribed, Throttled, TooManySubscriptions, Unavailable
 from .flows import Flow, Flows
 from .message import Message, MessageIds, Peer
 from .peers import Peers
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 DIRECT_MEMORY = 5 * 60_000  # ms for which the id of a direct message is remembered
 MAX_DIRECT_IDS = 100_000
+SUBSCRIPTIONS = 10_000  # channels that one session may listen to, so that `channels.limit` is not one peer's to use up
 MAX_ID = 512  # characters of an id in `inReplyTo`; a longer one is nobody's
 DIRECT = 1 << 43  # what the ids of direct messages carry for a sequence: numbers that the log never reaches
 
@@ -125,6 +126,7 @@ class Bus:
         allowed: Allowed = lambda _principal, _verb, _channel: True,
         throttle: Throttle | None = None,
         last_time: int = 0,
+        subscriptions: int = SUBSCRIPTIONS,
     ) -> None:
         self.ledger = ledger
         self.channels = channels
@@ -134,6 +136,7 @@ class Bus:
         self.authors = list(authors)
         self.allowed = allowed
         self.throttle = throttle
+        self.subscriptions = subscriptions
         self.batch = Batch()
         self.flows = Flows()
         self._ids = ids
@@ -236,6 +239,8 @@ class Bus:
         """Let *session* hear *channel*, greet the others, and return who they are."""
         if channel in session.channels:
             raise AlreadySubscribed(channel)
+        if len(session.channels) >= self.subscriptions:
+            raise TooManySubscriptions(f"not more than {self.subscriptions:,} (limits.subscriptions)")
         members = self._members.get(channel)
         if members is None:
             self.channels.enter(channel)

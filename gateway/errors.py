@@ -37,6 +37,10 @@ class TooManyChannels(RequestError):
     """There are as many channels as there may be; those that there are can be used."""
 
 
+class TooManySubscriptions(RequestError):
+    """The session listens to as many channels as one may."""
+
+
 class Conflict(RequestError):
     """An id that is known already came back with other content."""
 

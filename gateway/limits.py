@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from .bus import SUBSCRIPTIONS
 from .message import Peer
 from .session import Principal
 
@@ -38,6 +39,7 @@ class Limits(BaseModel):
         default=20_000, ge=1, description="sessions of all protocols together; as many again may only ask by HTTP"
     )
     connections_per_address: int = Field(default=10_000, ge=1)
+    subscriptions: int = Field(default=SUBSCRIPTIONS, ge=1, description="channels that one connection may listen to")
     handshake_seconds: float = Field(default=10.0, gt=0, description="a connection that says nothing is dropped")
 
 

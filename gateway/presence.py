@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 MAX_GUESTS = 1000  # of one channel; beyond them the one that was heard of longest ago leaves
+MAX_ALL_GUESTS = 10_000  # of all channels together; likewise
 
 
 class Word(NamedTuple):
@@ -31,6 +32,7 @@ class Presence:
     def __init__(self, members: Mapping[str, Mapping[Session, None]]) -> None:
         self._members = members
         self._words: dict[str, dict[int, Word]] = {}  # of guests, and of those who listen and are away
+        self._guests: dict[tuple[str, int], None] = {}  # by channel and number; the oldest first
 
     def of(self, channel: str) -> dict[int, Peer]:
         """The peers in *channel* by their numbers, in the order in which they came; guests are last."""
@@ -106,11 +108,17 @@ class Presence:
         guests = [each.peer for each in words.values() if each.until is not None] if len(words) > MAX_GUESTS else []
         if len(guests) > MAX_GUESTS:
             self.go(channel, guests[0])
+        if word.until is not None:
+            self._guests[channel, word.peer.number] = None
+        if len(self._guests) > MAX_ALL_GUESTS:
+            elsewhere, number = next(iter(self._guests))
+            self.go(elsewhere, self._words[elsewhere][number].peer)
 
     def _forget(self, channel: str, number: int) -> Word | None:
         """What a peer said of itself counts no more; what it was."""
         words = self._words.get(channel, {})
         word = words.pop(number, None)
+        self._guests.pop((channel, number), None)
         if not words:
             self._words.pop(channel, None)
         return word

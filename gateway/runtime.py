@@ -153,6 +153,7 @@ class Gateway:
             allowed=self.access.allowed,
             throttle=Throttle(limits, monotonic) if limits.rates == "on" else None,
             last_time=self.index.last_time,
+            subscriptions=limits.subscriptions,
         )
         self.log.on_room = self.bus.room
         self.door = Door(self.access, limits, self.bus, self.metrics)

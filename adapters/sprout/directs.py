@@ -1,26 +1,29 @@
 """The direct messages of the last minutes: who said them, so that a reply to one finds its way back.
 
-Nothing here is ever on disk. An entry is good for `DIRECT_MEMORY`; it is remembered longer, so that a reply that
-comes too late can be told from one to a node that nobody knows.
+Nothing here is ever on disk, and no text is kept. An entry is good for `DIRECT_MEMORY`; it is remembered longer, so
+that a reply that comes too late can be told from one to a node that nobody knows. So is a private node that was handed
+over by another run of the gateway, or too long ago, once somebody shows it.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from gateway.bus import DIRECT_MEMORY
 from gateway.message import LATE
 
-from .forest import Node
+from .forest import NO_PAIRS, Node, Reply
 
-MAX_DIRECTS: Final = 10_000
+MAX_DIRECTS: Final = 10_000  # of each kind
+NOBODY: Final = -1  # who said a direct message that is forgotten
 REMEMBERED: Final = 12 * DIRECT_MEMORY  # ms
 
 
 class Direct(NamedTuple):
-    """A direct message: its node, the number of the peer that said it, and when (ms)."""
+    """A direct message: its node without what it says, the number of the peer that said it, and when (ms)."""
 
     node: Node
     sender: int
@@ -34,17 +37,40 @@ class Directs:
         self._clock = clock
         self._since = clock()
         self._directs: OrderedDict[str, Direct] = OrderedDict()
+        self._forgotten: OrderedDict[str, Direct] = OrderedDict()
+        self._refused: OrderedDict[str, int] = OrderedDict()
 
     def add(self, id: str, node: Node, sender: int) -> None:
         """The node *id* has been handed over."""
         now = self._clock()
-        self._directs[id] = Direct(node, sender, now)
+        self._directs[id] = Direct(_place(node), sender, now)
         while len(self._directs) > MAX_DIRECTS or next(iter(self._directs.values())).time < now - REMEMBERED:
             self._directs.popitem(last=False)
 
+    def forget(self, id: str, node: Node) -> None:
+        """The node *id* is private, but not handed over, or nobody remembers by whom: nobody can answer it."""
+        self._forgotten[id] = Direct(_place(node), NOBODY, 0)
+        if len(self._forgotten) > MAX_DIRECTS:
+            self._forgotten.popitem(last=False)
+
+    def refuse(self, id: str, connection: int) -> bool:
+        """The node *id* reached nobody; whether its announce on this *connection* is refused for that.
+
+        A client tells all it holds whenever it connects, in one announce, and gives a community up whose announce is
+        refused: what one connection has heard of is not told to the next.
+        """
+        first = self._refused.setdefault(id, connection)
+        if len(self._refused) > MAX_DIRECTS:
+            self._refused.popitem(last=False)
+        return first == connection
+
     def find(self, id: str) -> Direct | None:
         """The direct message *id*, good or expired."""
-        return self._directs.get(id)
+        return self._directs.get(id) or self._forgotten.get(id)
+
+    def delivered(self, id: str) -> bool:
+        """Whether the node *id* has been handed over, as far as anybody remembers."""
+        return id in self._directs
 
     def may_be_copy(self, created: int) -> bool:
         """Whether a node made at *created* (ms) may have been handed over and be forgotten: old, or of a former run."""
@@ -53,3 +79,8 @@ class Directs:
     def good(self, direct: Direct) -> bool:
         """Whether somebody may still answer *direct*."""
         return direct.time >= self._clock() - DIRECT_MEMORY
+
+
+def _place(node: Node) -> Node:
+    """What has to be known of *node* where something is below it; up to 128 KiB less."""
+    return replace(node, content=NO_PAIRS, metadata=NO_PAIRS) if isinstance(node, Reply) else node

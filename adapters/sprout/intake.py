@@ -202,24 +202,30 @@ class Intake:
         line, node, pairs, channel, *_ = said
         asked = self._directs.find(node.parent)
         if TO not in pairs and asked is None:
-            return Taken(aside=UNSTORED)
+            return self._unstored(said)
         if not self._direct_allowed:
             return Taken(reason="direct messages are switched off")
         self._relay.admit(session, "direct", channel)
-        fresh = self._directs.find(line.id) is None and not self._directs.may_be_copy(node.created)
+        fresh = not self._directs.delivered(line.id) and not self._directs.may_be_copy(node.created)
         who = session.identity
         own = who.identity == node.author if who is not None else not session.link and not line.answered
         if not fresh or not own:
-            return Taken(aside=UNSTORED)
+            return self._unstored(said)
         message = self._message(said)
         self._bus.bind(session, message.sender)
         number = self._target(pairs[TO]) if TO in pairs else None
         if asked is not None and number is None and self._directs.good(asked):
             number = asked.sender
         if number is None or not self._bus.direct(message, number):
-            return Taken(status=StatusCode.UNKNOWN_NODE, aside=UNSTORED)
+            refused = self._directs.refuse(line.id, session.peer.number)
+            return self._unstored(said, StatusCode.UNKNOWN_NODE if refused else StatusCode.OK)
         self._directs.add(line.id, node, message.sender.number)
         return Taken(aside=UNSTORED)
+
+    def _unstored(self, said: _Said, status: int = StatusCode.OK) -> Taken:
+        """Drop a private node; what is below it is not answered to all either."""
+        self._directs.forget(said.line.id, said.node)
+        return Taken(status=status, aside=UNSTORED)
 
     def _target(self, value: bytes) -> int | None:
         """The number of the peer that `to/1` names: in decimal, or by its author's node id."""

@@ -27,7 +27,7 @@ from .codec import MAX_BODY, MAX_LINE, MAX_NODES, NO_ID, Frame, NodeLine
 from .forest import NULL_ID, Node, NodeError, Reply, decode
 from .intake import Intake
 from .relay import PEER, Relay
-from .session import MAX_OUTBOX, MAX_SUBSCRIPTIONS, SproutSession
+from .session import MAX_OUTBOX, SproutSession
 from .store import COMMUNITY
 from .waiting import PATIENCE
 
@@ -115,7 +115,7 @@ class Peering(SproutSession):
 
     def founded(self, community: str) -> None:
         """A community is a channel: exchange what there is of it, once."""
-        if self._listed and community not in self._followed and len(self._followed) < MAX_SUBSCRIPTIONS:
+        if self._listed and community not in self._followed and len(self._followed) < self.bus.subscriptions:
             self._followed[community] = None
             self._next_communities.append(community)
             self._advance()
@@ -176,7 +176,7 @@ class Peering(SproutSession):
         if self._seek_rest(batch, self._list_is_here):
             return
         self._listed = True
-        for spot in self._store.of_type(COMMUNITY, MAX_SUBSCRIPTIONS):
+        for spot in self._store.of_type(COMMUNITY, self.bus.subscriptions):
             self.founded(spot.key)
 
     def _advance(self) -> None:

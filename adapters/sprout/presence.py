@@ -35,6 +35,7 @@ STAY: Final = 2 * INTERVAL  # ms for which a word holds that names no end
 MAX_STAY: Final = 60 * 60_000  # ms for which any word holds
 MAX_PEERS: Final = 200  # of other protocols that are told of in one community
 MAX_AUTHORS: Final = 1000  # of one community whose last word is kept
+MAX_WORDS: Final = 10_000  # of all communities together, at most 40 MiB
 MAX_LINE: Final = 4096  # characters of a node that says no more than who is there
 PACE: Final = 50  # nodes of one community that are signed in a second
 
@@ -54,7 +55,8 @@ class Presence:
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
         self._bus = relay.bus
-        self._heard: dict[str, dict[str, Word]] = {}  # of Arbor's authors, by channel and author
+        self._heard: dict[str, dict[str, Word]] = {}  # of Arbor's authors, by channel and author; the oldest first
+        self._words = 0  # that were heard
         self._told: dict[str, dict[int, Word]] = {}  # of others, by channel and number; the oldest first
         self._changed: set[str] = set()
         self._newcomers: dict[str, dict[SproutSession, None]] = {}
@@ -86,11 +88,19 @@ class Presence:
             self._bus.presence.go(channel, peer)
 
     def _keep(self, channel: str, author: str, word: Word) -> None:
-        words = self._heard.setdefault(channel, {})
+        words = self._heard[channel] = self._heard.pop(channel, {})
+        self._words -= len(words)
         words.pop(author, None)
         words[author] = word
         if len(words) > MAX_AUTHORS:
             del words[next(iter(words))]
+        self._words += len(words)
+        if self._words > MAX_WORDS:
+            quiet, others = next(iter(self._heard.items()))
+            del others[next(iter(others))]
+            self._words -= 1
+            if not others:
+                del self._heard[quiet]
 
     def _peer(self, author: str) -> Peer:
         node = self._relay.node(author)
@@ -127,6 +137,7 @@ class Presence:
                 del words[author]
             if not words:
                 del self._heard[channel]
+        self._words = sum(map(len, self._heard.values()))
 
     def _tell_all(self, channel: str, sessions: Iterable[SproutSession]) -> None:
         """Tell *sessions* of everybody who is there."""

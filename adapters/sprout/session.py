@@ -26,7 +26,6 @@ from .relay import Relay
 from .store import NAME
 
 MAX_OUTBOX: Final = 8 << 20  # a response of 4 MiB and as much in deliveries
-MAX_SUBSCRIPTIONS: Final = 10_000
 HALF_SECONDS: Final = 60  # for a message, or a part of a long announce, from its first byte to its last
 MAX_TOLD: Final = 256  # nodes in one announce of ours; genuine peers take each of them in on its own
 
@@ -241,7 +240,7 @@ class SproutSession(Session):
 
     def _subscribe(self, frame: codec.Subscribe) -> None:
         """Any id will do: a community that nobody knows yet is joined when it comes."""
-        if len(self.wanted) >= MAX_SUBSCRIPTIONS:
+        if len(self.wanted) >= self.bus.subscriptions and frame.node_id not in self.wanted:
             raise SproutError("too many subscriptions")
         channel = self._relay.channel(frame.node_id)
         self._relay.pace(self, channel or "")

@@ -331,6 +331,29 @@ def test_any_value_is_content_on_every_protocol(server: Server, value: Any) -> N
 # Channels
 
 
+def test_one_connection_listens_only_to_so_many_channels(tmp_path: Path) -> None:
+    """Each is told in the words of its protocol, and once it listens to one less it may again."""
+    community, another = (f"SHA512_B32__{letter * 42}A" for letter in "AB")
+
+    async def arbor(server: Server) -> bytes:
+        reader, writer = await asyncio.open_connection(*server.sprout.split(":"))
+        writer.write(f"subscribe 1 {community}\nsubscribe 2 {another}\nsubscribe 3 {community}\n".encode())
+        said = b"".join([await reader.readline() for _ in range(3)])
+        writer.close()
+        return said
+
+    with Server(tmp_path, env={"TRELLIS_LIMITS__SUBSCRIPTIONS": "1"}) as server:
+        relay, streamr = f"ws://{server.http}/relay", f"ws://{server.http}/api/v1/ws"
+        assert fits(asyncio.run(ask(relay, [packet(2, "a")], packet(2, "b"), None)), {"error": "TooManySubscriptions"})
+        answer = asyncio.run(ask(streamr, [[2, 9, "s", "a", 0, None]], [2, 9, "t", "b", 0, None], None))
+        assert fits(answer, [2, 7, "t", ..., "REQUEST_FAILED"])
+        assert "limits.subscriptions" in answer[3]
+        instead = [[2, 9, "s", "a", 0, None], [2, 10, "u", "a", 0, None]]
+        assert fits(asyncio.run(ask(streamr, instead, [2, 9, "t", "b", 0, None], None)), [2, 2, "t", "b", 0])
+        assert asyncio.run(arbor(server)) == b"status 1 0\nstatus 2 1\nstatus 3 0\n"
+        assert "Traceback" not in server.log
+
+
 def test_only_so_many_channels_are_made(tmp_path: Path) -> None:
     with Server(tmp_path, env={"TRELLIS_CHANNELS__LIMIT": "1"}) as server:
         here = f"http://{server.http}/v1/channels/"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from gateway.message import Message, Peer
-from gateway.presence import MAX_GUESTS, Presence
+from gateway.presence import MAX_ALL_GUESTS, MAX_GUESTS, Presence
 from gateway.session import Session
 
 
@@ -132,3 +132,15 @@ def test_only_so_many_are_there_by_their_own_word() -> None:
     assert list(presence.of("lobby")) == [*range(2, MAX_GUESTS + 2)]
     presence.tick(1)
     assert presence.of("lobby") == {}
+
+
+def test_only_so_many_are_guests_of_all_channels_together() -> None:
+    presence = Presence({})
+    channels = [f"channel {number}" for number in range(MAX_ALL_GUESTS + 2)]
+    for channel in channels:
+        presence.come(channel, Peer(1, "toy"), 1)
+    presence.come(channels[2], Peer(1, "toy"), 1)
+    presence.come("one more", Peer(1, "toy"), 1)
+    assert [channel for channel in channels if presence.of(channel)] == [channels[2], *channels[4:]]
+    presence.tick(1)
+    assert not presence.where(1)

@@ -235,6 +235,22 @@ def test_only_so_many_last_words_are_kept(
     assert told(line) == [(bob.id, "0")]
 
 
+def test_only_so_many_are_kept_of_all_communities_together(
+    place: Any, lobby: str, alice: Any, bob: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "MAX_WORDS", 2)
+    hall = bob.community("hall")
+    announce(place.connect(), hall, word(alice, lobby), word(bob, hall), word(bob, lobby))
+    for line, heard in ((lobby, {alice.id, bob.id}), (hall, set())):
+        late = listen(place, line)
+        settle(place)
+        assert {author for author, _ in told(late)} == heard, "the oldest where nobody spoke for longest is gone"
+    announce(place.connect(), word(bob, lobby, INACTIVE), word(alice, hall))
+    place.clock.now += STAY
+    settle(place)
+    assert (place.adapter.relay.presence._heard, place.adapter.relay.presence._words) == ({}, 0)
+
+
 # To Arbor
 
 

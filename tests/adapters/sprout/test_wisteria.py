@@ -159,6 +159,62 @@ def test_after_a_restart_it_tells_again_what_nobody_remembers(
     check(again, [eve])
 
 
+def test_below_a_private_node_that_is_forgotten_nothing_new_is_taken(
+    make_place: Callable[..., Any], alice: Any, bob: Any, lobby: str
+) -> None:
+    place = make_place()
+    bobs = Wisteria(bob, lobby)
+    bobs.connect(place)
+    place.clock.now += MINUTE
+    again = make_place()
+    eve = again.toy()
+    again.bus.subscribe(eve, "lobby")
+    bobs.keep(alice.identity, alice.reply(lobby, SECRET, twig.encode({"to/1": bob.id.encode()})))
+    whisper = bobs.last()
+    bobs.connect(again)
+    assert bobs.statuses[-1] == "0", "it is a copy"
+    bob.now = again.clock.now
+    answer = bob.reply(whisper, SECRET + "!")
+    bobs.announce(answer)
+    assert bobs.statuses[-1] == "4", "it is told that nobody got it"
+    bobs.announce(bob.reply(answer, SECRET + "!!"))
+    assert bobs.statuses[-1] == "4", "nor what is below that"
+    bobs.line.close()
+    bobs.connect(again)
+    assert bobs.statuses[-1] == "0", "a client whose first announce is refused gives the community up"
+    check(again, [eve])
+
+
+def test_what_reached_nobody_is_told_once_to_each_connection_that_says_it_anew(
+    place: Any, alice: Any, bob: Any, lobby: str
+) -> None:
+    alices, bobs = Wisteria(alice, lobby), Wisteria(bob, lobby)
+    alices.connect(place)
+    whisper = alice.reply(lobby, SECRET, twig.encode({"to/1": bob.id.encode()}))
+    for _ in range(2):
+        alices.announce(whisper)
+        assert alices.statuses[-1] == "4"
+    alices.line.close()
+    alices.connect(place)
+    assert alices.statuses[-1] == "0", "it tells all that it holds, and is not to give the community up"
+    bobs.connect(place)
+    bobs.announce(bob.reply(lobby, "here I am"))
+    alices.announce(whisper)
+    bobs.listen()
+    assert (alices.statuses[-1], whisper in bobs.held.values()) == ("0", True), "once somebody is there it arrives"
+
+
+def test_no_text_of_a_direct_message_is_kept(place: Any, alice: Any, lobby: str) -> None:
+    alices = Wisteria(alice, lobby)
+    alices.connect(place)
+    alices.announce(alice.reply(lobby, "hello"))
+    alices.announce(alice.reply(lobby, SECRET, twig.encode({"to/1": alice.id.encode()})))
+    assert alices.statuses[-1] == "0"
+    directs = place.adapter.relay.directs
+    (direct,) = map(directs.find, directs._directs)
+    assert (direct.node.content.blob, direct.node.metadata.blob) == (b"", b"")
+
+
 def bob_number(place: Any, bob: Any) -> int:
     number: int = place.bus.peers.known("sprout", bob.id).number
     return number
