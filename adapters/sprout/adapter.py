@@ -16,11 +16,12 @@ from gateway.record import Entry
 from gateway.session import Principal
 from gateway.tables import Row
 
-from .author import Author, make_key, read_key
+from .author import Author
 from .directs import Directs
 from .forest import MAX_BLOB
 from .gateways import Gateways, is_node_id
 from .intake import Intake
+from .keyfile import KEY_FILE, make_key, read_key
 from .peering import link, read_address
 from .proof import Proof
 from .relay import Relay
@@ -29,7 +30,6 @@ from .spoken import messages
 from .store import NAME, TABLES, Store, rows
 from .validate import MAX_NAME
 
-KEY_FILE = "sprout.privkey"
 TITLES = {"rest": "REST"}  # of those who speak and are no adapter
 
 

@@ -11,11 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from gateway.adapter import Services
-from gateway.auth import BadSecret, read_secret, write_secret
 from gateway.bus import DIRECT_MEMORY, UNFIT
 from gateway.message import Form, Message, Peer
 from gateway.record import Fact, unbinary
@@ -42,10 +40,9 @@ from .forest import (
 from .gateways import CHANNEL
 from .lines import Lines
 from .openpgp import Key
-from .packets import OpenPGPError, read_packets
 from .signers import Made, Signers, Signing
 from .store import DAY, NAME, Store, day_of, moment
-from .validate import EXPIRATION, MAX_NAME
+from .validate import EXPIRATION, MAX_NAME, expiration
 
 PRIVATE: Final = "private/1"
 JSON: Final = "json/1"
@@ -59,25 +56,6 @@ SHORT: Final = 12  # characters of an identity that are shown as they are
 
 
 Introduce = Callable[[Made, str], None]
-
-
-def read_key(path: Path) -> Key | None:
-    """The key in the file at *path*, None if there is none yet; `BadSecret` where it is of no use."""
-    if not path.exists():
-        return None
-    try:
-        return Key(read_secret(path))
-    except OpenPGPError as error:
-        raise BadSecret(
-            f"{path} holds {error}; restore it from a backup, or move it away, and Arbor sees another gateway"
-        ) from None
-
-
-def make_key(path: Path, now_ms: int) -> Key:
-    """A new key, in a file at *path*."""
-    key = Key.generate(now_ms // 1000)
-    write_secret(path, key.file)
-    return key
 
 
 def name_of(peer: Peer, title: str) -> str:
@@ -118,7 +96,7 @@ class Author:
         self._key = key
         self._titles = titles
         self._introduce = introduce
-        self._born = int.from_bytes(read_packets(key.file)[0].body[1:5], "big") * 1000
+        self._born = key.created * 1000
         self._making: dict[str, Made] = {}
         self._sealing: dict[int, Made] = {}
         self._ids: OrderedDict[str, str] = OrderedDict()
@@ -224,9 +202,8 @@ class Author:
         return made
 
     def _seal_direct(self, message: Message) -> Made:
-        expires = datetime.fromtimestamp((message.time + DIRECT_MEMORY) // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         made = Made()
-        sign = self._signing(message, {}, {PRIVATE: TRUE, EXPIRATION: expires.encode()})
+        sign = self._signing(message, {}, {PRIVATE: TRUE, EXPIRATION: expiration(message.time + DIRECT_MEMORY)})
         self._make(made, sign, lambda line: self._directs.add(line.id, decode(line.raw), message.sender.number))
         return made
 
@@ -244,22 +221,6 @@ class Author:
         made = Made()
         self._make(made, Signing(sign, bool(community.id and author.id)), _void)
         return made
-
-    def minted_for(self, author: str) -> str | None:
-        """What the gateway minted the identity *author* for; None where somebody else did."""
-        seq = self._store.seq(author)
-        entry = None if seq is None else self._store.entry(seq)
-        what: str | None = entry.fields.get("what") if isinstance(entry, Fact) else None
-        return what
-
-    def number_of(self, author: str) -> int | None:
-        """The number of the peer from elsewhere that the identity *author* stands for."""
-        what = self.minted_for(author) or ""
-        return int(what.removeprefix(PEER)) if what.startswith(PEER) else None
-
-    def identity_of(self, number: int) -> str | None:
-        """The identity that stands for the peer from elsewhere with *number*, where one has been made."""
-        return self._store.minted(f"{PEER}{number}")
 
     def _signing(self, message: Message, ref: dict[str, Any], more: dict[str, bytes]) -> Signing:
         """Gather what a reply says."""
@@ -341,6 +302,22 @@ class Author:
         # The number, as milliseconds, tells apart those who are called the same.
         sign = Signing(partial(sign_identity, name, self._key, self._born + peer.number))
         return self._mint(what, sign, partial(self._store.entity, what=what), channel)
+
+    def minted_for(self, author: str) -> str | None:
+        """What the gateway minted the identity *author* for; None where somebody else did."""
+        seq = self._store.seq(author)
+        entry = None if seq is None else self._store.entry(seq)
+        what: str | None = entry.fields.get("what") if isinstance(entry, Fact) else None
+        return what
+
+    def number_of(self, author: str) -> int | None:
+        """The number of the peer from elsewhere that the identity *author* stands for."""
+        what = self.minted_for(author) or ""
+        return int(what.removeprefix(PEER)) if what.startswith(PEER) else None
+
+    def identity_of(self, number: int) -> str | None:
+        """The identity that stands for the peer from elsewhere with *number*, where one has been made."""
+        return self._store.minted(f"{PEER}{number}")
 
     def _own_identity(self, name: str) -> str:
         """The gateway's own identity, made with its key."""

@@ -14,11 +14,9 @@ from gateway.commands.common import ConfigFile, Data, Failed, data_directory, fi
 from gateway.commands.remote import HERE, Key, Remote, Url, path_of
 
 from . import openpgp
-from .author import read_key
 from .forest import node_id, sign_identity
-from .packets import read_packets
+from .keyfile import KEY_FILE, read_key
 
-KEY_FILE = "sprout.privkey"
 PATIENCE = 10.0  # seconds that a gateway may take to sign a community
 
 identity = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Arbor identities: who signs what is said.")
@@ -39,8 +37,7 @@ def show_identity(data: Data = None, config: ConfigFile = None) -> None:
     if key is None:
         raise Failed(f"no gateway has run with {keys.parent} yet; `trellis serve` makes its identity")
     name = f"Trellis {gateway}"
-    born = int.from_bytes(read_packets(key.file)[0].body[1:5], "big") * 1000
-    id = node_id(sign_identity(name, key, born))
+    id = node_id(sign_identity(name, key, key.created * 1000))
     typer.echo(fields({"gateway": gateway, "name": name, "identity": id, "fingerprint": key.fingerprint.hex()}))
 
 

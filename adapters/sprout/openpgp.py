@@ -62,7 +62,7 @@ _ABOUT_SUBKEY: Final = ((27, _ENCRYPT),)
 class PublicKey:
     """A key that signatures can be checked with.
 
-    `fingerprint` has 20 bytes, `id` its last 8; `expires` is in seconds since 1970, None for never.
+    `fingerprint` has 20 bytes, `id` its last 8; `created` and `expires` are in seconds since 1970, None for never.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -75,6 +75,7 @@ class PublicKey:
             raise OpenPGPError("a key of another kind")
         self.fingerprint = part.fingerprint
         self.id = part.fingerprint[-8:]
+        self.created = part.created
         self._issuer = packets.usual_issuer(part.fingerprint)
         self._rsa = part.key()
         self._bytes = (self._rsa.key_size + 7) // 8
@@ -137,7 +138,10 @@ def _read_signature(signature: bytes) -> Signature:
 
 
 class Key:
-    """A key that signs, with the file it is kept in (`file`) and its `public_key`, both binary."""
+    """A key that signs, with the file it is kept in (`file`) and its `public_key`, both binary.
+
+    `created` is in seconds since 1970.
+    """
 
     def __init__(self, file: bytes) -> None:
         """Read a key file; an `OpenPGPError` where it is not one, or locked by a passphrase."""
@@ -146,7 +150,8 @@ class Key:
             raise OpenPGPError("not a secret key")
         self.file = file
         self.public_key = b"".join(packets.write_packet(*_publish(part)) for part in parts)
-        self.fingerprint = PublicKey(self.public_key).fingerprint
+        public = PublicKey(self.public_key)
+        self.fingerprint, self.created = public.fingerprint, public.created
         self._rsa = _read_secret(parts[0].body)
 
     @classmethod

@@ -9,7 +9,6 @@ this is logged or found again, but who has just subscribed is told what holds.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
@@ -20,7 +19,7 @@ from . import twig
 from .codec import NodeLine
 from .forest import Identity, Reply
 from .store import NAME
-from .validate import EXPIRATION, expires_at
+from .validate import EXPIRATION, expiration, expires_at
 
 if TYPE_CHECKING:
     from .relay import Relay
@@ -172,8 +171,7 @@ class Presence:
 
     def _write(self, peer: Peer, channel: str, said: bytes, now: int) -> Word:
         """Have a node signed for *peer*, and tell it to whoever listens when that is done."""
-        end = datetime.fromtimestamp((now + STAY) // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        metadata = twig.encode({ACTIVITY: said, EXPIRATION: end.encode(), INVISIBLE: b"true"})
+        metadata = twig.encode({ACTIVITY: said, EXPIRATION: expiration(now + STAY), INVISIBLE: b"true"})
         line = self._relay.author.write(peer, channel, now, metadata).line
         line.when_done(partial(self._tell, channel, line))
         return Word(peer, now, line)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum
 from functools import lru_cache
 from itertools import product
@@ -151,6 +151,11 @@ def _can_be_read(content: Content) -> bool:
         return content.type != TWIG or twig.decode(content.blob) is not None
     except TwigError:
         return False
+
+
+def expiration(ms: int) -> bytes:
+    """How a node says that it expires at *ms*, to the second."""
+    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}".encode()
 
 
 def expires_at(node: Node) -> int | None:

@@ -18,7 +18,7 @@ from pyspark import StorageLevel
 from gateway.archive import SEGMENT, UNSAID
 from gateway.archive import segments as segments_of
 from gateway.record import Fact, encode
-from gateway.segments import paths
+from gateway.segments import head, paths
 from pipeline.config import DumpSource, GroveSource, LogSource
 from pipeline.errors import PipelineError
 from pipeline.run import Counts, Run
@@ -116,7 +116,7 @@ def _copied(run: Run, files: list[Path], folder: Path) -> tuple[int, list[Row]]:
 def _copy(file: Path, folder: Path) -> tuple[int, list[Row]]:
     good, bad = imports.lines(file)
     if good:
-        first = int(good[0].removeprefix(b'{"seq":').partition(b",")[0])
+        first, _ = head(good[0])
         _seal(folder, first, good)
     return len(good), bad
 

@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adapters.sprout import author, base64url, forest, twig
-from adapters.sprout.author import make_key, name_of, read_key
+from adapters.sprout.author import name_of
 from adapters.sprout.codec import NodeLine
 from adapters.sprout.content import heard, said
 from adapters.sprout.forest import Community, Content, Identity, Reply
+from adapters.sprout.keyfile import make_key, read_key
 from adapters.sprout.openpgp import Key
 from adapters.sprout.validate import validate
 from gateway.message import Message, Peer
