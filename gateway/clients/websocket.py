@@ -1,0 +1,52 @@
+"""What the clients of the two WebSocket protocols have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from abc import abstractmethod
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+from websockets.asyncio.client import ClientConnection, connect
+
+from .client import WAIT, Client, dumps
+
+
+class WebSocketClient(Client):
+    """A peer that sends frames, of which some are answered by frames."""
+
+    path: ClassVar[str]
+
+    def __init__(self, http: str, key: str | None = None) -> None:
+        super().__init__(http, key)
+        self._answers: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def open(self) -> None:
+        """Connect."""
+        self._socket: ClientConnection = await self.dial()
+
+    async def dial(self) -> ClientConnection:
+        """A connection."""
+        url = f"ws{self.url.removeprefix('http')}{self.path}"
+        if self.key is not None:
+            url += f"{'&' if '?' in url else '?'}key={quote(self.key, safe='')}"
+        return await connect(url, compression=None)
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._socket.close()
+
+    async def _send(self, frame: Any) -> None:
+        await self._socket.send(dumps(frame))
+
+    async def _answer(self) -> Any:
+        return await asyncio.wait_for(self._answers.get(), WAIT)
+
+    async def _listen(self) -> None:
+        async for text in self._socket:
+            self._take(json.loads(text))
+
+    @abstractmethod
+    def _take(self, frame: Any) -> None:
+        """Sort a frame: an answer, or something to be heard."""
