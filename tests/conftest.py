@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any, ClassVar
 
 import pytest
@@ -24,23 +23,12 @@ from gateway.runtime import Ledger
 from gateway.segments import Segments
 from gateway.session import Principal, Session
 from gateway.tables import Row
+from tests.still import Clock, Posted
 
 # Machines are busy: an example may take as long as it takes.
 settings.register_profile("patient", deadline=None)
 settings.register_profile("fuzz", deadline=None, max_examples=int(os.environ.get("TRELLIS_FUZZ", "1")))
 settings.load_profile("fuzz" if "TRELLIS_FUZZ" in os.environ else "patient")
-
-PATIENCE = 60.0  # seconds; nothing waits that long unless it is broken
-
-
-class Clock:
-    """Milliseconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1_763_700_000_000
-
-    def __call__(self) -> int:
-        return self.now
 
 
 class Toy:
@@ -118,7 +106,7 @@ class Core:
     salt: int = 0x2BADCAFE
 
     def __post_init__(self) -> None:
-        self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.posted = Posted()
         self.disk_faults: list[Exception] = []
         self.ids = MessageIds(self.salt)
         self.metrics = Metrics()
@@ -158,29 +146,20 @@ class Core:
 
     def drain(self) -> None:
         """Run what the threads have posted."""
-        while True:
-            try:
-                self.posted.get_nowait()()
-            except Empty:
-                return
+        self.posted.drain()
 
     def until(self, true: Callable[[], bool]) -> None:
         """Run what is posted until something is *true*."""
-        while not true():
-            self.posted.get(timeout=PATIENCE)()
+        self.posted.until(true)
 
     def sync(self) -> None:
         """Wait until everything appended is on disk; the callbacks that were due have run."""
-        done: list[bool] = []
-        self.log.when_synced(self.log.next_seq - 1, lambda: done.append(True))
-        self.until(lambda: bool(done))
+        self.posted.until_called(lambda done: self.log.when_synced(self.log.next_seq - 1, done))
 
     def settle(self) -> None:
         """Wait until everything appended is on disk and in the tables."""
         self.sync()
-        done: list[bool] = []
-        self.index.do(lambda: self.posted.put(lambda: done.append(True)))
-        self.until(lambda: bool(done))
+        self.posted.until_called(lambda done: self.index.do(lambda: self.posted.put(done)))
 
     def say(self, content: bytes = b'"hi"', channel: str = "lobby", **fields: Any) -> Message:
         """Publish something that peer 1000 says."""

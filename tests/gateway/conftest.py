@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
@@ -23,8 +22,7 @@ from gateway.events import EventSession
 from gateway.handover import FastHttp
 from gateway.message import Message
 from gateway.runtime import Gateway
-
-PATIENCE = 60.0  # seconds; nothing waits that long unless it is broken
+from tests.still import PATIENCE, Posted
 
 # The whole service, with every port of every adapter a free one.
 LAUNCH = """
@@ -40,24 +38,18 @@ class Still:
     """A gateway on a real disk without an event loop: what its threads post waits for `drain` or `sync`."""
 
     def __init__(self, data: Path, **settings: Any) -> None:
-        self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.posted = Posted()
         self.gateway = Gateway(settings_model(())(data=data, **settings), ())
         self.gateway.start(self.posted.put)
 
     def drain(self) -> None:
         """Run what has been posted so far."""
-        while True:
-            try:
-                self.posted.get_nowait()()
-            except Empty:
-                return
+        self.posted.drain()
 
     def sync(self) -> None:
         """Run what is posted until everything appended is on disk."""
-        done: list[bool] = []
-        self.gateway.log.when_synced(self.gateway.log.next_seq - 1, lambda: done.append(True))
-        while not done:
-            self.posted.get(timeout=PATIENCE)()
+        log = self.gateway.log
+        self.posted.until_called(lambda done: log.when_synced(log.next_seq - 1, done))
 
     def caller(self) -> Caller:
         """Somebody without a key."""

@@ -14,7 +14,7 @@ from gateway.record import decode
 from gateway.segments import Segments, head
 
 if TYPE_CHECKING:
-    from tests.conftest import Clock
+    from tests.still import Clock
 
 
 class Desk:

@@ -1,4 +1,4 @@
-"""Peers of all four protocols on a gateway without an event loop, who see every mark in what they are sent.
+"""Peers of all four protocols at a `House`, who see every mark in what they are sent.
 
 A direct message has a mark of its own. Whatever leaves a connection is searched for marks, Arbor's nodes inside of
 their base64 too.
@@ -6,41 +6,32 @@ their base64 too.
 
 from __future__ import annotations
 
-import asyncio
-import atexit
 import json
 import re
-import shutil
 from base64 import urlsafe_b64decode
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from tempfile import mkdtemp
 from typing import Any
 
 import pytest
 from fastapi import Request as HttpRequest
 
-from adapters import ADAPTERS
 from adapters.sprout import base64url, forest, twig
 from adapters.sprout.openpgp import Key
 from gateway import history
 from gateway.adapter import Request
 from gateway.callers import Caller
-from gateway.config import settings_model
 from gateway.events import EventSession
 from gateway.problems import Problem
 from gateway.publish import Publisher
-from gateway.rest import Rest
-from gateway.runtime import Gateway
 from gateway.session import Principal, Session
+from tests.properties.house import House
+from tests.still import Clock
 
-PATIENCE = 60.0  # seconds; nothing waits that long unless it is broken
 NOW = 1_795_240_000_000  # ms, an hour after the keys of the vectors were made
 KEYS = Path(__file__).parent.parent / "vectors" / "sprout" / "keys"
-NAMES = ("lobby", "hall")  # of the channels
 MARK = re.compile(rb"secret (\d{6})\.")
 BASE64 = re.compile(rb"[A-Za-z0-9_-]{60,}")
 
@@ -51,71 +42,6 @@ def marks(data: bytes) -> Counter[int]:
     for text in BASE64.findall(data):
         found.update(map(int, MARK.findall(urlsafe_b64decode(text[: len(text) // 4 * 4] + b"===="[: -len(text) % 4]))))
     return found
-
-
-class Clock:
-    """Milliseconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = NOW
-
-    def __call__(self) -> int:
-        return self.now
-
-
-class House:
-    """A gateway in a directory, without a loop."""
-
-    def __init__(self, data: Path) -> None:
-        self.data = data
-        self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self.gateway = Gateway(
-            settings_model(ADAPTERS).model_validate({"data": data, "limits": {"rates": "off"}}), ADAPTERS
-        )
-        self.gateway.start(self.posted.put)
-        self.adapters: dict[str, Any] = {adapter.name: adapter for adapter in self.gateway.adapters}
-        self.rest = Rest(self.gateway)
-        self.loop = asyncio.Runner()  # for one request at a time; nothing else runs in it
-
-    def settle(self, *, synced: bool = False) -> None:
-        """Run what is posted until all forms are made and, if need be, everything is on disk."""
-        for _ in range(2):  # what the worker made may be what another form waits for
-            self._until_called(lambda done: self.adapters["sprout"].services.work(lambda: None, lambda _: done()))
-            if synced:
-                self._until_called(lambda done: self.gateway.log.when_synced(self.gateway.log.next_seq - 1, done))
-
-    def stop(self) -> None:
-        """Stop cleanly."""
-        self.gateway.stop()
-        self._drain()
-        self.loop.close()
-
-    def _until_called(self, begin: Callable[[Callable[[], None]], None]) -> None:
-        called: list[bool] = []
-        begin(lambda: called.append(True))
-        while not called:
-            self.posted.get(timeout=PATIENCE)()
-        self._drain()
-
-    def _drain(self) -> None:
-        while True:
-            try:
-                self.posted.get_nowait()()
-            except Empty:
-                return
-
-
-@cache
-def template() -> Path:
-    """A directory with keys and with the channels, so that each run begins at once."""
-    folder = Path(mkdtemp(prefix="trellis-direct-"))
-    atexit.register(shutil.rmtree, folder)
-    house = House(folder)
-    for name in NAMES:
-        house.gateway.channels.settle(name)
-    house.settle(synced=True)
-    house.stop()
-    return folder
 
 
 class Author:

@@ -32,7 +32,9 @@ from structlog.testing import capture_logs
 from adapters.sprout.directs import REMEMBERED
 from gateway import runtime
 from gateway.bus import DIRECT_MEMORY
-from tests.properties.parties import KINDS, NAMES, Clock, House, Party, SproutParty, StreamrParty, marks, template
+from tests.properties.house import NAMES, House, template
+from tests.properties.parties import KINDS, NOW, Party, SproutParty, StreamrParty, marks
+from tests.still import Clock
 
 SOAK = "TRELLIS_SOAK" in os.environ
 MOVES = 100_000 if SOAK else 2_500
@@ -54,7 +56,7 @@ class DirectMachine(RuleBasedStateMachine):
         super().__init__()
         self.logged = capture_logs()
         self.entries = self.logged.__enter__()
-        self.clock = Clock()
+        self.clock = Clock(NOW)
         self.former, runtime.clock = runtime.clock, self.clock
         self.folder = Path(mkdtemp(prefix="trellis-direct-"))
         shutil.copytree(template(), self.folder, dirs_exist_ok=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
@@ -20,20 +19,10 @@ from gateway.config import settings_model
 from gateway.message import Form, Message
 from gateway.runtime import Gateway
 from gateway.session import Principal, Session
+from tests.still import Clock, Posted
 
 VECTORS = Path(__file__).parents[2] / "vectors/sprout"
-PATIENCE = 60.0  # seconds; nothing waits that long unless it is broken
 NOW = 1_795_240_000_000  # ms, an hour after the vectors were made
-
-
-class Clock:
-    """Milliseconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = NOW
-
-    def __call__(self) -> int:
-        return self.now
 
 
 class ToySettings(BaseModel):
@@ -117,7 +106,7 @@ class Place:
     """A gateway in a directory."""
 
     def __init__(self, data: Path, clock: Clock, **values: Any) -> None:
-        self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.posted = Posted()
         self.clock = clock
         rows = (SproutAdapter, ToyAdapter)
         values = {"limits": {"rates": "off"}, "data": data, **values}
@@ -141,39 +130,29 @@ class Place:
     def settle(self) -> None:
         """Run what is posted until everything appended is on disk, and the worker has nothing left to do."""
         for _ in range(2):  # what the worker made is appended as well
-            self._until_called(lambda done: self.adapter.services.work(lambda: None, lambda _: done()))
-            self._until_called(lambda done: self.gateway.log.when_synced(self.gateway.log.next_seq - 1, done))
+            self.posted.until_called(lambda done: self.adapter.services.work(lambda: None, lambda _: done()))
+            self.posted.until_called(lambda done: self.gateway.log.when_synced(self.gateway.log.next_seq - 1, done))
 
     def index(self) -> None:
         """Wait until everything appended is in the tables."""
         self.settle()
-        self._until_called(lambda done: self.gateway.index.do(lambda: self.posted.put(done)))
+        self.posted.until_called(lambda done: self.gateway.index.do(lambda: self.posted.put(done)))
 
     def until(self, true: Callable[[], bool]) -> None:
         """Run what is posted until something is *true*."""
-        while not true():
-            self.posted.get(timeout=PATIENCE)()
-
-    def _until_called(self, begin: Callable[[Callable[[], None]], None]) -> None:
-        called: list[bool] = []
-        begin(lambda: called.append(True))
-        self.until(lambda: bool(called))
+        self.posted.until(true)
 
     def stop(self) -> None:
         """Stop cleanly."""
         if self.open:
             self.open = False
             self.gateway.stop()
-            while True:
-                try:
-                    self.posted.get_nowait()()
-                except Empty:
-                    return
+            self.posted.drain()
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+    clock = Clock(NOW)
     monkeypatch.setattr(runtime, "clock", clock)
     return clock
 

@@ -1,0 +1,41 @@
+"""What stands for the event loop and for the time where a test says when anything happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+PATIENCE = 60.0  # seconds; nothing waits that long unless it is broken
+
+
+class Clock:
+    """Milliseconds that pass when a test says so, from *now* on."""
+
+    def __init__(self, now: int = 1_763_700_000_000) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class Posted(SimpleQueue[Callable[[], None]]):
+    """What threads post to the loop (`put`): it waits until a test runs it."""
+
+    def drain(self) -> None:
+        """Run what has been posted so far."""
+        while True:
+            try:
+                self.get_nowait()()
+            except Empty:
+                return
+
+    def until(self, true: Callable[[], bool]) -> None:
+        """Run what is posted until something is *true*."""
+        while not true():
+            self.get(timeout=PATIENCE)()
+
+    def until_called(self, begin: Callable[[Callable[[], None]], object]) -> None:
+        """Run what is posted until the function is called that *begin* is given."""
+        called: list[bool] = []
+        begin(lambda: called.append(True))
+        self.until(lambda: bool(called))
