@@ -17,7 +17,6 @@ from adapters.streamr.signing import verify
 from adapters.topic_relay.codec import Refused
 from adapters.topic_relay.codec import decode as decode_packet
 from gateway.errors import RequestError
-from gateway.jsontext import dumps
 from gateway.record import unbinary
 
 OK, BAD, UNVERIFIABLE = "ok", "bad", "unverifiable"
@@ -107,8 +106,7 @@ def stream(wire: str, content: str | None = None) -> Stream:
 
 def _opened(message: StreamMessage, content: str) -> bool:
     """Whether *content* is what the encrypted *message* says, not that it is encrypted."""
-    sealed = {"encrypted": {"groupKeyId": message.group_key_id, "content": message.content}}
-    return message.encryption_type != NONE and content != dumps(sealed).decode()
+    return message.encryption_type != NONE and content != message.json_content().decode()
 
 
 def node(wire: str) -> Node:

@@ -19,7 +19,6 @@ from .message import StreamMessage
 
 MAX_IDS = 64  # keys that one message asks for or gives
 MAX_ID = 256  # characters of a key's id or a request's; genuine ones have some 30
-KEY_DIGITS = 2 * KEY_BYTES
 
 
 class GroupKey(NamedTuple):

@@ -160,6 +160,13 @@ class StreamMessage:
             reason = f"Invalid JSON in stream {self.id.stream_id}: {quoted}. Error while parsing was: {error}"
             raise StreamrError(reason, code=REQUEST_FAILED) from None
 
+    def json_content(self) -> bytes:
+        """The content as one JSON value on one line, as the bus has it; what is encrypted is wrapped."""
+        if self.encryption_type == NONE:
+            # Half a surrogate pair can only stand inside of a JSON string, where it may as well be an escape.
+            return jsontext.one_line(self.content.encode(errors="backslashreplace"))
+        return jsontext.dumps({"encrypted": {"groupKeyId": self.group_key_id, "content": self.content}})
+
     def _element(self, name: str, version: int) -> Any:
         match name:
             case "version":

@@ -126,7 +126,8 @@ def names_of(message: StreamMessage) -> tuple[str, ...]:
     """
     parts = native(message)
     if not is_signed(message):
-        return (jsontext.dumps([*parts, sha256(_utf8(message.content)).hexdigest()]).decode(),)
+        content = message.content.encode(errors="backslashreplace")
+        return (jsontext.dumps([*parts, sha256(content).hexdigest()]).decode(),)
     signed = digests(message) if message.signature else ()
     return (jsontext.dumps(parts).decode(), *[f"eth:{digest.hex()[:SIGNED_DIGITS]}" for digest in signed])
 
@@ -137,19 +138,12 @@ def said(message: StreamMessage, names: tuple[str, ...], channel: str, sender: P
         channel,
         sender,
         "streamr",
-        content_of(message),
+        message.json_content(),
         timestamp=message.id.timestamp,
         ids=names,
         native={"streamr": native(message)},
         wire=message.wire,
     )
-
-
-def content_of(message: StreamMessage) -> bytes:
-    """The content as one JSON value on one line; what is encrypted is wrapped."""
-    if message.encryption_type == kinds.NONE:
-        return jsontext.one_line(_utf8(message.content))
-    return jsontext.dumps({"encrypted": {"groupKeyId": message.group_key_id, "content": message.content}})
 
 
 def answered(message: StreamMessage) -> str | None:
@@ -163,8 +157,3 @@ def answered(message: StreamMessage) -> str | None:
 
 def _is_text(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _utf8(text: str) -> bytes:
-    # Half a surrogate pair can only stand inside of a JSON string, where it may as well be an escape.
-    return text.encode(errors="backslashreplace")

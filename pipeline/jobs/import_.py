@@ -7,8 +7,9 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -108,12 +109,11 @@ def _seal(folder: Path, first: int, lines: list[bytes]) -> None:
 
 def _copied(run: Run, files: list[Path], folder: Path) -> tuple[int, list[Row]]:
     """Copy the good lines of an exported log, file by file, each on some worker."""
-    copy: Callable[[Path], tuple[int, list[Row]]] = lambda file: _copy(file, folder)  # noqa: E731
-    told = run.spark.sparkContext.parallelize(files, max(1, len(files))).map(copy).collect()
+    told = run.spark.sparkContext.parallelize(files, max(1, len(files))).map(partial(_copy, folder)).collect()
     return sum(count for count, _ in told), [reject for _, rejects in told for reject in rejects]
 
 
-def _copy(file: Path, folder: Path) -> tuple[int, list[Row]]:
+def _copy(folder: Path, file: Path) -> tuple[int, list[Row]]:
     good, bad = imports.lines(file)
     if good:
         first, _ = head(good[0])

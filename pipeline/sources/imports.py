@@ -14,9 +14,7 @@ from adapters.sprout import forest
 from adapters.streamr import dumps
 from adapters.streamr.errors import StreamrError
 from adapters.streamr.ids import channel_of
-from adapters.streamr.message import NONE, parse_message
-from gateway.jsontext import dumps as json_text
-from gateway.jsontext import one_line
+from adapters.streamr.message import parse_message
 from gateway.message import Message, Peer
 from gateway.record import BadRecord, Entry, Fact, binary, unbinary
 from pipeline import codecs
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 
 TASKS = 8  # for each core
 PREFIX = "SHA512_"  # what is a node in a grove, by its name
-FORGED = "corrupt: a forged signature"
 
 Place = tuple[int, ...]
 
@@ -87,13 +84,12 @@ def entry(good: Good, seq: int) -> Entry:
 
 def _message(message: StreamMessage, seq: int) -> Message:
     stream, partition, timestamp, *_ = message.id
-    content = message.content.encode(errors="backslashreplace")
-    if message.encryption_type != NONE:
-        content = json_text({"encrypted": {"groupKeyId": message.group_key_id, "content": message.content}})
     publisher = message.id.publisher_id.lower() or None
     native = {"streamr": list(message.id)}
     more: dict[str, Any] = {"seq": seq, "id": f"unsaid-{seq}", "timestamp": timestamp, "native": native}
-    said = Message(channel_of(stream, partition), Peer(0, "streamr", publisher), "streamr", one_line(content), **more)
+    said = Message(
+        channel_of(stream, partition), Peer(0, "streamr", publisher), "streamr", message.json_content(), **more
+    )
     said.wire = message.wire
     return said
 
