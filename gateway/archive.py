@@ -109,7 +109,12 @@ def import_(lines: Iterable[bytes], data: Path, now: int) -> Report:
 
 def segments(directory: Path) -> list[Path]:
     """The files of the segments in *directory* that will not change any more, in order."""
-    return [path for path, _, _ in _files(directory) if not path.name.startswith(OPEN)]
+    return [path for path, _, _ in sealed(directory)]
+
+
+def sealed(directory: Path) -> Iterator[tuple[Path, int, int]]:
+    """The same, each with the sequence it begins with, and where the next begins."""
+    return (found for found in _files(directory) if not found[0].name.startswith(OPEN))
 
 
 def unsaid(files: list[Path]) -> bool:

@@ -11,13 +11,14 @@ import uuid
 from collections.abc import Container, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gateway import archive
 from gateway.message import Message
 from gateway.record import BadRecord, decode
-from gateway.segments import NEVER, OPEN, firsts, paths, trusted
+from gateway.segments import paths, trusted
 from pipeline.errors import PipelineError
 from pipeline.sinks.parquet import Writer
 
@@ -52,12 +53,10 @@ class Segment:
 
 def sealed(directory: Path, known: Container[int] = ()) -> Iterator[Segment]:
     """The segments in *directory* that will not change any more and are not *known* by their first, in order."""
-    for first, end in pairwise([*firsts(directory), NEVER]):
-        path = next((path for path in paths(directory, first) if path.exists()), None)
-        if first in known or path is None or path.name.startswith(OPEN):
-            continue
-        with suppress(FileNotFoundError):  # retired between two looks: its facts are there the next time
-            yield _look(path, first, end)
+    for path, first, end in archive.sealed(directory):
+        if first not in known:
+            with suppress(FileNotFoundError):  # retired between two looks: its facts are there the next time
+                yield _look(path, first, end)
 
 
 def new(directory: Path, known: Container[int], limit_bytes: int, limit_segments: int) -> list[Segment]:
