@@ -359,7 +359,8 @@ def test_what_is_no_json_under_its_key_is_bridged_as_it_came(reading: Any, alice
     toy, writer = reading.toy("s"), Writer(reading, alice)
     writer.publish(writer.row(1))
     writer.give()
-    for row in (writer.row(b"nonsense"), writer.row(2, "k1", b"x" * 32), writer.row(b"\xff")):
+    other = writer.row("so long that no other key opens it as JSON", "k1", b"x" * 32)
+    for row in (writer.row(b"nonsense"), other, writer.row(b"\xff")):
         writer.publish(row)
     assert [message if message == 1 else message.keys() for message in heard(toy)] == [1, *[{"encrypted"}] * 3]
     assert undecrypted(reading) == 3
