@@ -42,7 +42,7 @@ def packet(kind: int, topic: str, **fields: Any) -> dict[str, Any]:
 
 
 def publish(stream: str, content: str) -> list[Any]:
-    id = [stream, 0, time.time_ns() // 1_000_000, 0, "", f"chain {time.time_ns()}"]
+    id = [stream, 0, "NOW", 0, "", f"chain {time.time_ns()}"]  # `ask` says when
     return [2, 8, "p", [32, id, None, 27, 0, 0, None, content, None, 0, None], None]
 
 
@@ -149,7 +149,8 @@ async def ask(url: str, before: list[Any], sent: Any, own: int | None) -> Any:
             await socket.send(json.dumps(frame))
             await socket.recv()
         text = sent if isinstance(sent, str) else json.dumps(sent)
-        await socket.send(text.replace('"OWN"', str(own)).replace("OWN", str(own)))
+        now = str(time.time_ns() // 1_000_000)
+        await socket.send(text.replace('"OWN"', str(own)).replace("OWN", str(own)).replace('"NOW"', now))
         try:
             answer = json.loads(await asyncio.wait_for(socket.recv(), QUIET))
         except TimeoutError:
