@@ -311,6 +311,8 @@ class Bus:
             if id in self._direct_ids:
                 return self._direct_ids[id][1]
         receivers = [s for s in self._numbers.get(number, ()) if message.channel in s.channels]
+        if receivers:  # a form may show who it is for
+            message.target = receivers[0].who if receivers[0].who.number == number else receivers[0].peer
         if unfit := [s for s in receivers if not s.fits(message)]:
             receivers = [s for s in receivers if s not in unfit]
             message.undelivered = tuple({s.protocol: None for s in unfit})
@@ -321,7 +323,6 @@ class Bus:
         self._stamp((message,), 0)
         for id in message.ids:
             self._direct_ids[id] = message.time + DIRECT_MEMORY, len(receivers)
-        message.target = receivers[0].who if receivers[0].who.number == number else receivers[0].peer
         for session in receivers:
             session.deliver(message)
         self.metrics.direct(message, len(receivers))

@@ -161,6 +161,8 @@ class Rest:
         content, _ = content_of(await read_body(request))
         message = Message(name, caller.who, PROTOCOL, content)
         delivered = self.gateway.bus.direct(message, number)
+        if message.undelivered and not delivered:
+            raise Problem(404, f"peer {number} cannot get it: too long for {', '.join(message.undelivered)}; send less")
         if not delivered:
             raise Problem(404, f"peer {number} is not in {name!r}; GET its /peers lists who is")
         return views.answer({"id": message.id, "delivered": delivered}, 202)

@@ -289,6 +289,12 @@ class StreamrAdapter(Adapter):
         found = found or self.stream_message(message, PAIRS[pair][1])
         return (found and self.frame(found, pair)) or Pending.nothing()
 
+    def fits(self, message: Message, key: str) -> bool:
+        """Whether a client with the versions of *key* can be shown a direct *message*; it has no id yet."""
+        if _is_native(message):
+            return parse_message(message.wire or b"").survives(PAIRS[key][1])
+        return _has_room(message.content, encrypt=False)
+
     def stream_message(self, message: Message, version: int = LATEST) -> StreamMessage | None:
         """What a *message* is in Streamr, live or out of the log; None if it has no form here.
 

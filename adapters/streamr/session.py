@@ -99,6 +99,10 @@ class StreamrSession(Session):
         elif message.channel in self._heard:
             self.put(message.forms.get(self.form_key) or message.form(self.form_key, self._form))
 
+    def fits(self, message: Message) -> bool:
+        """Whether a frame of this peer's versions has room for a direct message."""
+        return self._adapter.fits(message, self.form_key)
+
     def listens_as(self, channel: str) -> Principal:
         """Who asked for *channel*: each request may carry a token of its own."""
         return self._askers.get(channel, self.principal)

@@ -102,6 +102,10 @@ class TopicRelaySession(Session):
         fitting = [form for form in forms if isinstance(form, bytes)]
         return cls.put_all(fitting, sessions, origin) if fitting else 0
 
+    def fits(self, message: Message) -> bool:
+        """Whether a packet has room for a direct message."""
+        return isinstance(message.form(NAME, self._form), bytes)
+
     def greet(self, channel: str, peer: Peer) -> None:
         """Say Hello for *peer* (specification, "Subscribe")."""
         self.put(hello(self.bus.channels.address(NAME, channel) or channel, peer.number))

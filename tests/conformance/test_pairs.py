@@ -153,6 +153,20 @@ async def test_oversized(room: Room) -> None:
         assert await room.undeliverable(protocol) > was
 
 
+async def test_oversized_direct(room: Room) -> None:
+    """What does not fit the protocol of the one it is for is told to have reached nobody."""
+    number = (await room.enter(room.listener))["number"]
+    speaker, content = room.speaker, room.speaker.oversized
+    saying = speaker.direct(room.channel, number, content)
+    if room.listener.protocol in speaker.too_long_for:
+        assert await speaker.refusal(saying) == speaker.refused
+        assert await room.end(room.listener) == [[]]
+    else:
+        await saying
+        ((heard,),) = await room.end(room.listener)
+        assert (heard.content, heard.direct) == (content, True)
+
+
 async def test_unicode(room: Room) -> None:
     """Every character arrives, in keys as in values."""
     await room.listener.subscribe(room.channel)

@@ -18,7 +18,7 @@ from websockets.asyncio.client import connect
 
 from adapters.sprout import base64url, forest, twig
 from adapters.sprout.openpgp import Key
-from gateway.clients import RestClient
+from gateway.clients import RelayClient, RestClient
 from tests.server import Server
 
 KEYS = Path(__file__).parents[1] / "vectors/sprout/keys"
@@ -173,6 +173,19 @@ def next_number(server: Server) -> int:
 
 
 @pytest.mark.usefixtures("nobody_notices")
+def test_who_is_there_but_cannot_be_shown_it_is_not_said_to_be_away(server: Server) -> None:
+    async def scenario() -> httpx.Response:
+        async with RelayClient(server.http) as ear, ear.rest as client:
+            await ear.subscribe("narrow")
+            (peer,) = (await client.get("/v1/channels/narrow/peers")).json()["peers"]
+            path = f"/v1/channels/narrow/peers/{peer['number']}/messages"
+            return await client.post(path, content=json.dumps("x" * 65_000))
+
+    response = asyncio.run(scenario())
+    assert response.status_code == 404
+    assert "too long for topic_relay" in response.json()["detail"]
+
+
 @pytest.mark.parametrize("name", RELAY)
 def test_topic_relay(server: Server, name: str) -> None:
     case, own = RELAY[name], next_number(server)
