@@ -73,7 +73,9 @@ class Presence:
         who = session.who
         for channel in session.channels:
             self.exit(channel, before, session)
-            if self._forget(channel, who.number) is None and not self._listens(channel, who.number, session):
+            word = self._forget(channel, who.number)
+            known = self._listens(channel, who.number, session) if word is None else word.until is not None
+            if not known:
                 self._greet(channel, who, session)
 
     # What peers say of themselves

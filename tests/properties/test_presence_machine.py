@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
@@ -144,3 +146,15 @@ def test_only_so_many_are_guests_of_all_channels_together() -> None:
     assert [channel for channel in channels if presence.of(channel)] == [channels[2], *channels[4:]]
     presence.tick(1)
     assert not presence.where(1)
+
+
+def test_who_was_away_and_binds_another_connection_is_back() -> None:
+    machine = PresenceMachine()
+    watcher, first, second = (cast(Watcher, machine.connect()) for _ in range(3))
+    for session in (watcher, first, second):
+        machine.listen(session)
+    machine.bind(first, 1000)
+    machine.go(1000)
+    machine.bind(second, 1000)
+    machine.everybody_knows_who_is_there()
+    assert watcher.view == {1000}
