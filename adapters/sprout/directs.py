@@ -39,13 +39,15 @@ class Directs:
         self._directs: OrderedDict[str, Direct] = OrderedDict()
         self._forgotten: OrderedDict[str, Direct] = OrderedDict()
         self._refused: OrderedDict[str, int] = OrderedDict()
+        self._latest = 0  # when the last of those was made that are known no more
 
     def add(self, id: str, node: Node, sender: int) -> None:
         """The node *id* has been handed over."""
         now = self._clock()
         self._directs[id] = Direct(_place(node), sender, now)
         while len(self._directs) > MAX_DIRECTS or next(iter(self._directs.values())).time < now - REMEMBERED:
-            self._directs.popitem(last=False)
+            _, gone = self._directs.popitem(last=False)
+            self._latest = max(self._latest, gone.node.created)
 
     def forget(self, id: str, node: Node) -> None:
         """The node *id* is private, but not handed over, or nobody remembers by whom: nobody can answer it."""
@@ -73,8 +75,16 @@ class Directs:
         return id in self._directs
 
     def may_be_copy(self, created: int) -> bool:
-        """Whether a node made at *created* (ms) may have been handed over and be forgotten: old, or of a former run."""
-        return created < max(self._since, self._clock() - LATE)
+        """Whether a node made at *created* (ms) may have been handed over and be forgotten.
+
+        That is one that is old or of a former run, or that says it is not made yet: it could come again in an hour.
+        """
+        now = self._clock()
+        return not max(self._since, now - LATE) <= created <= now + LATE
+
+    def tells_author(self, created: int) -> bool:
+        """Whether who announces one made at *created* (ms) can only be its author; it is not known to be a copy."""
+        return created > self._latest
 
     def good(self, direct: Direct) -> bool:
         """Whether somebody may still answer *direct*."""

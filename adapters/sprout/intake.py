@@ -208,14 +208,16 @@ class Intake:
         self._relay.admit(session, "direct", channel)
         fresh = not self._directs.delivered(line.id) and not self._directs.may_be_copy(node.created)
         who = session.identity
-        own = who.identity == node.author if who is not None else not session.link and not line.answered
+        new = not session.link and not line.answered and self._directs.tells_author(node.created)
+        own = who.identity == node.author if who is not None else new
         if not fresh or not own:
             return self._unstored(said)
         message = self._message(said)
-        self._bus.bind(session, message.sender)
         number = self._target(pairs[TO]) if TO in pairs else None
         if asked is not None and number is None and self._directs.good(asked):
             number = asked.sender
+        if number is not None:  # what is for nobody may be a copy of what was said elsewhere
+            self._bus.bind(session, message.sender)
         if number is None or not self._bus.direct(message, number):
             refused = self._directs.refuse(line.id, session.peer.number)
             return self._unstored(said, StatusCode.UNKNOWN_NODE if refused else StatusCode.OK)

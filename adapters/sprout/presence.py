@@ -56,6 +56,7 @@ class Presence:
         self._bus = relay.bus
         self._heard: dict[str, dict[str, Word]] = {}  # of Arbor's authors, by channel and author; the oldest first
         self._words = 0  # that were heard
+        self._forgotten = 0  # the latest time of a word that was heard and is kept no more
         self._told: dict[str, dict[int, Word]] = {}  # of others, by channel and number; the oldest first
         self._changed: set[str] = set()
         self._newcomers: dict[str, dict[SproutSession, None]] = {}
@@ -79,8 +80,8 @@ class Presence:
         for listener in self._listeners(channel):
             if listener is not session:
                 listener.announce(line.line)
-        if session.identity is None and not line.answered and node.created >= session.since:
-            self._bus.bind(session, peer)  # one made before it connected may be a copy of somebody else's
+        if session.identity is None and not line.answered and node.created >= max(session.since, self._forgotten + 1):
+            self._bus.bind(session, peer)  # any other may be a copy of what somebody else said
         if said == ACTIVE:
             self._bus.presence.come(channel, peer, until)
         else:
@@ -92,14 +93,17 @@ class Presence:
         words.pop(author, None)
         words[author] = word
         if len(words) > MAX_AUTHORS:
-            del words[next(iter(words))]
+            self._drop(words, next(iter(words)))
         self._words += len(words)
         if self._words > MAX_WORDS:
             quiet, others = next(iter(self._heard.items()))
-            del others[next(iter(others))]
+            self._drop(others, next(iter(others)))
             self._words -= 1
             if not others:
                 del self._heard[quiet]
+
+    def _drop(self, words: dict[str, Word], author: str) -> None:
+        self._forgotten = max(self._forgotten, words.pop(author).time)
 
     def _peer(self, author: str) -> Peer:
         node = self._relay.node(author)
@@ -133,7 +137,7 @@ class Presence:
     def _forget(self, now: int) -> None:
         for channel, words in list(self._heard.items()):
             for author in [author for author, word in words.items() if word.until <= now]:
-                del words[author]
+                self._drop(words, author)
             if not words:
                 del self._heard[channel]
         self._words = sum(map(len, self._heard.values()))

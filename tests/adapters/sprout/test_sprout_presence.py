@@ -235,6 +235,29 @@ def test_only_so_many_last_words_are_kept(
     assert told(line) == [(bob.id, "0")]
 
 
+@pytest.mark.parametrize("limit", ["MAX_AUTHORS", "MAX_WORDS"])
+def test_who_makes_the_gateway_forget_a_word_is_not_taken_for_its_author(
+    place: Any, lobby: str, alice: Any, bob: Any, announce: Any, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(presence, limit, 1)
+    eve = listen(place, lobby)
+    announce(place.connect(), hers := word(alice, lobby))
+    announce(place.connect(), word(bob, lobby))
+    announce(eve, hers)
+    assert eve.session.identity is None
+
+
+def test_who_waits_until_a_word_is_forgotten_is_not_taken_for_its_author(
+    place: Any, lobby: str, alice: Any, announce: Any
+) -> None:
+    eve = listen(place, lobby)
+    announce(place.connect(), hers := word(alice, lobby, created=place.clock.now + 9 * MINUTE))
+    place.clock.now += STAY
+    settle(place)
+    announce(eve, hers)
+    assert eve.session.identity is None
+
+
 def test_only_so_many_are_kept_of_all_communities_together(
     place: Any, lobby: str, alice: Any, bob: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

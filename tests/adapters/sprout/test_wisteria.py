@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from adapters.sprout import twig
+from adapters.sprout import directs, twig
 from gateway.message import Message
 
 SECRET = "nobody else's business"
@@ -210,9 +210,39 @@ def test_no_text_of_a_direct_message_is_kept(place: Any, alice: Any, lobby: str)
     alices.announce(alice.reply(lobby, "hello"))
     alices.announce(alice.reply(lobby, SECRET, twig.encode({"to/1": alice.id.encode()})))
     assert alices.statuses[-1] == "0"
-    directs = place.adapter.relay.directs
-    (direct,) = map(directs.find, directs._directs)
+    kept = place.adapter.relay.directs
+    (direct,) = map(kept.find, kept._directs)
     assert (direct.node.content.blob, direct.node.metadata.blob) == (b"", b"")
+
+
+def test_who_makes_the_gateway_forget_a_direct_message_is_not_taken_for_its_author(
+    place: Any, alice: Any, bob: Any, lobby: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directs, "MAX_DIRECTS", 1)
+    alices, bobs = Wisteria(alice, lobby), Wisteria(bob, lobby)
+    alices.connect(place)
+    bobs.connect(place)
+    bobs.announce(bob.reply(lobby, "here I am"))
+    whisper = alice.reply(lobby, SECRET, twig.encode({"to/1": bob.id.encode()}))
+    alices.announce(whisper)
+    bobs.announce(bob.reply(lobby, "flood", twig.encode({"to/1": alice.id.encode()})))
+    another = place.connect()
+    another.ask(f"subscribe 1 {lobby.split(' ')[0]}\n")
+    another.ask(f"announce 2 1\n{whisper}\n")
+    assert another.session.identity is None
+
+
+def test_a_direct_message_that_is_not_made_yet_goes_nowhere(place: Any, alice: Any, bob: Any, lobby: str) -> None:
+    alices, bobs = Wisteria(alice, lobby), Wisteria(bob, lobby)
+    alices.connect(place)
+    bobs.connect(place)
+    bobs.announce(bob.reply(lobby, "here I am"))
+    for ahead in (9 * MINUTE, 11 * MINUTE):
+        made = place.clock.now + ahead
+        whisper = alice.reply(lobby, SECRET, twig.encode({"to/1": bob.id.encode()}), created=made)
+        alices.announce(whisper)
+        bobs.listen()
+        assert (whisper in bobs.held.values()) is (ahead < 10 * MINUTE)
 
 
 def bob_number(place: Any, bob: Any) -> int:
