@@ -1,7 +1,9 @@
 # Everything a newcomer needs: `make run` starts the gateway, `make test` runs the whole suite.
-# Both make the environment first if it is missing. PYTHON chooses the interpreter (3.11 or newer).
+# Both make the environment first if it is missing. PYTHON chooses the interpreter (3.11 or newer), WORKERS how many
+# processes share the suite, a file at a time (half of it is waiting for servers).
 
 PYTHON ?= python3
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -32,7 +34,7 @@ demo: env
 	$(BIN)/trellis demo
 
 test: $(SPARK)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 check: $(SPARK)
 	$(BIN)/ruff format --check .
