@@ -286,7 +286,9 @@ class WebSocketProtocol(Connection):
             elif opcode == CLOSE:
                 answers.append(control_frame(CLOSE, payload))
                 self._over = True
-        if messages:
+        if len(messages) == 1:
+            session.receive_data(messages[0])
+        elif messages:
             session.receive_all(messages)
         if answers:
             self.transport.write(b"".join(answers))

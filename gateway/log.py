@@ -93,12 +93,14 @@ class Log:
 
     def extend(self, entries: Sequence[Entry]) -> None:
         """Take *entries*, whose `seq`s are `next_seq` and those that follow (`ValueError` if not), all or none."""
-        time = self._time
+        time, lines = self._time, []
         for seq, entry in enumerate(entries, self.next_seq):
             if entry.seq != seq:
                 raise ValueError(f"record {seq} comes next, not {entry.seq}")
-            entry.time = time = max(entry.time, time)
-        lines = [encode(entry) for entry in entries]
+            if entry.time < time:
+                entry.time = time
+            time = entry.time
+            lines.append(encode(entry))
         self._time = time
         self.next_seq += len(lines)
         self._queue.extend(zip(entries, lines, strict=True))

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
-from functools import lru_cache
 from json import JSONDecoder
 from typing import Any
 from zlib import crc32
+
+import orjson
 
 from .jsontext import MAX_DEPTH, dumps, loads, one_line
 from .message import Message, Peer
@@ -109,50 +110,49 @@ def unbinary(text: str | bytes) -> bytes:
 
 
 def _message(m: Message) -> bytes:
-    sender = m.sender
-    before: dict[str, Any] = {}
-    if sender.identity is not None:
-        before["sender"] = sender.identity
-        if sender.protocol != m.protocol:
-            before["sender_protocol"] = sender.protocol
+    record: dict[str, Any] = {
+        "seq": m.seq,
+        "time": m.time,
+        "channel": m.channel,
+        "id": m.id,
+        "kind": "message",
+        "protocol": m.protocol,
+        "peer": m.sender.number,
+    }
+    if m.sender.identity is not None:
+        record["sender"] = m.sender.identity
+        if m.sender.protocol != m.protocol:
+            record["sender_protocol"] = m.sender.protocol
     if m.timestamp != m.time:
-        before["timestamp"] = m.timestamp
-    after: dict[str, Any] = {}
+        record["timestamp"] = m.timestamp
+    record["content"] = orjson.Fragment(one_line(m.content))
     if m.parent is not None:
-        after["parent"] = m.parent
+        record["parent"] = m.parent
     if m.native is not None:
-        after["native"] = m.native
+        record["native"] = m.native
     if m.ids:
         named = () if m.native is None else m.native.values()
         if more := [id for id in m.ids if id not in named]:
-            after["ids"] = more
+            record["ids"] = more
     if m.key is not None:
-        after["key"] = m.key
+        record["key"] = m.key
     if m.refs is not None:
-        after["refs"] = m.refs
+        record["refs"] = m.refs
     if m.undelivered:
-        after["undelivered"] = m.undelivered
+        record["undelivered"] = m.undelivered
     if m.wire is not None:
-        after["wire"] = m.wire.decode()
-    return _MESSAGE % (
-        *(m.seq, m.time, _word(m.channel), dumps(m.id), _word(m.protocol), sender.number),
-        *(_members(before), one_line(m.content), _members(after)),
-    )
+        record["wire"] = m.wire.decode()
+    return _object(record, m.content)[:-1]
 
 
-# The content goes in as it came: orjson would have to be told that it is JSON already, which takes longer.
-_MESSAGE = b'{"seq":%d,"time":%d,"channel":%b,"id":%b,"kind":"message","protocol":%b,"peer":%d%b,"content":%b%b'
-
-
-def _members(fields: dict[str, Any]) -> bytes:
-    """The members of an object that has others before these."""
-    return b"," + dumps(fields)[1:-1] if fields else b""
-
-
-@lru_cache(maxsize=1024)
-def _word(name: str) -> bytes:
-    """As JSON, a name that is in many records."""
-    return dumps(name)
+def _object(record: dict[str, Any], content: bytes) -> bytes:
+    """A record as JSON in one go; field by field where a name has half a character in it, which orjson refuses."""
+    try:
+        return orjson.dumps(record)
+    except TypeError:
+        record["content"] = None
+        fields = {name: dumps(value) for name, value in record.items()} | {"content": one_line(content)}
+        return b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), value) for name, value in fields.items())
 
 
 def _fact(fact: Fact) -> bytes:

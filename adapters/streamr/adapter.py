@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import compress
 from types import MappingProxyType
 from typing import Any
 
@@ -266,15 +265,20 @@ class StreamrAdapter(Adapter):
 
     # What messages become
 
-    def refer(self, run: Sequence[Message]) -> list[object]:
+    def refer(self, run: Sequence[Message]) -> Sequence[object]:
         """The places in their sender's chain, or `UNFIT`."""
         rules = self._demands(run[0].channel)
         if rules is None:
             return [UNFIT] * len(run)
         encrypt = rules.require_encrypted_data
-        fits = [_has_room(message.content, encrypt) for message in run]
-        places = iter(self.author.refer([*compress(run, fits)], encrypt=encrypt))
-        return [next(places) if fit else UNFIT for fit in fits]
+        for message in run:
+            if not _has_room(message.content, encrypt):
+                return [ref for each in run for ref in self._refer((each,), encrypt)]
+        return self._refer(run, encrypt)
+
+    def _refer(self, run: Sequence[Message], encrypt: bool) -> Sequence[object]:
+        """The places of what fits, or of one message that may not."""
+        return self.author.refer(run, encrypt=encrypt) if _has_room(run[0].content, encrypt) else (UNFIT,)
 
     def _find_demands(self, channel: str) -> Rules | None:
         """The rules of the stream partition that *channel* is; None if there is none such."""

@@ -67,7 +67,7 @@ class Author:
         before messages that readers have seen already: it is told apart by a chain without links, where the
         sequence number is the record's own.
         """
-        places = self._places(run) if run else []
+        places = self._places(run)
         if encrypt:
             for place, message in zip(places, run, strict=True):
                 place.extend([None] * (len(Link._fields) - 1 - len(place)))

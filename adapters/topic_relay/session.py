@@ -97,10 +97,12 @@ class TopicRelaySession(Session):
     @classmethod
     def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origin: Session | None) -> int:
         """As `deliver`, for many."""
-        make = sessions[0]._form
-        forms = [message.forms.get(NAME) or message.form(NAME, make) for message in run]
-        fitting = [form for form in forms if isinstance(form, bytes)]
-        return cls.put_all(fitting, sessions, origin) if fitting else 0
+        frames: list[bytes] = []
+        for message in run:  # mostly one, for which comprehensions would take longer
+            form = message.forms.get(NAME) or message.form(NAME, sessions[0]._form)
+            if isinstance(form, bytes):
+                frames.append(form)
+        return cls.put_all(frames, sessions, origin) if frames else 0
 
     def fits(self, message: Message) -> bool:
         """Whether a packet has room for a direct message."""
@@ -142,7 +144,7 @@ class TopicRelaySession(Session):
 
     def broadcast(self, packet: Packet) -> None:
         """Broadcast: to everybody else in the topic, and silence."""
-        self.broadcast_all((packet,))
+        self.bus.publish(said(packet, self.allowed("publish", packet), self.who), self)
 
     def broadcast_all(self, packets: Sequence[Packet]) -> None:
         """Broadcasts to one topic; those that come too fast, and so all after them, are refused."""
