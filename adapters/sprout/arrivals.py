@@ -8,19 +8,22 @@ others. What is missing is asked for on this connection, and given up when that 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from . import codec
 from .codec import MAX_NODES, NO_ID, Frame, NodeLine, StatusCode
 from .forest import Node, Reply, decode
-from .intake import Intake
+from .intake import Intake, Taken
 from .store import Store
 from .waiting import Questions, Waiting
 
 if TYPE_CHECKING:
     from .session import SproutSession
+
+MAX_RUN: Final = 64  # nodes that are taken together: some 4 ms
 
 
 class Batch:
@@ -86,25 +89,48 @@ class Arrivals:
 
     def enter(self, batch: Batch) -> None:
         """Take node after node, until one has to be taken later; then answer."""
-        nodes, take, session = batch.nodes, self._intake.take, self._session
+        nodes = batch.nodes
         while nodes:
-            line = nodes[0]
-            taken = take(line, session, asked=batch.asked)
-            nodes.popleft()
-            batch.seq = max(batch.seq, taken.seq)
-            batch.status = max(batch.status, taken.status)
-            reason = taken.reason
-            if taken.missing and not self._keep(batch, line, taken.missing):
-                reason = "too many wait for others"
-                batch.status = StatusCode.UNKNOWN_NODE
-            if reason:
-                self._refused(reason)
-                self._give_up(line.id)
+            for taken in self._take(nodes, asked=batch.asked):
+                self._taken(batch, nodes.popleft(), taken)
+        self._end(batch)
+
+    def enter_all(self, burst: deque[Batch]) -> None:
+        """The same for announces of one node each that arrived together."""
+        while burst:
+            if self._waiting:
+                self.enter(burst[0])
+                burst.popleft()
                 continue
-            batch.taken = True
-            if self._waiting and not taken.missing:
-                nodes.extendleft(reversed(self._waiting.pop(line.id)))
-                self._questions.queue_queries(self._waiting.recall(line.id))
+            for taken in self._take([batch.nodes[0] for batch in burst]):
+                batch = burst.popleft()
+                self._taken(batch, batch.nodes.popleft(), taken)
+                self._end(batch)
+
+    def _take(self, nodes: Sequence[NodeLine], *, asked: bool = False) -> list[Taken]:
+        """What becomes of the first of *nodes*, and of those behind it that are as easily taken with it."""
+        together = 1 if self._waiting else MAX_RUN  # something may wait for each of them
+        return self._intake.take_run(list(islice(nodes, together)), self._session, asked=asked)
+
+    def _taken(self, batch: Batch, line: NodeLine, taken: Taken) -> None:
+        """A node of *batch* was taken in, or not: go on with what waits for it, or let it wait itself."""
+        batch.seq = max(batch.seq, taken.seq)
+        batch.status = max(batch.status, taken.status)
+        reason = taken.reason
+        if taken.missing and not self._keep(batch, line, taken.missing):
+            reason = "too many wait for others"
+            batch.status = StatusCode.UNKNOWN_NODE
+        if reason:
+            self._refused(reason)
+            self._give_up(line.id)
+            return
+        batch.taken = True
+        if self._waiting and not taken.missing:
+            batch.nodes.extendleft(reversed(self._waiting.pop(line.id)))
+            self._questions.queue_queries(self._waiting.recall(line.id))
+
+    def _end(self, batch: Batch) -> None:
+        """All that has come of a batch is taken: answer, and ask for what is missing."""
         if batch.more:
             return
         if batch.id is not None:
@@ -127,11 +153,7 @@ class Arrivals:
         """What arrived together is read: answer its announces when the disk has them."""
         if self._promised:
             promised, self._promised = self._promised, []
-            self._session.bus.ledger.when_synced(self._promised_seq, partial(self._keep_promises, promised))
-
-    def _keep_promises(self, promised: list[tuple[int, int]]) -> None:
-        for id, code in promised:
-            self._session.status(id, code)
+            self._session.bus.ledger.when_synced(self._promised_seq, partial(self._session.statuses, promised))
 
     # Questions of ours
 

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from binascii import a2b_base64, b2a_base64
 from typing import Final
 
+from pybase64 import b64decode, b64encode
+
 _ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-_TO_URL: Final = bytes.maketrans(b"+/", b"-_")
-_FROM_URL: Final = bytes.maketrans(b"-_+/=", b"+/!!!")
-# What a text can end in, by its length modulo 4: the bits behind the last whole byte are zero.
+_OWN: Final = b"-_"  # what it has in the place of + and /
+_PADDING: Final = (b"", b"===", b"==", b"=")  # by the text's length modulo 4; no text has one behind three of them
+# What a text can end in, by the same: the bits behind the last whole byte are zero.
 _LAST: Final = (_ALPHABET, b"", _ALPHABET[::16], _ALPHABET[::4])
+_PAD, _PLUS, _SLASH = b"=+/"
 
 
 def encode(raw: bytes) -> bytes:
     """*raw* as text."""
-    return b2a_base64(raw, newline=False).rstrip(b"=").translate(_TO_URL)
+    return b64encode(raw, _OWN).rstrip(b"=")
 
 
 def decode(text: bytes) -> bytes:
     """The bytes of *text*; a `ValueError` where `encode` would not have written it."""
-    raw = a2b_base64(text.translate(_FROM_URL) + b"=" * (-len(text) % 4), strict_mode=True)
-    if text[-1:] not in _LAST[len(text) % 4]:
+    if _PAD in text or _PLUS in text or _SLASH in text:  # ints: five times faster
+        raise ValueError("not base64url without padding")
+    rest = len(text) % 4
+    raw = b64decode(text + _PADDING[rest], _OWN, validate=True)
+    if rest and text[-1] not in _LAST[rest]:
         raise ValueError("bits behind the last byte")
     return raw

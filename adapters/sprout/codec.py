@@ -257,6 +257,22 @@ def _read_node_line(line: bytes, words: list[bytes]) -> NodeLine:
     return NodeLine(read_node_id(id), raw, line)
 
 
+def read_usual_node(line: bytes) -> NodeLine | None:
+    """Read a node's line as nearly all are written, at a third of the cost; None for any other."""
+    if (id := _USUAL_ID.match(line)) is None:
+        return None
+    try:
+        return NodeLine(id[1].decode(), base64url.decode(line[id.end() :]), line)
+    except ValueError:
+        return None
+
+
+def read_usual_header(line: bytes) -> int | None:
+    """The id of an announce of one node, as nearly all are written; None for any other line."""
+    header = _USUAL_HEADER.fullmatch(line)
+    return None if header is None else int(header[1])
+
+
 def _read_answer(line: bytes, words: list[bytes]) -> NodeLine:
     return _read_node_line(line, words)._replace(answered=True)
 
@@ -276,6 +292,8 @@ _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,20}")
 _VERSION: Final = re.compile(rb"([+-]?[0-9]{1,18})\.([0-9]{1,18})")
 # Any qualified hash; that we hold no node with a hash of another length is not the codec's business.
 _NODE_ID: Final = re.compile(rb"[A-Za-z0-9]{1,16}_B[0-9]{1,5}__[A-Za-z0-9_-]{0,86}")
+_USUAL_ID: Final = re.compile(rb"(SHA512_B32__[A-Za-z0-9_-]{43}) (?=.)")
+_USUAL_HEADER: Final = re.compile(rb"announce ([0-9]{1,18}) 1")
 
 # fmt: off
 ID        = _number(-(1 << 63), (1 << 63) - 1)  # as the reference: any int, echoed as it is

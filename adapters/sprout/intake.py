@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.bus import MAX_ID, Receipt
 from gateway.channels import OWN, valid_name
-from gateway.errors import Forbidden, TooManyChannels, Unavailable, UnknownChannel
+from gateway.errors import Forbidden, Throttled, TooManyChannels, Unavailable, UnknownChannel
 from gateway.message import LATE, Message
 
 from . import twig
 from .author import JSON, ORIGIN, PRIVATE, TRUE
 from .codec import NodeLine, StatusCode
 from .content import heard
-from .forest import Community, Identity, Node, NodeError, Reply, decode_as
+from .forest import NO_PAIRS, Community, Identity, Node, NodeError, Reply, decode_as
 from .gateways import CHANNEL, Gateways
 from .presence import ACTIVITY, INVISIBLE
 from .relay import Relay
@@ -27,6 +29,8 @@ TO: Final = "to/1"
 UNNAMED: Final = "community"  # the beginning of the name of a channel whose community's name cannot be one
 UNSTORED: Final = "a direct message is never stored"
 DIGEST: Final = 6  # characters of a community's id that tell it from others of its name
+
+_REFUSALS: Final = (Forbidden, UnknownChannel, TooManyChannels)
 
 
 class Taken(NamedTuple):
@@ -43,18 +47,23 @@ class Taken(NamedTuple):
 
 
 class _Said(NamedTuple):
-    """A reply that may enter: its TWIG pairs, its channel, its author's name, and the message that it answers."""
+    """A reply that may enter: its TWIG pairs, its channel, its author, its parent, and the message that this is.
+
+    `late` is one that is history already.
+    """
 
     line: NodeLine
     node: Reply
     pairs: dict[str, bytes]
     channel: str
-    name: str | None
+    author: Identity
+    parent: Node
     above: str | None
+    late: bool
 
 
 class Intake:
-    """Takes nodes in. `take` raises `Throttled` or `Unavailable` where the node is to be taken later."""
+    """Takes nodes in. What it does raises `Throttled` or `Unavailable` where a node is to be taken later."""
 
     def __init__(self, relay: Relay, gateways: Gateways, *, direct: bool = True, keep: int | None = None) -> None:
         self._relay = relay
@@ -70,25 +79,82 @@ class Intake:
 
         A reply older than what is kept goes nowhere, unless it was *asked* for: something that is kept is below it.
         """
+        return self.take_run((line,), session, asked=asked)[0]
+
+    def take_run(self, lines: Sequence[NodeLine], session: SproutSession, *, asked: bool = False) -> list[Taken]:
+        """`take` the first of *lines*, and as many behind it as are said by its author at the same place of the forest.
+
+        What is looked up, asked and published is so once for all of them. It never raises behind the first.
+        """
+        now = self._bus.clock()
+        try:
+            first = self._look(lines[0], session, now, asked=asked)
+        except _REFUSALS as error:
+            return [Taken(reason=type(error).__name__)]
+        if isinstance(first, Taken):
+            return [first]
+        looks: list[_Said | Taken] = [first]
+        ids = {first.line.id}
+        for line in lines[1:]:
+            if line.id in ids or (look := self._look_beside(first, line, session, now, asked=asked)) is None:
+                break
+            ids.add(line.id)
+            looks.append(look)
+        try:
+            taken = iter(self._publish([look for look in looks if isinstance(look, _Said)], session))
+        except _REFUSALS as error:
+            taken = repeat(Taken(reason=type(error).__name__))
+        return [next(taken) if isinstance(look, _Said) else look for look in looks]
+
+    def _look(self, line: NodeLine, session: SproutSession, now: int, *, asked: bool) -> _Said | Taken:
+        """What is to be published of the node on *line*, or what became of it."""
         try:
             node = decode_as(line.id, line.raw)
         except NodeError as error:
             return Taken(reason=str(error))
         if (seq := self._store.lookup(line.id, node.created)) is not None:
             return Taken(seq)
-        if self._keep is not None and not asked and self._is_retired(node):
+        if not asked and self._is_retired(node, now):
             return Taken(aside="it is older than what is kept")
         if self._bus.congested:
             raise Unavailable("the disk does not keep up; try again in a moment")
-        try:
-            if isinstance(node, Reply):
-                return self._reply(line, node, session)
-            return self._root(line, node, session)
-        except (Forbidden, UnknownChannel, TooManyChannels) as error:
-            return Taken(reason=type(error).__name__)
+        if isinstance(node, Reply):
+            return self._reply(line, node, session, now)
+        return self._root(line, node, session)
 
-    def _is_retired(self, node: Node) -> bool:
-        return isinstance(node, Reply) and node.created < self._bus.clock() - (self._keep or 0)
+    def _look_beside(
+        self, first: _Said, line: NodeLine, session: SproutSession, now: int, *, asked: bool
+    ) -> _Said | Taken | None:
+        """The same of a plain reply by the author of *first* to the same parent: that much is looked up already.
+
+        None for any other, for one that has to wait, and where one of the two is history and the other is not.
+        """
+        try:
+            node = decode_as(line.id, line.raw)
+        except NodeError:
+            return None
+        other = first.node
+        if (
+            type(node) is not Reply
+            or node.parent != other.parent
+            or node.author != other.author
+            or node.metadata is not NO_PAIRS
+            or first.line.answered != line.answered
+            or first.late != (node.created < now - LATE)
+            or (not asked and self._is_retired(node, now))
+        ):
+            return None
+        if (seq := self._store.lookup(line.id, node.created)) is not None:
+            return Taken(seq)
+        try:
+            self._relay.pace(session, first.channel)
+        except Throttled:
+            return None
+        verdict = validate(node, line.raw, now, first.author, first.parent)
+        return first._replace(line=line, node=node) if verdict is OK else Taken(reason=verdict.reason)
+
+    def _is_retired(self, node: Node, now: int) -> bool:
+        return self._keep is not None and isinstance(node, Reply) and node.created < now - self._keep
 
     def _root(self, line: NodeLine, node: Identity | Community, session: SproutSession) -> Taken:
         """An identity or a community."""
@@ -142,23 +208,24 @@ class Intake:
                 break
         return longer
 
-    def _reply(self, line: NodeLine, node: Reply, session: SproutSession) -> Taken:
+    def _reply(self, line: NodeLine, node: Reply, session: SproutSession, now: int) -> _Said | Taken:
         relay = self._relay
         channel = relay.channel(node.community)
         relay.pace(session, channel or line.id)
         author, parent = relay.node(node.author), relay.held(node.parent)
-        verdict = validate(node, line.raw, self._bus.clock(), author, None if parent is None else parent.node)
+        verdict = validate(node, line.raw, now, author, None if parent is None else parent.node)
         if verdict is not OK:
             return Taken(reason=verdict.reason, missing=verdict.missing)
         if channel is None:
             return Taken(reason="its community is no channel")
         assert isinstance(author, Identity)
         assert parent is not None
-        said = _Said(line, node, twig.decode(node.metadata.blob), channel, author.name.text, parent.message)
+        pairs, late = twig.decode(node.metadata.blob), node.created < now - LATE
+        said = _Said(line, node, pairs, channel, author, parent.node, parent.message, late)
         if said.pairs or self._directs.find(node.parent) is not None:
             return self._special(said, session)
         relay.admit(session, "publish", channel)
-        return self._publish(said, session)
+        return said
 
     def _special(self, said: _Said, session: SproutSession) -> Taken:
         """A reply that says more of itself than its text, or that is below a direct message."""
@@ -176,22 +243,23 @@ class Intake:
         if origin and (held := self._copied(origin)) is not None:
             self._relay.hold(line.id, node, held.id)
             return Taken(self._store.entity(line, channel=channel, copy=held.id))
-        return self._publish(said, session, origin if origin and self._gateways.speak_for(node.author) else "")
+        return self._publish((said,), session, origin if origin and self._gateways.speak_for(node.author) else "")[0]
 
-    def _publish(self, said: _Said, session: SproutSession, origin: str = "") -> Taken:
-        """Something that is said to all; *origin* is the id that it is known by elsewhere."""
-        line, node = said.line, said.node
-        message = self._message(said)
+    def _publish(self, run: Sequence[_Said], session: SproutSession, origin: str = "") -> list[Taken]:
+        """What an author says to all at one place; *origin* is the id that the one node there is known by elsewhere."""
+        messages = [self._message(said) for said in run]
+        first = messages[0]
         if origin:
-            message.ids += (origin,)
-        message.late = node.created < self._bus.clock() - LATE
-        if not message.late and not line.answered:  # who announces something new is its author
-            self._bus.bind(session, message.sender)
-        self._bus.publish(message, session)
-        self._store.took(message, line.id, node)
-        self._relay.author.lines.add(message.seq, line.line, expires_at(node) if said.pairs else None)
-        self._relay.hold(line.id, node, message.id)
-        return Taken(message.seq)
+            first.ids += (origin,)
+        if not first.late and not run[0].line.answered:  # who announces something new is its author
+            self._bus.bind(session, first.sender)
+        self._bus.publish_run(messages, session)
+        for said, message in zip(run, messages, strict=True):
+            line, node = said.line, said.node
+            self._store.took(message, line.id, node)
+            self._relay.author.lines.add(message.seq, line.line, expires_at(node) if said.pairs else None)
+            self._relay.hold(line.id, node, message.id)
+        return [Taken(message.seq) for message in messages]
 
     def _copied(self, origin: str) -> Receipt | None:
         """The message that is held, and that a node claims to be a copy of."""
@@ -241,7 +309,7 @@ class Intake:
         line, node = said.line, said.node
         return Message(
             said.channel,
-            self._bus.peers.identity(NAME, node.author, said.name or None),
+            self._bus.peers.identity(NAME, node.author, said.author.name.text or None),
             NAME,
             heard(node.content, said.pairs.get(JSON) == TRUE, said.above),
             timestamp=node.created,
@@ -250,4 +318,5 @@ class Intake:
             native={NAME: line.id},
             wire=line.line[len(line.id) + 1 :],
             forms={NAME: line.line},
+            late=said.late,
         )

@@ -36,6 +36,8 @@ from .codec import (
     Verb,
     legible_id,
     read_node_id,
+    read_usual_header,
+    read_usual_node,
 )
 
 _LEGIBLE: Final = 128  # bytes at the beginning of a line that is too long in which its id is looked for
@@ -80,12 +82,26 @@ class Parser:
     def next_frame(self) -> Frame | None:
         """The next whole frame, or None until more is fed."""
         while self._lines:
-            frame = self._header() if self._open is None else self._body(self._open)
+            frame = self._body(self._open) if self._open is not None else self.next_announce() or self._header()
             if frame is not None:
                 return frame
         if len(self._rest) > MAX_LINE:
             raise _too_long()
         return None
+
+    def next_announce(self) -> Announce | None:
+        """The next frame if it is a whole announce of one node, written as nearly all are; else None."""
+        lines = self._lines
+        if self._open is not None or len(lines) < 2 or len(lines[1]) > MAX_LINE:
+            return None
+        id = read_usual_header(lines[0])
+        node = None if id is None else read_usual_node(lines[1])
+        if id is None or node is None:
+            return None
+        lines.popleft()
+        lines.popleft()
+        self._skipping = False
+        return Announce(id, (node,))
 
     def _header(self) -> Frame | None:
         """Read a line that no message is open for."""
@@ -128,12 +144,13 @@ class Parser:
             line = lines[0]
             if len(line) > MAX_LINE:
                 raise _too_long()
-            words = line.split()
-            if words and words[0] in VERBS:
-                self._open = None
-                raise SproutError("fewer lines than the count says", message_id=open.answer_to)
+            if not open.take_usual(line):
+                words = line.split()
+                if words and words[0] in VERBS:
+                    self._open = None
+                    raise SproutError("fewer lines than the count says", message_id=open.answer_to)
+                open.add(line, words)
             lines.popleft()
-            open.add(line, words)
             if not open.left:
                 self._open = None
                 return open.frame()
@@ -165,6 +182,15 @@ class _Open:
     def is_enough(self) -> bool:
         """Whether enough of a long message has come for a part of it."""
         return self.size >= MAX_PART_BYTES or len(self.items) + len(self.unreadable) >= MAX_PART
+
+    def take_usual(self, line: bytes) -> bool:
+        """Take a *line* that has a node on it as nearly all are written; whether it has."""
+        if not self.body.parted or (node := read_usual_node(line)) is None:
+            return False
+        self.left -= 1
+        self.size += len(line)
+        self.items.append(node)
+        return True
 
     def add(self, line: bytes, words: list[bytes]) -> None:
         """Take a *line*, which has these *words*."""

@@ -7,6 +7,7 @@ but read more slowly. Where the reference does otherwise is in docs/protocols.md
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, groupby
@@ -18,7 +19,7 @@ from gateway.message import Form, Message, Peer, Pending
 from gateway.session import Principal, Session
 
 from . import codec
-from .arrivals import Arrivals, Batch
+from .arrivals import MAX_RUN, Arrivals, Batch
 from .codec import MAX_BODY, MAX_NODES, Frame, SproutError, StatusCode
 from .intake import Intake
 from .parser import Parser
@@ -146,6 +147,10 @@ class SproutSession(Session):
         """Answer the request *id*."""
         self.send(codec.encode_status(id, code))
 
+    def statuses(self, answers: Sequence[tuple[int, int]]) -> None:
+        """Answer several requests: their ids, and the codes."""
+        self.send(b"".join([codec.encode_status(id, code) for id, code in answers]))
+
     def request(self, frame: Frame) -> int:
         """Make a request of ours; its id."""
         id = self._next()
@@ -187,11 +192,19 @@ class SproutSession(Session):
 
     def _begin(self, frame: Frame) -> Callable[[], None]:
         if isinstance(frame, codec.Announce):
-            return partial(self._enter, self._arrivals.gather(frame))
+            batch = self._arrivals.gather(frame)
+            return partial(self._enter, batch) if len(batch.nodes) != 1 else self._burst(batch)
         if isinstance(frame, codec.Response):
-            batch = self._arrivals.answer(frame)
-            return _nothing if batch is None else partial(self._answered, batch, frame)
+            answer = self._arrivals.answer(frame)
+            return _nothing if answer is None else partial(self._answered, answer, frame)
         return partial(self._do, frame)
+
+    def _burst(self, first: Batch) -> Callable[[], None]:
+        """Announces of one node each that are there together are taken together."""
+        burst = deque((first,))
+        while len(burst) < MAX_RUN and (another := self._parser.next_announce()) is not None:
+            burst.append(self._arrivals.gather(another))
+        return partial(self._arrivals.enter_all, burst)
 
     def _enter(self, batch: Batch) -> None:
         self._arrivals.enter(batch)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.sprout import base64url, codec
+from adapters.sprout import base64url, codec, parser
 from adapters.sprout.codec import (
     MAX_BODY,
     MAX_LINE,
@@ -53,12 +53,12 @@ Outcome = Frame | Refused | str
 
 def outcomes(chunks: Iterable[bytes]) -> list[Outcome]:
     """Everything a parser says to these chunks: frames, refusals, and whether the framing was lost."""
-    parser, said = Parser(), list[Outcome]()
+    reader, said = Parser(), list[Outcome]()
     for chunk in chunks:
-        parser.feed(chunk)
+        reader.feed(chunk)
         while True:
             try:
-                frame = parser.next_frame()
+                frame = reader.next_frame()
             except SproutError as error:
                 said.append(Refused(error.message_id, error.status))
             except ProtocolError as error:
@@ -67,7 +67,7 @@ def outcomes(chunks: Iterable[bytes]) -> list[Outcome]:
                 if frame is None:
                     break
                 said.append(frame)
-    return [*said, "the end inside a message"] if parser.amid else said
+    return [*said, "the end inside a message"] if reader.amid else said
 
 
 def announce(lines: list[bytes]) -> bytes:
@@ -130,6 +130,33 @@ def test_any_cut_of_the_bytes_gives_the_same(parts: list[bytes], data: st.DataOb
     whole = typed(outcomes([wire]))
     assert typed(outcomes(chunks)) == whole
     assert typed(outcomes(wire[i : i + 1] for i in range(len(wire)))) == whole
+
+
+USUAL_HEADERS = [
+    b"announce %b %b" % (id, count) for id in (b"0", b"17", b"9" * 18, b"9" * 19) for count in (b"1", b"2")
+]
+USUAL_NODES = [
+    *(b"%b %b" % (id.encode(), text) for id in (A, NULL) for text in (b"", b"AAEC", b"AA", b"AAE=", b"A A", b"AAF")),
+    f"{A}  AAEC".encode(),
+    f"{A} AAEC\r".encode(),
+    f" {A} AAEC".encode(),
+    f"{A}! AAEC".encode(),
+    f"{A[:-1]} AAEC".encode(),
+    f"{A} ".encode() + b"A" * (MAX_LINE // 4 * 4 - len(A) - 4),
+    f"{A} ".encode() + b"A" * (MAX_LINE // 4 * 4),
+    b"status 4 0",
+]
+
+
+@pytest.mark.parametrize("before", [b"", b"announce x 1\n", b"frobnicate 1\n", b"announce 3 1\n", b"response 3 1\n"])
+@pytest.mark.parametrize("header", USUAL_HEADERS)
+def test_what_is_usual_is_read_as_everything_else_is(before: bytes, header: bytes) -> None:
+    wires = [b"%b%b\n%b\nodd\nversion 1 0.0\n" % (before, header, node) for node in USUAL_NODES]
+    usual = [typed(outcomes([wire])) for wire in wires]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parser, "read_usual_header", lambda _line: None)
+        patch.setattr(parser, "read_usual_node", lambda _line: None)
+        assert [typed(outcomes([wire])) for wire in wires] == usual
 
 
 @given(odd_text | st.binary())
@@ -262,11 +289,11 @@ def test_a_line_may_be_as_long_as_the_bound_and_no_longer() -> None:
 
 
 def test_lost_framing_stays_lost() -> None:
-    parser = Parser()
-    parser.feed(b"x" * (MAX_LINE + 1) + b"\nversion 1 0.0\n")
+    reader = Parser()
+    reader.feed(b"x" * (MAX_LINE + 1) + b"\nversion 1 0.0\n")
     for _ in range(2):
         with pytest.raises(ProtocolError):
-            parser.next_frame()
+            reader.next_frame()
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "PRI", "announce", "version"])
@@ -274,15 +301,15 @@ def test_lost_framing_stays_lost() -> None:
 def test_a_web_page_says_nothing_here(method: str, end: str) -> None:
     good = codec.node_line(A, b"node").line
     for before in (b"", b"announce 1 99999999999\nskipped\n"):
-        parser = Parser()
+        reader = Parser()
         request = f"{method} /any HTTP/1.1{end}Host: localhost{end}Content-Type: text/plain{end}{end}".encode()
-        parser.feed(before + request + b"announce 1 1\n" + good + b"\n")
+        reader.feed(before + request + b"announce 1 1\n" + good + b"\n")
         if before:
             with pytest.raises(codec.SproutError):
-                parser.next_frame()
+                reader.next_frame()
         for _ in range(2):
             with pytest.raises(ProtocolError, match="HTTP"):
-                parser.next_frame()
+                reader.next_frame()
 
 
 def test_a_reply_as_large_as_arbor_allows_fits_on_a_line() -> None:
@@ -320,17 +347,17 @@ def test_a_long_announce_comes_in_parts(size: int) -> None:
 
 @pytest.mark.parametrize("wire", [b"vers", b"announce 1 1\n", b"query 1 2\n" + A.encode() + b"\n"])
 def test_an_end_inside_a_message_is_told(wire: bytes) -> None:
-    parser = Parser()
-    parser.feed(wire)
-    assert parser.next_frame() is None
-    assert parser.amid
+    reader = Parser()
+    reader.feed(wire)
+    assert reader.next_frame() is None
+    assert reader.amid
 
 
 def test_an_end_between_messages_is_fine() -> None:
-    parser = Parser()
-    parser.feed(b"status 1 0\n")
-    parser.next_frame()
-    assert not parser.amid
+    reader = Parser()
+    reader.feed(b"status 1 0\n")
+    reader.next_frame()
+    assert not reader.amid
 
 
 # What clients said that the reference closed the connection for, or died of: what we answer instead.
