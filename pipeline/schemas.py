@@ -53,6 +53,7 @@ MESSAGES: Final = _table(
     protocol=_TEXT,
     peer=_LONG,
     sender=_TEXT,
+    sender_protocol=_TEXT,
     timestamp=_LONG,
     content=_TEXT,
     parent=_TEXT,

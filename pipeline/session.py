@@ -22,7 +22,7 @@ SHUFFLES = 8  # partitions after a shuffle; adaptive execution merges those that
 def start(options: Options) -> SparkSession:
     """The session for *options*; the first call starts a JVM, `NoJava` where there is none.
 
-    Under `spark-submit` the JVM runs already, on the master that it was told.
+    Under `spark-submit` the JVM runs already, on the master that it was told, and what it was told counts.
     """
     if submitted := SUBMITTED in os.environ:
         _find_code(os.environ)
@@ -33,8 +33,10 @@ def start(options: Options) -> SparkSession:
     builder = SparkSession.builder.appName("trellis")
     if not submitted:
         builder = builder.master(options.master)
+    told = _submitted() if submitted else {}
     for name, value in settings(options).items():
-        builder = builder.config(name, value)
+        if name not in told:
+            builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
@@ -48,6 +50,14 @@ def prepare(environment: os._Environ[str], *, local: bool) -> None:
     _find_code(environment)
     if local:
         environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def _submitted() -> dict[str, str]:
+    """What `spark-submit` was told, by its arguments or by Spark's own files."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # otherwise nothing has been read yet
+    return dict(SparkConf().getAll())
 
 
 def _find_code(environment: os._Environ[str]) -> None:

@@ -24,7 +24,7 @@ from pipeline.config import DumpSource, GroveSource, LogSource
 from pipeline.errors import PipelineError
 from pipeline.run import Counts, Run
 from pipeline.sources import imports
-from pipeline.sources.records import Row
+from pipeline.sources.usual import Row
 
 JOB = "import"
 REJECTS = "rejects.jsonl"

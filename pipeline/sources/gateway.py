@@ -19,7 +19,8 @@ from pipeline.config import HttpSource
 from pipeline.errors import PipelineError
 from pipeline.schemas import MESSAGES, REJECTS
 
-from .records import SCHEMA, Row, batch, take
+from .records import SCHEMA, batch, take
+from .usual import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +78,7 @@ class LogReader(DataSourceReader):
                 raise PipelineError(f"{address} broke off in the middle of a record")
 
 
-class LogSource(DataSource):
+class RemoteLog(DataSource):
     """`spark.read.format("trellis_log").options(url=, gateway=, after=, until=, key=)`."""
 
     @classmethod
@@ -117,7 +118,7 @@ def plan(source: HttpSource, covered: Callable[[str], spans.Spans]) -> dict[str,
 
 def rows(spark: SparkSession, source: HttpSource, plan: dict[str, Any]) -> DataFrame:
     """What the lines of a plan are: rows of `bronze/messages`, with `reason`, which says why one is none."""
-    spark.dataSource.register(LogSource)
+    spark.dataSource.register(RemoteLog)
     options = {"url": source.url, **{name: plan[name] for name in ("gateway", "after", "until")}}
     reader = spark.read.format(NAME).options(**options)
     return (reader if source.key is None else reader.option("key", source.key)).load()

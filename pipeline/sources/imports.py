@@ -18,7 +18,8 @@ from adapters.streamr.message import parse_message
 from gateway.message import Message, Peer
 from gateway.record import BadRecord, Entry, Fact, binary, unbinary
 from pipeline import codecs
-from pipeline.sources.records import Row, reject, typed
+from pipeline.sources.records import reject, typed
+from pipeline.sources.usual import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

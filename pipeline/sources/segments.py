@@ -22,7 +22,8 @@ from gateway.segments import paths, trusted
 from pipeline.errors import PipelineError
 from pipeline.sinks.parquet import Writer
 
-from .records import Row, Taken, take
+from .records import Taken, take
+from .usual import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

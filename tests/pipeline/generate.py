@@ -68,7 +68,8 @@ def _something(dice: random.Random, seq: int, time: int) -> Entry:
     content = dice.choice(NASTY) if dice.random() < 0.3 else dumps({"n": seq, "text": "x" * dice.randrange(80)})
     more: dict[str, Any] = {"channel": dice.choice(("lobby", "weather", "gateway/stats", 'a "quoted" name'))}
     more["protocol"] = protocol = dice.choice(("topic_relay", "sprout", "streamr", "rest"))
-    more["sender"] = Peer(dice.randrange(5), protocol, dice.choice((None, "0xabc", "someone")))
+    spoken = dice.choice((protocol, protocol, "rest"))
+    more["sender"] = Peer(dice.randrange(5), spoken, dice.choice((None, "0xabc", "someone")))
     more |= {name: value for name, value in _OPTIONAL.items() if dice.random() < 0.4}
     if dice.random() < 0.2:
         more["timestamp"] = time - 5

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow.parquet as pq
 import pyspark
 import pytest
 
@@ -55,6 +56,7 @@ def submitted(folder: Path, *arguments: str, master: str) -> subprocess.Popen[by
     del environment["PYTHONPATH"]  # the zip is to be enough
     spark = str(Path(pyspark.__file__).parent / "bin/spark-submit")
     command = [spark, "--master", master, "--conf", "spark.driver.host=127.0.0.1"]
+    command += ["--conf", "spark.sql.parquet.compression.codec=gzip"]  # we ask for another, but the user's word counts
     command += ["--py-files", str(code), str(ROOT / "pipeline/submit.py"), *arguments]
     out, errors = subprocess.DEVNULL, subprocess.PIPE
     return subprocess.Popen(command, stdout=out, stderr=errors, start_new_session=True, env=environment, cwd=folder)
@@ -162,6 +164,8 @@ def test_a_cluster_makes_the_same_rows(whole: Run, tmp_path: Path) -> None:
         digests = [digest(where / spec.name) for where in (whole.options.warehouse, tmp_path / "far")]
         assert digests[0] == digests[1], spec.name
     assert (tmp_path / "far/report.html").exists()
+    written = next((tmp_path / "far" / STREAMR.name).rglob("*.parquet"))
+    assert pq.read_metadata(written).row_group(0).column(0).compression == "GZIP"
 
 
 @pytest.mark.skipif(not SOAK, reason="a JVM for each job; the cluster is sent `all` of them at once")

@@ -1,0 +1,100 @@
+"""The line of a message as the gateway writes it, read in one go by a decoder that knows its fields.
+
+This is `records.typed` for nearly every line of a log, in a third of the time. It takes no line of which it is not sure
+that the gateway's own reader takes it and reads the same in it (a property holds that): the checksum agrees, there are
+no fields but those of a message, each of its type, and what is cut out as text stands where that reader looks for it.
+Names that come twice are not looked for: nobody writes them.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from functools import lru_cache
+from typing import Annotated, Any, Final
+from zlib import crc32
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from gateway.jsontext import MAX_DEPTH
+
+Row = tuple[Any, ...]
+
+MAX_SEQ: Final = 1 << 62
+MAX_TIME: Final = 253402300800000  # ms; the year 10000
+_DAY: Final = 86_400_000  # ms
+_TAIL: Final = len(',"crc":"12345678"}\n')
+_CONTENT: Final = b',"content":'
+_SHALLOW: Final = 2 * MAX_DEPTH + 100  # bytes, beside the wire text; nested too deep is only what has more
+_NONE: Final = Raw(b"null")
+_Long = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # what a column holds
+
+
+class _Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, tag_field="kind", tag="message"):
+    """A line that is a message; what is `Raw` is JSON text as it stands there."""
+
+    seq: Annotated[int, msgspec.Meta(gt=0, lt=MAX_SEQ)]
+    time: Annotated[int, msgspec.Meta(ge=0, lt=MAX_TIME)]
+    channel: str
+    id: str
+    protocol: str
+    peer: _Long
+    content: Raw
+    crc: str
+    sender: str | None = None
+    sender_protocol: str | None = None
+    timestamp: _Long | UnsetType = UNSET
+    parent: str | None = None
+    native: Raw = _NONE
+    ids: list[str] | None = None
+    key: str | None = None
+    refs: Raw = _NONE
+    undelivered: list[str] | None = None
+    wire: str | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_Message).decode
+
+
+def usual(line: bytes, gateway: str) -> Row | None:
+    """A line, newline included, as a row of `bronze/messages`; None where somebody else has to look at it."""
+    if not line.endswith(b',"crc":"%08x"}\n' % crc32(line[:-_TAIL])):
+        return None
+    try:
+        m = _decode(line)
+        if not line.isascii():
+            line.decode()  # what is cut out as text has not been looked at so closely
+        start = line.index(_CONTENT)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    seq, time = m.seq, m.time
+    content, native, refs = bytes(m.content), _text(m.native), _text(m.refs)
+    if (
+        not line.startswith(b'{"seq":%d,"time":%d,' % (seq, time))
+        or not line.startswith(content + b',"', start + len(_CONTENT))  # there is space around it
+        or line.rfind(b"{", 0, start)  # what was found may be in something else
+        or not (native is None or native.startswith(b"{"))
+        or (len(line) - len(m.wire or "") > _SHALLOW and line.count(b"[") + line.count(b"{") > MAX_DEPTH)
+    ):
+        return None
+    # fmt: off
+    return (
+        gateway, seq, time, day(time), "message", m.channel, m.id, m.protocol, m.peer, m.sender, m.sender_protocol,
+        time if m.timestamp is UNSET else m.timestamp, content, m.parent, native, m.ids, m.key, refs, m.undelivered,
+        m.wire, None, m.crc,
+    )
+    # fmt: on
+
+
+def _text(raw: Raw) -> bytes | None:
+    return None if raw is _NONE or (text := bytes(raw)) == b"null" else text
+
+
+def day(time: int) -> date:
+    """The day, in UTC, of *time* (ms)."""
+    return _day(time // _DAY)
+
+
+@lru_cache(64)
+def _day(number: int) -> date:
+    return datetime.fromtimestamp(number * _DAY // 1000, UTC).date()
