@@ -99,7 +99,7 @@ Throttle = Callable[["Principal", Peer, str], float]
 
 
 class Group(NamedTuple):
-    """Those in a channel who have the same class, and what flows to their protocol, by where it comes from."""
+    """Those in a channel who have one class and dialect, and what flows to their protocol, by where it comes from."""
 
     kind: type[Session]
     sessions: list[Session]
@@ -263,6 +263,10 @@ class Bus:
             self.channels.leave(channel)
         self.presence.exit(channel, session.who)
 
+    def regroup(self, channel: str) -> None:
+        """A session that may be in *channel* has another dialect there from now on."""
+        self._fanout.pop(channel, None)
+
     # Saying
 
     @property
@@ -359,12 +363,12 @@ class Bus:
             session.wake()
 
     def _groups(self, channel: str) -> list[Group]:
-        """The members of *channel* by their class: a class can deliver to many at less cost than each alone."""
-        classes: dict[type[Session], list[Session]] = {}
+        """The members of *channel* by class and dialect: a class can deliver to many at less cost than each alone."""
+        classes: dict[tuple[type[Session], str], list[Session]] = {}
         for session in self._members.get(channel, ()):
-            classes.setdefault(type(session), []).append(session)
+            classes.setdefault((type(session), session.dialect(channel)), []).append(session)
         flows = Flows() if channel.startswith(OWN) else self.flows  # what the gateway says of itself is not counted
-        groups = [Group(kind, sessions, flows.to(kind.protocol)) for kind, sessions in classes.items()]
+        groups = [Group(kind, sessions, flows.to(kind.protocol)) for (kind, _), sessions in classes.items()]
         if groups:
             self._fanout[channel] = groups
         return groups

@@ -127,12 +127,19 @@ class Session(ABC):
 
     @classmethod
     def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origin: Session | None) -> int:
-        """Deliver a *run* of messages to all *sessions* of this class but *origin*; how many deliveries that is."""
+        """Deliver a *run* to all *sessions* (of this class, of one dialect) but *origin*; how many deliveries."""
         receivers = [session for session in sessions if session is not origin]
         for message in run:
             for session in receivers:
                 session.deliver(message)
         return len(receivers) * len(run)
+
+    def dialect(self, channel: str) -> str:  # noqa: ARG002  # most protocols have one
+        """What tells apart the sessions of one class that are sent different forms of what is said on *channel*.
+
+        `deliver_all` gets those of one dialect; `Bus.regroup` has to be told when this becomes another.
+        """
+        return ""
 
     def fits(self, message: Message) -> bool:  # noqa: ARG002  # most protocols have room for most messages
         """Whether this protocol has room for a direct *message*."""

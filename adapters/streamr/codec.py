@@ -16,7 +16,16 @@ from . import checks
 from .checks import UNDEFINED
 from .control import CONTROL, FRAMES, NO_REQUEST_ID, VARIANTS, ControlFrame, ControlType, Publish
 from .errors import StreamrError
-from .message import LATEST, MessageRef, StreamMessage, decode_message, decode_ref, parse_message
+from .message import (
+    LATEST,
+    TEXT_OR_NOT,
+    MessageRef,
+    StreamMessage,
+    decode_message,
+    decode_ref,
+    parse_message,
+    usual_message,
+)
 
 # Types that mean nothing without an id: one resend could not be told from another.
 _NEEDS_ID: Final = frozenset(
@@ -34,25 +43,41 @@ _NEEDS_ID: Final = frozenset(
 # The libraries take the type as a string as well.
 _TYPES: Final = {number: kind for kind in ControlType for number in (int(kind), str(int(kind)))}
 
-_USUAL_PUBLISH: Final = ((int, int, str, list, str), (int, int, str, list, type(None)))
-
 # A version 2 requestId at the start of a text that is not JSON as a whole.
 _LEGIBLE_ID: Final = re.compile(r'\s*\[\s*2\s*,\s*[0-9]+\s*,\s*("(?:[^"\\\x00-\x1f]|\\.){0,255}")')
 
 
 def decode_control(data: bytes | str) -> ControlFrame:
     """Read one control frame; what cannot be read raises a `StreamrError` with the requestId, if legible."""
+    return (usual(data) if isinstance(data, bytes) else None) or _any(data)
+
+
+def usual(wire: bytes) -> Publish | None:
+    """A PublishRequest as the libraries write nearly all of them; None where `decode_control` has to look closer.
+
+    What is found at both ends of *wire*, which is JSON as a whole, is what stands before the message and behind it.
+    """
+    if not wire.startswith(b'[2,8,"'):
+        return None
+    try:
+        _, _, request_id, row, token = jsontext.loads(wire)
+    except ValueError:  # no JSON, or not so many elements
+        return None
+    head = b"[2,8,%b," % jsontext.dumps(request_id)
+    tail = b",null]" if token is None else b",%b]" % jsontext.dumps(token)
+    if not (wire.startswith(head) and wire.endswith(tail)) or type(token) not in TEXT_OR_NOT:
+        return None
+    message = usual_message(row, wire[len(head) : -len(tail)])
+    return None if message is None else Publish(request_id=request_id, session_token=token, message=message)
+
+
+def _any(data: bytes | str) -> ControlFrame:
     try:
         wire = data if isinstance(data, bytes) else data.encode()
         frame = jsontext.loads(wire)
     except ValueError as error:
         raise StreamrError(f"Invalid JSON: {error}", request_id=_glimpse(data)) from None
     try:
-        if type(frame) is list and tuple(map(type, frame)) in _USUAL_PUBLISH and frame[:2] == [2, ControlType.PUBLISH]:
-            _, _, request_id, row, token = frame  # nearly every frame: what `_decode` would make of it, but sooner
-            return Publish(
-                request_id=request_id, session_token=token, message=decode_message(row, element_text(frame, 3, wire))
-            )
         return _decode(frame if isinstance(frame, list) else [], wire)
     except StreamrError as error:
         error.request_id = _readable_id(frame)

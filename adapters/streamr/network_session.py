@@ -6,7 +6,7 @@ wrapped, in the form in which the node spoke last.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +81,11 @@ class NetworkSession(StreamrSession):
             self.send(self.failure(error.message, error.code, error.request_id))
         except RequestError as error:
             self.send(self.failure(str(error), REQUEST_FAILED, ""))
+
+    def receive_all(self, messages: Sequence[bytes]) -> None:
+        """Take what the node sent at once, one after another: it is wrapped."""
+        for message in messages:
+            self.receive_data(message)
 
     def data_to_send(self) -> list[bytes]:
         """Everything that can be written now; control frames are wrapped."""

@@ -26,18 +26,15 @@ class Positions:
 
     def beyond(self, channel: str, publisher: str, position: Position) -> bool:
         """Whether *publisher* (whoever has no name is one) has said nothing in *channel* at *position* or later."""
-        reached = self._reached.get((channel, publisher))
-        return position > ((self._floor(channel), MAX_INTEGER) if reached is None else reached)
+        return position > self.reached(channel, publisher)
+
+    def reached(self, channel: str, publisher: str) -> Position:
+        """What *publisher* says in *channel* at a position behind this one is new."""
+        return self._reached.get((channel, publisher)) or (self._floor(channel), MAX_INTEGER)
 
     def reach(self, channel: str, publisher: str, position: Position) -> None:
         """*publisher* says something in *channel* at *position*."""
-        key = channel, publisher
-        reached = self._reached.get(key)
-        if reached is None:
-            position = max(position, (self._floor(channel), MAX_INTEGER))
-        elif position <= reached:
-            return
-        self._reached[key] = position
+        self._reached[channel, publisher] = max(position, self.reached(channel, publisher))
         if len(self._reached) > MAX_POSITIONS:
             (forgotten, _), last = self._reached.popitem(last=False)
             self._floors[forgotten] = max(self._floor(forgotten), last[0])

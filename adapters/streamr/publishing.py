@@ -6,6 +6,7 @@ departures that docs/protocols.md names.
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from typing import Any
 
@@ -24,6 +25,8 @@ DIRECT_SKEW = DIRECT_MEMORY // 2  # ms, before and after: together what the bus 
 MAX_CHAIN = 255  # characters of a msgChainId; genuine clients use 20
 MAX_SHOWN = 1_000  # characters of a refused message that the error repeats
 SIGNED_DIGITS = 32  # of the digest of what was signed: nobody finds two texts with the same ones
+MAX_BEGINNING = 320  # characters of what was signed, in which its time is looked for
+_TO_PUBLISHER = re.compile("[0-9]{13}0x")
 OF_STREAMS = frozenset(
     {kinds.MESSAGE, kinds.GROUP_KEY_ROTATE}
 )  # types that belong to a stream, not to the key exchange
@@ -128,8 +131,17 @@ def names_of(message: StreamMessage) -> tuple[str, ...]:
     if not is_signed(message):
         content = message.content.encode(errors="backslashreplace")
         return (jsontext.dumps([*parts, sha256(content).hexdigest()]).decode(),)
-    signed = digests(message) if message.signature else ()
-    return (jsontext.dumps(parts).decode(), *[f"eth:{digest.hex()[:SIGNED_DIGITS]}" for digest in signed])
+    signed = digests(message) if message.signature else {}
+    return (
+        jsontext.dumps(parts).decode(),
+        *[f"eth:{_beginning(text)}{digest.hex()[:SIGNED_DIGITS]}" for text, digest in signed.items()],
+    )
+
+
+def _beginning(text: str) -> str:
+    """How a signed *text* begins, mostly down to its time: so what comes together stands together in the index."""
+    found = _TO_PUBLISHER.search(text, 0, MAX_BEGINNING)
+    return text[: found.end()] if found else ""
 
 
 def said(message: StreamMessage, names: tuple[str, ...], channel: str, sender: Peer) -> Message:

@@ -58,9 +58,9 @@ class Saying:
 
     def __init__(self, adapter: StreamrAdapter) -> None:
         self._adapter = adapter
-        self._positions = Positions(self._newest)
+        self.positions = Positions(self._newest)
         self._others: OrderedDict[str, None] = OrderedDict()
-        self._kept_since = 0  # ms; of what was signed earlier, nobody can tell whether it is a copy
+        self.kept_since = 0  # ms; of what was signed earlier, nobody can tell whether it is a copy
 
     def say(
         self, speaker: Speaker, request: Publish, channel: str, refuse: Refuse, origin: Session | None = None
@@ -72,12 +72,12 @@ class Saying:
         message = request.message
         signed, names = is_signed(message), names_of(message)
         self.check(speaker, request, "publish", channel)
-        if signed and self._is_own(message):
+        if signed and self.is_own(message):
             self._check_copy(message, channel)
             return None
         if not self._is_new(speaker, message, channel) and self._known(speaker, message, names):
             return None
-        if signed and message.id.timestamp < self._kept_since:
+        if signed and message.id.timestamp < self.kept_since:
             raise invalid("The message is older than the history that is kept here", message)
         sender = self.sender(speaker, request)
         if self._adapter.streams.decrypts(message.id.stream_id):
@@ -90,7 +90,7 @@ class Saying:
     def tick(self) -> None:
         """A second has passed; retention may have taken something."""
         with suppress(RequestError):  # an index that cannot be read is told to whoever asks it next
-            self._kept_since = self._adapter.services.index.kept_since()
+            self.kept_since = self._adapter.services.index.kept_since()
 
     def check(self, speaker: Speaker, request: Publish, verb: str, channel: str) -> None:
         """Raise unless *request* may *verb* on *channel*, and its message is in order but for the signature."""
@@ -119,13 +119,13 @@ class Saying:
     def check_signature(self, message: StreamMessage) -> None:
         """Raise unless the publisher signed *message*, and is not one for whom the gateway does that."""
         check_signature(message)
-        if self._is_own(message):
+        if self.is_own(message):
             raise invalid(NOT_SAID, message)
         self._others[message.id.publisher_id.lower()] = None  # who has a key of his own; nobody else could sign
         if len(self._others) > MAX_OTHERS:
             self._others.popitem(last=False)
 
-    def _is_own(self, message: StreamMessage) -> bool:
+    def is_own(self, message: StreamMessage) -> bool:
         """Whether the publisher is an address by which the gateway shows what others say."""
         publisher = message.id.publisher_id.lower()
         return publisher not in self._others and self._adapter.authors(publisher)
@@ -155,7 +155,7 @@ class Saying:
     def _is_new(self, speaker: Speaker, message: StreamMessage, channel: str) -> bool:
         """Whether the place of *message* tells already that it can be no copy."""
         publisher = message.id.publisher_id.lower()
-        if not self._positions.beyond(channel, publisher, message.id[2:4]):
+        if not self.positions.beyond(channel, publisher, message.id[2:4]):
             return False
         # Others might have cut an old signed text in a new way, with another place.
         return not is_signed(message) or publisher == speaker.address or is_clear_cut(message)
@@ -198,7 +198,7 @@ class Saying:
         control: int,
         message: StreamMessage,
     ) -> None:
-        self._positions.reach(channel, message.id.publisher_id.lower(), message.id[2:4])
+        self.positions.reach(channel, message.id.publisher_id.lower(), message.id[2:4])
         sent = as_sent(message, names, channel, sender, control)
         sent.late = message.id.timestamp < self._adapter.bus.clock() - LATE
         self._adapter.bus.publish(sent, origin)

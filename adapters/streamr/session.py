@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from adapters.streamr import errors as codes
-from adapters.streamr.codec import decode_control, encode
+from adapters.streamr.codec import decode_control, encode, usual
 from adapters.streamr.control import (
     Answer,
     ControlFrame,
@@ -32,6 +32,7 @@ from adapters.streamr.publishing import (
     out_of_range,
 )
 from adapters.streamr.resends import Resending, find
+from adapters.streamr.runs import Doubt, Run
 from adapters.streamr.saying import as_sent
 from gateway.auth import KEY
 from gateway.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, UnknownChannel
@@ -87,10 +88,48 @@ class StreamrSession(Session):
         if not self._negotiated:
             self._speak(frame.version, frame.message.version if isinstance(frame, Publish) else None)
             self._negotiated = True
+        self._act(frame)
+
+    def receive_all(self, messages: Sequence[bytes]) -> None:
+        """Take what the peer sent at once: what one publisher says in a row in one place is said as a run."""
+        run: Run | None = None
+        for data in messages:
+            request = usual(data) if run is not None or (self._negotiated and self.ready) else None
+            if run is not None and (request is None or not run.goes_on(request)):
+                run.say()
+                run = None
+            if request is None or (run is None and not self.ready):
+                self.receive_data(data)
+            elif (run := run or self._begin(request)) is None:
+                self._act(request)
+            elif not self._add(run, request):
+                run = None
+        if run is not None:
+            run.say()
+
+    def _act(self, frame: ControlFrame) -> None:
         try:
             VERBS.get(frame.type, StreamrSession.unknown)(self, frame)
         except RequestError as error:
-            self.send(self.failure(*refusal(frame, error), frame.request_id))
+            self.refuse(frame, error)
+
+    def _begin(self, request: Publish) -> Run | None:
+        """A run that *request* is the first of; None where it has to be looked at by itself."""
+        try:
+            run = Run(self._adapter, self, request)
+        except (Doubt, RequestError):
+            return None
+        return run if run.goes_on(request) else None
+
+    def _add(self, run: Run, request: Publish) -> bool:
+        """Whether *request* is part of *run* now; else that is said, and the request refused."""
+        try:
+            run.add(request)
+        except RequestError as error:
+            run.say()
+            self.refuse(request, error)
+            return False
+        return True
 
     def deliver(self, message: Message) -> None:
         """Queue what was said on a stream, or to this peer in its inbox."""
@@ -98,6 +137,19 @@ class StreamrSession(Session):
             self.put(message.form(f"{self.form_key}/@{self._inbox(message.channel, message.target)}", self._form))
         elif message.channel in self._heard:
             self.put(message.forms.get(self.form_key) or message.form(self.form_key, self._form))
+
+    @classmethod
+    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origin: Session | None) -> int:
+        """As `deliver`, for many of one dialect."""
+        first, frames = sessions[0], []
+        if run[0].channel in first._heard:
+            forms = (each.forms.get(first.form_key) or each.form(first.form_key, first._form) for each in run)
+            frames = [form for form in forms if isinstance(form, bytes)]
+        return cls.put_all(frames, sessions, origin) if frames else 0
+
+    def dialect(self, channel: str) -> str:
+        """The versions that it speaks, where it hears what is said on *channel*; who has an inbox there does not."""
+        return self.form_key if channel in self._heard else ""
 
     def fits(self, message: Message) -> bool:
         """Whether a frame of this peer's versions has room for a direct message."""
@@ -138,8 +190,10 @@ class StreamrSession(Session):
         elif inbox is not None:
             self._open_inbox(request, inbox)
         else:
-            self._listen(request, channel_of(stream, partition))
-            self._heard.add(channel_of(stream, partition))
+            channel = channel_of(stream, partition)
+            self._listen(request, channel)
+            self._heard.add(channel)
+            self.bus.regroup(channel)
         self._answer(ControlType.SUBSCRIBED, request)
 
     def unsubscribe(self, request: Unsubscribe) -> None:
@@ -153,6 +207,7 @@ class StreamrSession(Session):
             self._leave(inbox.stream_id)
         elif (channel := channel_of(stream, partition)) in self._heard:
             self._heard.remove(channel)
+            self.bus.regroup(channel)
             self._leave(channel)
         else:
             raise NotSubscribed(channel)
@@ -256,12 +311,19 @@ class StreamrSession(Session):
 
     def _say(self, request: Publish, channel: str) -> None:
         self.pace(channel)
-        sender = self._adapter.saying.say(self, request, channel, partial(self._refuse, request), self)
+        sender = self._adapter.saying.say(self, request, channel, partial(self.refuse, request), self)
         if sender is not None and is_signed(request.message) and not self._identify(request) and not self._identified:
             self.bus.bind(self, sender)
 
-    def _refuse(self, request: Publish, error: RequestError) -> None:
-        self.send(self.failure(*refusal(request, error), request.request_id))
+    def stays(self, request: Publish) -> bool:
+        """Whether nothing that *request* says of its sender makes this connection somebody else's."""
+        if self.link:
+            return True
+        token, signed = request.session_token, is_signed(request.message)
+        user = self._adapter.logins.address(token, self.bus.clock()) if token else None
+        if user is not None:
+            return self._identified and self.address == user
+        return not signed or self._identified or self.address == request.message.id.publisher_id.lower()
 
     def _rotate(self, request: Publish, channel: str) -> None:
         # A group-key message like those of the key exchange, but for all who read the stream: not bridged, not kept.
@@ -316,6 +378,10 @@ class StreamrSession(Session):
         where = request.stream_id, request.stream_partition
         answer = Answer(type=kind, stream_id=where[0], stream_partition=where[1], request_id=request.request_id)
         self.send(text_frame(encode(answer, self.control)))
+
+    def refuse(self, frame: ControlFrame, error: RequestError) -> None:
+        """Answer *frame* with the *error*."""
+        self.send(self.failure(*refusal(frame, error), frame.request_id))
 
     def failure(self, text: str, code: str, request_id: str | int) -> bytes:
         """An ErrorResponse, as a frame."""

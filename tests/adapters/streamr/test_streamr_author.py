@@ -159,7 +159,9 @@ def test_a_message_from_a_time_without_streamr_has_no_form(broker: Any) -> None:
     assert broker.adapter.form(message, "streamr/2/32").data is None
 
 
-def test_a_sender_is_believed_before_its_first_message_is_heard(make_broker: Callable[..., Any]) -> None:
+def test_a_sender_is_believed_before_its_first_message_is_heard(
+    make_broker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     broker = make_broker(grants={"streamr:anonymous": ("subscribe:*",)})
     sender = Peer(7, "toy", "somebody")
     message = Message("s", sender, "toy", b"1")
@@ -167,15 +169,16 @@ def test_a_sender_is_believed_before_its_first_message_is_heard(make_broker: Cal
     assert not broker.adapter.publishes("s", address)
     believed: list[bool] = []
     reader = broker.listener("s")
-    deliver = reader.deliver
+    form = broker.adapter.form
 
-    def watch(message: Message) -> None:
+    def watch(message: Message, key: str) -> Any:
         believed.append(broker.adapter.publishes("s", address))
-        deliver(message)
+        return form(message, key)
 
-    reader.deliver = watch
+    monkeypatch.setattr(broker.adapter, "form", watch)
     broker.bus.publish(message)
     assert believed == [True]
+    assert len(broker.frames(reader)) == 1
     broker.core.settle()
     broker.adapter.author._heads.clear()
     broker.adapter.author._speakers.clear()

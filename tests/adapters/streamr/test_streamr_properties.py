@@ -25,7 +25,7 @@ from adapters.streamr.control import (
     Unsubscribe,
 )
 from adapters.streamr.errors import StreamrError
-from adapters.streamr.message import MessageID, MessageRef, StreamMessage, _unusual, _usual, parse_message
+from adapters.streamr.message import MessageID, MessageRef, StreamMessage, _unusual, parse_message, usual_message
 from gateway.jsontext import loads
 
 texts = st.text(st.characters(codec=None), max_size=8)
@@ -132,7 +132,7 @@ def test_the_short_way_is_taken_only_where_it_leads_to_the_same(message: StreamM
     wire = json.dumps(row).encode()
     assume(b"Infinity" not in wire and b"NaN" not in wire)
     row = loads(wire)
-    usual = _usual(row, wire)
+    usual = usual_message(row, wire)
     assert usual is None or usual == outcome(_unusual, row, wire)
     assert usual is None or (usual.wire, usual.verbatim, usual.version) == (wire, True, 32)
     frame = [data.draw(st.sampled_from([2, 2.0, 1, True])), data.draw(st.sampled_from([8, 8.0, "8"])), "r", row, None]

@@ -1,0 +1,107 @@
+"""What a client says in one go: messages of one publisher in one stream partition, for which most is asked once.
+
+Laws of this file. A run takes only what `Saying.say` would take as well, and what becomes of it is the same, in the
+same order: a property of the tests compares them. Whatever is in doubt about a message is left to `say`, which has the
+words for it. Nobody hears anything before `Run.say`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway import jsontext
+from gateway.errors import RequestError
+from gateway.message import LATE, Message, Peer
+
+from . import message as kinds
+from .ids import channel_of, inbox_of, key_exchange_address
+from .publishing import MAX_AHEAD, is_clear_cut, is_signed, names_of
+from .saying import NAME, as_sent
+
+if TYPE_CHECKING:
+    from .adapter import StreamrAdapter
+    from .control import Publish
+    from .message import StreamMessage
+    from .session import StreamrSession
+
+
+class Doubt(Exception):
+    """What this request says has to be looked at by itself."""
+
+
+class Run:
+    """Begins with *request* of *session*; raises `Doubt` or a `RequestError` where `Saying.say` should have it."""
+
+    def __init__(self, adapter: StreamrAdapter, session: StreamrSession, request: Publish) -> None:
+        message, bus, saying = request.message, adapter.bus, adapter.saying
+        stream, partition, timestamp, _, publisher, chain = message.id
+        self._signed = is_signed(message)
+        self._publisher = publisher.lower()
+        if inbox_of(stream) is not None or key_exchange_address(stream) is not None or adapter.streams.decrypts(stream):
+            raise Doubt
+        if self._signed and (self._publisher != session.address and not is_clear_cut(message)):
+            raise Doubt
+        if not session.stays(request) or (self._signed and saying.is_own(message)):
+            raise Doubt
+        self._channel = bus.channels.channel(NAME, channel_of(stream, partition))
+        saying.check(session, request, "publish", self._channel)
+        self._sender: Peer | None = None if self._signed else saying.sender(session, request)
+        self._adapter = adapter
+        self._session = session
+        self._like = (stream, partition, publisher, chain, request.session_token, message.signature_type)
+        self._encrypted = adapter.streams.rules(stream).require_encrypted_data
+        now = bus.clock()
+        self._late = timestamp < now - LATE
+        self._from = max(0 if self._late else now - LATE, saying.kept_since if self._signed else 0)
+        self._until = now - LATE - 1 if self._late else now + MAX_AHEAD
+        self._last = saying.positions.reached(self._channel, self._publisher)
+        self._requests: list[Publish] = []
+        self._messages: list[Message] = []
+
+    def goes_on(self, request: Publish) -> bool:
+        """Whether *request* is like those before it, and can be no copy of anything."""
+        message = request.message
+        stream, partition, timestamp, sequence, publisher, chain = message.id
+        like = (stream, partition, publisher, chain, request.session_token, message.signature_type)
+        return (
+            like == self._like
+            and (timestamp, sequence) > self._last
+            and self._from <= timestamp <= self._until
+            and bool(message.signature) is self._signed
+            and message.message_type == kinds.MESSAGE
+            and self._is_fit(message)
+        )
+
+    def add(self, request: Publish) -> None:
+        """Take *request*, with which the run goes on; `RequestError` where it comes too fast or is not genuine."""
+        session, message = self._session, request.message
+        session.pace(self._channel)
+        if self._signed:
+            self._adapter.saying.check_signature(message)
+        if self._sender is None:
+            self._sender = self._adapter.bus.peers.identity(NAME, self._publisher)
+        sent = as_sent(message, names_of(message), self._channel, self._sender, request.version)
+        sent.late = self._late
+        self._last = message.id[2:4]
+        self._requests.append(request)
+        self._messages.append(sent)
+
+    def say(self) -> None:
+        """Say all of it, or tell the client that nothing of it was."""
+        if self._messages:
+            self._adapter.saying.positions.reach(self._channel, self._publisher, self._last)
+            try:
+                self._adapter.bus.publish_run(self._messages, self._session)
+            except RequestError as error:
+                for request in self._requests:
+                    self._session.refuse(request, error)
+
+    def _is_fit(self, message: StreamMessage) -> bool:
+        """Whether the content is encrypted where it must be, and JSON where it is not."""
+        if message.encryption_type != kinds.NONE:
+            return True
+        try:
+            jsontext.loads(message.content)
+        except ValueError:
+            return False
+        return not self._encrypted
