@@ -324,9 +324,11 @@ class Bus:
             if message.undelivered:
                 self.metrics.direct(message, 0)
             return 0
-        self._stamp((message,), 0)
+        message.time = now = self._now()
+        message.timestamp = message.timestamp or now
+        message.id = message.id or self._ids.make(now, next(self._directs))
         for id in message.ids:
-            self._direct_ids[id] = message.time + DIRECT_MEMORY, len(receivers)
+            self._direct_ids[id] = now + DIRECT_MEMORY, len(receivers)
         for session in receivers:
             session.deliver(message)
         self.metrics.direct(message, len(receivers))
@@ -378,14 +380,21 @@ class Bus:
         found = self.ledger.find(id) if len(id) <= MAX_ID and id.isprintable() else None
         return None if found is None else found.id
 
-    def _stamp(self, run: Sequence[Message], first: int) -> None:
-        now = self._time = max(self.clock(), self._time)
-        for seq, message in enumerate(run, first):
+    def _now(self) -> int:
+        now = self.clock()
+        self._time = now = max(self._time, now)
+        return now
+
+    def _stamp(self, run: Sequence[Message], seq: int) -> None:
+        now = self._now()
+        head = self._ids.head(now)
+        for message in run:
             message.seq, message.time = seq, now
             if not message.timestamp:
                 message.timestamp = now
             if not message.id:
-                message.id, message.numbered = self._ids.make(now, seq or next(self._directs)), seq > 0
+                message.id, message.numbered = f"{head}{seq:012x}", True
+            seq += 1
 
     def _refer(self, run: Sequence[Message]) -> None:
         protocol = run[0].protocol

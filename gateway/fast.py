@@ -286,9 +286,7 @@ class WebSocketProtocol(Connection):
             elif opcode == CLOSE:
                 answers.append(control_frame(CLOSE, payload))
                 self._over = True
-        if len(messages) == 1:
-            session.receive_data(messages[0])
-        elif messages:
+        if messages:
             session.receive_all(messages)
         if answers:
             self.transport.write(b"".join(answers))

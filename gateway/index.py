@@ -160,14 +160,19 @@ class Index(Lookup):
                 if self._stopping.wait(RETRY):
                     return False  # the next start catches up
             else:
-                self._post(partial(self._forget, batch.entries))
+                self._post(partial(self._forget, batch.entries[-1].seq))
                 return True
 
     def _apply(self, batch: Synced) -> None:
         """Put a batch into the tables."""
         last = batch.entries[-1]
         rows: dict[str, list[tuple[Any, ...]]] = {"meta": [("applied", last.seq), ("time", last.time)], "records": []}
-        rows["records"] += map(_record_row, *batch)
+        rows["records"] += [
+            (entry.seq, offset, entry.channel, entry.sender.number, entry.timestamp, entry.parent)
+            if isinstance(entry, Message)
+            else (entry.seq, offset, None, None, None, None)
+            for entry, offset in zip(*batch, strict=True)
+        ]
         for table, values in chain(self._rows(batch.entries), *(each.rows(batch.entries) for each in self._adapters)):
             rows.setdefault(table, []).append(values)
         self._tables.put(rows)
@@ -176,14 +181,8 @@ class Index(Lookup):
         for entry in entries:
             if isinstance(entry, Fact):
                 yield from _fact_rows(entry)
-            for id in self._chosen_ids(entry):
-                yield "ids", (id, entry.seq)
-
-
-def _record_row(entry: Entry, offset: int) -> tuple[Any, ...]:
-    if isinstance(entry, Message):
-        return entry.seq, offset, entry.channel, entry.sender.number, entry.timestamp, entry.parent
-    return entry.seq, offset, None, None, None, None
+        for row in self._chosen_ids(entries):
+            yield "ids", row
 
 
 def _fact_rows(fact: Fact) -> Iterator[Row]:

@@ -73,7 +73,7 @@ class Log:
         self._clock = clock
         self._on_fault = on_fault
         self._writer = _Writer(segments, sealing or Sealing())
-        self._queue: deque[tuple[Entry, bytes]] = deque()  # its popleft is atomic, so no lock
+        self._queue: deque[tuple[Sequence[Entry], list[bytes]]] = deque()  # its popleft is atomic, so no lock
         self._unsynced = 0
         self._time = segments.last_time
         self._waiting: list[tuple[int, int, Callable[[], None]]] = []
@@ -93,17 +93,17 @@ class Log:
 
     def extend(self, entries: Sequence[Entry]) -> None:
         """Take *entries*, whose `seq`s are `next_seq` and those that follow (`ValueError` if not), all or none."""
-        time, lines = self._time, []
-        for seq, entry in enumerate(entries, self.next_seq):
+        time, seq, lines = self._time, self.next_seq, list[bytes]()
+        for entry in entries:
             if entry.seq != seq:
                 raise ValueError(f"record {seq} comes next, not {entry.seq}")
             if entry.time < time:
                 entry.time = time
             time = entry.time
+            seq += 1
             lines.append(encode(entry))
-        self._time = time
-        self.next_seq += len(lines)
-        self._queue.extend(zip(entries, lines, strict=True))
+        self._time, self.next_seq = time, seq
+        self._queue.append((entries, lines))
         self._unsynced += sum(map(len, lines))
         if self._unsynced > MAX_UNSYNCED:
             self.congested = True
@@ -146,11 +146,15 @@ class Log:
 
     def _commit(self) -> None:
         """Write and sync everything that is queued, however often it takes."""
-        batch = [self._queue.popleft() for _ in range(len(self._queue))]
+        entries, lines = list[Entry](), list[bytes]()
+        for _ in range(len(self._queue)):
+            more, theirs = self._queue.popleft()
+            entries += more
+            lines += theirs
         delay = RETRY / 16
-        while batch:
+        while entries:
             try:
-                synced = self._writer.write(batch)
+                synced = self._writer.write(entries, lines)
             except OSError as error:
                 self._post(partial(self._failed, error))
                 if self._stopping and delay >= RETRY:
@@ -197,14 +201,13 @@ class _Writer:
         self._first = self._offset = self._records = 0
         self._born = 0.0
 
-    def write(self, batch: list[tuple[Entry, bytes]]) -> tuple[Synced, int]:
-        """Put *batch* on disk and say where, and how many bytes it has.
+    def write(self, entries: Sequence[Entry], lines: Sequence[bytes]) -> tuple[Synced, int]:
+        """Put *entries*, which the *lines* are, on disk and say where, and how many bytes they have.
 
-        After an `OSError` nothing of it counts, and it may be tried again.
+        After an `OSError` nothing of it counts, and they may be tried again.
         """
         if self._file < 0:
-            self._open(batch[0][0].seq)
-        entries, lines = zip(*batch, strict=True)
+            self._open(entries[0].seq)
         data = b"".join(lines)
         try:
             _write_all(self._file, data)
@@ -213,7 +216,7 @@ class _Writer:
             self._abandon()
             raise
         *offsets, self._offset = accumulate(map(len, lines), initial=self._offset)
-        self._records += len(batch)
+        self._records += len(lines)
         return Synced(entries, offsets), len(data)
 
     def seal_if_due(self) -> None:

@@ -7,7 +7,6 @@ its checksum is checked each time. Every statement uses an index of the tables a
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from .message import Message, MessageIds, Peer
 from .record import BadRecord, Entry, decode
 from .segments import NEVER, Segments
 from .tables import Tables
+from .unapplied import Unapplied
 
 PAGE = 256  # rows that one statement may answer
 PLACE = "SELECT offset FROM records WHERE seq = ?"
@@ -29,19 +29,12 @@ class Lookup:
         self._tables = tables
         self._segments = segments
         self._ids = ids
-        self._pending: dict[int, Entry] = {}
-        self._pending_ids: dict[str, int] = {}
-        self._pending_channels: defaultdict[str, dict[int, Message]] = defaultdict(dict)
+        self._waiting = Unapplied(self._chosen_ids)
         self._synced = segments.next_seq - 1
 
-    def note(self, entries: Iterable[Entry]) -> None:
+    def note(self, entries: Sequence[Entry]) -> None:
         """Entries were appended to the log: they can be found from now on."""
-        for entry in entries:
-            self._pending[entry.seq] = entry
-            if isinstance(entry, Message):
-                self._pending_channels[entry.channel][entry.seq] = entry
-            for id in self._chosen_ids(entry):
-                self._pending_ids[id] = entry.seq
+        self._waiting.add(entries)
 
     @property
     def synced_seq(self) -> int:
@@ -53,7 +46,7 @@ class Lookup:
         own = self._ids.seq(id)
         entry = self.entry(own) if own is not None else None
         if not isinstance(entry, Message) or entry.id != id:
-            seq = self._pending_ids.get(id) or self._known_seq(id)
+            seq = self._waiting.seq(id) or self._known_seq(id)
             entry = self.entry(seq) if seq is not None else None
         return Receipt(entry.seq, entry.id, entry.time, entry.undelivered) if isinstance(entry, Message) else None
 
@@ -67,7 +60,7 @@ class Lookup:
 
     def entry(self, seq: int) -> Entry | None:
         """The record with this sequence number."""
-        if (pending := self._pending.get(seq)) is not None:
+        if (pending := self._waiting.get(seq)) is not None:
             return pending
         row = self.one(PLACE, (seq,))
         return None if row is None else self._load(seq, row[0])
@@ -80,7 +73,7 @@ class Lookup:
 
     def read(self, seq: int, offset: int) -> Message | None:
         """The message with this sequence number, which stands at *offset*; None where it cannot be read any more."""
-        entry = self._pending.get(seq) or self._load(seq, offset)
+        entry = self._waiting.get(seq) or self._load(seq, offset)
         return entry if isinstance(entry, Message) else None
 
     def offset(self, seq: int) -> int:
@@ -108,7 +101,7 @@ class Lookup:
         found: list[Message] = []
         while len(found) < limit and (page := self._page(channel, after, end, sender, newest_first, limit)):
             for seq, offset in page:
-                entry = self._pending.get(seq) or self._load(seq, offset)
+                entry = self._waiting.get(seq) or self._load(seq, offset)
                 if isinstance(entry, Message) and entry.channel == channel:
                     found.append(entry)
                     size -= len(entry.content)
@@ -127,9 +120,11 @@ class Lookup:
         sql = f"SELECT seq, offset FROM records WHERE {where} ORDER BY seq {order} LIMIT ?"
         applied: dict[int, int] = dict(self.rows(sql, (*values, limit)))
         pending = {
-            seq: 0
-            for seq, message in self._pending_channels.get(channel, {}).items()
-            if after < seq < end and seq <= self._synced and (sender is None or message.sender.number == sender)
+            message.seq: 0
+            for message in self._waiting.messages(channel)
+            if after < message.seq < end
+            and message.seq <= self._synced
+            and (sender is None or message.sender.number == sender)
         }
         return sorted((pending | applied).items(), reverse=newest_first)[:limit]
 
@@ -137,7 +132,7 @@ class Lookup:
         """The newest messages of all channels, accepted last first; *limit* records are looked at, facts too."""
         before = NEVER
         sql = "SELECT seq, offset, channel FROM records WHERE seq < ? ORDER BY seq DESC LIMIT ?"
-        waiting = {seq: entry for seq, entry in self._pending.items() if isinstance(entry, Message)}
+        waiting = {message.seq: message for message in self._waiting.messages()}
         yield from [waiting[seq] for seq in sorted(waiting, reverse=True)][:limit]
         while limit > 0 and (page := self.rows(sql, (before, min(limit, PAGE)))):
             before, limit = page[-1][0], limit - len(page)
@@ -149,7 +144,7 @@ class Lookup:
 
         Newest first, by what the author says; those that are not on disk yet are among them.
         """
-        waiting = [m for m in self._pending_channels.get(channel, {}).values() if since <= m.timestamp < until]
+        waiting = [m for m in self._waiting.messages(channel) if since <= m.timestamp < until]
         waiting.sort(key=_age)
         told = {message.seq for message in waiting}  # some may be applied before they are asked for
         sql = (
@@ -168,15 +163,13 @@ class Lookup:
 
     def unapplied(self, channel: str | None = None) -> list[Message]:
         """The messages of a channel, or of all, that the tables may not know yet, accepted first first."""
-        if channel is None:
-            return [entry for entry in self._pending.values() if isinstance(entry, Message)]
-        return list(self._pending_channels.get(channel, {}).values())
+        return list(self._waiting.messages(channel))
 
     def answers(self, id: str, limit: int = PAGE) -> list[Message]:
         """The messages whose parent is the message with this canonical id, at most *limit* of them."""
         sql = "SELECT seq, offset FROM records WHERE parent = ? LIMIT ?"
         found = {seq: self._load(seq, offset) for seq, offset in self.rows(sql, (id, limit))} | {
-            seq: entry for seq, entry in self._pending.items() if isinstance(entry, Message) and entry.parent == id
+            message.seq: message for message in self._waiting.messages() if message.parent == id
         }
         return [entry for entry in found.values() if isinstance(entry, Message)]
 
@@ -220,26 +213,18 @@ class Lookup:
         rows = self.rows(sql, values)
         return rows[0] if rows else None
 
-    def _forget(self, entries: Iterable[Entry]) -> None:
-        """*entries* are in the tables from now on."""
-        for entry in entries:
-            self._pending.pop(entry.seq, None)
-            for id in self._chosen_ids(entry):
-                if self._pending_ids.get(id) == entry.seq:
-                    del self._pending_ids[id]
-            if isinstance(entry, Message) and (channel := self._pending_channels.get(entry.channel)) is not None:
-                channel.pop(entry.seq, None)
-                if not channel:
-                    del self._pending_channels[entry.channel]
+    def _forget(self, last: int) -> None:
+        """Everything up to the sequence *last* is in the tables from now on."""
+        self._waiting.remove(last)
 
-    def _chosen_ids(self, entry: Entry) -> Sequence[str]:
-        """The ids of *entry* that do not say themselves which record they belong to."""
-        if not isinstance(entry, Message):
-            return ()
-        if entry.numbered and entry.key is None:
-            return entry.ids
-        own = () if self._ids.seq(entry.id) == entry.seq else (entry.id,)
-        return (*entry.ids, *own) if entry.key is None else (*entry.ids, entry.key, *own)
+    def _chosen_ids(self, entries: Iterable[Entry]) -> Iterator[tuple[str, int]]:
+        """The ids that do not say themselves which of *entries* they belong to, with its sequence."""
+        for entry in entries:
+            if not isinstance(entry, Message) or (entry.numbered and entry.key is None and not entry.ids):
+                continue  # nearly always
+            for id in (*entry.ids, entry.key, entry.id):
+                if id is not None and self._ids.seq(id) != entry.seq:
+                    yield id, entry.seq
 
     def _known_seq(self, id: str) -> int | None:
         row = self.one("SELECT seq FROM ids WHERE id = ?", (id,))

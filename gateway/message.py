@@ -116,9 +116,13 @@ class MessageIds:
 
     def make(self, time: int, seq: int) -> str:
         """The id of the message with sequence *seq*, accepted at *time* (ms)."""
+        return f"{self.head(time)}{seq:012x}"
+
+    def head(self, time: int) -> str:
+        """What the ids of messages accepted at *time* begin with; their sequence, as 12 hex digits, follows."""
         if time != self._time:
             self._time, self._head = time, f"{time >> 16:08x}-{time & 0xFFFF:04x}{self._salt}"
-        return f"{self._head}{seq:012x}"
+        return self._head
 
     def seq(self, id: str) -> int | None:
         """The sequence number inside *id*, or None where it cannot be one of ours."""

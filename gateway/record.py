@@ -125,7 +125,8 @@ def _message(m: Message) -> bytes:
             record["sender_protocol"] = m.sender.protocol
     if m.timestamp != m.time:
         record["timestamp"] = m.timestamp
-    record["content"] = orjson.Fragment(one_line(m.content))
+    content = m.content if 10 not in m.content and 13 not in m.content else one_line(m.content)
+    record["content"] = orjson.Fragment(content)
     if m.parent is not None:
         record["parent"] = m.parent
     if m.native is not None:
@@ -142,17 +143,17 @@ def _message(m: Message) -> bytes:
         record["undelivered"] = m.undelivered
     if m.wire is not None:
         record["wire"] = m.wire.decode()
-    return _object(record, m.content)[:-1]
-
-
-def _object(record: dict[str, Any], content: bytes) -> bytes:
-    """A record as JSON in one go; field by field where a name has half a character in it, which orjson refuses."""
     try:
-        return orjson.dumps(record)
-    except TypeError:
-        record["content"] = None
-        fields = {name: dumps(value) for name, value in record.items()} | {"content": one_line(content)}
-        return b"{%b}" % b",".join(b'"%b":%b' % (name.encode(), value) for name, value in fields.items())
+        return orjson.dumps(record)[:-1]
+    except TypeError:  # a name has half a character in it
+        return _slowly(record, content)
+
+
+def _slowly(record: dict[str, Any], content: bytes) -> bytes:
+    """The same for what orjson refuses, field by field."""
+    record["content"] = None
+    fields = {name: dumps(value) for name, value in record.items()} | {"content": content}
+    return b"{" + b",".join(b'"%b":%b' % (name.encode(), value) for name, value in fields.items())
 
 
 def _fact(fact: Fact) -> bytes:

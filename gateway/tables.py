@@ -1,7 +1,8 @@
 """The SQLite file of the index: opened, made anew where it is damaged, written in batches, read with a limit.
 
 Laws of this file. One connection writes, in the index's thread; another only reads, on the loop. A batch is one
-transaction with few statements for each table.
+transaction with few statements for each table. A statement that might fail half-way, as one may that has a NOT NULL to
+keep, is journaled for itself: `records` has none, and what else has is journaled in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .errors import Unavailable
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE records (
-    seq INTEGER PRIMARY KEY, offset INTEGER NOT NULL, channel TEXT, sender INTEGER, at INTEGER, parent TEXT
+    seq INTEGER PRIMARY KEY, offset INTEGER, channel TEXT, sender INTEGER, at INTEGER, parent TEXT
 );
 CREATE INDEX records_channel ON records (channel, seq) WHERE channel IS NOT NULL;
 CREATE INDEX records_sender ON records (channel, sender, seq) WHERE channel IS NOT NULL;
@@ -91,7 +92,7 @@ class Tables:
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """What *sql* answers; `Unavailable` where the file cannot be read."""
         try:
-            return self._read.execute(sql, [_plain(each) if type(each) is str else each for each in values]).fetchall()
+            return _execute(self._read, sql, values).fetchall()
         except sqlite3.Error as error:
             raise Unavailable(f"the index cannot be read: {error}") from error
         except OverflowError:
@@ -103,9 +104,8 @@ class Tables:
         while left := len(rows) - done:
             while size > left:
                 size //= 2  # so that there are few different statements, each compiled once
-            values = chain.from_iterable(rows[done : done + size])
-            plain = [_plain(value) if type(value) is str else value for value in values]
-            self._write.execute(_insertion(table, len(rows[0]), size), plain)
+            values = list(chain.from_iterable(rows[done : done + size]))
+            _execute(self._write, _insertion(table, len(rows[0]), size), values)
             done += size
 
     def _connect(self) -> None:
@@ -119,11 +119,13 @@ def damaged(error: sqlite3.Error) -> bool:
     return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def _plain(text: str) -> str:
-    """*text* as a column can hold it: half characters and NUL, which SQLite has no place for, written out."""
-    if text.isascii() and "\0" not in text:
-        return text
-    return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
+def _execute(connection: sqlite3.Connection, sql: str, values: Sequence[Any]) -> sqlite3.Cursor:
+    """Run *sql*; half characters, which a column cannot hold, are written out."""
+    try:
+        return connection.execute(sql, values)
+    except UnicodeEncodeError:
+        plain = [each.encode(errors="backslashreplace").decode() if type(each) is str else each for each in values]
+        return connection.execute(sql, plain)
 
 
 @cache
@@ -144,6 +146,7 @@ def _open(path: Path, schema: str) -> sqlite3.Connection:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA temp_store = MEMORY")
             if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0:
                 connection.executescript(schema)
                 connection.execute("INSERT INTO meta VALUES ('schema', ?)", (schema,))

@@ -91,7 +91,7 @@ class Reader:
             payload = apply_mask(data[start : start + size], data[start - 4 : start])
             begin = start + size
             if first == _WHOLE_TEXT:  # nearly always
-                frames.append((TEXT, _text(payload)))
+                frames.append((TEXT, payload if payload.isascii() else _text(payload)))
                 continue
             self._take(first, payload, frames)
             if first & _OPCODE == CLOSE:
@@ -140,11 +140,10 @@ class Reader:
 
 
 def _text(payload: bytes) -> bytes:
-    if not payload.isascii():
-        try:
-            payload.decode()
-        except UnicodeDecodeError:
-            raise _Broken(1007, "a text message is UTF-8") from None
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        raise _Broken(1007, "a text message is UTF-8") from None
     return payload
 
 

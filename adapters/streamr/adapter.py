@@ -271,14 +271,12 @@ class StreamrAdapter(Adapter):
         if rules is None:
             return [UNFIT] * len(run)
         encrypt = rules.require_encrypted_data
-        for message in run:
-            if not _has_room(message.content, encrypt):
-                return [ref for each in run for ref in self._refer((each,), encrypt)]
-        return self._refer(run, encrypt)
+        if all(2 * len(message.content) <= MAX_CONTENT or _has_room(message.content, encrypt) for message in run):
+            return self.author.refer(run, encrypt=encrypt)
+        return [ref for message in run for ref in self._refer(message, encrypt)]
 
-    def _refer(self, run: Sequence[Message], encrypt: bool) -> Sequence[object]:
-        """The places of what fits, or of one message that may not."""
-        return self.author.refer(run, encrypt=encrypt) if _has_room(run[0].content, encrypt) else (UNFIT,)
+    def _refer(self, message: Message, encrypt: bool) -> Sequence[object]:
+        return self.author.refer((message,), encrypt=encrypt) if _has_room(message.content, encrypt) else (UNFIT,)
 
     def _find_demands(self, channel: str) -> Rules | None:
         """The rules of the stream partition that *channel* is; None if there is none such."""

@@ -87,7 +87,7 @@ class Author:
             self._heads.move_to_end(chain)
         places: list[list[int | None]] = []
         for message in run:
-            last = after(head, min(message.timestamp, message.time))
+            last = after(head, min(message.time, message.timestamp))
             places.append([*last] if head is None else [*last, *head])
             head = last
         self._heads[chain] = last

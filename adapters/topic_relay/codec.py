@@ -8,10 +8,10 @@ reference counts them.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from json import JSONDecoder
 from math import inf
 from typing import Any
@@ -86,57 +86,95 @@ def decode(data: bytes) -> Packet:
 
 
 # What programs write: {"type":6,"topic":"t",...}, or {...,"type":6,"topic":"t"} as the reference client does. The `dst`
-# of a Message comes first of what is left then. The heads are few, and so remembered.
+# of a Message comes first of what is left then. The shapes are few, and so remembered.
 _NUMBER = rb"(0|[1-9]\d{0,14})"
 _TYPE_TOPIC = rb'"type":([46]),"topic":"([^"\\\x00-\x1f]{0,90})"'  # a unit takes at most three bytes
 _HEAD = re.compile(rb"\{" + _TYPE_TOPIC + rb",")
 _TAIL = re.compile(rb"," + _TYPE_TOPIC + rb"\}")
 _DST = re.compile(rb'\{"dst":' + _NUMBER + rb'(?:,(?=")|(?=\}))')
 _MAX_NAMED = len(b'{"type":6,"topic":"",') + 90
+_BRACE = ord("}")
+
+
+Said = tuple[bytes, bytes, str | None]  # a Broadcast as text, its content and its parent
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a peer's packets often have in common: how they begin or end, and what that says; the other one is empty."""
+
+    head: bytes
+    tail: bytes
+    kind: int
+    topic: str
+
+    def read(self, data: bytes) -> tuple[bytes, Mapping[str, Any], str | None, int | None] | None:
+        """The content, fields, parent and `dst` of *data*, which has this shape; None where it takes a closer look.
+
+        The protocol's own members are cut off. What is left is a JSON object without any of them, however they are
+        escaped, if and only if the whole is one with each of them once: so reading the rest is all the checking there
+        is.
+        """
+        if len(data) > MAX_PACKET:
+            return None
+        content = b"{" + data[len(self.head) :] if self.head else data[: -len(self.tail)] + b"}"
+        if content[1:2] != b'"' or content[-1] != _BRACE:  # a comma too many must not get lost with what was cut off
+            return None
+        dst = None
+        if self.kind == MESSAGE and (found := _DST.match(content)):
+            dst, content = int(found[1]), b"{" + content[found.end() :]
+        try:
+            fields = loads(content)
+        except ValueError:
+            return None
+        if not OWN.isdisjoint(fields) or (len(fields) == 1 and WRAP in fields):
+            return None
+        parent = fields.get("inReplyTo")
+        return one_line(content), fields, parent if type(parent) is str else None, dst
+
+
+def shape_of(data: bytes) -> Shape | None:
+    """The shape of *data*, if it is a usual one."""
+    end = data.find(b'","') + 2
+    if end <= _MAX_NAMED and (shape := _shape(data[:end], b"")):
+        return shape
+    end = data.rfind(b',"type":', -_MAX_NAMED)
+    return _shape(b"", data[end:]) if end > 0 else None
+
+
+def broadcasts(messages: Sequence[bytes], at: int) -> tuple[str, list[Said]]:
+    """What a peer says to a topic with the usual Broadcasts in a row, all of one shape, that are there from *at*."""
+    shape, said = shape_of(messages[at]), list[Said]()
+    if shape is None or shape.kind != BROADCAST:
+        return "", said
+    head, tail, read = shape.head, shape.tail, shape.read
+    for text in islice(messages, at, None):
+        if not (text.startswith(head) and text.endswith(tail)) or (found := read(text)) is None:
+            break
+        said.append((text, found[0], found[2]))
+    return shape.topic, said
 
 
 def usual(data: bytes) -> Packet | None:
-    """A Message or Broadcast of a usual shape; None where `decode` has to look at it more closely.
-
-    The protocol's own members are cut off. What is left is a JSON object without any of them, however they are
-    escaped, if and only if the whole is one with each of them once: so reading the rest is all the checking there is.
-    """
-    if len(data) > MAX_PACKET:
+    """A Message or Broadcast of a usual shape; None where `decode` has to look at it more closely."""
+    shape = shape_of(data)
+    if shape is None or (found := shape.read(data)) is None:
         return None
-    end = data.find(b'","') + 2
-    if end <= _MAX_NAMED and (named := _named(data[:end], _HEAD)):
-        content = b"{" + data[end:]
-    elif (end := data.rfind(b',"type":', -_MAX_NAMED)) > 0 and (named := _named(data[end:], _TAIL)):
-        content = data[:end] + b"}"
-    else:
-        return None
-    if content[1] != _QUOTE or content[-1] != _BRACE:  # a comma too many must not get lost with what was cut off
-        return None
-    (kind, topic), dst = named, None
-    if kind == MESSAGE and (found := _DST.match(content)):
-        dst, content = int(found[1]), b"{" + content[found.end() :]
-    try:
-        fields = loads(content)
-    except ValueError:
-        return None
-    if not OWN.isdisjoint(fields) or (len(fields) == 1 and WRAP in fields):
-        return None
-    parent = fields.get("inReplyTo")
-    return Packet(kind, topic, data, fields, dst, one_line(content), parent if type(parent) is str else None)
-
-
-_QUOTE, _BRACE = b'"}'
+    content, fields, parent, dst = found
+    return Packet(shape.kind, shape.topic, data, fields, dst, content, parent)
 
 
 @lru_cache(maxsize=4096)
-def _named(text: bytes, pattern: re.Pattern[bytes]) -> tuple[int, str] | None:
-    """The type and the topic in *text*, if *pattern* matches it and the topic is not too long."""
-    match = pattern.fullmatch(text)
+def _shape(head: bytes, tail: bytes) -> Shape | None:
+    """The shape with this *head* or *tail*, if it names a type and a topic that is not too long."""
+    match = _HEAD.fullmatch(head) or _TAIL.fullmatch(tail)
     try:
         topic = match[2].decode() if match else None
     except UnicodeDecodeError:
         return None
-    return (int(match[1]), topic) if match and topic is not None and units(topic) <= MAX_TOPIC else None
+    return (
+        Shape(head, tail, int(match[1]), topic) if match and topic is not None and units(topic) <= MAX_TOPIC else None
+    )
 
 
 def _any(data: bytes) -> Packet:
@@ -209,7 +247,12 @@ def forward(packet: Packet, src: int) -> bytes:
     """The text that others get: *packet* as it was written, with the sender's number and never a second one."""
     if "src" in packet.fields:
         return extend(packet.text, packet.fields, src=src)
-    return b'%b,"src":%d}' % (packet.text.rstrip()[:-1], src)
+    return packet.text.rstrip()[:-1] + source(src)
+
+
+def source(src: int) -> bytes:
+    """How the text ends that others get: in place of the last brace of one that says nothing of its sender."""
+    return b',"src":%d}' % src
 
 
 def extend(text: bytes, fields: Mapping[str, Any], **added: Any) -> bytes:

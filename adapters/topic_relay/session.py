@@ -14,7 +14,7 @@ from gateway.message import Form, Message, Peer
 from gateway.session import MAX_OUTBOX, Principal, Session
 
 from . import codec
-from .codec import Packet, Refused, decode, extend, forward, usual
+from .codec import Packet, Refused, Said, broadcasts, decode, extend, forward, source
 
 NAME = "topic_relay"
 
@@ -65,21 +65,15 @@ class TopicRelaySession(Session):
         self._act(packet)
 
     def receive_all(self, messages: Sequence[bytes]) -> None:
-        """Take what the peer sent at once: broadcasts to one topic in a row are published as a run."""
-        run: list[Packet] = []
-        for data in messages:
-            packet = usual(data) if run or self.ready else None
-            if run and (packet is None or packet.kind != codec.BROADCAST or packet.topic != run[0].topic):
-                self.broadcast_all(run)
-                run = []
-            if packet is None:
-                self.receive_data(data)
-            elif packet.kind == codec.BROADCAST:
-                run.append(packet)
+        """Take what the peer sent at once: the usual broadcasts to one topic in a row are published as a run."""
+        at = 0
+        while at < len(messages):
+            topic, said = broadcasts(messages, at) if self.ready else ("", [])
+            if said:
+                self.broadcast_all(topic, said)
             else:
-                self._act(packet)
-        if run:
-            self.broadcast_all(run)
+                self.receive_data(messages[at])
+            at += len(said) or 1
 
     def _act(self, packet: Packet) -> None:
         try:
@@ -88,7 +82,7 @@ class TopicRelaySession(Session):
                 raise UnsupportedMessageType
             verb(self, packet)
         except RequestError as error:
-            self.refuse((packet,), error)
+            self.answer(packet, error=word(error))
 
     def deliver(self, message: Message) -> None:
         """Queue the packet; every subscriber is sent the same frame."""
@@ -123,7 +117,7 @@ class TopicRelaySession(Session):
 
     def subscribe(self, packet: Packet) -> None:
         """Subscribe: an echo with the others who are there, who have heard Hello by then."""
-        channel = self.allowed("subscribe", packet)
+        channel = self.allowed("subscribe", packet.topic)
         self.answer(packet, peers=self.others(self.bus.subscribe(self, channel)))
 
     def unsubscribe(self, packet: Packet) -> None:
@@ -134,40 +128,42 @@ class TopicRelaySession(Session):
         """Message: to one peer in the topic, and silence whether it is there or not."""
         if packet.dst is None:
             raise NoDestination
-        self.bus.direct(said(packet, self.allowed("direct", packet), self.who), packet.dst)
+        self.bus.direct(said(packet, self.allowed("direct", packet.topic), self.who), packet.dst)
 
     def info(self, packet: Packet) -> None:
         """Info: an echo with who is there and how others call the topic."""
-        channel = self.allowed("subscribe", packet)
+        channel = self.allowed("subscribe", packet.topic)
         info = {"channel": channel} | self.bus.describe(channel) | {"version": self.version}
         self.answer(packet, peers=self.others(self.bus.present(channel)), info=info)
 
     def broadcast(self, packet: Packet) -> None:
         """Broadcast: to everybody else in the topic, and silence."""
-        self.bus.publish(said(packet, self.allowed("publish", packet), self.who), self)
+        self.bus.publish(said(packet, self.allowed("publish", packet.topic), self.who), self)
 
-    def broadcast_all(self, packets: Sequence[Packet]) -> None:
+    def broadcast_all(self, topic: str, said: Sequence[Said]) -> None:
         """Broadcasts to one topic; those that come too fast, and so all after them, are refused."""
         run: list[Message] = []
         try:
-            channel, sender = self.allowed("publish", packets[0]), self.who
-            for packet in packets:
-                if run:
+            channel, sender = self.allowed("publish", topic), self.who
+            end = source(sender.number)
+            for text, content, parent in said:
+                if run and self.bus.throttle is not None:
                     self.pace(channel)
-                run.append(said(packet, channel, sender))
+                forms: dict[str, Form] = {NAME: text_frame(text[:-1] + end)}
+                run.append(Message(channel, sender, NAME, content, parent=parent, wire=text, forms=forms))
         except RequestError as error:
-            self.refuse(packets[len(run) :], error)
+            self.refuse(said[len(run) :], error)
         try:
             if run:
                 self.bus.publish_run(run, self)
         except RequestError as error:
-            self.refuse(packets[: len(run)], error)
+            self.refuse(said[: len(run)], error)
 
     # What they need
 
-    def allowed(self, verb: str, packet: Packet) -> str:
-        """The channel that the packet's topic names, if the peer may *verb* there."""
-        channel = self.bus.channels.channel(NAME, packet.topic)
+    def allowed(self, verb: str, topic: str) -> str:
+        """The channel that *topic* names, if the peer may *verb* there."""
+        channel = self.bus.channels.channel(NAME, topic)
         self.check(verb, channel)
         return channel
 
@@ -175,10 +171,10 @@ class TopicRelaySession(Session):
         """The numbers of *peers* without this one, which may have another connection there."""
         return [peer.number for peer in peers if peer.number != self.who.number]
 
-    def refuse(self, packets: Sequence[Packet], error: RequestError) -> None:
-        """Echo each packet with the reference's word for *error*."""
-        for packet in packets:
-            self.answer(packet, error=ERRORS.get(type(error), type(error).__name__))
+    def refuse(self, said: Sequence[Said], error: RequestError) -> None:
+        """Echo each broadcast with the reference's word for *error*."""
+        for text, *_ in said:
+            self.answer(decode(text), error=word(error))
 
     def answer(self, packet: Packet, **added: Any) -> None:
         """Echo the packet with what was *added*."""
@@ -194,6 +190,11 @@ VERBS: dict[float, Callable[[TopicRelaySession, Packet], None]] = {
     codec.INFO: TopicRelaySession.info,
     codec.BROADCAST: TopicRelaySession.broadcast,
 }
+
+
+def word(error: RequestError) -> str:
+    """The reference's word for *error*."""
+    return ERRORS.get(type(error), type(error).__name__)
 
 
 def said(packet: Packet, channel: str, sender: Peer) -> Message:

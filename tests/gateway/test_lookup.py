@@ -124,7 +124,8 @@ def test_every_moment_between_append_and_applied(core: Core) -> None:
     assert seen() == [b"1", b"2"]  # applied and pending
     assert found(*ids)
     told()
-    assert [core.index._pending, core.index._pending_ids, core.index._pending_channels] == [{}, {}, {}]
+    assert core.index.unapplied() == []
+    assert vars(core.index._waiting)["_ids"] == {}
     assert seen() == [b"1", b"2"]
     assert found(*ids)
     back = core.index.message("alice:k")

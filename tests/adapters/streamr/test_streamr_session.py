@@ -153,7 +153,7 @@ def test_a_signed_message_reaches_all_protocols_and_its_publisher_unchanged(brok
     assert broker.ask(writer, [2, 8, "r", row, None]) == [[2, 0, "", row]]
     assert broker.frames(reader) == [[2, 0, "", row]]
     assert contents(toy) == [b'{"n": 1.10}']
-    (logged,) = broker.core.index._pending_channels["s"].values()
+    (logged,) = broker.core.index.unapplied("s")
     assert logged.native == {"streamr": row[1]}
     assert json.loads(logged.wire) == row
     assert (logged.sender.protocol, logged.sender.identity) == ("streamr", alice.address)
@@ -335,7 +335,7 @@ def test_unsigned_messages_name_nobody_or_the_connections_own_address(broker: An
     assert code == FAILED
     assert broker.ask(session, [2, 8, "r", row, broker.token(alice)]) == []
     assert contents(toy) == [b"1", b"2"]
-    senders = [message.sender for message in broker.core.index._pending_channels["s"].values()]
+    senders = [message.sender for message in broker.core.index.unapplied("s")]
     assert senders[0] == session.peer
     assert senders[1].identity == alice.address
 
@@ -436,7 +436,7 @@ def test_parents_are_found_by_any_id(broker: Any, alice: Any, unsigned: Any) -> 
     native = json.dumps(row[1], separators=(",", ":"))
     broker.ask(session, [2, 8, "r", unsigned("s", {"inReplyTo": native}, now), None])
     broker.ask(session, [2, 8, "r", unsigned("s", {"inReplyTo": "unknown"}, now), None])
-    _, second, third, fourth = broker.core.index._pending_channels["s"].values()
+    _, second, third, fourth = broker.core.index.unapplied("s")
     assert (second.parent, third.parent, fourth.parent) == (first.id, second.id, None)
 
 

@@ -14,6 +14,7 @@ from adapters.topic_relay.session import TopicRelaySession
 from gateway.session import LOW_WATER
 from tests.adapters.topic_relay.conftest import Relay
 
+LONG = b"x" * 65_000
 TOPICS = st.sampled_from(["t", "t", "t", "u", "secret", "x" * 31])
 EXTRA: list[dict[str, Any]] = [
     *({}, {"n": 1}, {"text": "日本"}, {"inReplyTo": "nobody"}, {"src": 7}, {"json": [1]}, {"dst": 0}),
@@ -57,6 +58,10 @@ def after(limit: int, speak: Callable[[TopicRelaySession], None]) -> Any:
 @given(st.lists(texts(), max_size=12), st.integers(4, 16))
 @example([b'{"type":6,"topic":"t","n":1}', b'{"type":3,"topic":"t"}', b'{"type":6,"topic":"t","n":2}'], 16)
 @example([b'{"type":6,"topic":"t","n":1}', b'{"type":6,"topic":"u","n":2}', b'{"type":6,"topic":"t","n":3}'], 16)
+@example([b'{"type":6,"topic":"t","n":1}', b'{"type":6,"topic":"t",', b'{"type":6,"topic":"t","n":"%b"}' % LONG], 16)
+@example([b'{"n":1,"type":6,"topic":"t"}', b',"type":6,"topic":"t"}', b'{"n":"%b","type":6,"topic":"t"}' % LONG], 16)
+@example([b'{"type":6,"topic":"t","n":1}', b'{"type":6,"topic":"t",}', b'{"type":6,"topic":"t","n":1,}'], 16)
+@example([b'{"n":1,"type":6,"topic":"t"}', b'{,"type":6,"topic":"t"}', b'[1,"type":6,"topic":"t"}'], 16)
 def test_at_once_is_one_by_one(packets: list[bytes], limit: int) -> None:
     def one_by_one(speaker: TopicRelaySession) -> None:
         for packet in packets:
