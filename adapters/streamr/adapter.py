@@ -20,11 +20,10 @@ from gateway.record import Fact
 from gateway.session import MAX_OUTBOX, Principal
 from gateway.tables import Row
 
-from . import spoken, stored
+from . import publishers, spoken, stored, streams
 from .author import Author, Link, is_late
 from .codec import encode_broadcast
 from .control import CONTROL
-from .errors import StreamrError
 from .exchange import KeyExchange
 from .ids import channel_of, inbox_of, key_exchange_address, stream_of
 from .keyring import FILE, read_keys
@@ -34,13 +33,14 @@ from .message import LATEST, ROWS, StreamMessage, has_expired, parse_message
 from .network_session import PATH as NETWORK
 from .network_session import NetworkSession, Nodes
 from .participant import Participant
+from .publishers import Publishers
+from .publishing import unproven
+from .refusals import Unauthenticated
 from .resends import Turns
 from .saying import Saying
-from .session import NAME, StreamrSession, Unauthenticated
-from .signing import verify
+from .session import NAME, StreamrSession
 from .stored import Place, Stored
 from .streams import MAX_PARTITIONS, Rules, Streams, StreamSettings
-from .streams import TABLE as STREAMS
 from .tracker_session import PATH as TRACKER
 from .tracker_session import Tracker, TrackerSession
 
@@ -59,15 +59,6 @@ VERSIONS = (
 PAIRS = {f"{NAME}/{control}/{message}": (control, message) for control in CONTROL for message in ROWS}
 # The keys of the signed array of a foreign message; clients that read version 31 check signatures in their own way.
 SEALED, SEALED_UTF16 = f"{NAME}/row", f"{NAME}/row/utf16"
-
-TABLES = """
-CREATE TABLE streamr_publishers (stream TEXT, publisher TEXT, PRIMARY KEY (stream, publisher)) WITHOUT ROWID;
-CREATE TABLE streamr_authors (address TEXT PRIMARY KEY, protocol TEXT, identity TEXT, number INTEGER) WITHOUT ROWID;
-""" + STREAMS
-PUBLISHED = "SELECT 1 FROM streamr_publishers WHERE stream = ? AND publisher = ?"
-AUTHOR = "SELECT protocol, identity, number FROM streamr_authors WHERE address = ?"
-PUBLISHERS = "SELECT publisher FROM streamr_publishers WHERE stream = ? ORDER BY publisher LIMIT ?"
-MAX_SEEN = 65_536  # publishers of streams that are known to be in the tables
 # fmt: on
 
 
@@ -92,7 +83,7 @@ class StreamrAdapter(Adapter):
     title = "Streamr"
     settings = Settings
     paths = ("/api/v1/ws", NETWORK, TRACKER)
-    tables = TABLES + stored.TABLE
+    tables = publishers.TABLE + streams.TABLE + stored.TABLE
     versions = (
         *("control 1", "control 2", "message 30", "message 31", "message 32"),
         *("network 4.4.3", "tracker 1", "tracker 2"),
@@ -124,7 +115,7 @@ class StreamrAdapter(Adapter):
         self.logins = Logins()
         self.known_keys = read_keys(home.secrets / FILE)  # what is of no use ends the start before anything begins
         self.author = Author(DerivedKeys(home.secret, home.gateway_id))
-        self._seen: dict[tuple[str, str, str, int], int] = {}
+        self.publishers = Publishers(self.author.address)
         self._demands = lru_cache(maxsize=4096)(self._find_demands)
         self.nodes = Nodes()
         self.saying = Saying(self)
@@ -137,6 +128,7 @@ class StreamrAdapter(Adapter):
         self.author.find = self._head
         self.saying.tick()
         self.streams.start(services)
+        self.publishers.start(services.index)
         self.tracker = Tracker(services.bus.clock)
         self.participant = Participant(self, services)
         self.exchange = KeyExchange(self.frame, self.participant.hear)
@@ -198,7 +190,7 @@ class StreamrAdapter(Adapter):
         return (
             any(self.bus.allowed(principal, "publish", channel) for channel in channels)
             or any(self.author.speaks(channel, address) for channel in channels)
-            or bool(self.services.index.rows(PUBLISHED, (stream, address)))
+            or self.publishers.published(stream, address)
         )
 
     def may_read(self, stream: str, address: str) -> bool:
@@ -213,13 +205,13 @@ class StreamrAdapter(Adapter):
         for channel in self.channels_of(stream):
             if (signer := self.author.speaks(channel, address)) is not None:
                 return signer
-        found = self.services.index.one(AUTHOR, (address,))
+        found = self.publishers.foreigner(address)
         return None if found is None else self.author.keys.of(*found)
 
     def authors(self, address: str) -> bool:
         """Whether *address* (lower case) is one that the gateway signs by, for itself or for others."""
         own = address == self.participant.address or self.author.signs(address)
-        return own or self.services.index.one(AUTHOR, (address,)) is not None
+        return own or self.publishers.foreigner(address) is not None
 
     def rotate(self, message: StreamMessage, channel: str) -> None:
         """Hand a GroupKeyRotate to the Streamr clients that hear *channel*, and to nobody else."""
@@ -344,26 +336,9 @@ class StreamrAdapter(Adapter):
         for entry in entries:
             if not isinstance(entry, Message):
                 yield from self.streams.rows(entry)
-            elif entry.protocol == NAME and entry.native is not None:
-                stream, *_, publisher, _chain = entry.native[NAME]
-                if self._is_first(entry, stream):
-                    yield Row("streamr_publishers", (stream, publisher.lower()))
-            elif entry.refs is not None and NAME in entry.refs:
-                if (timestamp := entry.refs[NAME][0]) != entry.timestamp:
-                    yield Row("streamr_places", (entry.seq, entry.channel, timestamp))
-                if self._is_first(entry, stream := stream_of(entry.channel)[0]):
-                    address, sender = self.author.address(entry), entry.sender
-                    yield Row("streamr_publishers", (stream, address))
-                    yield Row("streamr_authors", (address, sender.protocol, sender.identity, sender.number))
-            else:
-                yield Row("streamr_places", (entry.seq, entry.channel, None))
-
-    def _is_first(self, entry: Message, stream: str) -> bool:
-        """Whether nothing is known to have been put into the tables for the sender of *entry* on *stream*."""
-        if len(self._seen) > MAX_SEEN:
-            self._seen.clear()
-        who = (stream, entry.protocol, entry.sender.protocol, entry.sender.number)
-        return self._seen.setdefault(who, entry.seq) >= entry.seq  # the same batch may be written more than once
+            elif entry.protocol != NAME or entry.native is None:
+                yield from stored.rows(entry)
+        yield from self.publishers.rows(entries)
 
     def place(self, message: Message) -> Place | None:
         """Where *message* stands in its stream partition; None if it has no form here, or had its time (S1, ttl)."""
@@ -373,10 +348,6 @@ class StreamrAdapter(Adapter):
                 return None
             return Place(timestamp, sequence, publisher, chain)
         return self.author.place(message) if message.refs is not None and NAME in message.refs else None
-
-    def publishers(self, stream: str, limit: int) -> list[str]:
-        """The addresses that have said something on *stream*, at most *limit*."""
-        return [row[0] for row in self.services.index.rows(PUBLISHERS, (stream, limit))]
 
     def routers(self) -> list[Any]:
         """The REST interface that clients expect beside the WebSocket."""
@@ -419,14 +390,3 @@ def _has_room(content: bytes, encrypt: bool) -> bool:
 
 def _quoted(content: bytes) -> bytes:
     return dumps(content.decode())
-
-
-def unproven(entry: Message | Fact) -> str | None:
-    """What is wrong with the stream message in *entry*, None if nothing is or if it holds none."""
-    if not isinstance(entry, Message) or entry.protocol != NAME or entry.wire is None:
-        return None
-    try:
-        message = parse_message(entry.wire)
-    except StreamrError as error:
-        return str(error)
-    return "a forged signature" if message.signature and not verify(message) else None

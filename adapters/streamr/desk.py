@@ -15,7 +15,8 @@ from gateway.session import Principal
 
 from .ids import stream_of
 from .login import ADDRESS, TOKEN_LIFE, LoginError
-from .session import NAME, Unauthenticated
+from .refusals import Unauthenticated
+from .session import NAME
 from .signing import checksum
 from .streams import OPERATIONS
 
@@ -152,7 +153,7 @@ class Desk:
         self._look(visitor, stream)
         waiting = (self._adapter.services.index.unapplied(channel) for channel in self._adapter.channels_of(stream))
         places = (self._adapter.place(message) for messages in waiting for message in messages)
-        said = {*self._adapter.publishers(stream, MAX_ADDRESSES), *(place.publisher for place in places if place)}
+        said = {*self._adapter.publishers.of(stream, MAX_ADDRESSES), *(place.publisher for place in places if place)}
         return {"addresses": sorted(said - {""} | self._holders("stream_publish", stream))[:MAX_ADDRESSES]}
 
     def subscribers(self, visitor: Visitor, stream: str) -> dict[str, Any]:

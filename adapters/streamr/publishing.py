@@ -14,17 +14,18 @@ from gateway import jsontext
 from gateway.bus import DIRECT_MEMORY
 from gateway.errors import RequestError
 from gateway.message import Message, Peer
+from gateway.record import Fact
 
 from . import message as kinds
 from .errors import FUTURE_TIMESTAMP, StreamrError
-from .message import StreamMessage
+from .message import StreamMessage, parse_message
 from .signing import digests, verify
 
 MAX_AHEAD = 300_000  # ms that a timestamp may lie in the future
 DIRECT_SKEW = DIRECT_MEMORY // 2  # ms, before and after: together what the bus remembers of direct messages
 MAX_CHAIN = 255  # characters of a msgChainId; genuine clients use 20
 MAX_SHOWN = 1_000  # characters of a refused message that the error repeats
-SIGNED_DIGITS = 32  # of the digest of what was signed: nobody finds two texts with the same ones
+SIGNED_BYTES = 16  # of the digest of what was signed: nobody finds two texts with the same ones
 MAX_BEGINNING = 320  # characters of what was signed, in which its time is looked for
 _TO_PUBLISHER = re.compile("[0-9]{13}0x")
 OF_STREAMS = frozenset(
@@ -117,7 +118,8 @@ def is_clear_cut(message: StreamMessage) -> bool:
 
 def native(message: StreamMessage) -> list[Any]:
     """The message id, with the publisher as the signature has it: in lower case."""
-    return [*message.id[:4], message.id.publisher_id.lower(), message.id.msg_chain_id]
+    stream, partition, timestamp, sequence, publisher, chain = message.id
+    return [stream, partition, timestamp, sequence, publisher.lower(), chain]
 
 
 def names_of(message: StreamMessage) -> tuple[str, ...]:
@@ -131,11 +133,11 @@ def names_of(message: StreamMessage) -> tuple[str, ...]:
     if not is_signed(message):
         content = message.content.encode(errors="backslashreplace")
         return (jsontext.dumps([*parts, sha256(content).hexdigest()]).decode(),)
-    signed = digests(message) if message.signature else {}
-    return (
-        jsontext.dumps(parts).decode(),
-        *[f"eth:{_beginning(text)}{digest.hex()[:SIGNED_DIGITS]}" for text, digest in signed.items()],
-    )
+    names = [jsontext.dumps(parts).decode()]
+    if message.signature:
+        for text, digest in digests(message).items():
+            names.append(f"eth:{_beginning(text)}{digest[:SIGNED_BYTES].hex()}")
+    return tuple(names)
 
 
 def _beginning(text: str) -> str:
@@ -156,6 +158,17 @@ def said(message: StreamMessage, names: tuple[str, ...], channel: str, sender: P
         native={"streamr": native(message)},
         wire=message.wire,
     )
+
+
+def unproven(entry: Message | Fact) -> str | None:
+    """What is wrong with the stream message in *entry*, None if nothing is or if it holds none."""
+    if not isinstance(entry, Message) or entry.protocol != "streamr" or entry.wire is None:
+        return None
+    try:
+        message = parse_message(entry.wire)
+    except StreamrError as error:
+        return str(error)
+    return "a forged signature" if message.signature and not verify(message) else None
 
 
 def answered(message: StreamMessage) -> str | None:

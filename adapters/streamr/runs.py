@@ -15,7 +15,7 @@ from gateway.message import LATE, Message, Peer
 
 from . import message as kinds
 from .ids import channel_of, inbox_of, key_exchange_address
-from .publishing import MAX_AHEAD, is_clear_cut, is_signed, names_of
+from .publishing import MAX_AHEAD, check_signature, is_clear_cut, is_signed, names_of
 from .saying import NAME, as_sent
 
 if TYPE_CHECKING:
@@ -76,10 +76,11 @@ class Run:
         """Take *request*, with which the run goes on; `RequestError` where it comes too fast or is not genuine."""
         session, message = self._session, request.message
         session.pace(self._channel)
-        if self._signed:
-            self._adapter.saying.check_signature(message)
         if self._sender is None:
+            self._adapter.saying.check_signature(message)
             self._sender = self._adapter.bus.peers.identity(NAME, self._publisher)
+        elif self._signed:
+            check_signature(message)
         sent = as_sent(message, names_of(message), self._channel, self._sender, request.version)
         sent.late = self._late
         self._last = message.id[2:4]

@@ -7,7 +7,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from adapters.streamr import errors as codes
 from adapters.streamr.codec import decode_control, encode, usual
 from adapters.streamr.control import (
     Answer,
@@ -31,6 +30,7 @@ from adapters.streamr.publishing import (
     names_of,
     out_of_range,
 )
+from adapters.streamr.refusals import refusal
 from adapters.streamr.resends import Resending, find
 from adapters.streamr.runs import Doubt, Run
 from adapters.streamr.saying import as_sent
@@ -48,10 +48,6 @@ MAX_INBOXES = 4  # names of a peer's inbox in one channel: its numbers and its a
 
 # The message version of a peer that negotiates none: S1 has only 30, S0 and S2 only 32.
 UNNEGOTIATED = {1: 30, 2: 32}
-
-
-class Unauthenticated(RequestError):
-    """A token that is none of ours, where one is needed."""
 
 
 class StreamrSession(Session):
@@ -388,32 +384,6 @@ class StreamrSession(Session):
         return text_frame(encode(Failure(error_message=text, error_code=code, request_id=request_id), self.control))
 
 
-def refusal(frame: ControlFrame, error: RequestError) -> tuple[str, str]:
-    """The text and the code by which the reference's broker refuses *frame*."""
-    stream, partition = place(frame)
-    request, try_to, allowed_to = WORDS.get(frame.type, ("Resend", "resend", "resend from"))
-    match error:
-        case StreamrError():
-            return error.message, error.code
-        case Unauthenticated():
-            return f"Authentication failed while trying to {try_to} to stream {stream}", codes.AUTHENTICATION_FAILED
-        case Forbidden():
-            return f"You are not allowed to {allowed_to} stream {stream}", codes.PERMISSION_DENIED
-        case UnknownChannel():
-            return f"Stream {stream} not found.", codes.NOT_FOUND
-        case NotSubscribed():
-            return f"Not subscribed to stream {stream} partition {partition}!", codes.INVALID_REQUEST
-        case _:
-            return f"{request} request failed: {error}", codes.REQUEST_FAILED
-
-
-def place(frame: ControlFrame) -> tuple[str, int]:
-    """The stream and the partition that *frame* is about."""
-    if isinstance(frame, Subscribe | Unsubscribe | Resend):
-        return frame.stream_id, frame.stream_partition
-    return frame.message.id[:2] if isinstance(frame, Publish) else ("", 0)
-
-
 # fmt: off
 VERBS: dict[ControlType, Callable[[StreamrSession, Any], None]] = {
     ControlType.PUBLISH:      StreamrSession.publish,
@@ -422,12 +392,5 @@ VERBS: dict[ControlType, Callable[[StreamrSession, Any], None]] = {
     ControlType.RESEND_LAST:  StreamrSession.resend,
     ControlType.RESEND_FROM:  StreamrSession.resend,
     ControlType.RESEND_RANGE: StreamrSession.resend,
-}
-
-# How the broker's errors call each request.
-WORDS: dict[ControlType, tuple[str, str, str]] = {
-    ControlType.PUBLISH:     ("Publish", "publish", "write to"),
-    ControlType.SUBSCRIBE:   ("Subscribe", "subscribe", "subscribe to"),
-    ControlType.UNSUBSCRIBE: ("Unsubscribe", "unsubscribe", "unsubscribe from"),
 }
 # fmt: on

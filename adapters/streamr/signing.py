@@ -7,7 +7,6 @@ tried. Keccak-256 is not SHA3-256: it pads differently, and hashlib does not hav
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
@@ -54,7 +53,7 @@ def checksum(address: str) -> str:
     )
 
 
-def payloads(message: StreamMessage) -> Iterator[str]:
+def payloads(message: StreamMessage) -> tuple[str, ...]:
     """The texts that a publisher of *message* may have signed, the most likely first.
 
     No specification says so, but the publisherId is signed in lower case.
@@ -64,12 +63,17 @@ def payloads(message: StreamMessage) -> Iterator[str]:
     if message.signature_type == ETH:
         head = f"{stream_id}{partition}{timestamp}{sequence}{publisher}{chain}"
         tail = message.content + (message.new_group_key or "")
-        for prev in _previous(message):
-            yield head + prev + tail
-    elif message.signature_type == ETH_LEGACY:
+        prev = message.prev_ref
+        if prev is None:
+            return (head + tail,)
+        if prev.sequence_number is not None:
+            return (f"{head}{prev.timestamp}{prev.sequence_number}{tail}",)
+        # S0 skips what is null, JavaScript spells it out
+        return tuple(f"{head}{prev.timestamp}{spelt}{tail}" for spelt in ("", "null", "undefined"))
+    if message.signature_type == ETH_LEGACY:
         tail = f"{timestamp}{publisher}{message.content}"
-        yield stream_id + tail  # the JavaScript libraries
-        yield f"{stream_id}{partition}{tail}"  # S2 and the Java client
+        return stream_id + tail, f"{stream_id}{partition}{tail}"  # the JavaScript libraries; S2 and the Java client
+    return ()
 
 
 def digest(payload: str, length: int | None = None) -> bytes:
@@ -140,16 +144,7 @@ def sign(payload: str, key: PrivateKey, *, utf16: bool = False) -> str:
 def signed(message: StreamMessage, key: PrivateKey, *, utf16: bool = False) -> StreamMessage:
     """*message* with the signature (type ETH) of *key*, whose address must be its publisherId; *utf16* as in `sign`."""
     unsigned = replace(message, signature_type=ETH, signature=None, wire=None, verbatim=False)
-    return replace(unsigned, signature=sign(next(payloads(unsigned)), key, utf16=utf16))
-
-
-def _previous(message: StreamMessage) -> tuple[str, ...]:
-    prev = message.prev_ref
-    if prev is None:
-        return ("",)
-    if prev.sequence_number is None:  # S0 skips what is null, JavaScript spells it out
-        return (f"{prev.timestamp}", f"{prev.timestamp}null", f"{prev.timestamp}undefined")
-    return (f"{prev.timestamp}{prev.sequence_number}",)
+    return replace(unsigned, signature=sign(payloads(unsigned)[0], key, utf16=utf16))
 
 
 def _utf8(payload: str) -> bytes:

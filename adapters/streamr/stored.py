@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from gateway.lookup import PAGE, Lookup
 from gateway.message import Message
+from gateway.tables import Row
 
 from .checks import MAX_INTEGER
 
@@ -45,6 +46,15 @@ _ELSEWHERE = (
 # fmt: on
 OLDEST_FIRST = (_BY_TIME.format(">", "ASC"), _ELSEWHERE.format(">", "ASC"))
 NEWEST_FIRST = (_BY_TIME.format("<", "DESC"), _ELSEWHERE.format("<", "DESC"))
+
+
+def rows(message: Message) -> Iterator[Row]:
+    """The row of a *message* from elsewhere that does not stand where its time says."""
+    link = (message.refs or {}).get("streamr")
+    if link is None:
+        yield Row("streamr_places", (message.seq, message.channel, None))
+    elif link[0] != message.timestamp:
+        yield Row("streamr_places", (message.seq, message.channel, link[0]))
 
 
 class Place(NamedTuple):

@@ -202,9 +202,9 @@ def test_the_heads_in_memory_are_bounded(broker: Any, monkeypatch: pytest.Monkey
 
 
 def test_every_lookup_uses_an_index(broker: Any) -> None:
-    from adapters.streamr import adapter
+    from adapters.streamr import publishers
 
-    for sql, values in ((adapter.PUBLISHED, ("s", "0x")), (adapter.PUBLISHERS, ("s", 10))):
+    for sql, values in ((publishers.PUBLISHED, ("s", "0x")), (publishers.PUBLISHERS, ("s", 10))):
         plan = broker.core.index.rows(f"EXPLAIN QUERY PLAN {sql}", values)
         details = " ".join(row[3] for row in plan)
         assert "SEARCH streamr_publishers USING" in details

@@ -67,7 +67,7 @@ def test_objects_get_back_what_was_signed_where_that_can_be_found_out() -> None:
 
 def test_an_old_signature_needs_no_predecessor() -> None:
     old = StreamMessage(MessageID("s", 0, 5, 0, ADDRESS, ""), '{"a":1}', signature_type=ETH_LEGACY)
-    whole = StreamMessage(old.id, old.content, signature_type=ETH_LEGACY, signature=sign(next(payloads(old)), KEY))
+    whole = StreamMessage(old.id, old.content, signature_type=ETH_LEGACY, signature=sign(payloads(old)[0], KEY))
     ((_, found, _),) = read(json.dumps([as_object(whole)]).encode())
     assert found is not None
     assert verify(found)

@@ -51,7 +51,7 @@ def test_both_lengths_of_the_prefix_are_accepted(vector: Any) -> None:
 
 def test_both_legacy_payloads_are_accepted() -> None:
     for vector in QUIRKS["ethLegacy"]["vectors"]:
-        assert vector["payload"] in list(signing.payloads(legacy("")))
+        assert vector["payload"] in signing.payloads(legacy(""))
         assert signing.verify(legacy(vector["signature"]))
         assert not signing.verify(replace(legacy(vector["signature"]), content="{}"))
 
