@@ -114,10 +114,12 @@ class Arrivals:
 
     def _taken(self, batch: Batch, line: NodeLine, taken: Taken) -> None:
         """A node of *batch* was taken in, or not: go on with what waits for it, or let it wait itself."""
-        batch.seq = max(batch.seq, taken.seq)
-        batch.status = max(batch.status, taken.status)
-        reason = taken.reason
-        if taken.missing and not self._keep(batch, line, taken.missing):
+        seq, reason, missing, status, _ = taken
+        if seq > batch.seq:
+            batch.seq = seq
+        if status:
+            batch.status = max(batch.status, status)
+        if missing and not self._keep(batch, line, missing):
             reason = "too many wait for others"
             batch.status = StatusCode.UNKNOWN_NODE
         if reason:
@@ -125,7 +127,7 @@ class Arrivals:
             self._give_up(line.id)
             return
         batch.taken = True
-        if self._waiting and not taken.missing:
+        if not missing and self._waiting:
             batch.nodes.extendleft(reversed(self._waiting.pop(line.id)))
             self._questions.queue_queries(self._waiting.recall(line.id))
 
@@ -135,7 +137,8 @@ class Arrivals:
             return
         if batch.id is not None:
             self._promise(batch.seq, batch.id, batch.status if batch.taken else StatusCode.MALFORMED)
-        self._ask(batch)
+        if batch.asks or self._questions:
+            self._ask(batch)
 
     # Answers to announces
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from gateway.bus import MAX_ID, Receipt
 from gateway.channels import OWN, valid_name
 from gateway.errors import Forbidden, Throttled, TooManyChannels, Unavailable, UnknownChannel
-from gateway.message import LATE, Message
+from gateway.message import LATE, Message, Peer
 
 from . import twig
 from .author import JSON, ORIGIN, PRIVATE, TRUE
@@ -247,18 +247,20 @@ class Intake:
 
     def _publish(self, run: Sequence[_Said], session: SproutSession, origin: str = "") -> list[Taken]:
         """What an author says to all at one place; *origin* is the id that the one node there is known by elsewhere."""
-        messages = [self._message(said) for said in run]
+        sender = self._sender(run[0])
+        messages = [_message(said, sender) for said in run]
         first = messages[0]
         if origin:
             first.ids += (origin,)
         if not first.late and not run[0].line.answered:  # who announces something new is its author
             self._bus.bind(session, first.sender)
         self._bus.publish_run(messages, session)
+        took, keep, hold = self._store.took, self._relay.author.lines.add, self._relay.hold
         for said, message in zip(run, messages, strict=True):
             line, node = said.line, said.node
-            self._store.took(message, line.id, node)
-            self._relay.author.lines.add(message.seq, line.line, expires_at(node) if said.pairs else None)
-            self._relay.hold(line.id, node, message.id)
+            took(message, line.id, node)
+            keep(message.seq, line.line, expires_at(node) if said.pairs else None)
+            hold(line.id, node, message.id)
         return [Taken(message.seq) for message in messages]
 
     def _copied(self, origin: str) -> Receipt | None:
@@ -280,7 +282,7 @@ class Intake:
         own = who.identity == node.author if who is not None else new
         if not fresh or not own:
             return self._unstored(said)
-        message = self._message(said)
+        message = _message(said, self._sender(said))
         number = self._target(pairs[TO]) if TO in pairs else None
         if asked is not None and number is None and self._directs.good(asked):
             number = asked.sender
@@ -305,18 +307,22 @@ class Intake:
         peer = self._bus.peers.known(NAME, text)
         return self._relay.author.number_of(text) if peer is None else peer.number
 
-    def _message(self, said: _Said) -> Message:
-        line, node = said.line, said.node
-        return Message(
-            said.channel,
-            self._bus.peers.identity(NAME, node.author, said.author.name.text or None),
-            NAME,
-            heard(node.content, said.pairs.get(JSON) == TRUE, said.above),
-            timestamp=node.created,
-            parent=said.above,
-            ids=(line.id,),
-            native={NAME: line.id},
-            wire=line.line[len(line.id) + 1 :],
-            forms={NAME: line.line},
-            late=said.late,
-        )
+    def _sender(self, said: _Said) -> Peer:
+        return self._bus.peers.identity(NAME, said.node.author, said.author.name.text or None)
+
+
+def _message(said: _Said, sender: Peer) -> Message:
+    line, node = said.line, said.node
+    return Message(
+        said.channel,
+        sender,
+        NAME,
+        heard(node.content, said.pairs.get(JSON) == TRUE, said.above),
+        timestamp=node.created,
+        parent=said.above,
+        ids=(line.id,),
+        native={NAME: line.id},
+        wire=line.line[len(line.id) + 1 :],
+        forms={NAME: line.line},
+        late=said.late,
+    )

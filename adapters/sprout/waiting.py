@@ -101,6 +101,10 @@ class Questions:
         self._queue: deque[tuple[tuple[str, ...], Frame]] = deque()
         self._missing: set[str] = set()
 
+    def __bool__(self) -> bool:
+        """Whether any still has to be made."""
+        return bool(self._queue)
+
     def asked(self, missing: str) -> bool:
         """Whether there is a question for *missing*, made or not."""
         return missing in self._missing
