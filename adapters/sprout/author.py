@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from gateway.adapter import Services
@@ -185,12 +185,12 @@ class Author:
         """The node that has been sealed, or signed by its author, for the parent that *ref* names."""
         spot = self._store.known_as(ref["parent"])
         if spot is None:
-            return Made()  # retired; a node below it cannot be made
+            return _made("")  # retired; a node below it cannot be made
         if (making := self._sealing.get(spot.seq)) is not None:
             return making
         parent = self._store.entry(spot.seq)
         native = parent.native if isinstance(parent, Message) and parent.protocol == NAME else None
-        return Made(native[NAME] if native is not None else self._store.form(spot.seq) or "")
+        return _made(native[NAME] if native is not None else self._store.form(spot.seq) or "")
 
     def _seal(self, message: Message) -> Made:
         if (made := self._sealing.get(message.seq)) is not None:
@@ -255,7 +255,7 @@ class Author:
         """The community that *channel* is; minted where it is none yet."""
         id = self._bus.channels.address(NAME, channel)
         if id is not None:
-            return Made(id)
+            return _made(id)
         metadata = twig.encode({CHANNEL: channel.encode()})
         name = channel.encode()[:MAX_NAME].decode(errors="ignore")
 
@@ -269,7 +269,7 @@ class Author:
 
     def _community_of(self, channel: str, ref: dict[str, Any]) -> Made:
         """The community of a reply there: the channel's, or that of the node which it answers."""
-        return Made(ref["community"]) if "community" in ref else self.community(channel)
+        return _made(ref["community"]) if "community" in ref else self.community(channel)
 
     def is_making(self, channel: str) -> bool:
         """Whether the community of *channel* is being made."""
@@ -278,7 +278,7 @@ class Author:
     def _conversation(self, channel: str, name: str) -> Made:
         """The conversation with that id or, where the gateway opens it, that name (`day_of`)."""
         if not name.startswith(DAY):
-            return Made(name)
+            return _made(name)
         if (made := self._minted(name)) is not None:
             return made
         community = self.community(channel)
@@ -340,7 +340,7 @@ class Author:
         self._ids[what] = id
         if len(self._ids) > MAX_IDS:
             self._ids.popitem(last=False)
-        return Made(id)
+        return _made(id)
 
     def _mint(
         self,
@@ -357,6 +357,12 @@ class Author:
         self._make(made, sign, record)
         made.line.when_done(lambda: _void(self._making.pop(what)))
         return made
+
+
+@lru_cache(MAX_IDS)
+def _made(id: str) -> Made:
+    """A node that is there: nobody asks for its line."""
+    return Made(id)
 
 
 def _line(raw: bytes) -> NodeLine:

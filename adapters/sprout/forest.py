@@ -300,6 +300,7 @@ def _read_hash(raw: bytes, at: int) -> tuple[str, int]:
     raise NodeError("an unknown kind of hash")
 
 
+@lru_cache(MAX_IDS)
 def _write_hash(id: str) -> bytes:
     if id == NULL_ID:
         return _NULL

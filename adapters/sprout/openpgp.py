@@ -152,6 +152,7 @@ class Key:
         self.public_key = b"".join(packets.write_packet(*_publish(part)) for part in parts)
         public = PublicKey(self.public_key)
         self.fingerprint, self.created = public.fingerprint, public.created
+        self._issuer = packets.usual_issuer(public.fingerprint)
         self._rsa = _read_secret(parts[0].body)
 
     @classmethod
@@ -178,7 +179,14 @@ class Key:
         OpenPGP's time ends in 2106: what was made later is said to be signed at the last second there is.
         """
         created = min(created_seconds, _LAST_SECOND)
-        return packets.write_packet(*_make(self._rsa, self.fingerprint, _BINARY, created, data))
+        usual = self._sign_usually(data, created) if self._rsa.key_size == _BITS else None
+        return usual or packets.write_packet(*_make(self._rsa, self.fingerprint, _BINARY, created, data))
+
+    def _sign_usually(self, data: bytes, created: int) -> bytes | None:
+        """The same, at a third of the cost of writing it; None for one in 256."""
+        digest = hashlib.sha256(data + packets.usual_trailer(created, self._issuer)).digest()
+        value = self._rsa.sign(digest, _PADDING, _SHA256)
+        return packets.write_usual_signature(created, self._issuer, digest[:2], value)
 
 
 class _PublicPart(NamedTuple):

@@ -166,6 +166,19 @@ def read_usual_signature(packet: bytes, issuer: bytes) -> Signature | None:
     return Signature(0, SHA256, trailer, check, value, created, issuer[2:10], None, None)
 
 
+def usual_trailer(created: int, issuer: bytes) -> bytes:
+    """What is hashed behind the data of a usual signature, made *created* seconds after 1970 by *issuer*."""
+    return _USUAL_HEAD[3:] + struct.pack(">I", created) + issuer[:-2] + _USUAL_TRAILER
+
+
+def write_usual_signature(created: int, issuer: bytes, check: bytes, value: bytes) -> bytes | None:
+    """The inverse of `read_usual_signature`, for a *value* of 256 bytes; None where that begins with a zero."""
+    bits = _USUAL_BITS.start - 1 + value[0].bit_length()
+    if bits not in _USUAL_BITS:
+        return None
+    return _USUAL.pack(_USUAL_HEAD, created, issuer, check, bits, value)
+
+
 def write_subpackets(subpackets: Iterable[tuple[int, bytes]]) -> bytes:
     """Subpackets, in the order given."""
     return b"".join(_length(1 + len(body)) + bytes((type,)) + body for type, body in subpackets)

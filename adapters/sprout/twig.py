@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from gateway.errors import RequestError
 
 _KEY: Final = re.compile(rb"([^\0]+)/([0-9]{1,20})", re.DOTALL)
 _MAX_VERSION: Final = (1 << 64) - 1
+_MAX_KEYS: Final = 64  # that are kept as they are written; the gateway has fewer
 
 
 class TwigError(RequestError):
@@ -52,6 +54,7 @@ def _canonical(key: bytes) -> str:
     return f"{match[1].decode('utf-8', 'surrogateescape')}/{version}"
 
 
+@lru_cache(_MAX_KEYS)
 def _to_bytes(key: str) -> bytes:
     try:
         raw = key.encode("utf-8", "surrogateescape")

@@ -417,3 +417,12 @@ def test_the_quick_way_reads_a_signature_as_the_other_does() -> None:
         quick = packets.read_usual_signature(bytes(other), issuer)
         assert quick is None or quick == packets.read_signature(packets.read_packets(bytes(other))[0].body)
     assert packets.read_usual_signature(made[0] + b"\0", issuer) is None
+
+
+def test_the_quick_way_writes_a_signature_as_the_other_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = Key((VECTORS / "keys/alice.privkey").read_bytes())
+    moments = [n << 22 for n in range(600)]
+    quick = [key.sign(b"%d" % n, n) for n in moments]
+    monkeypatch.setattr(Key, "_sign_usually", lambda *_: None)
+    assert [key.sign(b"%d" % n, n) for n in moments] == quick
+    assert any(len(each) < len(quick[0]) for each in quick), "a number that begins with zeros is among them"
