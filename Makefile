@@ -49,6 +49,7 @@ bench: env
 	command -v npm >/dev/null && cd tests/interop/node && npm ci --ignore-scripts --no-audit --no-fund || true
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.sprout
+	$(BIN)/python -m benchmarks.sprout_bridge
 	$(BIN)/python -m benchmarks.streamr
 
 fuzz: env

@@ -246,20 +246,20 @@ class Bridge(Work):
     @contextmanager
     def prepare(self, server: Server) -> Iterator[Callable[[], int]]:
         path = f"/v1/channels/bridge{time.time_ns()}"
-        _rest(server, "PUT", path)
-        while (community := _rest(server, "GET", path).get("community")) is None:
+        rest(server, "PUT", path)
+        while (community := rest(server, "GET", path).get("community")) is None:
             time.sleep(0.02)
         listeners = [Peer(server.sprout) for _ in range(self.listeners)]
         subscribe(listeners, community)
-        _rest(server, "POST", f"{path}/messages", b'"first"')
-        _hear(listeners, [2] * self.listeners)  # the identity of who speaks, and the first node
+        rest(server, "POST", f"{path}/messages", b'"first"')
+        hear(listeners, [2] * self.listeners)  # the identity of who speaks, and the first node
         body = b"".join(b'{"n": %d, "text": "%b"}\n' % (n, b"x" * 80) for n in range(self.size))
 
         def run() -> int:
             before = [each.nodes for each in listeners]
             connection = http.client.HTTPConnection(server.http)
             connection.request("POST", f"{path}/messages", body, {"Content-Type": "application/x-ndjson"})
-            _hear(listeners, [count + self.size for count in before])
+            hear(listeners, [count + self.size for count in before])
             connection.close()
             return self.size
 
@@ -274,7 +274,8 @@ class BridgeMany(Bridge):
     listeners = LISTENERS
 
 
-def _hear(listeners: Sequence[Peer], wanted: Sequence[int]) -> None:
+def hear(listeners: Sequence[Peer], wanted: Sequence[int]) -> None:
+    """Read until each of *listeners* has heard as many nodes as *wanted*."""
     waiting = {each.socket: (each, want) for each, want in zip(listeners, wanted, strict=True)}
     while waiting := {key: pair for key, pair in waiting.items() if pair[0].nodes < pair[1]}:
         readable, _, _ = select.select(list(waiting), [], [], PATIENCE_SECONDS)
@@ -284,7 +285,8 @@ def _hear(listeners: Sequence[Peer], wanted: Sequence[int]) -> None:
             waiting[each][0].take()
 
 
-def _rest(server: Server, method: str, path: str, body: bytes | None = None) -> Any:
+def rest(server: Server, method: str, path: str, body: bytes | None = None) -> Any:
+    """What the gateway's REST interface answers."""
     connection = http.client.HTTPConnection(server.http)
     connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
     text = connection.getresponse().read()
