@@ -96,7 +96,7 @@ def version(java: Path) -> int:
     """
     with suppress(OSError):
         if os.access(java, os.X_OK) and (
-            told := re.search(r'^JAVA_VERSION="(\d+)', (java.parents[1] / "release").read_text(), re.MULTILINE)
+            match := re.search(r'^JAVA_VERSION="(\d+)', (java.parents[1] / "release").read_text(), re.MULTILINE)
         ):
             return int(match[1])
     try:
