@@ -18,7 +18,6 @@ from .control import CONTROL, FRAMES, NO_REQUEST_ID, VARIANTS, ControlFrame, Con
 from .errors import StreamrError
 from .message import (
     LATEST,
-    TEXT_OR_NOT,
     MessageRef,
     StreamMessage,
     decode_message,
@@ -55,17 +54,18 @@ def decode_control(data: bytes | str) -> ControlFrame:
 def usual(wire: bytes) -> Publish | None:
     """A PublishRequest as the libraries write nearly all of them; None where `decode_control` has to look closer.
 
-    What is found at both ends of *wire*, which is JSON as a whole, is what stands before the message and behind it.
+    What stands before the message and behind it is known. Where both ends of *wire* are that, the rest is the message;
+    an id or a token with something escaped in it does not stand there as it is.
     """
     if not wire.startswith(b'[2,8,"'):
         return None
     try:
         _, _, request_id, row, token = jsontext.loads(wire)
-    except ValueError:  # no JSON, or not so many elements
+        head = b'[2,8,"%b",' % request_id.encode()
+        tail = b",null]" if token is None else b',"%b"]' % token.encode()
+    except (ValueError, AttributeError):  # no JSON, not so many elements, half a character, no text
         return None
-    head = b"[2,8,%b," % jsontext.dumps(request_id)
-    tail = b",null]" if token is None else b",%b]" % jsontext.dumps(token)
-    if not (wire.startswith(head) and wire.endswith(tail)) or type(token) not in TEXT_OR_NOT:
+    if not (wire.startswith(head) and wire.endswith(tail)):
         return None
     message = usual_message(row, wire[len(head) : -len(tail)])
     return None if message is None else Publish(request_id=request_id, session_token=token, message=message)

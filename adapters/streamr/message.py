@@ -72,12 +72,12 @@ _SIGNATURE_TYPES: Final = frozenset({UNSIGNED, ETH_LEGACY, ETH})
 
 
 # What `usual_message` looks for: the types of a row, of a message id and of a reference.
-TEXT_OR_NOT: Final = (str, type(None))
+_TEXT_OR_NOT: Final = (str, type(None))
 _USUAL_ROWS: Final = frozenset(
     (int, list, ref, int, int, int, key, str, type(None), int, signature)
     for ref in (list, type(None))
-    for key in TEXT_OR_NOT
-    for signature in TEXT_OR_NOT
+    for key in _TEXT_OR_NOT
+    for signature in _TEXT_OR_NOT
 )
 _USUAL_CODES: Final = frozenset(product((LATEST,), _MESSAGE_TYPES, (0,), _ENCRYPTION_TYPES[LATEST], _SIGNATURE_TYPES))
 _USUAL_ID: Final = (str, int, int, int, str, str)
@@ -227,10 +227,10 @@ def usual_message(row: Any, wire: bytes) -> StreamMessage | None:
     version, given_id, given_ref, kind, content_type, encryption, key_id, content, _, signed, signature = row
     if (version, kind, content_type, encryption, signed) not in _USUAL_CODES or not content:
         return None
-    if tuple(map(type, given_id)) != _USUAL_ID or not given_id[0]:
+    if tuple(map(type, given_id)) != _USUAL_ID:
         return None
-    message_id = MessageID._make(given_id)
-    if min(message_id[1:4]) < 0 or max(message_id[1:4]) > MAX_INTEGER:
+    stream, partition, timestamp, sequence, _, _ = message_id = MessageID(*given_id)
+    if not stream or min(partition, timestamp, sequence) < 0 or max(partition, timestamp, sequence) > MAX_INTEGER:
         return None
     ref = None if given_ref is None else _usual_ref(given_ref, message_id)
     if given_ref is not None and ref is None:

@@ -33,6 +33,7 @@ names = texts.filter(bool)
 integers = st.integers(0, 2**53 - 1)
 refs = st.builds(MessageRef, integers, st.none() | integers)
 tokens = st.none() | texts
+awkward = st.text('",[]\\r', max_size=6)  # what stands around an id
 partitions = st.integers(0, 100)
 
 values = st.recursive(
@@ -135,9 +136,26 @@ def test_the_short_way_is_taken_only_where_it_leads_to_the_same(message: StreamM
     usual = usual_message(row, wire)
     assert usual is None or usual == outcome(_unusual, row, wire)
     assert usual is None or (usual.wire, usual.verbatim, usual.version) == (wire, True, 32)
-    frame = [data.draw(st.sampled_from([2, 2.0, 1, True])), data.draw(st.sampled_from([8, 8.0, "8"])), "r", row, None]
-    text = json.dumps(frame, separators=(",", ":")).encode()
-    assert outcome(decode_control, text) == outcome(_decode, loads(text), text)
+    frame = [data.draw(st.sampled_from([2, 2.0, 1, True])), data.draw(st.sampled_from([8, 8.0, "8"]))]
+    frame += [data.draw(awkward | texts), row, data.draw(st.none() | awkward | texts | st.just(5))]
+    text = json.dumps(frame, separators=(",", ":"), ensure_ascii=data.draw(st.booleans())).encode(errors="replace")
+    read, closely = outcome(decode_control, text), outcome(_decode, loads(text), text)
+    assert read == closely
+    assert isinstance(read, str) or read.message.wire == closely.message.wire
+
+
+@pytest.mark.parametrize("escaped", [True, False])
+@pytest.mark.parametrize(
+    "around", [("r", None), ('",[', '",['), ("\\", "\\"), ("é", None), ("r", "é"), ("\ud800", None)]
+)
+def test_what_stands_around_a_message_is_no_part_of_it(around: tuple[str, str | None], escaped: bool) -> None:
+    row = b'[32,["s",0,1,0,"",""],null,27,0,0,null,"1",null,0,null]'
+    before, after = (json.dumps(each, ensure_ascii=escaped) for each in around)
+    text = f"[2,8,{before},".encode(errors="replace") + row + f",{after}]".encode()
+    read = decode_control(text)
+    assert isinstance(read, Publish)
+    assert read.message.wire == row
+    assert read.session_token == around[1]
 
 
 @given(frames)
