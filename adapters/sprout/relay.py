@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from gateway.bus import Bus
 from gateway.errors import Forbidden, UnknownChannel
@@ -15,6 +14,7 @@ from gateway.session import Principal, Session
 from .author import Author
 from .directs import Directs
 from .forest import Node, decode
+from .held import Held, Recently
 from .peek import expiration_of
 from .presence import Presence
 from .reader import Reader
@@ -26,14 +26,6 @@ if TYPE_CHECKING:
     from .session import SproutSession
 
 PEER: Final = "sprout:peer"  # who is dialled: the operator chose it, and many speak through it, so it is never paced
-MAX_HELD: Final = 4096  # nodes that are kept as they were read, about 1 KiB each
-
-
-class Held(NamedTuple):
-    """A node that is held, and the canonical id of the message that it is, None where it is none."""
-
-    node: Node
-    message: str | None = None
 
 
 class Relay:
@@ -50,7 +42,7 @@ class Relay:
         self.telling = Telling(self.said)
         self.reader = Reader(self)
         self.presence = Presence(self)
-        self._held: OrderedDict[str, Held] = OrderedDict()
+        self._held = Recently()
 
     # Telling
 
@@ -140,7 +132,6 @@ class Relay:
     def held(self, id: str) -> Held | None:
         """The node *id* and the message that it is."""
         if (held := self._held.get(id)) is not None:
-            self._held.move_to_end(id)
             return held
         if (direct := self.directs.find(id)) is not None:
             return Held(direct.node)
@@ -152,9 +143,8 @@ class Relay:
 
     def hold(self, id: str, node: Node, message: str | None = None) -> Held:
         """Keep a node that children are likely to be asked for."""
-        held = self._held[id] = Held(node, message)
-        if len(self._held) > MAX_HELD:
-            self._held.popitem(last=False)
+        held = Held(node, message)
+        self._held.add(id, held)
         return held
 
     def line_at(self, seq: int) -> Form | None:
