@@ -173,8 +173,8 @@ class Adapter(ABC):
         return False
 
     @abstractmethod
-    def refer(self, run: Sequence[Message]) -> Iterable[Any]:
-        """What the form of each message of a *run* from elsewhere depends on: see `bus.Author`."""
+    def refer(self, run: Sequence[Message]) -> None:
+        """Note what the form of each message of a *run* from elsewhere depends on: see `bus.Author`."""
 
     @abstractmethod
     def form(self, message: Message, key: str) -> Form:

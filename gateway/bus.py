@@ -70,15 +70,13 @@ class Author(Protocol):
     def describe(self, address: str) -> dict[str, Any]:
         """The parts of a channel's *address* by the names that people know them by."""
 
-    def refer(self, run: Sequence[Message]) -> Iterable[Any]:
-        """What the bridged form of each message of a *run* (see `Bus.publish_run`) depends on.
+    def refer(self, run: Sequence[Message]) -> None:
+        """Put what the bridged form of each message of a *run* (see `Bus.publish_run`) depends on into its `refs`.
 
-        That is a JSON value; None for nothing, `UNFIT` where the message does not fit the protocol. The messages have
-        their seqs already, so nothing may be logged here.
+        That is a JSON value under the protocol's name, if it depends on anything. Where the message does not fit the
+        protocol, the name is added to `undelivered` instead. The messages have their seqs already, so nothing may be
+        logged here.
         """
-
-
-UNFIT = object()
 
 
 class Counters(Protocol):
@@ -89,6 +87,9 @@ class Counters(Protocol):
 
     def direct(self, message: Message, listeners: int) -> None:
         """A direct message was handed to *listeners* sessions."""
+
+    def undeliverable(self, message: Message) -> None:
+        """A message did not fit the protocols that it names."""
 
     def overflow(self, protocol: str) -> None:
         """A session was closed because it read too slowly."""
@@ -322,7 +323,7 @@ class Bus:
             message.undelivered = tuple({s.protocol: None for s in unfit})
         if not receivers:
             if message.undelivered:
-                self.metrics.direct(message, 0)
+                self.metrics.undeliverable(message)
             return 0
         message.time = now = self._now()
         message.timestamp = message.timestamp or now
@@ -332,6 +333,8 @@ class Bus:
         for session in receivers:
             session.deliver(message)
         self.metrics.direct(message, len(receivers))
+        if message.undelivered:
+            self.metrics.undeliverable(message)
         return len(receivers)
 
     # Time and room
@@ -399,15 +402,13 @@ class Bus:
     def _refer(self, run: Sequence[Message]) -> None:
         protocol = run[0].protocol
         for author in self.authors:
-            if (name := author.name) == protocol:
-                continue
-            for message, ref in zip(run, author.refer(run), strict=True):
-                if ref is UNFIT:
-                    message.undelivered += (name,)
+            if author.name != protocol:
+                author.refer(run)
+        for message in run:
+            if message.undelivered:
+                self.metrics.undeliverable(message)
+                for name in message.undelivered:
                     self.flows.to(name)[protocol].undelivered += 1
-                elif ref is not None:
-                    refs = message.refs = message.refs or {}
-                    refs[name] = ref
 
     def _hand_over(self, run: Sequence[Message], origin: Session | None) -> int:
         """Give *run* to everybody in its channel but *origin*; how many times one of it was given to somebody."""

@@ -90,7 +90,7 @@ class Message:
     wire: bytes | None = None
     late: bool = False
     numbered: bool = False
-    refs: dict[str, Any] | None = None
+    refs: dict[str, Any] = field(default_factory=dict)
     undelivered: tuple[str, ...] = ()
     forms: dict[str, Form] = field(default_factory=dict, repr=False)
 

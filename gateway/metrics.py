@@ -48,16 +48,13 @@ class Metrics:
         row = self.channels.get(first.channel) or self._row(first.channel)
         row[0] += len(run)
         row[1] += deliveries
-        for message in run:
-            if message.undelivered:
-                self._undeliverable(message)
 
     def direct(self, message: Message, listeners: int) -> None:
         """A direct message was handed to *listeners* sessions."""
         self.counts["direct_messages"][message.protocol,] += listeners
-        self._undeliverable(message)
 
-    def _undeliverable(self, message: Message) -> None:
+    def undeliverable(self, message: Message) -> None:
+        """A message did not fit the protocols that it names."""
         for unfit in message.undelivered:
             self.counts["undeliverable"][unfit,] += 1
 

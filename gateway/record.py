@@ -137,7 +137,7 @@ def _message(m: Message) -> bytes:
             record["ids"] = more
     if m.key is not None:
         record["key"] = m.key
-    if m.refs is not None:
+    if m.refs:
         record["refs"] = m.refs
     if m.undelivered:
         record["undelivered"] = m.undelivered
@@ -180,7 +180,7 @@ def _entry(record: dict[str, Any], body: bytes) -> Entry:
         native=native,
         key=record.get("key"),
         wire=wire.encode() if wire is not None else None,
-        refs=record.get("refs"),
+        refs=record.get("refs") or {},
         undelivered=tuple(record.get("undelivered", ())),
     )
 

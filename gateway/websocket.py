@@ -18,7 +18,7 @@ MAX_MESSAGE = 1 << 20  # bytes; what websockets, the library, allows as well
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 OPCODES = (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG)
 
-_FIN, _RESERVED, _OPCODE, _MASK, _SIZE = 0x80, 0x70, 0x0F, 0x80, 0x7F
+_FIN, _RESERVED, _OPCODE, _MASK = 0x80, 0x70, 0x0F, 0x80
 _WHOLE_TEXT = _FIN | TEXT
 _MAX_CONTROL = 125
 
@@ -73,8 +73,8 @@ class Reader:
         """Append the frames in *data* to *frames* and return where the first unfinished one begins."""
         begin, end = 0, len(data)
         while end - begin >= 2:
-            first, size = data[begin], data[begin + 1] & _SIZE
-            if not data[begin + 1] & _MASK:
+            first, size = data[begin], data[begin + 1] - _MASK
+            if size < 0:
                 raise _Broken(1002, "a client masks its frames")
             start = begin + 6
             if size > _MAX_CONTROL:
@@ -85,11 +85,12 @@ class Reader:
                 size = int.from_bytes(data[begin + 2 : start - 4], "big")
             if first != _WHOLE_TEXT or size > self._max_size or self._message is not None:
                 self._check(first, size)
-            if start + size > end:
-                self._need = start + size - begin
+            stop = start + size
+            if stop > end:
+                self._need = stop - begin
                 return begin
-            payload = apply_mask(data[start : start + size], data[start - 4 : start])
-            begin = start + size
+            payload = apply_mask(data[start:stop], data[start - 4 : start])
+            begin = stop
             if first == _WHOLE_TEXT:  # nearly always
                 frames.append((TEXT, payload if payload.isascii() else _text(payload)))
                 continue

@@ -166,9 +166,9 @@ class SproutAdapter(Adapter):
         """The identity that it is in Arbor, or that stands for it there."""
         return peer.identity if peer.protocol == NAME else self.author.identity_of(peer.number)
 
-    def refer(self, run: Sequence[Message]) -> list[object]:
+    def refer(self, run: Sequence[Message]) -> None:
         """Where the messages stand in the forest."""
-        return self.author.refer(run)
+        self.author.refer(run)
 
     def form(self, message: Message, key: str) -> Form:
         """The line of the message's node."""

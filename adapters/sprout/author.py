@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 from gateway.adapter import Services
-from gateway.bus import DIRECT_MEMORY, UNFIT
+from gateway.bus import DIRECT_MEMORY
 from gateway.message import Form, Message, Peer
 from gateway.record import Fact, unbinary
 
@@ -107,16 +107,14 @@ class Author:
 
     # What a form depends on
 
-    def refer(self, run: Sequence[Message]) -> list[object]:
-        """Where the Arbor forms of the messages will stand; `UNFIT` for what is too long for one."""
-        return [
-            {} if message.parent is None and len(message.content) <= MAX_BLOB else self._refer(message)
-            for message in run
-        ]
-
-    def _refer(self, message: Message) -> object:
-        ref = {} if message.parent is None else self._below(message, message.parent)
-        return ref if self.has_room(message.content, ref.get("parent")) else UNFIT
+    def refer(self, run: Sequence[Message]) -> None:
+        """Note where the Arbor forms of the messages will stand, and what is too long for one."""
+        for message in run:
+            ref = {} if message.parent is None else self._below(message, message.parent)
+            if len(message.content) <= MAX_BLOB or self.has_room(message.content, ref.get("parent")):
+                message.refs[NAME] = ref
+            else:
+                message.undelivered += (NAME,)
 
     @staticmethod
     def has_room(content: bytes, parent: str | None = None) -> bool:
@@ -370,7 +368,7 @@ def _line(raw: bytes) -> NodeLine:
 
 
 def _ref(message: Message) -> dict[str, Any]:
-    return (message.refs or {}).get(NAME) or {}
+    return message.refs.get(NAME) or {}
 
 
 def _community(channel: str) -> str:

@@ -146,7 +146,7 @@ def _root(message: Message) -> str | None:
     """The conversation that a deep reply belongs to; None for what opens one, or stands below that of a day."""
     if message.protocol == NAME and message.wire is not None:
         return conversation_of(message.wire)
-    ref = (message.refs or {}).get(NAME)
+    ref = message.refs.get(NAME)
     return ref.get("conversation") if ref else None
 
 
@@ -155,7 +155,7 @@ def spot_of(message: Message) -> Spot | None:
     if message.protocol == NAME and message.wire is not None:
         parent = message.parent or parent_of(message.wire)
         return Spot(message.seq, REPLY, message.id, parent, message.channel, message.timestamp)
-    ref = (message.refs or {}).get(NAME)
+    ref = message.refs.get(NAME)
     if ref is None:
         return None
     created = moment(message.timestamp)

@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.adapter import Adapter, Home, Refusal, Request, Services, Spoken
 from gateway.auth import KEY
-from gateway.bus import UNFIT
 from gateway.frames import text_frame
 from gateway.jsontext import dumps
 from gateway.message import Form, Message, Peer, Pending
@@ -257,18 +256,17 @@ class StreamrAdapter(Adapter):
 
     # What messages become
 
-    def refer(self, run: Sequence[Message]) -> Sequence[object]:
-        """The places in their sender's chain, or `UNFIT`."""
+    def refer(self, run: Sequence[Message]) -> None:
+        """Note the places in their sender's chain, and what has none."""
         rules = self._demands(run[0].channel)
-        if rules is None:
-            return [UNFIT] * len(run)
-        encrypt = rules.require_encrypted_data
-        if all(2 * len(message.content) <= MAX_CONTENT or _has_room(message.content, encrypt) for message in run):
-            return self.author.refer(run, encrypt=encrypt)
-        return [ref for message in run for ref in self._refer(message, encrypt)]
-
-    def _refer(self, message: Message, encrypt: bool) -> Sequence[object]:
-        return self.author.refer((message,), encrypt=encrypt) if _has_room(message.content, encrypt) else (UNFIT,)
+        encrypt = rules is not None and rules.require_encrypted_data
+        fit = [m for m in run if 2 * len(m.content) <= MAX_CONTENT or _has_room(m.content, encrypt)] if rules else []
+        if fit:
+            self.author.refer(fit, encrypt=encrypt)
+        if len(fit) < len(run):
+            for message in run:
+                if message not in fit:
+                    message.undelivered += (NAME,)
 
     def _find_demands(self, channel: str) -> Rules | None:
         """The rules of the stream partition that *channel* is; None if there is none such."""
@@ -296,7 +294,7 @@ class StreamrAdapter(Adapter):
         """
         if _is_native(message):
             return parse_message(message.wire or b"")
-        if message.refs is None or NAME not in message.refs:
+        if NAME not in message.refs:
             return None
         row = message.form(SEALED_UTF16 if version == UTF16_VERSION else SEALED, self._seal)
         assert isinstance(row, bytes)
@@ -318,7 +316,7 @@ class StreamrAdapter(Adapter):
             return False
         if _is_native(message):
             return parse_message(message.wire or b"").survives(version)
-        return version != 30 or len((message.refs or {})[NAME]) < len(Link._fields)  # those of all fields are encrypted
+        return version != 30 or len(message.refs[NAME]) < len(Link._fields)  # those of all fields are encrypted
 
     def _seal(self, message: Message, key: str) -> bytes:
         utf16 = key == SEALED_UTF16 and not message.content.isascii()
@@ -336,8 +334,8 @@ class StreamrAdapter(Adapter):
         for entry in entries:
             if not isinstance(entry, Message):
                 yield from self.streams.rows(entry)
-            elif entry.protocol != NAME or entry.native is None:
-                yield from stored.rows(entry)
+            elif (entry.protocol != NAME or entry.native is None) and (row := stored.row(entry)) is not None:
+                yield row
         yield from self.publishers.rows(entries)
 
     def place(self, message: Message) -> Place | None:
@@ -347,7 +345,7 @@ class StreamrAdapter(Adapter):
             if message.wire is not None and has_expired(message.wire, self.bus.clock()):
                 return None
             return Place(timestamp, sequence, publisher, chain)
-        return self.author.place(message) if message.refs is not None and NAME in message.refs else None
+        return self.author.place(message) if NAME in message.refs else None
 
     def routers(self) -> list[Any]:
         """The REST interface that clients expect beside the WebSocket."""
@@ -362,7 +360,7 @@ class StreamrAdapter(Adapter):
         """Where the chain of *message* ends, by the newest of its sender's messages in the log."""
         newest = self.services.index.history(message.channel, sender=message.sender.number, newest_first=True)
         for former in newest:
-            link = (former.refs or {}).get(NAME)
+            link = former.refs.get(NAME)
             ours = former.protocol == message.protocol and former.sender.protocol == message.sender.protocol
             if link is not None and ours and not is_late(former):
                 return link[0], link[1]

@@ -60,38 +60,38 @@ class Author:
         """The address that says *message* in Streamr."""
         return self._signer(message).address
 
-    def refer(self, run: Sequence[Message], *, encrypt: bool = False) -> list[list[int | None]]:
-        """Put the messages at the end of their chain, to be shown encrypted if need be; the fields of their `Link`s.
+    def refer(self, run: Sequence[Message], *, encrypt: bool = False) -> None:
+        """Put the messages at the end of their chain, to be shown encrypted if need be: their refs are `Link`s' fields.
 
         A timestamp is never below the one before it, nor ahead of the gateway's clock. What comes late would stand
         before messages that readers have seen already: it is told apart by a chain without links, where the
         sequence number is the record's own.
         """
-        places = self._places(run)
+        if is_late(run[0]):
+            self._speak(run[0])
+            for message in run:
+                message.refs["streamr"] = [message.timestamp, message.seq]
+        else:
+            self._chain(run)
         if encrypt:
-            for place, message in zip(places, run, strict=True):
-                place.extend([None] * (len(Link._fields) - 1 - len(place)))
+            for message in run:
+                place = message.refs["streamr"]
+                place += [None] * (len(Link._fields) - 1 - len(place))
                 place.append(message.time // DAY)
-        return places
 
-    def _places(self, run: Sequence[Message]) -> list[list[int | None]]:
+    def _chain(self, run: Sequence[Message]) -> None:
         first = run[0]
-        if is_late(first):
-            self._speak(first)
-            return [[message.timestamp, message.seq] for message in run]
         chain = (first.channel, first.sender.number, first.protocol)
         head = self._heads.get(chain)
         if head is None:
             head = self._begin(first)
         else:
             self._heads.move_to_end(chain)
-        places: list[list[int | None]] = []
         for message in run:
             last = after(head, min(message.time, message.timestamp))
-            places.append([*last] if head is None else [*last, *head])
+            message.refs["streamr"] = [*last] if head is None else [*last, *head]
             head = last
         self._heads[chain] = last
-        return places
 
     def signs(self, address: str) -> bool:
         """Whether something was signed by *address* that the index may not know of yet, or never will."""
@@ -103,13 +103,11 @@ class Author:
 
     def place(self, message: Message) -> Place:
         """Where the signed form of a *message* that was published stands, and in whose chain."""
-        assert message.refs is not None
         link = Link(*message.refs["streamr"])
         return Place(link.timestamp, link.sequence, self.address(message), _chain_name(message))
 
     def seal(self, message: Message, *, utf16: bool = False) -> StreamMessage:
         """The signed form of a *message* that was published; *utf16* as in `signing.sign`."""
-        assert message.refs is not None
         link = Link(*message.refs["streamr"])
         prev = None if link.prev_timestamp is None else MessageRef(link.prev_timestamp, link.prev_sequence)
         stream, partition = stream_of(message.channel)

@@ -65,7 +65,7 @@ class Publishers:
             stream, *_, publisher, _chain = entry.native[NAME]
             if self._is_first(entry, stream):
                 yield Row("streamr_publishers", (stream, publisher.lower()))
-        elif entry.refs is not None and NAME in entry.refs:
+        elif NAME in entry.refs:
             stream, sender = stream_of(entry.channel)[0], entry.sender
             if self._is_first(entry, stream):
                 address = self._address(entry)

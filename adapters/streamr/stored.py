@@ -48,13 +48,12 @@ OLDEST_FIRST = (_BY_TIME.format(">", "ASC"), _ELSEWHERE.format(">", "ASC"))
 NEWEST_FIRST = (_BY_TIME.format("<", "DESC"), _ELSEWHERE.format("<", "DESC"))
 
 
-def rows(message: Message) -> Iterator[Row]:
-    """The row of a *message* from elsewhere that does not stand where its time says."""
-    link = (message.refs or {}).get("streamr")
-    if link is None:
-        yield Row("streamr_places", (message.seq, message.channel, None))
-    elif link[0] != message.timestamp:
-        yield Row("streamr_places", (message.seq, message.channel, link[0]))
+def row(message: Message) -> Row | None:
+    """The row of a *message* from elsewhere, if it does not stand where its time says."""
+    link = message.refs.get("streamr")
+    if link is not None and link[0] == message.timestamp:
+        return None  # nearly always
+    return Row("streamr_places", (message.seq, message.channel, None if link is None else link[0]))
 
 
 class Place(NamedTuple):

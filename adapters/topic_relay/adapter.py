@@ -13,7 +13,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.adapter import Adapter, Refusal, Request, Spoken
-from gateway.bus import UNFIT
 from gateway.channels import valid_name
 from gateway.frames import text_frame
 from gateway.message import Form, Message, Peer, Pending
@@ -102,9 +101,11 @@ class TopicRelayAdapter(Adapter):
         """Its number."""
         return peer.number
 
-    def refer(self, run: Sequence[Message]) -> list[Any]:
+    def refer(self, run: Sequence[Message]) -> None:
         """Nothing, as long as the packet is not too long."""
-        return [None if self._has_room(message) else UNFIT for message in run]
+        for message in run:
+            if not self._has_room(message):
+                message.undelivered += (NAME,)
 
     def _has_room(self, message: Message) -> bool:
         return len(message.content) <= MAX_PACKET - MAX_HEAD or fits(self._packet(message))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import bus as bus_module
-from gateway.bus import DIRECT_MEMORY, UNFIT
+from gateway.bus import DIRECT_MEMORY
 from gateway.errors import AlreadySubscribed, NotSubscribed, Unavailable, UnknownChannel
 from gateway.message import Message, Peer
 from gateway.record import decode
@@ -120,6 +120,9 @@ def test_channels_that_are_only_configured(make_core: Callable[..., Core], toy_s
     assert session.take() == [b'"hi"']
 
 
+UNFIT = object()
+
+
 class Author:
     """Counts the messages from elsewhere."""
 
@@ -131,9 +134,13 @@ class Author:
     def describe(self, address: str) -> dict[str, Any]:
         return {f"{self.name} address": address}
 
-    def refer(self, run: Sequence[Message]) -> list[Any]:
-        self.seen += [message.seq for message in run]
-        return [self.answer] * len(run)
+    def refer(self, run: Sequence[Message]) -> None:
+        for message in run:
+            self.seen.append(message.seq)
+            if self.answer is UNFIT:
+                message.undelivered += (self.name,)
+            elif self.answer is not None:
+                message.refs[self.name] = self.answer
 
 
 def test_what_bridged_forms_depend_on_is_decided_once_and_logged(core: Core) -> None:

@@ -12,7 +12,6 @@ import pytest
 from websockets.sync.client import connect
 
 from gateway import flows
-from gateway.bus import UNFIT
 from gateway.channels import OWN
 from gateway.flows import BOUNDS, SAMPLES, Flow, Flows
 from gateway.message import Message
@@ -107,8 +106,9 @@ def test_what_does_not_fit_is_counted(core: Core) -> None:
         def describe(self, address: str) -> dict[str, object]:
             return {self.name: address}
 
-        def refer(self, run: Sequence[Message]) -> list[object]:
-            return [UNFIT] * len(run)
+        def refer(self, run: Sequence[Message]) -> None:
+            for message in run:
+                message.undelivered += (self.name,)
 
     core.bus.authors = [Narrow()]
     core.say()

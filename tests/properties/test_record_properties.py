@@ -76,7 +76,7 @@ def messages(draw: st.DrawFn) -> Message:
         native=native,
         key=draw(st.none() | TEXT),
         wire=draw(st.none() | st.text(max_size=50).map(str.encode)),
-        refs=draw(st.none() | NATIVES),
+        refs=draw(st.just({}) | NATIVES),
         undelivered=tuple(draw(st.lists(st.sampled_from(["a", "b"]), max_size=2))),
     )
 

@@ -68,8 +68,8 @@ class ToyAdapter(Adapter):
     def channel(self, address: str) -> str | None:
         return address
 
-    def refer(self, run: Sequence[Message]) -> list[object]:
-        return [None] * len(run)
+    def refer(self, run: Sequence[Message]) -> None:
+        """Nothing."""
 
     def form(self, message: Message, key: str) -> Form:
         del key
