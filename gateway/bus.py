@@ -396,7 +396,7 @@ class Bus:
             if not message.timestamp:
                 message.timestamp = now
             if not message.id:
-                message.id, message.numbered = f"{head}{seq:012x}", True
+                message.id, message.numbered = head + seq.to_bytes(6).hex(), True
             seq += 1
 
     def _refer(self, run: Sequence[Message]) -> None:

@@ -22,7 +22,7 @@ from .lookup import Lookup
 from .message import Message, MessageIds
 from .record import BadRecord, Entry, Fact, decode
 from .segments import Fault, Segments
-from .tables import META, Row, Tables, damaged
+from .tables import ANSWER, FACT, META, SAID, Row, Tables, damaged
 
 GATHER = 0.1  # seconds between two batches while entries keep coming
 BATCH = 2_000  # entries in one transaction
@@ -166,13 +166,8 @@ class Index(Lookup):
     def _apply(self, batch: Synced) -> None:
         """Put a batch into the tables."""
         last = batch.entries[-1]
-        rows: dict[str, list[tuple[Any, ...]]] = {"meta": [("applied", last.seq), ("time", last.time)], "records": []}
-        rows["records"] += [
-            (entry.seq, offset, entry.channel, entry.sender.number, entry.timestamp, entry.parent)
-            if isinstance(entry, Message)
-            else (entry.seq, offset, None, None, None, None)
-            for entry, offset in zip(*batch, strict=True)
-        ]
+        rows: dict[str, list[tuple[Any, ...]]] = {"meta": [("applied", last.seq), ("time", last.time)]}
+        rows |= _records(batch)
         for table, values in chain(self._rows(batch.entries), *(each.rows(batch.entries) for each in self._adapters)):
             rows.setdefault(table, []).append(values)
         self._tables.put(rows)
@@ -183,6 +178,20 @@ class Index(Lookup):
                 yield from _fact_rows(entry)
         for row in self._chosen_ids(entries):
             yield "ids", row
+
+
+def _records(batch: Synced) -> dict[str, list[tuple[Any, ...]]]:
+    rows: dict[str, list[tuple[Any, ...]]] = {FACT: [], SAID: [], ANSWER: []}
+    said = rows[SAID]
+    for entry, offset in zip(*batch, strict=True):
+        if not isinstance(entry, Message):
+            rows[FACT].append((entry.seq, offset))
+        elif entry.parent is None:
+            said.append((entry.seq, offset, entry.channel, entry.sender.number, entry.timestamp))
+        else:
+            row = entry.seq, offset, entry.channel, entry.sender.number, entry.timestamp, entry.parent
+            rows[ANSWER].append(row)
+    return rows
 
 
 def _fact_rows(fact: Fact) -> Iterator[Row]:

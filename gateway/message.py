@@ -78,21 +78,21 @@ class Message:
     sender: Peer
     protocol: str
     content: bytes
+    wire: bytes | None = None
+    parent: str | None = None
+    forms: dict[str, Form] = field(default_factory=dict, repr=False)
     id: str = ""
     seq: int = 0
     time: int = 0
     timestamp: int = 0
-    parent: str | None = None
     target: Peer | None = None
     ids: tuple[str, ...] = ()
     native: dict[str, Any] | None = None
     key: str | None = None
-    wire: bytes | None = None
     late: bool = False
     numbered: bool = False
     refs: dict[str, Any] = field(default_factory=dict)
     undelivered: tuple[str, ...] = ()
-    forms: dict[str, Form] = field(default_factory=dict, repr=False)
 
     def form(self, key: str, make: Callable[[Message, str], Form]) -> Form:
         """This message in the form called *key*, made by *make* at most once."""
@@ -116,10 +116,10 @@ class MessageIds:
 
     def make(self, time: int, seq: int) -> str:
         """The id of the message with sequence *seq*, accepted at *time* (ms)."""
-        return f"{self.head(time)}{seq:012x}"
+        return self.head(time) + seq.to_bytes(6).hex()
 
     def head(self, time: int) -> str:
-        """What the ids of messages accepted at *time* begin with; their sequence, as 12 hex digits, follows."""
+        """What the ids of messages accepted at *time* begin with; their sequence in 12 hex digits follows."""
         if time != self._time:
             self._time, self._head = time, f"{time >> 16:08x}-{time & 0xFFFF:04x}{self._salt}"
         return self._head

@@ -219,7 +219,8 @@ class Session(ABC):
 
     def all_to_send(self) -> bytes | None:
         """Everything as one piece, where that leaves nothing else to do; else None: ask `data_to_send` and the rest."""
-        self._settle()
+        if self._batch.frames:  # as `_settle` does
+            self._batch.spill()
         if self._held or self._streams or self._backlog or self.closing is not None or not self._queue:
             return None
         data, self._queue, self._size = self._queue, [], 0

@@ -31,6 +31,9 @@ CREATE TABLE peers (number INTEGER PRIMARY KEY, protocol TEXT NOT NULL, identity
 CREATE UNIQUE INDEX peers_identity ON peers (protocol, identity);
 """
 
+# What each kind of record fills in of its row: Python's sqlite3 takes long over a None.
+FACT, SAID, ANSWER = "records (seq, offset)", "records (seq, offset, channel, sender, at)", "records"
+
 AT_ONCE = 128  # rows in one statement, at most
 META = "SELECT value FROM meta WHERE key = ?"
 

@@ -149,8 +149,8 @@ class TopicRelaySession(Session):
             for text, content, parent in said:
                 if run and self.bus.throttle is not None:
                     self.pace(channel)
-                forms: dict[str, Form] = {NAME: text_frame(text[:-1] + end)}
-                run.append(Message(channel, sender, NAME, content, parent=parent, wire=text, forms=forms))
+                frame = text_frame(text[:-1] + end)
+                run.append(Message(channel, sender, NAME, content, text, parent, {NAME: frame}))
         except RequestError as error:
             self.refuse(said[len(run) :], error)
         try:
@@ -200,7 +200,7 @@ def word(error: RequestError) -> str:
 def said(packet: Packet, channel: str, sender: Peer) -> Message:
     """What *packet* says, with the form in which its own protocol forwards it."""
     form = text_frame(forward(packet, sender.number))
-    return Message(channel, sender, NAME, packet.content, parent=packet.parent, wire=packet.text, forms={NAME: form})
+    return Message(channel, sender, NAME, packet.content, packet.text, packet.parent, {NAME: form})
 
 
 @lru_cache(maxsize=64)  # one newcomer is announced to everybody in the topic

@@ -48,7 +48,8 @@ while True:
     for _ in range(chance.randint(1, 50)):
         content = b'"%d %s"' % (number, b"x" * chance.choice([0, 100, 5_000]))
         seq, now = log.next_seq, clock()
-        message = Message("lobby", Peer(1, "toy"), "toy", content, ids.make(now, seq), seq, now, now)
+        message = Message("lobby", Peer(1, "toy"), "toy", content, id=ids.make(now, seq), seq=seq, time=now)
+        message.timestamp = now
         log.append(message)
         line = b"%d %d\\n" % (seq, number)
         log.when_synced(seq, lambda line=line: os.write(1, line))
