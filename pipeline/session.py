@@ -86,7 +86,6 @@ def settings(options: Options, share: str = "") -> dict[str, str]:
         "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(SHUFFLES),
-        "spark.shuffle.sort.bypassMergeThreshold": "1",  # sorting by partition costs less than a file for each
         "spark.sql.files.maxPartitionBytes": str(PARTITION_BYTES),
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
