@@ -132,6 +132,8 @@ def rows(entries: Sequence[Entry]) -> Iterator[Row]:
     """What *entries* add to the tables."""
     for entry in entries:
         if isinstance(entry, Message):
+            if entry.protocol != NAME and not entry.refs.get(NAME):
+                continue  # nearly always
             root = _root(entry)
             if root is not None and (spot := spot_of(entry)) is not None:
                 yield Row("sprout_replies", (spot.seq, spot.key, spot.parent, spot.channel, spot.created, root))

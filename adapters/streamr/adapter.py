@@ -334,8 +334,10 @@ class StreamrAdapter(Adapter):
         for entry in entries:
             if not isinstance(entry, Message):
                 yield from self.streams.rows(entry)
-            elif (entry.protocol != NAME or entry.native is None) and (row := stored.row(entry)) is not None:
-                yield row
+            elif entry.protocol != NAME or entry.native is None:
+                link = entry.refs.get(NAME)
+                if link is None or link[0] != entry.timestamp:  # seldom
+                    yield stored.row(entry, link)
         yield from self.publishers.rows(entries)
 
     def place(self, message: Message) -> Place | None:

@@ -88,7 +88,10 @@ class Author:
         else:
             self._heads.move_to_end(chain)
         for message in run:
-            last = after(head, min(message.time, message.timestamp))
+            timestamp = message.timestamp
+            if timestamp > message.time:  # `min` would take as long as the rest of this loop
+                timestamp = message.time
+            last = after(head, timestamp)
             message.refs["streamr"] = [*last] if head is None else [*last, *head]
             head = last
         self._heads[chain] = last

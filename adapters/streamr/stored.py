@@ -15,7 +15,7 @@ message: then the reader lets others have their turn, and goes on whenever it li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from typing import Any, NamedTuple
 
@@ -48,11 +48,8 @@ OLDEST_FIRST = (_BY_TIME.format(">", "ASC"), _ELSEWHERE.format(">", "ASC"))
 NEWEST_FIRST = (_BY_TIME.format("<", "DESC"), _ELSEWHERE.format("<", "DESC"))
 
 
-def row(message: Message) -> Row | None:
-    """The row of a *message* from elsewhere, if it does not stand where its time says."""
-    link = message.refs.get("streamr")
-    if link is not None and link[0] == message.timestamp:
-        return None  # nearly always
+def row(message: Message, link: Sequence[int] | None) -> Row:
+    """The row of a *message* from elsewhere whose *link* does not stand where its time says, or that has none."""
     return Row("streamr_places", (message.seq, message.channel, None if link is None else link[0]))
 
 

@@ -130,7 +130,9 @@ class Shape:
         if not OWN.isdisjoint(fields) or (len(fields) == 1 and WRAP in fields):
             return None
         parent = fields.get("inReplyTo")
-        return one_line(content), fields, parent if type(parent) is str else None, dst
+        if 10 in content or 13 in content:
+            content = one_line(content)
+        return content, fields, parent if type(parent) is str else None, dst
 
 
 def shape_of(data: bytes) -> Shape | None:
