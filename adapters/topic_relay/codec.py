@@ -134,6 +134,22 @@ class Shape:
             content = one_line(content)
         return content, fields, parent if type(parent) is str else None, dst
 
+    def packet(self, data: bytes) -> Packet | None:
+        """The packet *data*, which has this shape; None where `decode` has to look at it more closely."""
+        if (found := self.read(data)) is None:
+            return None
+        content, fields, parent, dst = found
+        return Packet(self.kind, self.topic, data, fields, dst, content, parent)
+
+    def run(self, messages: Sequence[bytes], at: int) -> list[Said]:
+        """The Broadcasts in a row, all of this shape, that are there from *at*."""
+        head, tail, read, said = self.head, self.tail, self.read, list[Said]()
+        for text in islice(messages, at, None):
+            if not (text.startswith(head) and text.endswith(tail)) or (found := read(text)) is None:
+                break
+            said.append((text, found[0], found[2]))
+        return said
+
 
 def shape_of(data: bytes) -> Shape | None:
     """The shape of *data*, if it is a usual one."""
@@ -144,26 +160,10 @@ def shape_of(data: bytes) -> Shape | None:
     return _shape(b"", data[end:]) if end > 0 else None
 
 
-def broadcasts(messages: Sequence[bytes], at: int) -> tuple[str, list[Said]]:
-    """What a peer says to a topic with the usual Broadcasts in a row, all of one shape, that are there from *at*."""
-    shape, said = shape_of(messages[at]), list[Said]()
-    if shape is None or shape.kind != BROADCAST:
-        return "", said
-    head, tail, read = shape.head, shape.tail, shape.read
-    for text in islice(messages, at, None):
-        if not (text.startswith(head) and text.endswith(tail)) or (found := read(text)) is None:
-            break
-        said.append((text, found[0], found[2]))
-    return shape.topic, said
-
-
 def usual(data: bytes) -> Packet | None:
     """A Message or Broadcast of a usual shape; None where `decode` has to look at it more closely."""
     shape = shape_of(data)
-    if shape is None or (found := shape.read(data)) is None:
-        return None
-    content, fields, parent, dst = found
-    return Packet(shape.kind, shape.topic, data, fields, dst, content, parent)
+    return None if shape is None else shape.packet(data)
 
 
 @lru_cache(maxsize=4096)

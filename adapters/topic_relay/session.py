@@ -14,7 +14,7 @@ from gateway.message import Form, Message, Peer
 from gateway.session import MAX_OUTBOX, Principal, Session
 
 from . import codec
-from .codec import Packet, Refused, Said, broadcasts, decode, extend, forward, source
+from .codec import Packet, Refused, Said, decode, extend, forward, shape_of, source
 
 NAME = "topic_relay"
 
@@ -68,12 +68,17 @@ class TopicRelaySession(Session):
         """Take what the peer sent at once: the usual broadcasts to one topic in a row are published as a run."""
         at = 0
         while at < len(messages):
-            topic, said = broadcasts(messages, at) if self.ready else ("", [])
-            if said:
-                self.broadcast_all(topic, said)
+            data = messages[at]
+            shape = shape_of(data) if self.ready else None
+            if shape is not None and shape.kind == codec.BROADCAST and (said := shape.run(messages, at)):
+                self.broadcast_all(shape.topic, said)
+                at += len(said)
+                continue
+            if shape is not None and (packet := shape.packet(data)) is not None:
+                self._act(packet)
             else:
-                self.receive_data(messages[at])
-            at += len(said) or 1
+                self.receive_data(data)
+            at += 1
 
     def _act(self, packet: Packet) -> None:
         try:
