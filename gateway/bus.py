@@ -298,9 +298,12 @@ class Bus:
         if ledger.congested:
             raise Unavailable("the disk does not keep up; try again in a moment")
         self.channels.settle(run[0].channel)
+        parent = found = None  # many of a run may answer the same
         for message in run:
             if message.parent is not None:
-                message.parent = self._canonical(message.parent)
+                if message.parent != parent:
+                    parent, found = message.parent, self._canonical(message.parent)
+                message.parent = found
         self._stamp(run, ledger.next_seq)
         self._refer(run)
         ledger.extend(run)

@@ -6,17 +6,24 @@ connection that wants it. Shells that want the payload back ask `payload`.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 _FIN_TEXT = 0x81
 
 
 def text_frame(payload: bytes) -> bytes:
     """The frame that carries *payload*, which is UTF-8 text."""
-    size = len(payload)
+    return header(len(payload)) + payload
+
+
+@lru_cache(maxsize=4096)
+def header(size: int) -> bytes:
+    """What a frame begins with whose payload has *size* bytes."""
     if size < 126:
-        return bytes((_FIN_TEXT, size)) + payload
+        return bytes((_FIN_TEXT, size))
     if size < 1 << 16:
-        return (_FIN_TEXT << 24 | 126 << 16 | size).to_bytes(4) + payload
-    return bytes((_FIN_TEXT, 127)) + size.to_bytes(8, "big") + payload
+        return (_FIN_TEXT << 24 | 126 << 16 | size).to_bytes(4)
+    return bytes((_FIN_TEXT, 127)) + size.to_bytes(8)
 
 
 def payload(frame: bytes) -> bytes:

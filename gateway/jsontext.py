@@ -1,6 +1,7 @@
 """The one function that reads JSON: at every door, and when the log is read back.
 
-What is accepted here can be loaded again by whoever reads the log; what is refused here never gets in.
+What is accepted here can be loaded again by whoever reads the log; what is refused here never gets in. A text of at
+most `SHORT` bytes that orjson reads is read the same here, so a hot path may ask orjson itself.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import orjson
 
 # Deeper than anything a person writes, far below what the readers of the log can load.
 MAX_DEPTH = 200
+SHORT = 2 * MAX_DEPTH  # bytes; what is nested too deeply and closed again is longer
 _MAX_DIGITS = 4_000  # int() refuses a little more; such a number is beyond a double as well
 
 

@@ -92,7 +92,10 @@ class Log:
         self.extend((entry,))
 
     def extend(self, entries: Sequence[Entry]) -> None:
-        """Take *entries*, whose `seq`s are `next_seq` and those that follow (`ValueError` if not), all or none."""
+        """Take *entries*, a fact or messages of one channel, all or none.
+
+        Their `seq`s are `next_seq` and those that follow; `ValueError` if not.
+        """
         time, seq, lines = self._time, self.next_seq, list[bytes]()
         for entry in entries:
             if entry.seq != seq:

@@ -33,7 +33,7 @@ class Lookup:
         self._synced = segments.next_seq - 1
 
     def note(self, entries: Sequence[Entry]) -> None:
-        """Entries were appended to the log: they can be found from now on."""
+        """Entries, a fact or messages of one channel, were appended to the log: they can be found from now on."""
         self._waiting.add(entries)
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from typing import cast
 
 from .message import Message
 from .record import Entry
@@ -24,13 +25,13 @@ class Unapplied:
         self._ids: dict[str, int] = {}
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """*entries* were appended to the log."""
+        """*entries* were appended to the log: a fact, or messages of one channel."""
+        first = entries[0]
         if not self._entries:
-            self._first = entries[0].seq
+            self._first = first.seq
         self._entries += entries
-        for entry in entries:
-            if isinstance(entry, Message):
-                self._channels[entry.channel].append(entry)
+        if isinstance(first, Message):
+            self._channels[first.channel] += cast(Sequence[Message], entries)
         self._ids.update(self._chosen(entries))
 
     def remove(self, last: int) -> None:

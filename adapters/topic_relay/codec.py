@@ -16,8 +16,10 @@ from json import JSONDecoder
 from math import inf
 from typing import Any
 
+import orjson
+
 from gateway.errors import RequestError
-from gateway.jsontext import MAX_DEPTH, dumps, loads, one_line
+from gateway.jsontext import MAX_DEPTH, SHORT, dumps, loads, one_line
 
 MAX_PACKET = 65_000
 MAX_TOPIC = 30
@@ -124,7 +126,7 @@ class Shape:
         if self.kind == MESSAGE and (found := _DST.match(content)):
             dst, content = int(found[1]), b"{" + content[found.end() :]
         try:
-            fields = loads(content)
+            fields = orjson.loads(content) if len(content) <= SHORT else loads(content)
         except ValueError:
             return None
         if not OWN.isdisjoint(fields) or (len(fields) == 1 and WRAP in fields):

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from gateway.bus import Bus
 from gateway.errors import Forbidden, RequestError, Throttled, TooManyChannels, UnknownChannel
-from gateway.frames import text_frame
+from gateway.frames import header, text_frame
 from gateway.jsontext import dumps
 from gateway.message import Form, Message, Peer
 from gateway.session import MAX_OUTBOX, Principal, Session
@@ -154,8 +154,9 @@ class TopicRelaySession(Session):
             for text, content, parent in said:
                 if run and self.bus.throttle is not None:
                     self.pace(channel)
-                frame = text_frame(text[:-1] + end)
-                run.append(Message(channel, sender, NAME, content, text, parent, {NAME: frame}))
+                forwarded = text[:-1] + end
+                forms: dict[str, Form] = {NAME: header(len(forwarded)) + forwarded}
+                run.append(Message(channel, sender, NAME, content, text, parent, forms))
         except RequestError as error:
             self.refuse(said[len(run) :], error)
         try:

@@ -3,11 +3,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.jsontext import MAX_DEPTH, dumps, loads, one_line
+from gateway.jsontext import MAX_DEPTH, SHORT, dumps, loads, one_line
 
 
 @pytest.mark.parametrize(
@@ -82,3 +83,11 @@ def test_one_line_keeps_the_value(value: Any, indent: int | str | None) -> None:
     text = json.dumps(value, indent=indent).replace("\n", "\r\n").encode()
     assert b"\n" not in one_line(text)
     assert json.loads(one_line(text)) == value
+
+
+def test_no_text_is_short_and_nested_too_deeply() -> None:
+    deepest = "[" * MAX_DEPTH + "]" * MAX_DEPTH
+    assert len(deepest) == SHORT
+    assert loads(deepest) == orjson.loads(deepest)
+    with pytest.raises(ValueError, match="nested deeper"):
+        loads(f"[{deepest}]")
