@@ -150,7 +150,7 @@ def _message(m: Message) -> bytes:
 
 
 def _slowly(record: dict[str, Any], content: bytes) -> bytes:
-    """The same for what orjson refuses, field by field."""
+    """The record without its last brace, field by field, where orjson refuses a name."""
     record["content"] = None
     fields = {name: dumps(value) for name, value in record.items()} | {"content": content}
     return b"{" + b",".join(b'"%b":%b' % (name.encode(), value) for name, value in fields.items())

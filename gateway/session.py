@@ -219,7 +219,7 @@ class Session(ABC):
 
     def all_to_send(self) -> bytes | None:
         """Everything as one piece, where that leaves nothing else to do; else None: ask `data_to_send` and the rest."""
-        if self._batch.frames:  # as `_settle` does
+        if self._batch.frames:  # as `_settle` does: spares a call for each flush
             self._batch.spill()
         if self._held or self._streams or self._backlog or self.closing is not None or not self._queue:
             return None

@@ -103,7 +103,7 @@ Said = tuple[bytes, bytes, str | None]  # a Broadcast as text, its content and i
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a peer's packets often have in common: how they begin or end, and what that says; the other one is empty."""
+    """How a peer's usual packets begin, or end (*head* or *tail* is empty), and the type and topic that says."""
 
     head: bytes
     tail: bytes
