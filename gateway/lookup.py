@@ -222,9 +222,9 @@ class Lookup:
         for entry in entries:
             if not isinstance(entry, Message) or (entry.numbered and entry.key is None and not entry.ids):
                 continue  # nearly always
-            for id in (*entry.ids, entry.key, entry.id):
-                if id is not None and self._ids.seq(id) != entry.seq:
-                    yield id, entry.seq
+            yield from ((id, entry.seq) for id in (*entry.ids, entry.key) if id is not None)
+            if self._ids.seq(entry.id) != entry.seq:
+                yield entry.id, entry.seq
 
     def _known_seq(self, id: str) -> int | None:
         row = self.one("SELECT seq FROM ids WHERE id = ?", (id,))

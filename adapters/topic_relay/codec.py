@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, islice
+from itertools import accumulate
 from json import JSONDecoder
 from math import inf
 from typing import Any
@@ -146,7 +146,8 @@ class Shape:
     def run(self, messages: Sequence[bytes], at: int) -> list[Said]:
         """The Broadcasts in a row, all of this shape, that are there from *at*."""
         head, tail, read, said = self.head, self.tail, self.read, list[Said]()
-        for text in islice(messages, at, None):
+        for index in range(at, len(messages)):
+            text = messages[index]
             if not (text.startswith(head) and text.endswith(tail)) or (found := read(text)) is None:
                 break
             said.append((text, found[0], found[2]))
