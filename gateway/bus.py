@@ -324,9 +324,8 @@ class Bus:
         if unfit := [s for s in receivers if not s.fits(message)]:
             receivers = [s for s in receivers if s not in unfit]
             message.undelivered = tuple({s.protocol: None for s in unfit})
+            self.metrics.undeliverable(message)
         if not receivers:
-            if message.undelivered:
-                self.metrics.undeliverable(message)
             return 0
         message.time = now = self._now()
         message.timestamp = message.timestamp or now
@@ -336,8 +335,6 @@ class Bus:
         for session in receivers:
             session.deliver(message)
         self.metrics.direct(message, len(receivers))
-        if message.undelivered:
-            self.metrics.undeliverable(message)
         return len(receivers)
 
     # Time and room
@@ -399,6 +396,7 @@ class Bus:
             if not message.timestamp:
                 message.timestamp = now
             if not message.id:
+                # as `MessageIds.make` does, which would be a call for each
                 message.id, message.numbered = head + seq.to_bytes(6).hex(), True
             seq += 1
 

@@ -1,4 +1,4 @@
-"""The one function that reads JSON: at every door, and when the log is read back.
+"""The rule by which JSON is read: at every door, and when the log is read back.
 
 What is accepted here can be loaded again by whoever reads the log; what is refused here never gets in. A text of at
 most `SHORT` bytes that orjson reads is read the same here, so a hot path may ask orjson itself.

@@ -265,7 +265,7 @@ class Session(ABC):
 
     def pace(self, channel: str) -> None:
         """Raise `Throttled` where this peer asks too often; *channel* is what it asks about."""
-        if self.bus.throttle is not None:
+        if self.bus.throttle is not None:  # spares a call where there are no limits
             self.bus.pace(self.principal, self.who, channel)
 
     def send(self, data: bytes) -> None:

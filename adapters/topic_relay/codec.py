@@ -98,7 +98,7 @@ _MAX_NAMED = len(b'{"type":6,"topic":"",') + 90
 _BRACE = ord("}")
 
 
-Said = tuple[bytes, bytes, str | None]  # a Broadcast as text, its content and its parent
+Broadcast = tuple[bytes, bytes, str | None]  # its text, its content and its parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Shape:
         if not OWN.isdisjoint(fields) or (len(fields) == 1 and WRAP in fields):
             return None
         parent = fields.get("inReplyTo")
-        if 10 in content or 13 in content:
+        if 10 in content or 13 in content:  # as `one_line` asks: spares the call
             content = one_line(content)
         return content, fields, parent if type(parent) is str else None, dst
 
@@ -143,15 +143,15 @@ class Shape:
         content, fields, parent, dst = found
         return Packet(self.kind, self.topic, data, fields, dst, content, parent)
 
-    def run(self, messages: Sequence[bytes], at: int) -> list[Said]:
-        """The Broadcasts in a row, all of this shape, that are there from *at*."""
-        head, tail, read, said = self.head, self.tail, self.read, list[Said]()
+    def run(self, messages: Sequence[bytes], at: int) -> list[Broadcast]:
+        """The broadcasts of this shape from *at* on, up to the first that is none or takes a closer look."""
+        head, tail, read, broadcasts = self.head, self.tail, self.read, list[Broadcast]()
         for index in range(at, len(messages)):
             text = messages[index]
             if not (text.startswith(head) and text.endswith(tail)) or (found := read(text)) is None:
                 break
-            said.append((text, found[0], found[2]))
-        return said
+            broadcasts.append((text, found[0], found[2]))
+        return broadcasts
 
 
 def shape_of(data: bytes) -> Shape | None:
@@ -252,11 +252,11 @@ def forward(packet: Packet, src: int) -> bytes:
     """The text that others get: *packet* as it was written, with the sender's number and never a second one."""
     if "src" in packet.fields:
         return extend(packet.text, packet.fields, src=src)
-    return packet.text.rstrip()[:-1] + source(src)
+    return packet.text.rstrip()[:-1] + src_tail(src)
 
 
-def source(src: int) -> bytes:
-    """How the text ends that others get: in place of the last brace of one that says nothing of its sender."""
+def src_tail(src: int) -> bytes:
+    """The end of the text that others get, in place of the last brace of one that has no `src`."""
     return b',"src":%d}' % src
 
 

@@ -14,7 +14,7 @@ from gateway.message import Form, Message, Peer
 from gateway.session import MAX_OUTBOX, Principal, Session
 
 from . import codec
-from .codec import Packet, Refused, Said, decode, extend, forward, shape_of, source
+from .codec import Broadcast, Packet, Refused, decode, extend, forward, shape_of, src_tail
 
 NAME = "topic_relay"
 
@@ -70,9 +70,9 @@ class TopicRelaySession(Session):
         while at < len(messages):
             data = messages[at]
             shape = shape_of(data) if self.ready else None
-            if shape is not None and shape.kind == codec.BROADCAST and (said := shape.run(messages, at)):
-                self.broadcast_all(shape.topic, said)
-                at += len(said)
+            if shape is not None and shape.kind == codec.BROADCAST and (run := shape.run(messages, at)):
+                self.broadcast_all(shape.topic, run)
+                at += len(run)
                 continue
             if shape is not None and (packet := shape.packet(data)) is not None:
                 self._act(packet)
@@ -145,25 +145,25 @@ class TopicRelaySession(Session):
         """Broadcast: to everybody else in the topic, and silence."""
         self.bus.publish(said(packet, self.allowed("publish", packet.topic), self.who), self)
 
-    def broadcast_all(self, topic: str, said: Sequence[Said]) -> None:
+    def broadcast_all(self, topic: str, broadcasts: Sequence[Broadcast]) -> None:
         """Broadcasts to one topic; those that come too fast, and so all after them, are refused."""
         run: list[Message] = []
         try:
             channel, sender = self.allowed("publish", topic), self.who
-            end = source(sender.number)
-            for text, content, parent in said:
-                if run and self.bus.throttle is not None:
+            end = src_tail(sender.number)
+            for text, content, parent in broadcasts:
+                if run:
                     self.pace(channel)
                 forwarded = text[:-1] + end
                 forms: dict[str, Form] = {NAME: header(len(forwarded)) + forwarded}
                 run.append(Message(channel, sender, NAME, content, text, parent, forms))
         except RequestError as error:
-            self.refuse(said[len(run) :], error)
+            self.refuse(broadcasts[len(run) :], error)
         try:
             if run:
                 self.bus.publish_run(run, self)
         except RequestError as error:
-            self.refuse(said[: len(run)], error)
+            self.refuse(broadcasts[: len(run)], error)
 
     # What they need
 
@@ -177,9 +177,9 @@ class TopicRelaySession(Session):
         """The numbers of *peers* without this one, which may have another connection there."""
         return [peer.number for peer in peers if peer.number != self.who.number]
 
-    def refuse(self, said: Sequence[Said], error: RequestError) -> None:
+    def refuse(self, broadcasts: Sequence[Broadcast], error: RequestError) -> None:
         """Echo each broadcast with the reference's word for *error*."""
-        for text, *_ in said:
+        for text, *_ in broadcasts:
             self.answer(decode(text), error=word(error))
 
     def answer(self, packet: Packet, **added: Any) -> None:
