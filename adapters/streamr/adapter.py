@@ -24,7 +24,7 @@ from .author import Author, Link, is_late
 from .codec import encode_broadcast
 from .control import CONTROL
 from .exchange import KeyExchange
-from .ids import channel_of, inbox_of, key_exchange_address, stream_of
+from .ids import NAME, channel_of, inbox_of, key_exchange_address, stream_of
 from .keyring import FILE, read_keys
 from .keys import DerivedKeys, Signer
 from .login import Logins
@@ -37,7 +37,7 @@ from .publishing import unproven
 from .refusals import Unauthenticated
 from .resends import Turns
 from .saying import Saying
-from .session import NAME, StreamrSession
+from .session import StreamrSession
 from .stored import Place, Stored
 from .streams import MAX_PARTITIONS, Rules, Streams, StreamSettings
 from .tracker_session import PATH as TRACKER

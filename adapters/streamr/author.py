@@ -17,7 +17,7 @@ from coincurve import PrivateKey
 from gateway.message import LATE, Message
 
 from .encrypt import DAY, OwnGroupKeys
-from .ids import inbox_id, stream_of
+from .ids import NAME, inbox_id, stream_of
 from .keys import DerivedKeys, Signer
 from .message import MessageID, MessageRef, StreamMessage
 from .signing import signed
@@ -70,12 +70,12 @@ class Author:
         if is_late(run[0]):
             self._speak(run[0])
             for message in run:
-                message.refs["streamr"] = [message.timestamp, message.seq]
+                message.refs[NAME] = [message.timestamp, message.seq]
         else:
             self._chain(run)
         if encrypt:
             for message in run:
-                place = message.refs["streamr"]
+                place = message.refs[NAME]
                 place += [None] * (len(Link._fields) - 1 - len(place))
                 place.append(message.time // DAY)
 
@@ -92,7 +92,7 @@ class Author:
             if timestamp > message.time:  # `min` would take as long as the rest of this loop
                 timestamp = message.time
             last = after(head, timestamp)
-            message.refs["streamr"] = [*last] if head is None else [*last, *head]
+            message.refs[NAME] = [*last] if head is None else [*last, *head]
             head = last
         self._heads[chain] = last
 
@@ -106,12 +106,12 @@ class Author:
 
     def place(self, message: Message) -> Place:
         """Where the signed form of a *message* that was published stands, and in whose chain."""
-        link = Link(*message.refs["streamr"])
+        link = Link(*message.refs[NAME])
         return Place(link.timestamp, link.sequence, self.address(message), _chain_name(message))
 
     def seal(self, message: Message, *, utf16: bool = False) -> StreamMessage:
         """The signed form of a *message* that was published; *utf16* as in `signing.sign`."""
-        link = Link(*message.refs["streamr"])
+        link = Link(*message.refs[NAME])
         prev = None if link.prev_timestamp is None else MessageRef(link.prev_timestamp, link.prev_sequence)
         stream, partition = stream_of(message.channel)
         key, message_id = self._id(message, stream, partition, (link.timestamp, link.sequence))

@@ -21,11 +21,10 @@ from .author import after
 from .checks import MAX_INTEGER
 from .control import Publish
 from .desk import Desk, Visitor
-from .ids import channel_of, inbox_of, key_exchange_address
+from .ids import NAME, channel_of, inbox_of, key_exchange_address
 from .message import LATEST, NONE, ROWS, StreamMessage, decode_message
 from .partition import partition_of
 from .publishing import Invalid, out_of_range
-from .session import NAME
 from .stored import Span
 
 if TYPE_CHECKING:

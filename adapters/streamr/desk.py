@@ -13,10 +13,9 @@ from gateway.errors import UnknownChannel
 from gateway.message import Peer
 from gateway.session import Principal
 
-from .ids import stream_of
+from .ids import NAME, stream_of
 from .login import ADDRESS, TOKEN_LIFE, LoginError
 from .refusals import Unauthenticated
-from .session import NAME
 from .signing import checksum
 from .streams import OPERATIONS
 

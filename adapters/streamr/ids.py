@@ -6,6 +6,8 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+NAME = "streamr"  # of the protocol, in records, channels and settings
+
 # A partition of up to 16 digits; MAX_INTEGER has no more.
 _NUMBERED = r"(.+)#([1-9][0-9]{0,15})"
 _PARTITION = re.compile(_NUMBERED, re.DOTALL)

@@ -17,7 +17,7 @@ from .encrypt import KeyGiver
 from .errors import StreamrError
 from .group_keys import KeyRequest
 from .held import Refuse, Say
-from .ids import key_exchange_id
+from .ids import NAME, key_exchange_id
 from .keyring import FILE, Keyring
 from .keys import Signer
 from .message import MessageID, StreamMessage
@@ -99,6 +99,6 @@ class Participant:
 
     def _count(self, what: str) -> None:
         if what == UNDECRYPTED:
-            self._services.metrics.count("undecrypted", "streamr")
+            self._services.metrics.count("undecrypted", NAME)
         else:
-            self._services.metrics.count("refused", "streamr", "group key")
+            self._services.metrics.count("refused", NAME, "group key")

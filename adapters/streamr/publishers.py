@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from gateway.message import Message
 from gateway.tables import Row
 
-from .ids import stream_of
+from .ids import NAME, stream_of
 
 if TYPE_CHECKING:
     from gateway.lookup import Lookup
     from gateway.record import Fact
 
-NAME = "streamr"
 MAX_SEEN = 65_536  # publishers of streams that are known to be in the tables
 
 # fmt: off

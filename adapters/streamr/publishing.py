@@ -18,6 +18,7 @@ from gateway.record import Fact
 
 from . import message as kinds
 from .errors import FUTURE_TIMESTAMP, StreamrError
+from .ids import NAME
 from .message import StreamMessage, parse_message
 from .signing import digests, verify
 
@@ -151,18 +152,18 @@ def said(message: StreamMessage, names: tuple[str, ...], channel: str, sender: P
     return Message(
         channel,
         sender,
-        "streamr",
+        NAME,
         message.json_content(),
         timestamp=message.id.timestamp,
         ids=names,
-        native={"streamr": native(message)},
+        native={NAME: native(message)},
         wire=message.wire,
     )
 
 
 def unproven(entry: Message | Fact) -> str | None:
     """What is wrong with the stream message in *entry*, None if nothing is or if it holds none."""
-    if not isinstance(entry, Message) or entry.protocol != "streamr" or entry.wire is None:
+    if not isinstance(entry, Message) or entry.protocol != NAME or entry.wire is None:
         return None
     try:
         message = parse_message(entry.wire)

@@ -18,8 +18,8 @@ from gateway.jsontext import loads
 
 from . import rest_data
 from .desk import Desk, Refused
+from .ids import NAME
 from .rest_answers import Handler, HeadedRoute, answering, as_json, body_of, explained, named, on_disk, visitor_of
-from .session import NAME
 from .streams_desk import StreamsDesk
 
 if TYPE_CHECKING:

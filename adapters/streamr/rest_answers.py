@@ -20,7 +20,7 @@ from gateway.errors import RequestError, Throttled
 from gateway.jsontext import dumps
 
 from .desk import Desk, Refused, Visitor
-from .session import NAME
+from .ids import NAME
 
 if TYPE_CHECKING:
     from .adapter import StreamrAdapter

@@ -24,10 +24,10 @@ from gateway.message import Message
 from .data import BadQuery, Data, Format, Metadata
 from .desk import Desk
 from .errors import StreamrError
+from .ids import NAME
 from .publishing import Invalid
 from .refusals import Unauthenticated
 from .rest_answers import HEAD, Handler, HeadedRoute, answering, as_json, body_of, explained, named, on_disk, visitor_of
-from .session import NAME
 
 if TYPE_CHECKING:
     from .adapter import StreamrAdapter

@@ -12,8 +12,7 @@ from gateway.session import Principal
 
 from .control import Publish
 from .errors import StreamrError
-from .ids import channel_of
-from .session import NAME
+from .ids import NAME, channel_of
 
 if TYPE_CHECKING:
     from .adapter import StreamrAdapter

@@ -14,9 +14,9 @@ from gateway.errors import RequestError
 from gateway.message import LATE, Message, Peer
 
 from . import message as kinds
-from .ids import channel_of, inbox_of, key_exchange_address
+from .ids import NAME, channel_of, inbox_of, key_exchange_address
 from .publishing import MAX_AHEAD, check_signature, is_clear_cut, is_signed, names_of
-from .saying import NAME, as_sent
+from .saying import as_sent
 
 if TYPE_CHECKING:
     from .adapter import StreamrAdapter

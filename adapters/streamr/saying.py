@@ -15,6 +15,7 @@ from gateway.message import LATE, Message, Peer
 from gateway.session import Principal, Session
 
 from .codec import encode_broadcast
+from .ids import NAME
 from .message import parse_message
 from .positions import Positions
 from .publishing import answered, check, check_signature, invalid, is_clear_cut, is_signed, names_of, said
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from .control import Publish
     from .message import StreamMessage
 
-NAME = "streamr"
 OTHER_CONTENT = "The id of this message belongs to one with other content"
 NOT_SAID = "The publisher is an address of the gateway, which did not say this here"
 MAX_OTHERS = 65_536  # addresses that are remembered as not the gateway's own

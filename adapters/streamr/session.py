@@ -20,7 +20,7 @@ from adapters.streamr.control import (
     Unsubscribe,
 )
 from adapters.streamr.errors import StreamrError
-from adapters.streamr.ids import Inbox, channel_of, inbox_of, key_exchange_address
+from adapters.streamr.ids import NAME, Inbox, channel_of, inbox_of, key_exchange_address
 from adapters.streamr.message import GROUP_KEY_ROTATE
 from adapters.streamr.publishing import (
     Invalid,
@@ -43,7 +43,6 @@ from gateway.session import MAX_STREAMS, Principal, Session
 if TYPE_CHECKING:
     from adapters.streamr.adapter import StreamrAdapter
 
-NAME = "streamr"
 MAX_INBOXES = 4  # names of a peer's inbox in one channel: its numbers and its address
 
 # The message version of a peer that negotiates none: S1 has only 30, S0 and S2 only 32.

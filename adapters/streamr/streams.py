@@ -21,7 +21,7 @@ from gateway.lookup import PAGE
 from gateway.tables import Row
 
 from . import message as kinds
-from .ids import channel_of, inbox_of, key_exchange_address
+from .ids import NAME, channel_of, inbox_of, key_exchange_address
 from .publishing import invalid
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from .message import StreamMessage
 
-NAME = "streamr"
 MAX_PARTITIONS = 100  # the reference's limit
 MAX_DESCRIBED = 10_000  # streams that users described
 MAX_DESCRIPTION = 16_384  # bytes of one description, as JSON

@@ -9,9 +9,8 @@ from gateway.jsontext import loads
 from gateway.session import Principal
 
 from .desk import MAX_DIGITS, Desk, Refused, Visitor
-from .ids import channel_of, inbox_of
+from .ids import NAME, channel_of, inbox_of
 from .login import ADDRESS
-from .session import NAME
 from .streams import OPERATIONS, BadDescription
 
 # What the reference calls the JSON types of fields.

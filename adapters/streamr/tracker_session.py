@@ -19,8 +19,7 @@ from gateway.session import Session
 
 from . import checks
 from .errors import INVALID_REQUEST, PERMISSION_DENIED, REQUEST_FAILED, StreamrError
-from .ids import channel_of
-from .session import NAME
+from .ids import NAME, channel_of
 from .tracker import TrackerMessage, TrackerType, decode_tracker, encode_tracker, numbered_like
 from .tracker_topology import StreamPart, Topology
 
