@@ -8,8 +8,7 @@ this is logged or found again, but who has just subscribed is told what holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Container, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
@@ -59,7 +58,7 @@ class Presence:
         self._forgotten = 0  # the latest time of a word that was heard and is kept no more
         self._told: dict[str, dict[int, Word]] = {}  # of others, by channel and number; the oldest first
         self._changed: set[str] = set()
-        self._newcomers: dict[str, dict[SproutSession, None]] = {}
+        self._newcomers: dict[str, dict[SproutSession, set[int]]] = {}  # and of whom each has heard since it came
 
     # What Arbor says
 
@@ -77,9 +76,7 @@ class Presence:
             return
         peer, until = self._peer(node.author), min(expires_at(node) or now + STAY, now + MAX_STAY)
         self._keep(channel, node.author, Word(peer, node.created, _done(line.line), until))
-        for listener in self._listeners(channel):
-            if listener is not session:
-                listener.announce(line.line)
+        self._tell(channel, peer.number, line.line, session)
         if session.identity is None and not line.answered and node.created >= max(session.since, self._forgotten + 1):
             self._bus.bind(session, peer)  # any other may be a copy of what somebody else said
         if said == ACTIVE:
@@ -118,21 +115,21 @@ class Presence:
 
     def joined(self, channel: str, session: SproutSession) -> None:
         """*session* listens to *channel* from now on."""
-        self._newcomers.setdefault(channel, {})[session] = None
+        self._newcomers.setdefault(channel, {})[session] = set()
         self._changed.add(channel)
 
     def tick(self, now: int) -> None:
-        """A second has passed: tell what changed, and again what was told long ago."""
+        """A second has passed: tell what changed, and again what was told long ago; newcomers all that holds."""
         self._forget(now)
-        newcomers, self._newcomers = self._newcomers, {}
-        for channel, sessions in newcomers.items():
-            self._tell_all(channel, [session for session in sessions if channel in session.channels])
         changed, self._changed = self._changed, set()
         for channel, told in list(self._told.items()):
             if next(iter(told.values())).time <= now - INTERVAL:
                 changed.add(channel)
         for channel in changed:
             self._update(channel, now)
+        newcomers, self._newcomers = self._newcomers, {}
+        for channel, sessions in newcomers.items():
+            self._tell_newcomers(channel, sessions)
 
     def _forget(self, now: int) -> None:
         for channel, words in list(self._heard.items()):
@@ -142,14 +139,14 @@ class Presence:
                 del self._heard[channel]
         self._words = sum(map(len, self._heard.values()))
 
-    def _tell_all(self, channel: str, sessions: Iterable[SproutSession]) -> None:
-        """Tell *sessions* of everybody who is there."""
+    def _tell_newcomers(self, channel: str, sessions: Mapping[SproutSession, Container[int]]) -> None:
+        """Tell *sessions* of everybody who is there, but for those of whom each has heard already."""
         here = self._bus.presence.of(channel)
         words = [*self._told.get(channel, {}).values(), *self._heard.get(channel, {}).values()]
         words = [word for word in words if word.peer.number in here and word.line.data is not None][-MAX_PEERS:]
-        for session in sessions:
-            for word in words:
-                if word.peer.number != session.who.number:
+        for session, heard in sessions.items():
+            for word in words if channel in session.channels else ():
+                if word.peer.number != session.who.number and word.peer.number not in heard:
                     session.announce(word.line)
 
     def _update(self, channel: str, now: int) -> None:
@@ -177,13 +174,22 @@ class Presence:
         """Have a node signed for *peer*, and tell it to whoever listens when that is done."""
         metadata = twig.encode({ACTIVITY: said, EXPIRATION: expiration(now + STAY), INVISIBLE: b"true"})
         line = self._relay.author.write(peer, channel, now, metadata).line
-        line.when_done(partial(self._tell, channel, line))
+
+        def made() -> None:
+            if line.data is not None:
+                self._tell(channel, peer.number, line.data)
+
+        line.when_done(made)
         return Word(peer, now, line)
 
-    def _tell(self, channel: str, line: Pending) -> None:
-        if line.data is not None:
-            for session in self._listeners(channel):
-                session.announce(line.data)
+    def _tell(self, channel: str, number: int, line: bytes, origin: SproutSession | None = None) -> None:
+        """Tell a word of the peer with *number*, or about it, to all who listen but *origin*, which knows it."""
+        newcomers = self._newcomers.get(channel, {})
+        for session in self._listeners(channel):
+            if session is not origin:
+                session.announce(line)
+            if session in newcomers:
+                newcomers[session].add(number)
 
     def _listeners(self, channel: str) -> list[SproutSession]:
         return cast("list[SproutSession]", self._bus.listeners(channel, NAME))

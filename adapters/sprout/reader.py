@@ -65,8 +65,8 @@ class Reader:
             return () if channel is None else self._store.newest(hint, channel)
         node = self._relay.node(id)
         if node is not None and node.depth == 1:
-            return self._store.thread(self._names(id, spot), hint)
-        return self._store.below(spot.key)
+            return self._store.thread(spot.channel, self._names(id, spot), hint)
+        return self._store.below(spot.channel, spot.key)
 
     def _parent(self, spot: Spot) -> Spot | None:
         parent = spot.parent

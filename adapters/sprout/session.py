@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import accumulate, groupby
 from operator import itemgetter
@@ -230,12 +231,13 @@ class SproutSession(Session):
     def _list(self, frame: codec.List) -> None:
         """The newest nodes of a type, newest first."""
         self._relay.pace(self, "")
-        self._answer(frame.id, self._relay.reader.newest(self, frame.node_type, min(frame.quantity, MAX_NODES)))
+        quantity = min(frame.quantity, MAX_NODES)
+        self._answer(frame.id, lambda: self._relay.reader.newest(self, frame.node_type, quantity))
 
     def _query(self, frame: codec.Query) -> None:
         """Those that are held, in the order in which they were asked for."""
         self._relay.pace(self, "")
-        self._answer(frame.id, self._relay.reader.held(self, frame.node_ids))
+        self._answer(frame.id, lambda: self._relay.reader.held(self, frame.node_ids))
 
     def _ancestry(self, frame: codec.Ancestry) -> None:
         """The nodes above one, shallowest first."""
@@ -243,13 +245,13 @@ class SproutSession(Session):
         above = self._relay.reader.above(self, frame.node_id, min(frame.levels, MAX_NODES))
         if above is None:
             raise SproutError("no such node", StatusCode.UNKNOWN_NODE)
-        self._answer(frame.id, above, nearest_last=True)
+        self._answer(frame.id, lambda: above, nearest_last=True)
 
     def _leaves_of(self, frame: codec.LeavesOf) -> None:
         """The newest nodes that are, or are below, one; oldest first."""
         self._relay.pace(self, "")
-        below = self._relay.reader.below(self, frame.node_id, min(frame.quantity, MAX_NODES))
-        self._answer(frame.id, below, nearest_last=True)
+        quantity = min(frame.quantity, MAX_NODES)
+        self._answer(frame.id, lambda: self._relay.reader.below(self, frame.node_id, quantity), nearest_last=True)
 
     def _subscribe(self, frame: codec.Subscribe) -> None:
         """Any id will do: a community that nobody knows yet is joined when it comes."""
@@ -277,24 +279,29 @@ class SproutSession(Session):
 
     # Answers
 
-    def _answer(self, id: int, forms: list[Form], *, nearest_last: bool = False) -> None:
-        """Respond with nodes, once the last of them is made."""
-        pending = [form for form in forms if isinstance(form, Pending) and not form.done]
-        if not pending:
+    def _answer(self, id: int, find: Callable[[], list[Form]], *, nearest_last: bool = False) -> None:
+        """Respond with the nodes that *find* finds, once the last of them is made.
+
+        They are looked for again then: what was made may have opened a conversation, which is among them as well.
+        """
+        forms = find()
+        if not _unmade(forms):
             self.send(_response(id, forms, nearest_last))
             return
-        response, self._answering, left = Pending(), True, len(pending)
+        response, self._answering = Pending(), True
 
         def made() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                self._answering = False
-                response.fill(_response(id, forms, nearest_last))
+            self._answering = False
+            response.fill(_response(id, forms, nearest_last))
+
+        def found() -> None:
+            nonlocal forms
+            with suppress(Unavailable):  # the tables cannot be read now; what was found before is not wrong
+                forms = find()
+            _when_made(forms, made)
 
         self.put(response)
-        for form in pending:
-            form.when_done(made)
+        _when_made(forms, found)
 
     def _next(self) -> int:
         """The id of our next request; what is to be announced before it gets its own first."""
@@ -350,6 +357,28 @@ def _fitting(lines: list[bytes]) -> list[bytes]:
         return lines  # nearly always
     sizes = accumulate(len(line) + 1 for line in lines)
     return lines[: max(1, sum(size <= MAX_BODY for size in sizes))]
+
+
+def _unmade(forms: Sequence[Form]) -> list[Pending]:
+    """Those that are still being made."""
+    return [form for form in forms if isinstance(form, Pending) and not form.done]
+
+
+def _when_made(forms: Sequence[Form], then: Callable[[], None]) -> None:
+    """Call *then* once all of them are made, or could not be."""
+    unmade = _unmade(forms)
+    left = len(unmade)
+
+    def one_is() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            then()
+
+    if not unmade:
+        then()
+    for form in unmade:
+        form.when_done(one_is)
 
 
 def _nothing() -> None:

@@ -28,7 +28,7 @@ from gateway.record import Entry, Fact, unbinary
 from gateway.tables import Row
 
 from .codec import NodeLine
-from .forest import NULL_ID, Reply, created_of, decode, node_id
+from .forest import Reply, created_of, decode, node_id
 from .peek import conversation_of, parent_of
 from .recent import Recent
 
@@ -173,7 +173,7 @@ class Store:
         self._fact = fact
         self._noted: deque[tuple[int, Sequence[Row]]] = deque()
         self._fresh: dict[str, dict[Any, tuple[Any, ...]]] = {
-            table: {} for table in ("sprout_nodes", "sprout_replies", "sprout_forms", "sprout_minted", "ids")
+            table: {} for table in ("sprout_nodes", "sprout_forms", "sprout_minted", "ids")
         }
         self._spots: OrderedDict[int | str, Spot] = OrderedDict()
         self._until_prune = _PRUNE
@@ -199,9 +199,7 @@ class Store:
         parent = message.parent or node.parent
         self._recent.add(id, seq, created)
         self._keep(Spot(seq, REPLY, key, parent, channel, created))
-        deep = node.conversation != NULL_ID
-        row = Row("sprout_replies", (seq, key, parent, channel, created, node.conversation)) if deep else None
-        self._note(seq, () if row is None else (row,))
+        self._note(seq, ())
 
     def _note(self, seq: int, noted: Sequence[Row]) -> None:
         """The index will write these rows of the record at *seq*."""
@@ -299,9 +297,9 @@ class Store:
             others = self._entities(channel, hint)
         return _merged(waiting, messages, others)
 
-    def thread(self, names: Iterable[str], hint: int) -> Iterator[Where]:
+    def thread(self, channel: str, names: Iterable[str], hint: int) -> Iterator[Where]:
         """The replies of the conversation that is known by these *names*, newest first; about *hint* are wanted."""
-        fresh = self._fresh["sprout_replies"].values()
+        fresh = self._fresh_replies(channel)
         parts: list[Iterable[Where]] = []
         for name in names:
             parts.append(sorted((_where_of(row) for row in fresh if row[5] == name), reverse=True))
@@ -310,15 +308,19 @@ class Store:
                 parts.append(self._of_day(name))
         return _merged(*parts)
 
-    def below(self, key: str) -> list[Where]:
+    def below(self, channel: str, key: str) -> list[Where]:
         """The replies below the one that is known as *key*, newest first; `MAX_WALK` are looked at."""
         rows = {row[1]: row for row in self._index.rows(WALK, (key, MAX_WALK))}
         keys = {key, *(row[3] for row in rows.values())}
-        for row in list(self._fresh["sprout_replies"].values())[:MAX_WALK]:  # parents before children
+        for row in self._fresh_replies(channel)[:MAX_WALK]:  # parents before children
             if row[2] in keys:
                 keys.add(row[1])
                 rows[row[0]] = (row[4], row[0], row[3])
         return sorted((Where(*row[:3]) for row in rows.values()), reverse=True)
+
+    def _fresh_replies(self, channel: str) -> list[tuple[Any, ...]]:
+        """The rows that the tables may lack of replies of *channel*, in the order of the log."""
+        return [values for _, values in rows(self._index.unapplied(channel))]
 
     def _entities(self, channel: str, hint: int) -> Iterator[Where]:
         fresh = [Spot(*row).where for row in self._fresh["sprout_nodes"].values() if row[4] == channel]

@@ -147,10 +147,10 @@ def test_half_in_the_tables_and_half_not(place: Any, alice: Any, announce: Any) 
     assert [spot.created for spot in spots] == sorted((spot.created for spot in spots), reverse=True)
     assert len(spots) == 4
     seqs = [place.adapter.relay.spot(id_of(node)).seq for node in thread]
-    assert [where.seq for where in place.store.thread([id_of(replies[0])], 1)] == seqs[::-1]
+    assert [where.seq for where in place.store.thread("lobby", [id_of(replies[0])], 1)] == seqs[::-1]
     reply, first = (place.adapter.relay.spot(id_of(node)) for node in (replies[0], thread[0]))
-    assert [where.seq for where in place.store.below(reply.key)] == seqs[::-1]
-    assert [where.seq for where in place.store.below(first.key)] == seqs[1:2]
+    assert [where.seq for where in place.store.below("lobby", reply.key)] == seqs[::-1]
+    assert [where.seq for where in place.store.below("lobby", first.key)] == seqs[1:2]
 
 
 def test_only_a_node_that_may_be_older_is_looked_up(

@@ -291,6 +291,40 @@ def test_who_subscribes_is_told_who_is_there(place: Any, lobby: str, alice: Any,
     assert told(late) == []
 
 
+def test_who_has_just_subscribed_hears_of_a_newcomer_once(
+    place: Any, lobby: str, alice: Any, bob: Any, announce: Any
+) -> None:
+    line = listen(place, lobby)
+    line.session.link = True  # as a relay, through which many speak
+    announce(line, word(bob, lobby))
+    announce(place.connect(), word(alice, lobby))
+    settle(place)
+    settle(place)
+    assert told(line) == [(alice.id, "0")], "and nothing of what it said itself"
+
+
+@pytest.mark.usefixtures("watcher")
+def test_who_subscribes_while_a_word_is_signed_hears_it_once(place: Any, lobby: str) -> None:
+    listen(place, lobby)
+    place.clock.now += 1000
+    place.gateway.tick()
+    line = listen(place, lobby)
+    place.settle()
+    settle(place)
+    assert [said for _, said in told(line)] == ["0"]
+
+
+@pytest.mark.usefixtures("watcher")
+def test_who_subscribes_when_words_are_said_again_hears_them_once(place: Any, lobby: str) -> None:
+    listen(place, lobby)
+    settle(place)
+    place.clock.now += INTERVAL - 1000
+    line = listen(place, lobby)
+    settle(place)
+    settle(place)
+    assert [said for _, said in told(line)] == ["0"]
+
+
 def test_arbor_hears_who_comes_and_leaves(place: Any, lobby: str, watcher: Any) -> None:
     line = listen(place, lobby)
     settle(place)
