@@ -5,15 +5,17 @@ Each function takes a value of the log and answers fields, or a verdict; it neve
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from adapters.sprout import forest
 from adapters.sprout.openpgp import PublicKey
 from adapters.sprout.packets import OpenPGPError
+from adapters.streamr.batch import verify_all
 from adapters.streamr.errors import StreamrError
 from adapters.streamr.message import ETH_LEGACY, NONE, UNSIGNED, StreamMessage, parse_message
-from adapters.streamr.signing import verify
+from adapters.streamr.signing import digests
 from adapters.topic_relay.codec import Refused
 from adapters.topic_relay.codec import decode as decode_packet
 from gateway.errors import RequestError
@@ -72,6 +74,14 @@ class Packet(NamedTuple):
 class Verdict(NamedTuple):
     """What a check found, and why."""
 
+    verdict: str
+    reason: str | None = None
+
+
+class Check(NamedTuple):
+    """What the check of that name found, and why."""
+
+    check: str
     verdict: str
     reason: str | None = None
 
@@ -143,21 +153,35 @@ def stream_kind(signature_type: int | None) -> str:
     return "eth_legacy" if signature_type == ETH_LEGACY else "eth"
 
 
-def check_stream(wire: str) -> tuple[str, str, str | None]:
-    """Whether the publisher of a stream message signed it: the check, the verdict, the reason."""
+def check_stream(wire: str) -> Check:
+    """Whether the publisher of the stream message *wire* signed it."""
+    return check_streams([wire])[0]
+
+
+def check_streams(wires: Sequence[str]) -> list[Check]:
+    """What `check_stream` says of each of *wires*; of many, those of one publisher are checked together."""
+    claims = [_claim(wire) for wire in wires]
+    genuine = iter(verify_all([claim for claim in claims if isinstance(claim, StreamMessage)]))
+    return [_judged(claim, next(genuine)) if isinstance(claim, StreamMessage) else claim for claim in claims]
+
+
+def _claim(wire: str) -> StreamMessage | Check:
+    """The stream message *wire* if it says that it is signed; otherwise what is to be said of it."""
     try:
         found = parse_message(wire)
-    except StreamrError as error:
-        return ("eth", BAD, str(error))
-    check = stream_kind(found.signature_type)
-    if not found.signature:
-        why = "it is not signed" if found.signature_type == UNSIGNED else "its signature is missing"
-        return (check, UNVERIFIABLE if found.signature_type == UNSIGNED else BAD, why)
-    try:
-        good = verify(found)
-    except (ValueError, RequestError) as error:
-        return (check, BAD, str(error))
-    return (check, OK, None) if good else (check, BAD, "a forged signature")
+        if found.signature:
+            digests(found)
+            return found
+    except (RequestError, ValueError) as error:
+        return Check("eth", BAD, str(error))
+    if found.signature_type == UNSIGNED:
+        return Check("eth", UNVERIFIABLE, "it is not signed")
+    return Check(stream_kind(found.signature_type), BAD, "its signature is missing")
+
+
+def _judged(message: StreamMessage, genuine: bool) -> Check:
+    check = stream_kind(message.signature_type)
+    return Check(check, OK) if genuine else Check(check, BAD, "a forged signature")
 
 
 def node_bytes(text: str) -> bytes | None:

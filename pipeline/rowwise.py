@@ -1,8 +1,8 @@
-"""Functions of one row, as Spark runs them: a column at a time, over Arrow, which needs no pandas."""
+"""Functions of rows, as Spark runs them: a column at a time, over Arrow, which needs no pandas."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,11 +21,16 @@ def rowwise(function: Callable[..., Any], kind: DataType) -> Callable[..., Colum
 
     A null among the values is None; *function* must be importable by the workers.
     """
+    return columnwise(lambda *columns: [function(*row) for row in zip(*columns, strict=True)], kind)
+
+
+def columnwise(function: Callable[..., Sequence[Any]], kind: DataType) -> Callable[..., Column]:
+    """As `rowwise`, of a *function* that takes the values of many rows, a list for each column, and answers as many."""
     if isinstance(kind, StructType):
         names, kinds = kind.fieldNames(), [to_arrow_type(field.dataType) for field in kind]
 
         def structs(*columns: pa.Array) -> pa.Array:
-            answers = [function(*row) for row in zip(*(column.to_pylist() for column in columns), strict=True)]
+            answers = function(*(column.to_pylist() for column in columns))
             fields = zip(*answers, strict=True) if answers else [()] * len(kinds)
             arrays = [pa.array(field, kind) for field, kind in zip(fields, kinds, strict=True)]
             return pa.StructArray.from_arrays(arrays, names)
@@ -34,7 +39,6 @@ def rowwise(function: Callable[..., Any], kind: DataType) -> Callable[..., Colum
     arrow = to_arrow_type(kind)
 
     def values(*columns: pa.Array) -> pa.Array:
-        rows = zip(*(column.to_pylist() for column in columns), strict=True)
-        return pa.array([function(*row) for row in rows], arrow)
+        return pa.array(function(*(column.to_pylist() for column in columns)), arrow)
 
     return _ARROW(values, kind)

@@ -39,7 +39,7 @@ def address_of(public_key: PublicKey) -> str:
 
 
 @lru_cache(maxsize=MAX_ADDRESSES)
-def _address(point: bytes) -> str:
+def address_at(point: bytes) -> str:
     """The address of a public key as it is in the library's memory."""
     return address_of(PublicKey(ffi.new(_POINT, [point])))
 
@@ -84,6 +84,13 @@ def digest(payload: str, length: int | None = None) -> bytes:
 
 def recover(signature: str, payload_digest: bytes) -> str | None:
     """The address that made *signature*, or None where it is malformed; `0x` in front is optional."""
+    raw = raw_signature(signature)
+    point = None if raw is None else recover_point(raw, payload_digest)
+    return None if point is None else address_at(point)
+
+
+def raw_signature(signature: str) -> bytes | None:
+    """The 65 bytes r, s and v of *signature*, with v as libsecp256k1 has it (0 or 1); None where it is malformed."""
     digits = signature.removeprefix("0x")
     if len(digits) != _SIGNATURE_DIGITS:
         return None
@@ -92,14 +99,18 @@ def recover(signature: str, payload_digest: bytes) -> str | None:
     except ValueError:
         return None
     recovery_id = RECOVERY_IDS.get(raw[-1]) if len(raw) == _SIGNATURE_BYTES else None  # spaces among them are no digits
-    if recovery_id is None:
-        return None
+    return None if recovery_id is None else raw[:-1] + bytes((recovery_id,))
+
+
+def recover_point(raw: bytes, payload_digest: bytes) -> bytes | None:
+    """The public key that made the `raw_signature` *raw*, as it is in libsecp256k1's memory; None where nobody did."""
     found, point = ffi.new(_SIGNATURE), ffi.new(_POINT)
-    if not lib.secp256k1_ecdsa_recoverable_signature_parse_compact(_CONTEXT, found, raw, recovery_id):
+    if not lib.secp256k1_ecdsa_recoverable_signature_parse_compact(_CONTEXT, found, raw, raw[-1]):
         return None
     if not lib.secp256k1_ecdsa_recover(_CONTEXT, point, found, payload_digest):
         return None
-    return _address(ffi.buffer(point)[:])
+    key: bytes = ffi.buffer(point)[:]
+    return key
 
 
 def signed_by(address: str, payload: str, signature: str) -> bool:

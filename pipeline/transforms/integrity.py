@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from pipeline import codecs
-from pipeline.rowwise import rowwise
+from pipeline.rowwise import columnwise, rowwise
 from pipeline.schemas import INTEGRITY
 
 from .decode import node_texts
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def streamr(messages: DataFrame, now: int) -> DataFrame:
     """A verdict on the signature, ETH or ETH_LEGACY, of every stream message in *messages*; *now* is in ms."""
-    found = rowwise(codecs.check_stream, _fields("check", "verdict", "reason"))
+    found = columnwise(codecs.check_streams, _fields("check", "verdict", "reason"))
     rows = messages.where("kind = 'message' and protocol = 'streamr' and wire is not null")
     told = rows.select(
         "gateway_id",
