@@ -65,7 +65,7 @@ class Buckets:
 
 
 class Throttle:
-    """The three buckets that every request passes."""
+    """The three buckets that every request passes; one that is about no channel (`""`) passes two."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self._addresses = Buckets(limits.address, clock)
@@ -77,5 +77,5 @@ class Throttle:
         return (
             (self._addresses.take(principal.address) if principal.address else 0.0)
             or self._peers.take(peer.number)
-            or self._channels.take(channel)
+            or (self._channels.take(channel) if channel else 0.0)
         )

@@ -83,6 +83,11 @@ class Remote:
         except httpx.TimeoutException:
             raise Unreachable(f"the gateway at {self.url} does not answer") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):  # OpenSSL's word; the error itself is three causes down
+                raise Failed(
+                    f"the certificate of {self.url} is not trusted ({error}); where `trellis dev-cert` made it, "
+                    "say where its authority is: SSL_CERT_FILE=certs/ca.pem"
+                ) from None
             raise Unreachable(
                 f"no gateway at {self.url} ({error or type(error).__name__}); start one with `trellis serve`, "
                 "or say where it is with --gateway or TRELLIS_URL"

@@ -52,6 +52,19 @@ def test_a_gateway_serves_https_and_sprout_with_it(tmp_path: Path) -> None:
             ask(secure, "elsewhere.example", trust)
         answer = httpx.get(f"https://{server.http}/healthz", verify=ssl.create_default_context(cafile=trust))
         assert answer.json() == {"status": "alive"}
+        assert f"{server.sprout} (TCP), {secure} (TLS)" in server.log
+
+
+def test_the_commands_say_how_its_authority_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert dev_cert(tmp_path) == 0
+    files = ("--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem"))
+    with Server(tmp_path / "data", *files, "--sprout-tls-port", "0") as server:
+        command = ["community", "new", "lobby", "--gateway", f"https://{server.http}"]
+        refused = CliRunner().invoke(app, command)
+        assert isinstance(refused.exception, Failed)
+        assert "SSL_CERT_FILE" in str(refused.exception)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        assert "SHA512_B32__" in CliRunner().invoke(app, command).stdout
 
 
 def test_names_and_addresses_are_those_that_were_asked_for(tmp_path: Path) -> None:

@@ -437,6 +437,13 @@ def test_who_is_too_fast_is_read_more_slowly(make_place: Callable[..., Any], ali
     assert len(place.gateway.index.history("lobby")) == 6
 
 
+def test_one_who_asks_much_slows_nobody_else(make_place: Callable[..., Any]) -> None:
+    place = make_place(limits={"channel": {"rate": 1, "burst": 1}})
+    many, one = place.connect(), place.connect()
+    assert many.send("list 0 1 9\n" * 50) == "response 0 0\n" * 50
+    assert one.send("list 1 1 9\n") == "response 1 0\n"
+
+
 def test_rights_are_asked_at_each_verb(make_place: Callable[..., Any], alice: Any) -> None:
     place = make_place(auth={"grants": {"sprout:anonymous": ["publish:lobby", "subscribe:open"]}})
     line, ear = place.connect(), place.connect()
