@@ -22,9 +22,11 @@ def welcome(adapters: Iterable[Adapter], http: str, listening: Mapping[str, str 
     places = {"REST": f"{_scheme('http', tls)}{http}/v1, described at /docs"}
     for adapter in adapters:
         found = [f"{_scheme('ws', tls)}{http}{path}" for path in adapter.paths]
-        for listener in adapter.listeners():
-            if (address := listening.get(listener.name)) is not None:
-                found.append(f"{address} ({'TLS' if listener.tls else 'TCP'})")
+        found += [
+            f"{address} ({'TLS' if listener.tls else 'TCP'})"
+            for listener in adapter.listeners()
+            if (address := listening.get(listener.name)) is not None
+        ]
         places[adapter.title] = ", ".join(found)
     width = max(map(len, places))
     lines = [f"  {title.ljust(width)}  {place}" for title, place in places.items()]
