@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -19,7 +18,7 @@ from adapters import ADAPTERS
 
 from . import fast, rest, serve
 from .adapter import Adapter, Listener, Refusal
-from .config import Settings
+from .config import Settings, tls_context
 from .runtime import Gateway, Post
 from .session import Session
 
@@ -119,7 +118,7 @@ async def _listen(gateway: Gateway, tasks: TaskGroup, stack: AsyncExitStack) -> 
 async def _open(
     gateway: Gateway, adapter: Adapter, listener: Listener, tasks: TaskGroup, stack: AsyncExitStack
 ) -> str | None:
-    context = _tls(gateway.settings) if listener.tls else None
+    context = tls_context(gateway.settings) if listener.tls else None
     if listener.tls and context is None:
         return None
 
@@ -159,14 +158,6 @@ def _revoke(gateway: Gateway) -> None:
     for session in gateway.bus.sessions():
         if not all(gateway.access.allowed(session.listens_as(name), "subscribe", name) for name in session.channels):
             session.close(1008, "a right that this connection needs was taken away")
-
-
-def _tls(settings: Settings) -> ssl.SSLContext | None:
-    if settings.tls_cert is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    return context
 
 
 def _post() -> Post:

@@ -7,6 +7,7 @@ whole, with every fault named by its key.
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -202,7 +203,21 @@ def _contradictions(settings: Settings) -> list[str]:
         path = getattr(settings, key)
         if path is not None and not path.is_file():
             faults.append(f"{key}: {path} is not a file")
+    if not faults:
+        try:
+            tls_context(settings)
+        except OSError as error:  # of which `ssl.SSLError` is one
+            faults.append(f"tls_cert, tls_key: no certificate and its key in PEM, without a passphrase ({error})")
     return faults
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """What listeners speak TLS with; None where there is no certificate, an `OSError` where it is of no use."""
+    if settings.tls_cert is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(settings.tls_cert, settings.tls_key, password=lambda: "")  # else it asks the terminal
+    return context
 
 
 def _bad_pins(settings: Settings, adapters: Mapping[str, type[Adapter]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -66,8 +67,14 @@ class Settings(BaseModel):
     @field_validator("authorities")
     @classmethod
     def _authorities(cls, path: Path | None) -> Path | None:
-        if path is not None and not path.is_file():
+        if path is None:
+            return None
+        if not path.is_file():
             raise ValueError(f"{path} is not a file")
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+        except OSError as error:  # of which `ssl.SSLError` is one
+            raise ValueError(f"{path} holds no certificates in PEM ({error})") from None
         return path
 
 

@@ -14,8 +14,9 @@ from gateway.commands.common import ConfigFile, Data, Failed, data_directory, fi
 from gateway.commands.remote import HERE, Key, Remote, Url, path_of
 
 from . import openpgp
-from .forest import node_id, sign_identity
+from .forest import NodeError, decode, node_id, sign_identity
 from .keyfile import KEY_FILE, read_key
+from .validate import validate
 
 PATIENCE = 10.0  # seconds that a gateway may take to sign a community
 
@@ -53,16 +54,31 @@ def new_identity(
     """
     if not name or "/" in name:
         raise typer.BadParameter("a name of at least one character, and without /", param_hint="NAME")
-    path = folder / f"{name}.privkey"
-    if path.exists():
-        raise Failed(f"{path} exists already; choose another name or --folder")
     now = int(time.time() * 1000)
     key = openpgp.Key.generate(now // 1000)
-    node = sign_identity(name, key, now)
-    write_secret(path, key.file)
-    (folder / node_id(node)).write_bytes(node)
+    node = _signed(name, key, now)
+    path = folder / f"{name}.privkey"
+    try:
+        if path.exists():
+            raise Failed(f"{path} exists already; choose another name or --folder")
+        write_secret(path, key.file)
+        (folder / node_id(node)).write_bytes(node)
+    except OSError as error:
+        raise Failed(f"cannot write {path}: {error.strerror}; choose another name or --folder") from None
     typer.echo(node_id(node))
     say(f"its key is in {path}; who has that file is {name}")
+
+
+def _signed(name: str, key: openpgp.Key, now: int) -> bytes:
+    """A new identity, which every relay takes."""
+    try:
+        node = sign_identity(name, key, now)
+        verdict = validate(decode(node), node, now, None, None)
+    except NodeError as error:
+        raise typer.BadParameter(str(error), param_hint="NAME") from None
+    if not verdict.ok:
+        raise typer.BadParameter(verdict.reason, param_hint="NAME")
+    return node
 
 
 @community.command("show")

@@ -558,6 +558,20 @@ def test_a_new_identity_is_a_key_and_a_node(tmp_path: Path) -> None:
     assert trellis("identity", "new", "a/b", "--folder", str(tmp_path)).returncode == 2
 
 
+@pytest.mark.parametrize("name", ["", "two\nlines", "ü" * 129, "half a character \udcff"])
+def test_an_identity_that_no_relay_takes_is_not_made(name: str, tmp_path: Path) -> None:
+    assert CliRunner().invoke(app, ["identity", "new", name, "--folder", str(tmp_path)]).exit_code == 2
+    assert not [*tmp_path.iterdir()]
+
+
+def test_an_identity_whose_files_cannot_be_written_is_not_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name, folder in (("ada", "file"), ("x" * 256, ".")):
+        done = CliRunner().invoke(app, ["identity", "new", name, "--folder", str(tmp_path / folder)])
+        assert isinstance(done.exception, Failed)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 # Serve
 
 

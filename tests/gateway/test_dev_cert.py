@@ -9,10 +9,18 @@ from pathlib import Path
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from typer.testing import CliRunner
 
+from adapters import ADAPTERS
 from gateway.cli import app
 from gateway.commands.common import Failed
+from gateway.config import BadConfiguration, load
 from tests.server import Server
 
 
@@ -93,3 +101,15 @@ def test_nothing_is_overwritten_and_an_authority_serves_again(tmp_path: Path) ->
     (tmp_path / "ca-key.pem").unlink()
     assert dev_cert(tmp_path) == 1
     assert dev_cert(tmp_path / "none", "--name", "größe") == 2
+
+
+def test_a_certificate_that_is_of_no_use_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
+    assert dev_cert(tmp_path / "one") == dev_cert(tmp_path / "other") == 0
+    certificate, key = tmp_path / "one/cert.pem", tmp_path / "one/key.pem"
+    form = (Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"a passphrase"))
+    (locked := tmp_path / "locked.pem").write_bytes(load_pem_private_key(key.read_bytes(), None).private_bytes(*form))
+    (nonsense := tmp_path / "nonsense.pem").write_text("nonsense")
+    for pair in ((nonsense, nonsense), (certificate, tmp_path / "other/key.pem"), (certificate, locked)):
+        with pytest.raises(BadConfiguration, match="tls_cert, tls_key: no certificate and its key"):
+            load(ADAPTERS, None, dict(zip(("tls_cert", "tls_key"), pair, strict=True)))
+    assert load(ADAPTERS, None, {"tls_cert": certificate, "tls_key": key}).tls_cert == certificate

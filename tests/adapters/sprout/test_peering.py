@@ -284,6 +284,7 @@ def test_what_is_no_address(text: str) -> None:
         ("peers", ["arbor.example"], "is not HOST:PORT"),
         ("gateways", ["Trellis 0c81364f2d97a0bb"], "not the ids of nodes"),
         ("authorities", "no/such.pem", "is not a file"),
+        ("authorities", __file__, "holds no certificates"),
     ],
 )
 def test_settings_that_are_of_no_use(setting: str, value: Any, reason: str) -> None:
