@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from cryptography.x509 import load_pem_x509_certificates
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gateway.adapter import Adapter, Home, Link, Listener, Request, Services, Spoken
@@ -72,9 +72,9 @@ class Settings(BaseModel):
         if not path.is_file():
             raise ValueError(f"{path} is not a file")
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
-        except OSError as error:  # of which `ssl.SSLError` is one
-            raise ValueError(f"{path} holds no certificates in PEM ({error})") from None
+            load_pem_x509_certificates(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} holds no certificates in PEM: {error}") from None
         return path
 
 
