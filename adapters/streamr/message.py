@@ -107,8 +107,8 @@ class StreamMessage:
     """One stream message, whatever version it came in (S0, StreamMessage). What it says is never changed.
 
     `version` and `wire` are the version and the text of the array it was received as, `verbatim` says that
-    this text is the libraries' form, not one of the specifications' only. `ttl_seconds` is S1's. `digests` is what
-    `signing` found out about it.
+    this text is the libraries' form, not one of the specifications' only. `ttl_seconds` is S1's. `digests` and `proven`
+    are what `signing` and `batch` found out about it: what may have been signed, and that it was.
     """
 
     id: MessageID
@@ -125,6 +125,7 @@ class StreamMessage:
     wire: bytes | None = field(default=None, compare=False, repr=False)
     verbatim: bool = field(default=False, compare=False, repr=False)
     digests: dict[str, bytes] | None = field(default=None, init=False, compare=False, repr=False)
+    proven: bool = field(default=False, init=False, compare=False, repr=False)
 
     def row(self, version: int) -> bytes:
         """The JSON array of this message in *version*: 30 (nested), 31 or 32."""

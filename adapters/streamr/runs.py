@@ -7,6 +7,7 @@ words for it. Nobody hears anything before `Run.say`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gateway import jsontext
@@ -14,6 +15,7 @@ from gateway.errors import RequestError
 from gateway.message import LATE, Message, Peer
 
 from . import message as kinds
+from .batch import prove
 from .ids import NAME, channel_of, inbox_of, key_exchange_address
 from .publishing import MAX_AHEAD, check_signature, is_clear_cut, is_signed, names_of
 from .saying import as_sent
@@ -56,7 +58,6 @@ class Run:
         self._until = now - LATE - 1 if self._late else now + MAX_AHEAD
         self._last = saying.positions.reached(self._channel, self._publisher)
         self._requests: list[Publish] = []
-        self._messages: list[Message] = []
 
     def goes_on(self, request: Publish) -> bool:
         """Whether *request* is like those before it, and can be no copy of anything."""
@@ -73,29 +74,51 @@ class Run:
         )
 
     def add(self, request: Publish) -> None:
-        """Take *request*, with which the run goes on; `RequestError` where it comes too fast or is not genuine."""
-        session, message = self._session, request.message
-        session.pace(self._channel)
+        """Take *request*, with which the run goes on; `RequestError` where it comes too fast."""
+        self._session.pace(self._channel)
+        self._last = request.message.id[2:4]
+        self._requests.append(request)
+
+    def say(self) -> None:
+        """Say all of it, but for what is not genuine: that is refused in its turn."""
+        if self._signed:
+            prove([request.message for request in self._requests])
+        said: list[Publish] = []
+        for request in self._requests:
+            try:
+                self._check(request.message)
+            except RequestError as error:
+                self._publish(said)
+                said = []
+                self._session.refuse(request, error)
+            else:
+                said.append(request)
+        self._publish(said)
+
+    def _check(self, message: StreamMessage) -> None:
+        """Raise unless *message* is genuine; the first that is tells who the sender is."""
         if self._sender is None:
             self._adapter.saying.check_signature(message)
             self._sender = self._adapter.bus.peers.identity(NAME, self._publisher)
         elif self._signed:
             check_signature(message)
-        sent = as_sent(message, names_of(message), self._channel, self._sender, request.version)
-        sent.late = self._late
-        self._last = message.id[2:4]
-        self._requests.append(request)
-        self._messages.append(sent)
 
-    def say(self) -> None:
-        """Say all of it, or tell the client that nothing of it was."""
-        if self._messages:
-            self._adapter.saying.positions.reach(self._channel, self._publisher, self._last)
-            try:
-                self._adapter.bus.publish_run(self._messages, self._session)
-            except RequestError as error:
-                for request in self._requests:
-                    self._session.refuse(request, error)
+    def _publish(self, requests: Sequence[Publish]) -> None:
+        """Publish *requests*, or tell the client that none of them was."""
+        if not requests or self._sender is None:
+            return
+        self._adapter.saying.positions.reach(self._channel, self._publisher, requests[-1].message.id[2:4])
+        try:
+            self._adapter.bus.publish_run([self._sent(request, self._sender) for request in requests], self._session)
+        except RequestError as error:
+            for request in requests:
+                self._session.refuse(request, error)
+
+    def _sent(self, request: Publish, sender: Peer) -> Message:
+        message = request.message
+        sent = as_sent(message, names_of(message), self._channel, sender, request.version)
+        sent.late = self._late
+        return sent
 
     def _is_fit(self, message: StreamMessage) -> bool:
         """Whether the content is encrypted where it must be, and JSON where it is not."""

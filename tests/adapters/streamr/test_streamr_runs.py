@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from adapters.streamr import runs
+from adapters.streamr import batch, runs
 from adapters.streamr.codec import usual
 from adapters.streamr.publishing import MAX_AHEAD, MAX_CHAIN
 from adapters.streamr.session import StreamrSession
@@ -33,6 +33,15 @@ STREAMS = {
 }
 GRANTS = {"streamr:anonymous": ("subscribe:*", "history:*", *(f"publish:{name}*" for name in STREAMS))}
 NOW = Clock().now
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few() -> Iterator[None]:
+    """Signatures are checked together as soon as there are two."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch, "FEWEST", 2)
+        yield
+
 
 Said = tuple[list[Any], str | None]  # a message, and whose token it comes with
 
@@ -194,6 +203,7 @@ def says(who: str | None, *times: int, stream: str = "s", token: str | None = No
 
 ALICE = says("alice", *range(10))
 SPOILT_ALICE = [(spoil(row), None) for spoil, (row, _) in zip(SPOILT.values(), ALICE[1:], strict=False)]
+FORGED = SPOILT["forged"](ALICE[2][0]), None
 HALF_SIGNED = [([*row[:10], "0x"], None) for row, _ in says(None, 3)]
 HEARD = [2, 9, "r", "s", 0, None]
 [(CUT, _)] = says("alice", 0, stream="s1")
@@ -208,6 +218,7 @@ CUT_ANEW = ([CUT[0], ["s", 10, *CUT[1][2:]], *CUT[2:]], None)  # what is signed 
 @example([*says(None, 0, 1), *HALF_SIGNED, *says(None, 4)], 99)
 @example([HEARD, *ALICE[:3], [2, 10, "r", "s", 0], ALICE[5], ALICE[4]], 99)
 @example([HEARD, *ALICE[:2], SPOILT_ALICE[0], *ALICE[3:5]], 99)
+@example([HEARD, *ALICE[:2], FORGED, *ALICE[3:5]], 99)  # who is refused hears that in its turn
 @example([*ALICE[:1], *SPOILT_ALICE, *ALICE[7:]], 99)
 @example([*ALICE[:5], *says(None, 5, 6, 7)], 4)
 @example([*says("alice", 0, 1, stream="closed", encryption=2, group_key="k"), *says("alice", 2, stream="closed")], 99)
@@ -234,6 +245,19 @@ def test_what_goes_on_is_said_as_a_run(broker: Broker, alice: Publisher, monkeyp
     speaker.receive_all(texts[1:])
     assert sizes == [1, 8, 4]
     assert broker.frames(speaker) == []
+
+
+def test_what_comes_too_fast_is_not_verified(broker: Broker, alice: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    proven: list[int] = []
+    monkeypatch.setattr(runs, "prove", lambda messages: proven.append(len(messages)))
+    tokens = iter(range(4))
+    broker.bus.throttle = lambda *_: 0.0 if next(tokens, None) is not None else 1.0
+    rows = [alice.message("s", number, broker.clock() + number) for number in range(9)]
+    speaker = broker.open()
+    speaker.receive_all([json.dumps([2, 8, "r", row, None], separators=(",", ":")).encode() for row in rows])
+    assert proven[0] == 3, "the first frame was looked at by itself"
+    assert not any(proven[1:])
+    assert len(broker.frames(speaker)) == 5
 
 
 def test_who_has_to_wait_says_nothing_out_of_turn(broker: Broker, alice: Publisher) -> None:
