@@ -105,7 +105,7 @@ def test_the_pipeline_shares_only_what_is_pure(path: Path) -> None:
     if path.stem != "submit":  # the command line
         assert not within(path, {"message", "errors", "jsontext", "record", "segments", "archive"})
     shared = {"codec", "control", "errors", "forest", "message", "openpgp", "packets", "signing", "stored", "twig"}
-    shared |= {"dumps", "ids"}
+    shared |= {"batch", "dumps", "ids"}
     assert {name.split(".")[2] for name in names if name.startswith("adapters.")} <= shared
     if path.parent.name == "transforms":
         assert not {name.split(".")[0] for name in names} & (IO | {"httpx", "pathlib", "os", "shutil"})
