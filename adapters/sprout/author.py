@@ -28,6 +28,7 @@ from .forest import (
     TWIG,
     Content,
     Identity,
+    Node,
     Place,
     Reply,
     below,
@@ -296,10 +297,30 @@ class Author:
         if (made := self._minted(what)) is not None:
             return made
         known = peer if peer.identity is None else self._bus.peers.known(peer.protocol, peer.identity)
-        name = name_of(known or peer, self._titles.get(peer.protocol, peer.protocol))
+        name = self._name(known or peer)
         # The number, as milliseconds, tells apart those who are called the same.
         sign = Signing(partial(sign_identity, name, self._key, self._born + peer.number))
         return self._mint(what, sign, partial(self._store.entity, what=what), channel)
+
+    def _name(self, peer: Peer) -> str:
+        return name_of(peer, self._titles.get(peer.protocol, peer.protocol))
+
+    # What was shown, lost in a crash, and is brought back by who saw it
+
+    def signs_for(self, author: Identity) -> bool:
+        """Whether what *author* says is signed by the gateway."""
+        return author.public_key == self._key.public_key
+
+    def lost(self, node: Node, channel: str = "") -> dict[str, str]:
+        """What is to be logged with *node*, an identity or, in *channel*, a conversation, if the gateway minted it."""
+        what = None
+        if isinstance(node, Identity) and self.signs_for(node):
+            peer = self._bus.peers.numbered(node.created - self._born)
+            if peer is not None and node.name.text == self._name(peer):
+                what = f"{PEER}{peer.number}"
+        elif isinstance(node, Reply) and node.author == self.id:
+            what = day_of(channel, node.created)
+        return {} if what is None or self._store.minted(what) is not None else {"what": what}
 
     def minted_for(self, author: str) -> str | None:
         """What the gateway minted the identity *author* for; None where somebody else did."""

@@ -166,7 +166,7 @@ class Intake:
         if isinstance(node, Community):
             seq = self._community(line, node, session)
         elif self._relay.known(session.principal):
-            seq = self._store.entity(line)
+            seq = self._store.entity(line, **self._relay.author.lost(node))
             self._relay.tell(line.line, skip=session)
         else:
             raise Forbidden("publish", "")
@@ -238,10 +238,12 @@ class Intake:
             return Taken(aside="it only says who is there")
         if CHANNEL in pairs and node.depth == 1:  # a conversation that another gateway opened; nobody said it
             self._relay.hold(line.id, node)
-            return Taken(self._store.entity(line, channel=channel))
+            return Taken(self._store.entity(line, channel=channel, **self._relay.author.lost(node, channel)))
         origin = pairs.get(ORIGIN, b"").decode(errors="replace")
         if origin and (held := self._copied(origin)) is not None:
             self._relay.hold(line.id, node, held.id)
+            if self._relay.author.signs_for(said.author) and self._store.form(held.seq) is None:
+                return Taken(self._store.shown(held.seq, line))
             return Taken(self._store.entity(line, channel=channel, copy=held.id))
         return self._publish((said,), session, origin if origin and self._gateways.speak_for(node.author) else "")[0]
 

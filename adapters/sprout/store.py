@@ -188,10 +188,10 @@ class Store:
             self._recent.add(line.id, seq, created_of(line.raw))
         return seq
 
-    def shown(self, seq: int, line: NodeLine) -> None:
-        """Log that the message at *seq* is shown to Arbor as the node on *line*."""
-        self._log("form", {"of": seq, "native": {NAME: line.id}})
+    def shown(self, seq: int, line: NodeLine) -> int:
+        """Log that the message at *seq* is shown to Arbor as the node on *line*; where that stands."""
         self._recent.add(line.id, seq, created_of(line.raw))
+        return self._log("form", {"of": seq, "native": {NAME: line.id}})
 
     def took(self, message: Message, id: str, node: Reply) -> None:
         """The reply *node*, called *id*, is logged as *message*: it is found from now on."""

@@ -354,11 +354,8 @@ def test_making_the_index_anew_signs_nothing(
     assert asked_again(again, community) == before
 
 
-def test_what_was_shown_comes_out_the_same_when_its_facts_were_lost(
-    make_place: Callable[..., Any], place: Any, community: str
-) -> None:
-    """A crash right behind the messages: neither identity nor conversation nor community nor form is on disk."""
-    before = said_before(place, community)
+def cut_behind_the_messages(place: Any) -> None:
+    """Stop; the disk has lost everything behind the last message."""
     place.stop()
     (segment,) = (place.gateway.settings.data / "log").glob("*.jsonl")
     lines = segment.read_bytes().splitlines(keepends=True)
@@ -368,9 +365,47 @@ def test_what_was_shown_comes_out_the_same_when_its_facts_were_lost(
     segment.write_bytes(b"".join(lines[: last + 1]))
     for file in place.gateway.settings.data.glob("index.sqlite*"):
         file.unlink()
+
+
+def test_what_was_shown_comes_out_the_same_when_its_facts_were_lost(
+    make_place: Callable[..., Any], place: Any, community: str
+) -> None:
+    """A crash right behind the messages: neither identity nor conversation nor community nor form is on disk."""
+    before = said_before(place, community)
+    cut_behind_the_messages(place)
     again = make_place()
     assert asked_again(again, community) == before
     assert asked_again(again, community) == before
+
+
+def test_what_was_shown_and_lost_may_come_back_from_who_saw_it(
+    make_place: Callable[..., Any], place: Any, community: str, announce: Any
+) -> None:
+    """A crash, as above; the client announces what it holds before anybody needs any of it."""
+    toy, ear = place.toy(), place.connect()
+    place.bus.bind(toy, place.bus.peers.identity("toy", "somebody"))
+    ear.send(f"subscribe 0 {community}\n")
+    for n in range(3):
+        toy.say(n)
+    place.settle()
+    questions = f"leaves_of 1 {community} 9\nlist 2 0 9\nlist 3 2 9\n"
+    lost = [line for line in ear.read().splitlines() if line.startswith("SHA512")]
+    replies = [line.split(" ")[0] for line in lost[1:]]
+    conversation = response(place.connect().ask(f"ancestry 1 {replies[0]} 1\n")).splitlines()[1]
+    questions += f"leaves_of 4 {conversation.split(' ')[0]} 9\nancestry 5 {replies[2]} 9\n"
+    before = response(place.connect().ask(questions))
+    cut_behind_the_messages(place)
+    again = make_place()
+    client = again.connect()
+    client.send(f"subscribe 0 {community}\n")
+    assert announce(client, lost[0], conversation, *lost[1:]).endswith("status 77 0\n")
+    assert response(again.connect().ask(questions)) == before
+    toy = again.toy()
+    again.bus.bind(toy, again.bus.peers.identity("toy", "somebody"))
+    toy.say(4)
+    toy.say(5)
+    again.settle()
+    assert [type(node) for _, node, _ in nodes(client.read())] == [Reply, Reply], "its author is known"
 
 
 def test_a_form_that_comes_out_otherwise_is_a_fault_and_is_not_shown(
