@@ -87,6 +87,8 @@ class PublicKey:
     def verify(self, data: bytes, signature: bytes) -> None:
         """Return if *signature*, one binary packet, is this key's signature of *data*; else an `OpenPGPError`."""
         made = packets.read_usual_signature(signature, self._issuer) or _read_signature(signature)
+        if not made.strict:
+            raise OpenPGPError("a signature in a spelling that is not signed")
         if made.type != _BINARY:
             raise OpenPGPError("a signature of another kind")
         if self.expires is not None and made.created >= self.expires:
@@ -134,7 +136,8 @@ def _read_signature(signature: bytes) -> Signature:
     parts = packets.read_packets(signature)
     if len(parts) != 1 or parts[0].tag != packets.SIGNATURE:
         raise OpenPGPError("not a signature")
-    return packets.read_signature(parts[0].body)
+    made = packets.read_signature(parts[0].body)
+    return made._replace(strict=made.strict and signature in packets.spellings(parts[0]))
 
 
 class Key:

@@ -57,7 +57,8 @@ class Signature(NamedTuple):
     """A version 4 signature packet (section 5.2.3). `key_flags` and `key_seconds` are None where it does not say.
 
     `trailer` is hashed behind what is signed; `check` is how the hash begins; `value` is the big number, without its
-    length; `created` and `key_seconds` are in seconds; `issuer` is a key id.
+    length; `created` and `key_seconds` are in seconds; `issuer` is a key id. `strict` is one without a word that
+    is not signed but for the issuer, and whose number has its own length: anybody could write any other anew.
     """
 
     type: int
@@ -69,6 +70,7 @@ class Signature(NamedTuple):
     issuer: bytes
     key_flags: int | None
     key_seconds: int | None
+    strict: bool = True
 
     def digest(self, data: bytes) -> bytes:
         """The hash of *data* as this signature covers it; an `OpenPGPError` where it begins otherwise."""
@@ -96,6 +98,14 @@ def read_packets(data: bytes) -> list[Packet]:
 def write_packet(tag: int, body: bytes) -> bytes:
     """A packet in the new format."""
     return bytes((0xC0 | tag,)) + _length(len(body)) + body
+
+
+def spellings(packet: Packet) -> tuple[bytes, bytes]:
+    """How *packet* is written in the new format and in the old one, with no longer a length than it needs."""
+    tag, size = packet.tag, len(packet.body)
+    width = next(width for width in range(3) if size < 1 << (8 << width))
+    old = bytes((0x80 | tag << 2 | width,)) + size.to_bytes(1 << width, "big")
+    return write_packet(tag, packet.body), old + packet.body
 
 
 def read_numbers(body: bytes, at: int, count: int) -> tuple[list[int], int]:
@@ -129,8 +139,11 @@ def read_signature(body: bytes) -> Signature:
         raise OpenPGPError("a signature of another kind")
     unhashed_end = hashed_end + 2 + size
     hashed = _read_subpackets(body[6:hashed_end])
-    every = _read_subpackets(body[hashed_end + 2 : unhashed_end]) | hashed
-    _, end = read_numbers(body, unhashed_end + 2, 1)
+    unhashed = body[hashed_end + 2 : unhashed_end]
+    every = _read_subpackets(unhashed) | hashed
+    issuer = every.get(ISSUER) or every.get(ISSUER_FINGERPRINT, b"")[-8:]
+    (value,), end = read_numbers(body, unhashed_end + 2, 1)
+    bits = int.from_bytes(body[unhashed_end + 2 : unhashed_end + 4], "big")
     created, flags = hashed.get(CREATED, b""), hashed.get(KEY_FLAGS)
     if end != len(body) or len(created) != 4:
         raise OpenPGPError("a signature that is not whole")
@@ -141,10 +154,17 @@ def read_signature(body: bytes) -> Signature:
         check=body[unhashed_end : unhashed_end + 2],
         value=body[unhashed_end + 4 :],
         created=int.from_bytes(created, "big"),
-        issuer=every.get(ISSUER) or every.get(ISSUER_FINGERPRINT, b"")[-8:],
+        issuer=issuer,
         key_flags=None if flags is None else int.from_bytes(flags[:1], "big"),
         key_seconds=int.from_bytes(hashed.get(KEY_LIFETIME, b""), "big") or None,
+        strict=unhashed in (b"", write_subpackets(((ISSUER, issuer),)))
+        and bits in _lengths(value, end - unhashed_end - 4),
     )
+
+
+def _lengths(value: int, size: int) -> tuple[int, int]:
+    """How long a number of *size* bytes is said to be, in bits: as section 3.2 has it, or as early Go wrote it."""
+    return value.bit_length(), 8 * size
 
 
 def usual_issuer(fingerprint: bytes) -> bytes:
@@ -160,7 +180,7 @@ def read_usual_signature(packet: bytes, issuer: bytes) -> Signature | None:
     if len(packet) != _USUAL.size:
         return None
     head, created, by, check, bits, value = _USUAL.unpack(packet)
-    if head != _USUAL_HEAD or by != issuer or bits not in _USUAL_BITS:
+    if head != _USUAL_HEAD or by != issuer or bits != _USUAL_BITS.start - 1 + value[0].bit_length() or not value[0]:
         return None
     trailer = packet[3:_USUAL_HASHED] + _USUAL_TRAILER
     return Signature(0, SHA256, trailer, check, value, created, issuer[2:10], None, None)

@@ -127,8 +127,6 @@ def test_sequoia_signs_with_our_key_file_and_we_accept() -> None:
 @pytest.mark.parametrize("at", range(310))
 def test_every_bit_of_a_signature_counts(at: int) -> None:
     data, signature = signed("reply_depth1")
-    if 52 <= at < 54:
-        return  # the number of bits in the RSA value, of which only the number of bytes says something
     broken = bytearray(signature)
     broken[at] ^= 1 << at % 8
     with pytest.raises(OpenPGPError):
@@ -166,7 +164,36 @@ def signed_as(key: Key, data: bytes, padded: Callable[[bytes], bytes]) -> bytes:
     digest = packets.read_signature(packets.read_packets(signature)[0].body).digest(data)
     numbers = key._rsa.private_numbers()
     value = pow(int.from_bytes(padded(digest), "big"), numbers.d, numbers.public_numbers.n)
-    return signature[:-256] + value.to_bytes(256, "big")
+    return signature[:-258] + b"\x08\0" + value.to_bytes(256, "big")
+
+
+def unsigned_parts(signature: bytes, area: bytes) -> bytes:
+    """The signature with that *area* of subpackets which it does not cover."""
+    body = packets.read_packets(signature)[0].body
+    at = 6 + int.from_bytes(body[4:6], "big")
+    end = at + 2 + int.from_bytes(body[at : at + 2], "big")
+    return packets.write_packet(packets.SIGNATURE, body[:at] + len(area).to_bytes(2, "big") + area + body[end:])
+
+
+@pytest.mark.parametrize("name", ["reply_depth1", "identity_carol_gpg"])
+def test_nobody_else_can_write_a_signature_anew(name: str) -> None:
+    """Each spelling is another node, with an id of its own, that says the same: it would come again and again."""
+    data, signature = signed(name)
+    public = public_key_of(author_of(name))
+    issuer = (packets.ISSUER, public.id)
+    public.verify(data, unsigned_parts(signature, packets.write_subpackets([issuer])))
+    (packet,) = packets.read_packets(signature)
+    others = [
+        unsigned_parts(signature, packets.write_subpackets([issuer, issuer])),
+        unsigned_parts(signature, packets.write_subpackets([issuer, (20, b"a notation")])),
+        unsigned_parts(signature, packets.write_subpackets([(100, b"")])),
+        unsigned_parts(signature, b"\xff\0\0\0\x09\x10" + public.id),
+        b"\xc2\xff" + len(packet.body).to_bytes(4, "big") + packet.body,
+        b"\x8a" + len(packet.body).to_bytes(4, "big") + packet.body,
+    ]
+    for other in others:
+        with pytest.raises(OpenPGPError, match="not signed"):
+            public.verify(data, other)
 
 
 INFO = bytes.fromhex("3031300d060960864801650304020105000420")
