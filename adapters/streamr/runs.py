@@ -70,6 +70,7 @@ class Run:
             and self._from <= timestamp <= self._until
             and bool(message.signature) is self._signed
             and message.message_type == kinds.MESSAGE
+            and not (self._requests and "inReplyTo" in message.content)  # what it answers may be among them
             and self._is_fit(message)
         )
 

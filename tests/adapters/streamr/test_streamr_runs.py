@@ -204,6 +204,8 @@ def says(who: str | None, *times: int, stream: str = "s", token: str | None = No
 ALICE = says("alice", *range(10))
 SPOILT_ALICE = [(spoil(row), None) for spoil, (row, _) in zip(SPOILT.values(), ALICE[1:], strict=False)]
 FORGED = SPOILT["forged"](ALICE[2][0]), None
+ANSWERED = json.dumps(["s", 0, NOW + 1, 0, *ALICE[1][0][1][4:]], separators=(",", ":"))
+ANSWER = PUBLISHERS["alice"].message("s", {"inReplyTo": ANSWERED}, NOW + 3), None
 HALF_SIGNED = [([*row[:10], "0x"], None) for row, _ in says(None, 3)]
 HEARD = [2, 9, "r", "s", 0, None]
 [(CUT, _)] = says("alice", 0, stream="s1")
@@ -218,6 +220,7 @@ CUT_ANEW = ([CUT[0], ["s", 10, *CUT[1][2:]], *CUT[2:]], None)  # what is signed 
 @example([*says(None, 0, 1), *HALF_SIGNED, *says(None, 4)], 99)
 @example([HEARD, *ALICE[:3], [2, 10, "r", "s", 0], ALICE[5], ALICE[4]], 99)
 @example([HEARD, *ALICE[:2], SPOILT_ALICE[0], *ALICE[3:5]], 99)
+@example([*ALICE[:2], ANSWER, *ALICE[4:6]], 99)  # to what came at once with it
 @example([HEARD, *ALICE[:2], FORGED, *ALICE[3:5]], 99)  # who is refused hears that in its turn
 @example([*ALICE[:1], *SPOILT_ALICE, *ALICE[7:]], 99)
 @example([*ALICE[:5], *says(None, 5, 6, 7)], 4)
