@@ -220,10 +220,13 @@ class Lookup:
     def _chosen_ids(self, entries: Iterable[Entry]) -> Iterator[tuple[str, int]]:
         """The ids that do not say themselves which of *entries* they belong to, with its sequence."""
         for entry in entries:
-            if not isinstance(entry, Message) or (entry.numbered and entry.key is None and not entry.ids):
-                continue  # nearly always
-            yield from ((id, entry.seq) for id in (*entry.ids, entry.key) if id is not None)
-            if self._ids.seq(entry.id) != entry.seq:
+            if not isinstance(entry, Message):
+                continue
+            for id in entry.ids:
+                yield id, entry.seq
+            if entry.key is not None:
+                yield entry.key, entry.seq
+            if not entry.numbered and self._ids.seq(entry.id) != entry.seq:
                 yield entry.id, entry.seq
 
     def _known_seq(self, id: str) -> int | None:
