@@ -16,7 +16,7 @@ from typing import Any
 from adapters import ADAPTERS
 from adapters.sprout import base64url, forest
 from adapters.sprout.adapter import SproutAdapter
-from adapters.sprout.store import NAME
+from adapters.sprout.tables import NAME
 from gateway.adapter import Request
 from gateway.config import settings_model
 from gateway.message import Message

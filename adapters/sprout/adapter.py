@@ -23,12 +23,15 @@ from .forest import MAX_BLOB
 from .gateways import Gateways, is_node_id
 from .intake import Intake
 from .keyfile import KEY_FILE, make_key, read_key
+from .mint import Mint
 from .peering import link, read_address
 from .proof import Proof
 from .relay import Relay
 from .session import MAX_OUTBOX, SproutSession
+from .signers import Signers
 from .spoken import messages
-from .store import NAME, TABLES, Store, rows
+from .store import Store
+from .tables import NAME, TABLES, rows
 from .validate import MAX_NAME
 
 TITLES = {"rest": "REST"}  # of those who speak and are no adapter
@@ -120,8 +123,9 @@ class SproutAdapter(Adapter):
         key = self._key or make_key(self.home.secrets / KEY_FILE, bus.clock())
         titles = TITLES | {author.name: getattr(author, "title", author.name) for author in bus.authors}
         self.relay = Relay(bus, store, directs, services.access.known)
-        name = f"Trellis {self.home.gateway_id}"
-        self.author = self.relay.author = Author(services, store, directs, key, name, titles, self.relay.introduce)
+        signers, name = Signers(services), f"Trellis {self.home.gateway_id}"
+        self.mint = self.relay.mint = Mint(bus, store, signers, key, name, titles, self.relay.introduce)
+        self.author = self.relay.author = Author(services, store, directs, self.mint, signers, key)
         gateways = Gateways(self.options.gateways, self.relay.node)
         direct = self.options.direct == "deliver"
         self.intake = Intake(self.relay, gateways, direct=direct, keep=services.keep)
@@ -171,7 +175,7 @@ class SproutAdapter(Adapter):
 
     def names(self, peer: Peer) -> str | None:
         """The identity that it is in Arbor, or that stands for it there."""
-        return peer.identity if peer.protocol == NAME else self.author.identity_of(peer.number)
+        return peer.identity if peer.protocol == NAME else self.mint.identity_of(peer.number)
 
     def refer(self, run: Sequence[Message]) -> None:
         """Where the messages stand in the forest."""

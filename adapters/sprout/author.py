@@ -1,25 +1,23 @@
-"""The gateway as an author: its key, the identities, communities and conversations it mints, the replies it seals.
+"""The gateway as an author: the replies that it signs for what others say, and where they stand in the forest.
 
-Laws of this file. What a node says is decided on the loop; how it is signed is in `signers`. Everything is a function
-of the key and of what the log holds: a node that was shown and whose fact was lost in a crash comes out the same.
-So nothing is dated when it is made: what has no date of its own has the key's.
+Laws of this file. What a node says is decided on the loop; how it is signed is in `signers`, what it stands below and
+who it is by in `mint`. Everything is a function of the key and of what the log holds: a node that was shown and whose
+fact was lost in a crash comes out the same.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from gateway.adapter import Services
 from gateway.bus import DIRECT_MEMORY
 from gateway.message import Form, Message, Peer
-from gateway.record import Fact, unbinary
+from gateway.record import unbinary
 
 from . import twig
-from .codec import NodeLine, node_line
+from .codec import NodeLine
 from .content import said
 from .directs import Directs
 from .forest import (
@@ -27,84 +25,43 @@ from .forest import (
     NULL_ID,
     TWIG,
     Content,
-    Identity,
-    Node,
     Place,
     Reply,
     below,
     decode,
-    node_id,
-    sign_community,
-    sign_identity,
     sign_reply,
 )
-from .gateways import CHANNEL
 from .lines import Lines
+from .mint import Mint, existing
 from .openpgp import Key
 from .signers import Made, Signers, Signing
-from .store import DAY, NAME, Store, day_of, moment
-from .validate import EXPIRATION, MAX_NAME, expiration
+from .store import Store
+from .tables import NAME, day_of, moment
+from .validate import EXPIRATION, expiration
 
 PRIVATE: Final = "private/1"
 JSON: Final = "json/1"
 ORIGIN: Final = "origin/1"
 TRUE: Final = b"true"
-GATEWAY: Final = "gateway"  # what the gateway's own identity is called among what it mints
-PEER: Final = "peer "  # and a number: what identities of others are called there
 MAX_DEPTH: Final = 1000  # a reply below a deeper one from elsewhere starts anew: each needs the id of the one above
-MAX_IDS: Final = 10_000  # ids of minted nodes that are kept
-SHORT: Final = 12  # characters of an identity that are shown as they are
-
-
-Introduce = Callable[[Made, str], None]
-
-
-def name_of(peer: Peer, title: str) -> str:
-    """What a sender from elsewhere is called."""
-    identity = peer.identity
-    if peer.name:
-        name = peer.name
-    elif identity is None:
-        name = f"peer {peer.number} ({title})"
-    else:
-        short = identity if len(identity) <= SHORT else f"{identity[:6]}…{identity[-4:]}"
-        name = f"{short} ({title})"
-    return name.replace("\n", " ").encode(errors="replace")[:MAX_NAME].decode(errors="ignore")
 
 
 class Author:
-    """Makes nodes for what others say.
-
-    *introduce(made, channel)* is called when the gateway mints an identity or a community: those who listen to
-    *channel* are to get its line before anything that follows, everybody else once it is there. A conversation is
-    not announced: who lacks the parent of a reply asks for it, and who draws no tree has no use for it.
-    """
+    """Makes replies of what others say, with the *key* that *mint* has, by the same *signers*: they keep the order."""
 
     def __init__(
-        self,
-        services: Services,
-        store: Store,
-        directs: Directs,
-        key: Key,
-        name: str,
-        titles: Mapping[str, str],
-        introduce: Introduce,
+        self, services: Services, store: Store, directs: Directs, mint: Mint, signers: Signers, key: Key
     ) -> None:
         self._services = services
         self._bus = services.bus
         self._store = store
         self._directs = directs
+        self._mint = mint
+        self._make = signers.make
         self._key = key
-        self._titles = titles
-        self._introduce = introduce
-        self._born = key.created * 1000
-        self._making: dict[str, Made] = {}
         self._sealing: dict[int, Made] = {}
-        self._ids: OrderedDict[str, str] = OrderedDict()
-        self.lines = Lines()
         self._newest_seq = services.log.next_seq  # of what was sealed; nothing beyond was shown to anybody
-        self._make = Signers(services).make
-        self.id = self._own_identity(name)
+        self.lines = Lines()
 
     # What a form depends on
 
@@ -150,7 +107,7 @@ class Author:
             assert isinstance(node, Reply)
             return node
         ref = _ref(message)
-        conversation = self._conversation(message.channel, ref.get("conversation") or _day(message)).id
+        conversation = self._mint.conversation(message.channel, ref.get("conversation") or _day(message)).id
         community = self._community_of(message.channel, ref).id
         head = ("", ref.get("depth", 2), moment(message.timestamp), Content(b"", TWIG), "")
         return Reply(*head, community, conversation, Content(b""), b"")
@@ -184,12 +141,12 @@ class Author:
         """The node that has been sealed, or signed by its author, for the parent that *ref* names."""
         spot = self._store.known_as(ref["parent"])
         if spot is None:
-            return _made("")  # retired; a node below it cannot be made
+            return existing("")  # retired; a node below it cannot be made
         if (making := self._sealing.get(spot.seq)) is not None:
             return making
         parent = self._store.entry(spot.seq)
         native = parent.native if isinstance(parent, Message) and parent.protocol == NAME else None
-        return _made(native[NAME] if native is not None else self._store.form(spot.seq) or "")
+        return existing(native[NAME] if native is not None else self._store.form(spot.seq) or "")
 
     def _seal(self, message: Message) -> Made:
         if (made := self._sealing.get(message.seq)) is not None:
@@ -211,7 +168,7 @@ class Author:
 
         *created* is in ms, *metadata* is TWIG.
         """
-        community, author = self.community(channel), self._identity(peer, channel)
+        community, author = self._mint.community(channel), self._mint.identity(peer, channel)
 
         def sign() -> bytes:
             place = Place(community.id, 1, community.id, NULL_ID)
@@ -224,9 +181,9 @@ class Author:
     def _signing(self, message: Message, ref: dict[str, Any], more: dict[str, bytes]) -> Signing:
         """Gather what a reply says."""
         community = self._community_of(message.channel, ref)
-        conversation = self._conversation(message.channel, ref.get("conversation") or _day(message))
+        conversation = self._mint.conversation(message.channel, ref.get("conversation") or _day(message))
         parent = self._parent(ref) if ref else conversation
-        author = self._identity(message.sender, message.channel)
+        author = self._mint.identity(message.sender, message.channel)
         text, is_json = said(message.content, ref.get("parent"))
         pairs = {ORIGIN: message.id.encode(), **({JSON: TRUE} if is_json else {}), **more}
         created, depth = moment(message.timestamp), ref.get("depth", 2)
@@ -236,6 +193,10 @@ class Author:
             return sign_reply(place, Content(text), author.id, self._key, created, twig.encode(pairs))
 
         return Signing(sign, bool(parent.id and community.id and conversation.id and author.id))
+
+    def _community_of(self, channel: str, ref: dict[str, Any]) -> Made:
+        """The community of a reply there: the channel's, or that of the node which it answers."""
+        return existing(ref["community"]) if "community" in ref else self._mint.community(channel)
 
     def _sealed(self, seq: int, may_be_shown: bool, line: NodeLine) -> bool:
         """Log the first showing; a form that came out otherwise than it was shown is a fault, and is not."""
@@ -248,153 +209,9 @@ class Author:
         self.lines.add(seq, line.line)
         return True
 
-    # What is minted
-
-    def community(self, channel: str) -> Made:
-        """The community that *channel* is; minted where it is none yet."""
-        id = self._bus.channels.address(NAME, channel)
-        if id is not None:
-            return _made(id)
-        metadata = twig.encode({CHANNEL: channel.encode()})
-        name = channel.encode()[:MAX_NAME].decode(errors="ignore")
-
-        def assign(line: NodeLine) -> None:
-            self._store.entity(line)
-            if self._bus.channels.address(NAME, channel) is None:
-                self._bus.channels.assign(NAME, channel, line.id)
-
-        sign = Signing(partial(sign_community, name, self.id, self._key, self._born, metadata))
-        return self._mint(_community(channel), sign, assign, channel)
-
-    def _community_of(self, channel: str, ref: dict[str, Any]) -> Made:
-        """The community of a reply there: the channel's, or that of the node which it answers."""
-        return _made(ref["community"]) if "community" in ref else self.community(channel)
-
-    def is_making(self, channel: str) -> bool:
-        """Whether the community of *channel* is being made."""
-        return _community(channel) in self._making
-
-    def _conversation(self, channel: str, name: str) -> Made:
-        """The conversation with that id or, where the gateway opens it, that name (`day_of`)."""
-        if not name.startswith(DAY):
-            return _made(name)
-        if (made := self._minted(name)) is not None:
-            return made
-        community = self.community(channel)
-        metadata = twig.encode({CHANNEL: channel.encode()})
-        date = name.removeprefix(DAY).split(" ")[0]
-        created = int(datetime.fromisoformat(date).replace(tzinfo=UTC).timestamp()) * 1000
-
-        def sign() -> bytes:
-            place = Place(community.id, 1, community.id, NULL_ID)
-            return sign_reply(place, Content(date.encode()), self.id, self._key, created, metadata)
-
-        return self._mint(name, Signing(sign), partial(self._store.entity, what=name, channel=channel))
-
-    def _identity(self, peer: Peer, channel: str) -> Made:
-        """The identity that stands for a sender from elsewhere, in Arbor, for ever."""
-        what = f"{PEER}{peer.number}"
-        if (made := self._minted(what)) is not None:
-            return made
-        known = peer if peer.identity is None else self._bus.peers.known(peer.protocol, peer.identity)
-        name = self._name(known or peer)
-        # The number, as milliseconds, tells apart those who are called the same.
-        sign = Signing(partial(sign_identity, name, self._key, self._born + peer.number))
-        return self._mint(what, sign, partial(self._store.entity, what=what), channel)
-
-    def _name(self, peer: Peer) -> str:
-        return name_of(peer, self._titles.get(peer.protocol, peer.protocol))
-
-    # What was shown, lost in a crash, and is brought back by who saw it
-
-    def signs_for(self, author: Identity) -> bool:
-        """Whether what *author* says is signed by the gateway."""
-        return author.public_key == self._key.public_key
-
-    def lost(self, node: Node, channel: str = "") -> dict[str, str]:
-        """What is to be logged with *node*, an identity or, in *channel*, a conversation, if the gateway minted it."""
-        what = None
-        if isinstance(node, Identity) and self.signs_for(node):
-            peer = self._bus.peers.numbered(node.created - self._born)
-            if peer is not None and node.name.text == self._name(peer):
-                what = f"{PEER}{peer.number}"
-        elif isinstance(node, Reply) and node.author == self.id:
-            what = day_of(channel, node.created)
-        return {} if what is None or self._store.minted(what) is not None else {"what": what}
-
-    def minted_for(self, author: str) -> str | None:
-        """What the gateway minted the identity *author* for; None where somebody else did."""
-        seq = self._store.seq(author)
-        entry = None if seq is None else self._store.entry(seq)
-        what: str | None = entry.fields.get("what") if isinstance(entry, Fact) else None
-        return what
-
-    def number_of(self, author: str) -> int | None:
-        """The number of the peer from elsewhere that the identity *author* stands for."""
-        what = self.minted_for(author) or ""
-        return int(what.removeprefix(PEER)) if what.startswith(PEER) else None
-
-    def identity_of(self, number: int) -> str | None:
-        """The identity that stands for the peer from elsewhere with *number*, where one has been made."""
-        return self._store.minted(f"{PEER}{number}")
-
-    def _own_identity(self, name: str) -> str:
-        """The gateway's own identity, made with its key."""
-        seq = self._store.seq(self._store.minted(GATEWAY) or "")
-        entry = None if seq is None else self._store.entry(seq)
-        if isinstance(entry, Fact):
-            node = decode(unbinary(entry.fields["wire"]))
-            if isinstance(node, Identity) and node.public_key == self._key.public_key:
-                return str(entry.fields["native"][NAME])
-        line = _line(sign_identity(name, self._key, self._born))
-        self._store.entity(line, what=GATEWAY)
-        return line.id
-
-    def _minted(self, what: str) -> Made | None:
-        if (made := self._making.get(what)) is not None:
-            return made
-        id = self._ids.get(what) or self._store.minted(what)
-        if id is None:
-            return None
-        self._ids[what] = id
-        if len(self._ids) > MAX_IDS:
-            self._ids.popitem(last=False)
-        return _made(id)
-
-    def _mint(
-        self,
-        what: str,
-        sign: Signing,
-        record: Callable[[NodeLine], object],
-        channel: str | None = None,
-    ) -> Made:
-        if (making := self._making.get(what)) is not None:
-            return making
-        made = self._making[what] = Made()
-        if channel is not None:
-            self._introduce(made, channel)
-        self._make(made, sign, record)
-        made.line.when_done(lambda: _void(self._making.pop(what)))
-        return made
-
-
-@lru_cache(MAX_IDS)
-def _made(id: str) -> Made:
-    """A node that is there: nobody asks for its line."""
-    return Made(id)
-
-
-def _line(raw: bytes) -> NodeLine:
-    return node_line(node_id(raw), raw)
-
 
 def _ref(message: Message) -> dict[str, Any]:
     return message.refs.get(NAME) or {}
-
-
-def _community(channel: str) -> str:
-    """What the community of *channel* is called among what is being made."""
-    return f"community {channel}"
 
 
 def _day(message: Message) -> str:

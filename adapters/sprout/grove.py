@@ -20,7 +20,7 @@ from . import base64url
 from .codec import NodeLine, node_line
 from .forest import Community, Identity, NodeError, decode, node_id
 from .session import SproutSession
-from .store import NAME
+from .tables import NAME
 
 if TYPE_CHECKING:
     from .adapter import SproutAdapter

@@ -19,7 +19,7 @@ from .forest import NO_PAIRS, Community, Identity, Node, NodeError, Reply, decod
 from .gateways import CHANNEL, Gateways
 from .presence import ACTIVITY, INVISIBLE
 from .relay import Relay
-from .store import NAME
+from .tables import NAME
 from .validate import OK, expires_at, validate
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Intake:
         if isinstance(node, Community):
             seq = self._community(line, node, session)
         elif self._relay.known(session.principal):
-            seq = self._store.entity(line, **self._relay.author.lost(node))
+            seq = self._store.entity(line, **self._relay.mint.lost(node))
             self._relay.tell(line.line, skip=session)
         else:
             raise Forbidden("publish", "")
@@ -238,11 +238,11 @@ class Intake:
             return Taken(aside="it only says who is there")
         if CHANNEL in pairs and node.depth == 1:  # a conversation that another gateway opened; nobody said it
             self._relay.hold(line.id, node)
-            return Taken(self._store.entity(line, channel=channel, **self._relay.author.lost(node, channel)))
+            return Taken(self._store.entity(line, channel=channel, **self._relay.mint.lost(node, channel)))
         origin = pairs.get(ORIGIN, b"").decode(errors="replace")
         if origin and (held := self._copied(origin)) is not None:
             self._relay.hold(line.id, node, held.id)
-            if self._relay.author.signs_for(said.author) and self._store.form(held.seq) is None:
+            if self._relay.mint.signs_for(said.author) and self._store.form(held.seq) is None:
                 return Taken(self._store.shown(held.seq, line))
             return Taken(self._store.entity(line, channel=channel, copy=held.id))
         return self._publish((said,), session, origin if origin and self._gateways.speak_for(node.author) else "")[0]
@@ -307,7 +307,7 @@ class Intake:
         if text.isascii() and text.isdigit():
             return int(text) if len(text) < 19 else None
         peer = self._bus.peers.known(NAME, text)
-        return self._relay.author.number_of(text) if peer is None else peer.number
+        return self._relay.mint.number_of(text) if peer is None else peer.number
 
     def _sender(self, said: _Said) -> Peer:
         return self._bus.peers.identity(NAME, said.node.author, said.author.name.text or None)

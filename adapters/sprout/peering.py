@@ -28,7 +28,7 @@ from .forest import NULL_ID, Node, NodeError, Reply, decode
 from .intake import Intake
 from .relay import PEER, Relay
 from .session import MAX_OUTBOX, SproutSession
-from .store import COMMUNITY
+from .tables import COMMUNITY
 from .waiting import PATIENCE
 
 WINDOW: Final = 8  # communities that are caught up with at the same time

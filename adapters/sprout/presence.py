@@ -17,7 +17,7 @@ from gateway.message import LATE, Peer, Pending
 from . import twig
 from .codec import NodeLine
 from .forest import Identity, Reply
-from .store import NAME
+from .tables import NAME
 from .validate import EXPIRATION, expiration, expires_at
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Presence:
             or len(line.line) > MAX_LINE
             or not now - LATE <= node.created <= now + LATE
             or (last is not None and node.created <= last.time)
-            or self._relay.author.minted_for(node.author) is not None
+            or self._relay.mint.minted_for(node.author) is not None
         ):
             return
         peer, until = self._peer(node.author), min(expires_at(node) or now + STAY, now + MAX_STAY)

@@ -8,7 +8,7 @@ from gateway.record import Entry, unbinary
 from .forest import Identity, NodeError, decode_as, signed_part
 from .openpgp import PublicKey
 from .packets import OpenPGPError
-from .store import NAME
+from .tables import NAME
 
 
 class Proof:

@@ -14,7 +14,7 @@ from gateway.message import Form
 from gateway.record import Fact
 from gateway.session import Session
 
-from .store import COMMUNITY, DAY, IDENTITY, REPLY, Spot, Where
+from .tables import COMMUNITY, DAY, IDENTITY, REPLY, Spot, Where
 
 if TYPE_CHECKING:
     from .relay import Relay

@@ -15,11 +15,13 @@ from .author import Author
 from .directs import Directs
 from .forest import Node, decode
 from .held import Held, Recently
+from .mint import Mint
 from .peek import expiration_of
 from .presence import Presence
 from .reader import Reader
 from .signers import Made
-from .store import COMMUNITY, IDENTITY, NAME, Spot, Store
+from .store import Store
+from .tables import COMMUNITY, IDENTITY, NAME, Spot
 from .telling import Telling
 
 if TYPE_CHECKING:
@@ -29,8 +31,9 @@ PEER: Final = "sprout:peer"  # who is dialled: the operator chose it, and many s
 
 
 class Relay:
-    """The connections and the forest. `author` is set once it is made; *known* tells who may do anything at all."""
+    """The connections and the forest. *known* tells who may do anything; `mint` and `author` are set once made."""
 
+    mint: Mint
     author: Author
 
     def __init__(self, bus: Bus, store: Store, directs: Directs, known: Callable[[Principal], bool]) -> None:
@@ -72,7 +75,7 @@ class Relay:
         """*channel* exists: those who wait for its community join, and where it has none it gets one."""
         community = self.bus.channels.address(NAME, channel)
         if community is None:
-            self.author.community(channel)
+            self.mint.community(channel)
             return
         self.founded(community)
 
@@ -83,7 +86,7 @@ class Relay:
 
     def is_founded(self, channel: str) -> bool:
         """Whether *channel* has a community, or will in a moment."""
-        return self.bus.channels.address(NAME, channel) is not None or self.author.is_making(channel)
+        return self.bus.channels.address(NAME, channel) is not None or self.mint.is_making(channel)
 
     # Rights
 

@@ -25,7 +25,7 @@ from .codec import MAX_BODY, MAX_NODES, Frame, SproutError, StatusCode
 from .intake import Intake
 from .parser import Parser
 from .relay import Relay
-from .store import NAME
+from .tables import NAME
 
 MAX_OUTBOX: Final = 8 << 20  # a response of 4 MiB and as much in deliveries
 HALF_SECONDS: Final = 60  # for a message, or a part of a long announce, from its first byte to its last

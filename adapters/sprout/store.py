@@ -1,69 +1,33 @@
 """Where nodes stand in the log, and how they are found again: by id, by type, below a node, in a community.
 
-A node is an `entity` fact (identities, communities, the conversations that the gateway opens) or a message: a reply
-that an Arbor author signed, or one from elsewhere, whose Arbor form may not have been made yet. The latter has no id,
-so a message is known here by its canonical id (`Spot.key`), an entity by its node id.
-
-Tables of its own has only what the index does not know of messages anyway (their channel, their time): entities, and
-of each reply that is deep in a thread which thread that is. An index over the records of all channels answers what
-is newest. What is logged and not in the tables yet is kept here, in the very rows that the index will write. What
-retention takes out of the records goes from here with it.
+An index over the records of all channels answers what is newest; `tables` has the rest. What is logged and not in the
+tables yet is kept here, in the very rows that the index will write.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
-from functools import lru_cache
 from heapq import merge
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from gateway.errors import Unavailable
 from gateway.index import Index
 from gateway.lookup import PAGE
 from gateway.message import Message
-from gateway.record import Entry, Fact, unbinary
+from gateway.record import Entry, Fact
 from gateway.tables import Row
 
 from .codec import NodeLine
-from .forest import Reply, created_of, decode, node_id
-from .peek import conversation_of, parent_of
+from .forest import Reply, created_of
 from .recent import Recent
+from .tables import COMMUNITY, DAY, DAY_MS, IDENTITY, NAME, REPLY, Spot, Where, read_day, rows, spot_of
 
-NAME: Final = "sprout"
-IDENTITY, COMMUNITY, REPLY = range(3)
 MAX_WALK: Final = 1 << 14  # replies below one that is deep in a thread that are looked at
 MAX_SPOTS: Final = 1 << 13  # places that are kept, about 0.5 KiB each
-MAX_MOMENT: Final = ((1 << 32) - 1) * 1000  # ms; the last second that an OpenPGP signature can name
-DAY: Final = "day "  # how the names of the gateway's conversations begin
-_DAY_MS: Final = 86_400_000
 _PRUNE: Final = 256  # notes between two looks at what the index has applied
 _END: Final = 1 << 62  # beyond all times and sequences
-
-TABLES: Final = """
-CREATE TABLE sprout_nodes (
-    seq INTEGER PRIMARY KEY, type INTEGER NOT NULL, key TEXT NOT NULL, parent TEXT NOT NULL,
-    channel TEXT NOT NULL, created INTEGER NOT NULL
-);
-CREATE INDEX sprout_nodes_key ON sprout_nodes (key);
-CREATE INDEX sprout_nodes_type ON sprout_nodes (type, created, seq);
-CREATE INDEX sprout_nodes_channel ON sprout_nodes (channel, created, seq);
-CREATE TABLE sprout_replies (
-    seq INTEGER PRIMARY KEY, key TEXT NOT NULL, parent TEXT NOT NULL,
-    channel TEXT NOT NULL, created INTEGER NOT NULL, root TEXT NOT NULL
-);
-CREATE INDEX sprout_replies_parent ON sprout_replies (parent);
-CREATE INDEX sprout_replies_root ON sprout_replies (root, created, seq);
-CREATE TABLE sprout_forms (seq INTEGER PRIMARY KEY, id TEXT NOT NULL);
-CREATE TABLE sprout_minted (what TEXT PRIMARY KEY, id TEXT NOT NULL) WITHOUT ROWID;
-CREATE INDEX sprout_records_at ON records (at, seq) WHERE channel IS NOT NULL;
-CREATE TRIGGER sprout_retired AFTER DELETE ON records BEGIN
-    DELETE FROM sprout_replies WHERE seq = OLD.seq;
-    DELETE FROM sprout_forms WHERE seq = OLD.seq;
-END;
-"""
 
 BY_SEQ: Final = "SELECT * FROM sprout_nodes WHERE seq = ?"
 BY_KEY: Final = "SELECT * FROM sprout_nodes WHERE key = ?"
@@ -86,83 +50,6 @@ WITH RECURSIVE below (created, seq, channel, key) AS (
     FROM below CROSS JOIN sprout_replies child ON child.parent = below.key LIMIT ?
 ) SELECT * FROM below
 """
-
-
-class Where(NamedTuple):
-    """When a node is said to be made (ms), its sequence, and its channel; they are ordered by age."""
-
-    created: int
-    seq: int
-    channel: str
-
-
-class Spot(NamedTuple):
-    """What is known of a node without reading it. *created* is in ms."""
-
-    seq: int
-    type: int
-    key: str
-    parent: str
-    channel: str
-    created: int
-
-    @property
-    def where(self) -> Where:
-        """What nodes are ordered by."""
-        return Where(self.created, self.seq, self.channel)
-
-
-def moment(timestamp: int) -> int:
-    """When a node of a message from elsewhere is said to be made: its *timestamp* (ms), as far as a node can tell."""
-    return min(max(timestamp, 0), MAX_MOMENT)
-
-
-def day_of(channel: str, created: int) -> str:
-    """What the conversation is called, among what the gateway mints, that *channel* has on the UTC day of *created*."""
-    return f"{DAY}{_date(created // _DAY_MS)} {channel}"
-
-
-@lru_cache(16)
-def _date(day: int) -> str:
-    """The date of the *day*-th day since 1970."""
-    return datetime.fromtimestamp(day * _DAY_MS // 1000, UTC).date().isoformat()
-
-
-def rows(entries: Sequence[Entry]) -> Iterator[Row]:
-    """What *entries* add to the tables."""
-    for entry in entries:
-        if isinstance(entry, Message):
-            if entry.protocol != NAME and not entry.refs.get(NAME):
-                continue  # nearly always
-            root = _root(entry)
-            if root is not None and (spot := spot_of(entry)) is not None:
-                yield Row("sprout_replies", (spot.seq, spot.key, spot.parent, spot.channel, spot.created, root))
-        elif entry.protocol == NAME and entry.kind == "entity":
-            yield from _entity(entry)
-        elif entry.protocol == NAME and entry.kind == "form":
-            yield Row("sprout_forms", (entry.fields["of"], entry.fields["native"][NAME]))
-            yield Row("ids", (entry.fields["native"][NAME], entry.fields["of"]))
-
-
-def _root(message: Message) -> str | None:
-    """The conversation that a deep reply belongs to; None for what opens one, or stands below that of a day."""
-    if message.protocol == NAME and message.wire is not None:
-        return conversation_of(message.wire)
-    ref = message.refs.get(NAME)
-    return ref.get("conversation") if ref else None
-
-
-def spot_of(message: Message) -> Spot | None:
-    """Where *message* stands in the forest; None where Arbor does not get it."""
-    if message.protocol == NAME and message.wire is not None:
-        parent = message.parent or parent_of(message.wire)
-        return Spot(message.seq, REPLY, message.id, parent, message.channel, message.timestamp)
-    ref = message.refs.get(NAME)
-    if ref is None:
-        return None
-    created = moment(message.timestamp)
-    parent = ref.get("parent") or day_of(message.channel, created)
-    return Spot(message.seq, REPLY, message.id, parent, message.channel, created)
 
 
 class Store:
@@ -329,9 +216,8 @@ class Store:
 
     def _of_day(self, name: str) -> Iterator[Where]:
         """What was said elsewhere, and stands right below the conversation of a day."""
-        _, date, channel = name.split(" ", 2)
-        since = int(datetime.fromisoformat(date).replace(tzinfo=UTC).timestamp()) * 1000
-        messages = islice(self._index.newest(channel, since, since + _DAY_MS), MAX_WALK)
+        _, since, channel = read_day(name)
+        messages = islice(self._index.newest(channel, since, since + DAY_MS), MAX_WALK)
         spots = (spot_of(message) for message in messages if message.protocol != NAME)
         return (spot.where for spot in spots if spot is not None and spot.parent == name)
 
@@ -389,13 +275,3 @@ def _merged(*parts: Iterable[Where]) -> Iterator[Where]:
         if where != last:
             yield where
         last = where
-
-
-def _entity(fact: Fact) -> Iterator[Row]:
-    fields = fact.fields
-    raw = unbinary(fields["wire"])
-    node, id = decode(raw), node_id(raw)
-    yield Row("sprout_nodes", (fact.seq, raw[2], id, node.parent, fields.get("channel", ""), node.created))
-    yield Row("ids", (id, fact.seq))
-    if (what := fields.get("what")) is not None:
-        yield Row("sprout_minted", (what, id))

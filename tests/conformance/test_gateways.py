@@ -44,7 +44,7 @@ def gateway_of(data: Path) -> str:
     (adapter,) = gateway.adapters
     assert isinstance(adapter, SproutAdapter)
     gateway.stop()
-    return adapter.author.id
+    return adapter.mint.id
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def test_a_grove_of_the_reference_goes_in_and_comes_out_byte_for_byte(place: Any
     written = files(out)
     assert {name: written[name] for name in given} == given
     (own,) = written.keys() - given.keys()
-    assert own == place.adapter.author.id
+    assert own == place.adapter.mint.id
     again = plant(place.adapter, grove, place.settle)
     assert (again.done, again.known) == (0, len(given))
 

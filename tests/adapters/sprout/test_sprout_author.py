@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adapters.sprout import author, base64url, forest, twig
-from adapters.sprout.author import name_of
 from adapters.sprout.codec import NodeLine
 from adapters.sprout.content import heard, said
 from adapters.sprout.forest import Community, Content, Identity, Reply
 from adapters.sprout.keyfile import make_key, read_key
+from adapters.sprout.mint import name_of
 from adapters.sprout.openpgp import Key
 from adapters.sprout.validate import validate
 from gateway import index
@@ -70,7 +70,7 @@ def test_a_channel_becomes_a_community_of_the_gateways(place: Any, community: st
     ((id, node, _),) = nodes(line.send("list 1 1 9\n"))
     assert id == community
     assert isinstance(node, Community)
-    assert (node.name.text, node.author, pairs(node)) == ("lobby", place.adapter.author.id, {"channel/1": b"lobby"})
+    assert (node.name.text, node.author, pairs(node)) == ("lobby", place.adapter.mint.id, {"channel/1": b"lobby"})
     ((own, identity, _),) = nodes(line.send("list 1 0 9\n"))
     assert own == node.author
     assert identity.name.text.startswith("Trellis ")
@@ -131,7 +131,7 @@ def test_the_conversation_of_the_day(place: Any, ear: Any, community: str) -> No
     assert above == community
     assert (conversation.depth, conversation.author, conversation.content.text) == (
         1,
-        place.adapter.author.id,
+        place.adapter.mint.id,
         "2026-11-21",
     )
     assert pairs(conversation) == {"channel/1": b"lobby"}
@@ -450,8 +450,8 @@ def test_a_form_that_cannot_be_made_holds_nobody_up(place: Any, ear: Any, monkey
 def test_the_key_is_kept_for_its_owner_alone(place: Any, make_place: Callable[..., Any]) -> None:
     path = place.gateway.home.secrets / "sprout.privkey"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    id = place.adapter.author.id
-    assert make_place().adapter.author.id == id
+    id = place.adapter.mint.id
+    assert make_place().adapter.mint.id == id
     assert (key := read_key(path)) is not None
     assert key.file == path.read_bytes()
 

@@ -436,5 +436,5 @@ def test_a_peer_from_elsewhere_is_addressed_by_who_it_is_in_arbor(
     (message,) = watcher.heard
     assert isinstance(message, Message)
     assert message.target == Peer(watcher.peer.number, "toy")
-    nobody = alice.reply(lobby, "psst", twig.encode({"to/1": place.adapter.author.id.encode()}))
+    nobody = alice.reply(lobby, "psst", twig.encode({"to/1": place.adapter.mint.id.encode()}))
     assert announce(line, nobody) == "status 77 4\n", "the gateway itself is no peer"
