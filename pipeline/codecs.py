@@ -148,7 +148,7 @@ def packet(wire: str) -> Packet:
     return Packet(int(found.kind), plain(found.topic), found.content.decode("utf-8", "replace"))
 
 
-def stream_kind(signature_type: int | None) -> str:
+def _kind_of(signature_type: int | None) -> str:
     """The name of the check of a signature of that type."""
     return "eth_legacy" if signature_type == ETH_LEGACY else "eth"
 
@@ -176,11 +176,11 @@ def _claim(wire: str) -> StreamMessage | Check:
         return Check("eth", BAD, str(error))
     if found.signature_type == UNSIGNED:
         return Check("eth", UNVERIFIABLE, "it is not signed")
-    return Check(stream_kind(found.signature_type), BAD, "its signature is missing")
+    return Check(_kind_of(found.signature_type), BAD, "its signature is missing")
 
 
 def _judged(message: StreamMessage, genuine: bool) -> Check:
-    check = stream_kind(message.signature_type)
+    check = _kind_of(message.signature_type)
     return Check(check, OK) if genuine else Check(check, BAD, "a forged signature")
 
 

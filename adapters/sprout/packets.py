@@ -37,7 +37,7 @@ SHA256: Final = 8
 # Length, version, type, algorithm, hash and the length of what is hashed: time, issuer and its fingerprint.
 _USUAL: Final = struct.Struct(">11sI35s2sH256s")
 _USUAL_HEAD: Final = bytes.fromhex("c2c0730400010800270502")
-_USUAL_BITS: Final = range(2041, 2049)
+_USUAL_BITS: Final = 8 * 255  # of the number, behind its first byte
 _USUAL_HASHED: Final = 48
 _USUAL_TRAILER: Final = b"\x04\xff" + struct.pack(">I", _USUAL_HASHED - 3)
 
@@ -142,8 +142,7 @@ def read_signature(body: bytes) -> Signature:
     unhashed = body[hashed_end + 2 : unhashed_end]
     every = _read_subpackets(unhashed) | hashed
     issuer = every.get(ISSUER) or every.get(ISSUER_FINGERPRINT, b"")[-8:]
-    (value,), end = read_numbers(body, unhashed_end + 2, 1)
-    bits = int.from_bytes(body[unhashed_end + 2 : unhashed_end + 4], "big")
+    _, end = read_numbers(body, unhashed_end + 2, 1)
     created, flags = hashed.get(CREATED, b""), hashed.get(KEY_FLAGS)
     if end != len(body) or len(created) != 4:
         raise OpenPGPError("a signature that is not whole")
@@ -157,14 +156,14 @@ def read_signature(body: bytes) -> Signature:
         issuer=issuer,
         key_flags=None if flags is None else int.from_bytes(flags[:1], "big"),
         key_seconds=int.from_bytes(hashed.get(KEY_LIFETIME, b""), "big") or None,
-        strict=unhashed in (b"", write_subpackets(((ISSUER, issuer),)))
-        and bits in _lengths(value, end - unhashed_end - 4),
+        strict=unhashed in (b"", write_subpackets(((ISSUER, issuer),))) and _has_own_length(body[unhashed_end + 2 :]),
     )
 
 
-def _lengths(value: int, size: int) -> tuple[int, int]:
-    """How long a number of *size* bytes is said to be, in bits: as section 3.2 has it, or as early Go wrote it."""
-    return value.bit_length(), 8 * size
+def _has_own_length(number: bytes) -> bool:
+    """Whether a big number is said to be as long, in bits, as section 3.2 has it, or as early Go wrote it."""
+    bits, value = int.from_bytes(number[:2], "big"), number[2:]
+    return bits in (int.from_bytes(value, "big").bit_length(), 8 * len(value))
 
 
 def usual_issuer(fingerprint: bytes) -> bytes:
@@ -180,7 +179,7 @@ def read_usual_signature(packet: bytes, issuer: bytes) -> Signature | None:
     if len(packet) != _USUAL.size:
         return None
     head, created, by, check, bits, value = _USUAL.unpack(packet)
-    if head != _USUAL_HEAD or by != issuer or bits != _USUAL_BITS.start - 1 + value[0].bit_length() or not value[0]:
+    if head != _USUAL_HEAD or by != issuer or bits != _usual_bits(value):
         return None
     trailer = packet[3:_USUAL_HASHED] + _USUAL_TRAILER
     return Signature(0, SHA256, trailer, check, value, created, issuer[2:10], None, None)
@@ -193,10 +192,13 @@ def usual_trailer(created: int, issuer: bytes) -> bytes:
 
 def write_usual_signature(created: int, issuer: bytes, check: bytes, value: bytes) -> bytes | None:
     """The inverse of `read_usual_signature`, for a *value* of 256 bytes; None where that begins with a zero."""
-    bits = _USUAL_BITS.start - 1 + value[0].bit_length()
-    if bits not in _USUAL_BITS:
-        return None
-    return _USUAL.pack(_USUAL_HEAD, created, issuer, check, bits, value)
+    bits = _usual_bits(value)
+    return None if bits is None else _USUAL.pack(_USUAL_HEAD, created, issuer, check, bits, value)
+
+
+def _usual_bits(value: bytes) -> int | None:
+    """How long the number of a usual signature is, in bits; None where it begins with a zero."""
+    return _USUAL_BITS + value[0].bit_length() if value[0] else None
 
 
 def write_subpackets(subpackets: Iterable[tuple[int, bytes]]) -> bytes:

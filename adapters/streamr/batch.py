@@ -71,9 +71,11 @@ def _genuine(publisher: str, messages: Iterable[StreamMessage]) -> Iterator[Stre
         if digest is not None and raw is not None:
             claims.append((message, Claim(raw, digest)))
     point = _point_of(publisher, (claim for _, claim in claims))
-    for begin in range(0, len(claims) if point else 0, MOST):
+    if point is None:
+        return
+    for begin in range(0, len(claims), MOST):
         chunk = claims[begin : begin + MOST]
-        if point is not None and all_signed_by(point, [claim for _, claim in chunk]):
+        if all_signed_by(point, [claim for _, claim in chunk]):
             yield from (message for message, _ in chunk)
 
 
