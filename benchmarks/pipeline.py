@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -40,6 +40,7 @@ from pipeline.transforms import integrity
 from pipeline.transforms.gaps import gaps
 
 SEGMENT = 16 << 20  # bytes
+ROUNDS = 4  # in turns, since other work on the machine comes and goes
 BEGIN = 1_763_700_000_000
 KEY = PrivateKey(bytes(31) + b"\7")
 
@@ -55,10 +56,11 @@ class Figure(NamedTuple):
 
 
 class Watch:
-    """Measures what this process and everything below it uses."""
+    """Measures what this process and everything below it uses, also what has ended since."""
 
     def __init__(self) -> None:
         self._me = psutil.Process()
+        self._used: dict[psutil.Process, float] = {}
         self.figures: list[Figure] = []
 
     @contextmanager
@@ -66,37 +68,31 @@ class Watch:
         """Add a figure for what is done meanwhile."""
         peak, over = [0.0], threading.Event()
         sampler = threading.Thread(target=self._sample, args=(peak, over), daemon=True)
+        self._look()
+        began, cpu = time.perf_counter(), sum(self._used.values())
         sampler.start()
-        began, cpu = time.perf_counter(), self._cpu()
         yield
-        seconds, used = time.perf_counter() - began, self._cpu() - cpu
+        seconds = time.perf_counter() - began
         over.set()
         sampler.join()
+        self._look()
+        used = sum(self._used.values()) - cpu
         self.figures.append(Figure(what, rows, seconds, used, peak[0]))
         sys.stderr.write(f"{what}: {rows:,} rows, {seconds:.2f} s, {used:.2f} CPU-s, {peak[0]:.0f} MB\n")
 
-    def _family(self) -> list[psutil.Process]:
-        return [self._me, *self._me.children(recursive=True)]
-
-    def _cpu(self) -> float:
-        total = 0.0
-        for process in self._family():
-            try:
+    def _look(self) -> int:
+        """Note what each process has used, for nobody tells it of Spark's workers once they ended; bytes of all."""
+        size = 0
+        for process in [self._me, *self._me.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
-            except psutil.NoSuchProcess:
-                continue
-            total += times.user + times.system + times.children_user + times.children_system
-        return total
+                self._used[process] = times.user + times.system
+                size += process.memory_info().rss
+        return size
 
     def _sample(self, peak: list[float], over: threading.Event) -> None:
         while not over.wait(0.1):
-            size = 0
-            for process in self._family():
-                try:
-                    size += process.memory_info().rss
-                except psutil.NoSuchProcess:
-                    continue
-            peak[0] = max(peak[0], size / 1e6)
+            peak[0] = max(peak[0], self._look() / 1e6)
 
 
 def write_log(folder: Path, count: int) -> None:
@@ -197,13 +193,12 @@ def measure_gaps(watch: Watch, spark: SparkSession, folder: Path, count: int) ->
     path = str(folder / "chains.parquet")
     every = spark.range(count * 100 // 99).where(F.xxhash64("id") % 100 != 0)
     every.select(*(column.alias(name) for name, column in columns.items())).write.parquet(path)
-    found = 0
-    for turn in ("cold", "warm"):
+    for turn in ("cold", *["warm"] * ROUNDS):
         with watch.measured(f"gaps, {turn}", count):
             found = gaps(spark.read.schema(STREAMR.schema).parquet(path)).count()
-    with watch.measured("gaps by DuckDB", count):
-        ((others,),) = duckdb.execute(DUCK_GAPS.format(f"{path}/*.parquet")).fetchall()
-    assert found == others, (found, others)
+        with watch.measured("gaps by DuckDB", count):
+            ((others,),) = duckdb.execute(DUCK_GAPS.format(f"{path}/*.parquet")).fetchall()
+        assert found == others, (found, others)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
