@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from adapters.sprout import SproutAdapter, base64url, forest
+from adapters.sprout import SproutAdapter, base64url, forest, twig
 from adapters.sprout.openpgp import Key
 from adapters.sprout.session import SproutSession
 from gateway import runtime
@@ -245,3 +245,35 @@ def announce() -> Callable[..., str]:
 def vectors() -> Path:
     """The folder of the vectors."""
     return VECTORS
+
+
+@pytest.fixture
+def community(place: Any) -> str:
+    """The id of the community that is minted for lobby."""
+    place.bus.channels.settle("lobby")
+    place.settle()
+    id: str = place.bus.channels.address("sprout", "lobby")
+    return id
+
+
+@pytest.fixture
+def ear(place: Any, community: str) -> Any:
+    """A connection that listens to lobby."""
+    line = place.connect()
+    line.send(f"subscribe 0 {community}\n")
+    return line
+
+
+def nodes(text: str) -> Iterator[tuple[str, Any, bytes]]:
+    """The nodes in what a client was told, with their ids and bytes."""
+    for line in text.splitlines():
+        if line.startswith("SHA512"):
+            id, wire = line.split(" ")
+            raw = base64url.decode(wire.encode())
+            assert forest.node_id(raw) == id
+            yield id, forest.decode(raw), raw
+
+
+def pairs(node: Any) -> dict[str, bytes]:
+    """What the metadata of *node* says."""
+    return twig.decode(node.metadata.blob)

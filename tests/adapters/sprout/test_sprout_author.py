@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from adapters.sprout import author, base64url, forest, twig
+from adapters.sprout import author, base64url, forest
 from adapters.sprout.codec import NodeLine
-from adapters.sprout.content import heard, said
-from adapters.sprout.forest import Community, Content, Identity, Reply
+from adapters.sprout.forest import Community, Identity, Reply
 from adapters.sprout.keyfile import make_key, read_key
 from adapters.sprout.mint import name_of
 from adapters.sprout.openpgp import Key
 from adapters.sprout.validate import validate
 from gateway import index
-from gateway.message import Message, Peer
+from gateway.message import Peer
+
+from .conftest import nodes, pairs
 
 DAY = 86_400_000
 
@@ -33,36 +32,6 @@ def response(text: str) -> str:
         if line.startswith("response"):
             found += [line, *(next(lines) for _ in range(int(line.split(" ")[2])))]
     return "\n".join(found)
-
-
-def nodes(text: str) -> Iterator[tuple[str, Any, bytes]]:
-    """The nodes in what a client was told, with their ids and bytes."""
-    for line in text.splitlines():
-        if line.startswith("SHA512"):
-            id, wire = line.split(" ")
-            raw = base64url.decode(wire.encode())
-            assert forest.node_id(raw) == id
-            yield id, forest.decode(raw), raw
-
-
-def pairs(node: Any) -> dict[str, bytes]:
-    return twig.decode(node.metadata.blob)
-
-
-@pytest.fixture
-def community(place: Any) -> str:
-    """The id of the community that is minted for lobby."""
-    place.bus.channels.settle("lobby")
-    place.settle()
-    id: str = place.bus.channels.address("sprout", "lobby")
-    return id
-
-
-@pytest.fixture
-def ear(place: Any, community: str) -> Any:
-    line = place.connect()
-    line.send(f"subscribe 0 {community}\n")
-    return line
 
 
 def test_a_channel_becomes_a_community_of_the_gateways(place: Any, community: str) -> None:
@@ -464,88 +433,6 @@ def test_without_a_key_there_is_none_and_a_new_one_is_read_again(tmp_path: Path)
     assert key.fingerprint == made.fingerprint
 
 
-# Direct messages
-
-
-def test_a_direct_message_to_arbor_is_private_and_never_stored(place: Any, ear: Any, community: str) -> None:
-    toy, other = place.toy(), place.connect()
-    other.send(f"subscribe 0 {community}\n")
-    message = Message("lobby", toy.who, "toy", b'{"content":"psst"}')
-    assert place.bus.direct(message, ear.session.peer.number) == 1
-    place.settle()
-    (_, identity, _), (id, node, _) = nodes(ear.read())
-    assert identity.name.text == f"peer {toy.peer.number} (Toys)"
-    assert node.content.text == "psst"
-    assert pairs(node)["private/1"] == b"true"
-    assert pairs(node)["expiration/1"] == b"2026-11-21T05:51:40Z"
-    assert not [node for _, node, _ in nodes(other.read()) if isinstance(node, Reply)]
-    assert ear.send(f"query 5 1\n{id}\n") == "response 5 0\n"
-
-
-def test_a_direct_message_from_arbor_reaches_one_peer(place: Any, alice: Any, bob: Any, announce: Any) -> None:
-    mouth, toy, other = place.connect(), place.toy(), place.toy()
-    lobby = alice.community("lobby")
-    announce(mouth, alice.identity, bob.identity, lobby)
-    for peer in (toy, other):
-        place.bus.subscribe(peer, "lobby")
-    whisper = alice.reply(lobby, "psst", twig.encode({"to/1": str(toy.peer.number).encode()}))
-    assert announce(mouth, whisper) == "status 77 0\n"
-    (message,) = toy.heard
-    assert (message.target, message.sender.identity) == (toy.peer, alice.id)
-    assert json.loads(message.content) == {"content": "psst"}
-    assert announce(mouth, whisper) == "status 77 0\n", "once"
-    assert announce(place.connect(), whisper) == "status 77 0\n", "and from nobody else"
-    assert len(toy.heard) == 1
-    assert not other.heard
-    nobody = alice.reply(lobby, "psst", twig.encode({"to/1": b"999999"}))
-    assert announce(mouth, nobody) == "status 77 4\n"
-    foreign = bob.reply(lobby, "psst", twig.encode({"to/1": str(toy.peer.number).encode()}))
-    assert announce(mouth, foreign) == "status 77 0\n", "Bob's words, but not from Bob"
-    old = alice.reply(lobby, "x", twig.encode({"to/1": str(toy.peer.number).encode()}), created=place.clock.now - DAY)
-    assert announce(mouth, old) == "status 77 0\n"
-    assert len(toy.heard) == 1
-    assert mouth.session.identity.identity == alice.id
-
-
-def test_arbor_to_arbor_by_the_authors_id(place: Any, alice: Any, bob: Any, announce: Any) -> None:
-    mouth, ear = place.connect(), place.connect()
-    lobby = alice.community("lobby")
-    announce(mouth, alice.identity, bob.identity, lobby)
-    announce(ear, bob.reply(lobby, "I am here"))
-    ear.send(f"subscribe 0 {lobby.split(' ')[0]}\n")
-    whisper = alice.reply(lobby, "psst", twig.encode({"to/1": bob.id.encode()}))
-    assert announce(mouth, whisper) == "status 77 0\n"
-    assert ear.read().splitlines()[-1] == whisper, "verbatim"
-
-
-def test_an_answer_to_a_direct_message_goes_back(place: Any, ear: Any, alice: Any, announce: Any) -> None:
-    toy = place.toy()
-    place.bus.subscribe(toy, "lobby")
-    place.bus.direct(Message("lobby", toy.who, "toy", b'{"content":"psst"}'), ear.session.peer.number)
-    place.settle()
-    *_, (_, _, raw) = nodes(ear.read())
-    assert announce(ear, alice.identity, alice.reply(alice.line(raw), "what?")) == "status 77 0\n"
-    (message,) = toy.heard
-    assert message.target == toy.peer
-    place.clock.now += 6 * 60_000
-    alice.now = place.clock.now
-    assert announce(ear, alice.reply(alice.line(raw), "hello?")) == "status 77 4\n"
-    assert len(toy.heard) == 1
-
-
-def test_direct_messages_can_be_switched_off(make_place: Callable[..., Any], alice: Any, announce: Any) -> None:
-    place = make_place(sprout={"direct": "refuse"})
-    toy, line, lobby = place.toy(), place.connect(), alice.community("lobby")
-    announce(line, alice.identity, lobby)
-    place.bus.subscribe(toy, "lobby")
-    whisper = alice.reply(lobby, "psst", twig.encode({"to/1": str(toy.peer.number).encode()}))
-    assert announce(line, whisper) == "status 77 1\n"
-    assert not toy.heard
-
-
-# Names and contents
-
-
 @pytest.mark.parametrize(
     ("peer", "name"),
     [
@@ -559,35 +446,3 @@ def test_direct_messages_can_be_switched_off(make_place: Callable[..., Any], ali
 )
 def test_what_a_sender_is_called(peer: Peer, name: str) -> None:
     assert name_of(peer, "topic relay") == name
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text() | st.text(st.characters(categories=["Cs", "L"])),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.just("content"), inner),
-    max_leaves=8,
-)
-PLAIN = st.fixed_dictionaries({"content": JSON}, optional={"inReplyTo": st.sampled_from(["a", "b"])})
-
-
-@given(JSON | PLAIN, st.sampled_from([None, "a"]))
-def test_a_value_that_goes_to_arbor_and_back_is_the_same(value: Any, parent: str | None) -> None:
-    content = json.dumps(value).encode()
-    text, is_json = said(content, parent)
-    assert json.loads(heard(Content(text), is_json, parent)) == value
-
-
-@given(st.binary(), st.booleans(), st.sampled_from([1, 2]), st.sampled_from([None, "a"]))
-def test_whatever_a_reply_says_is_json_on_one_line(blob: bytes, is_json: bool, kind: int, parent: str | None) -> None:
-    content = heard(Content(blob, kind), is_json, parent)
-    json.loads(content)
-    assert b"\n" not in content
-
-
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(value=JSON | PLAIN)
-def test_any_value_becomes_a_node_that_says_it(place: Any, ear: Any, value: Any) -> None:
-    message = place.toy().say(value)
-    place.settle()
-    *_, (_, node, _) = nodes(ear.read())
-    is_json = pairs(node).get("json/1") == b"true"
-    assert json.loads(heard(node.content, is_json, None)) == json.loads(message.content)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +12,8 @@ from adapters.sprout.forest import Identity, Reply
 from adapters.sprout.presence import INTERVAL, MAX_PEERS, PACE, STAY
 from adapters.sprout.validate import validate
 from gateway.message import Message, Peer
+
+from .conftest import nodes
 
 ACTIVE = {"activity/1": b"0", "invisible/1": b"true"}
 INACTIVE = {"activity/1": b"1", "invisible/1": b"true"}
@@ -33,13 +35,6 @@ def told(line: Any) -> list[tuple[str, str]]:
         elif "activity/1" in (pairs := twig.decode(node.metadata.blob)):
             words.append((names.get(node.author, node.author), pairs["activity/1"].decode()))
     return words
-
-
-def nodes(text: str) -> Iterator[tuple[str, Any, bytes]]:
-    for line in text.splitlines():
-        if line.startswith("SHA512"):
-            raw = base64url.decode(line.split(" ")[1].encode())
-            yield line.split(" ")[0], forest.decode(raw), raw
 
 
 def settle(place: Any) -> None:

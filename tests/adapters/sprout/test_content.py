@@ -1,0 +1,45 @@
+"""What a reply says is a value of JSON elsewhere, and the other way round."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from adapters.sprout.content import heard, said
+from adapters.sprout.forest import Content
+
+from .conftest import nodes, pairs
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.text(st.characters(categories=["Cs", "L"])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.just("content"), inner),
+    max_leaves=8,
+)
+PLAIN = st.fixed_dictionaries({"content": JSON}, optional={"inReplyTo": st.sampled_from(["a", "b"])})
+
+
+@given(JSON | PLAIN, st.sampled_from([None, "a"]))
+def test_a_value_that_goes_to_arbor_and_back_is_the_same(value: Any, parent: str | None) -> None:
+    content = json.dumps(value).encode()
+    text, is_json = said(content, parent)
+    assert json.loads(heard(Content(text), is_json, parent)) == value
+
+
+@given(st.binary(), st.booleans(), st.sampled_from([1, 2]), st.sampled_from([None, "a"]))
+def test_whatever_a_reply_says_is_json_on_one_line(blob: bytes, is_json: bool, kind: int, parent: str | None) -> None:
+    content = heard(Content(blob, kind), is_json, parent)
+    json.loads(content)
+    assert b"\n" not in content
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=JSON | PLAIN)
+def test_any_value_becomes_a_node_that_says_it(place: Any, ear: Any, value: Any) -> None:
+    message = place.toy().say(value)
+    place.settle()
+    *_, (_, node, _) = nodes(ear.read())
+    is_json = pairs(node).get("json/1") == b"true"
+    assert json.loads(heard(node.content, is_json, None)) == json.loads(message.content)
