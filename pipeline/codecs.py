@@ -15,10 +15,8 @@ from adapters.sprout.packets import OpenPGPError
 from adapters.streamr.batch import verify_all
 from adapters.streamr.errors import StreamrError
 from adapters.streamr.message import ETH_LEGACY, NONE, UNSIGNED, StreamMessage, parse_message
-from adapters.streamr.signing import digests
 from adapters.topic_relay.codec import Refused
 from adapters.topic_relay.codec import decode as decode_packet
-from gateway.errors import RequestError
 from gateway.record import unbinary
 
 OK, BAD, UNVERIFIABLE = "ok", "bad", "unverifiable"
@@ -169,11 +167,10 @@ def _claim(wire: str) -> StreamMessage | Check:
     """The stream message *wire* if it says that it is signed; otherwise what is to be said of it."""
     try:
         found = parse_message(wire)
-        if found.signature:
-            digests(found)
-            return found
-    except (RequestError, ValueError) as error:
+    except StreamrError as error:
         return Check("eth", BAD, str(error))
+    if found.signature:
+        return found
     if found.signature_type == UNSIGNED:
         return Check("eth", UNVERIFIABLE, "it is not signed")
     return Check(_kind_of(found.signature_type), BAD, "its signature is missing")
