@@ -219,6 +219,11 @@ def signed_part(node: Node, raw: bytes) -> bytes:
     return raw[: len(raw) - _QUALIFIER.size - len(node.signature)]
 
 
+def with_signature(node: Node, raw: bytes, signature: bytes) -> bytes:
+    """The bytes *raw* of *node* with another signature."""
+    return signed_part(node, raw) + _QUALIFIER.pack(_OPENPGP_RSA, len(signature)) + signature
+
+
 def below(parent_id: str, parent: Community | Reply) -> Place:
     """The place of a reply to *parent*, whose id is *parent_id*."""
     if isinstance(parent, Community):

@@ -38,6 +38,7 @@ SHA256: Final = 8
 _USUAL: Final = struct.Struct(">11sI35s2sH256s")
 _USUAL_HEAD: Final = bytes.fromhex("c2c0730400010800270502")
 _USUAL_BITS: Final = 8 * 255  # of the number, behind its first byte
+_USUAL_ISSUER: Final = b"\x09\x10\x16\x21\x04\0\0"  # what stands in the same place for every key
 _USUAL_HASHED: Final = 48
 _USUAL_TRAILER: Final = b"\x04\xff" + struct.pack(">I", _USUAL_HASHED - 3)
 
@@ -164,6 +165,37 @@ def _has_own_length(number: bytes) -> bool:
     """Whether a big number is said to be as long, in bits, as section 3.2 has it, or as early Go wrote it."""
     bits, value = int.from_bytes(number[:2], "big"), number[2:]
     return bits in (int.from_bytes(value, "big").bit_length(), 8 * len(value))
+
+
+def canonical(signature: bytes) -> bytes:
+    """*signature*, one packet, as who signed the same would have written it: nobody signs how it is written.
+
+    Go says in what is signed which key it was, and has new headers; where it names no fingerprint, it is old, and
+    counts the bits of whole bytes. GnuPG says behind what is signed which key it was, and has old headers.
+    """
+    (packet,) = read_packets(signature)
+    body, issuer = packet.body, read_signature(packet.body).issuer
+    hashed_end = 6 + int.from_bytes(body[4:6], "big")
+    check_at = hashed_end + 2 + int.from_bytes(body[hashed_end : hashed_end + 2], "big")
+    hashed, value = _read_subpackets(body[6:hashed_end]), int.from_bytes(body[check_at + 4 :], "big")
+    number, unhashed = write_number(value), b""
+    if ISSUER not in hashed:
+        unhashed = write_subpackets(((ISSUER, issuer),))
+    elif ISSUER_FINGERPRINT not in hashed:
+        size = -(-value.bit_length() // 64) * 8  # of a key's number: keys are whole words
+        number = struct.pack(">H", 8 * size) + value.to_bytes(size, "big")
+    area = struct.pack(">H", len(unhashed)) + unhashed
+    whole = packet._replace(body=body[:hashed_end] + area + body[check_at : check_at + 2] + number)
+    new, old = spellings(whole)
+    return old if unhashed else new
+
+
+def is_usual(packet: bytes) -> bool:
+    """Whether *packet* is a usual signature of whatever key, and so `canonical`."""
+    if len(packet) != _USUAL.size:
+        return False
+    head, _, by, _, bits, value = _USUAL.unpack(packet)
+    return bool(head == _USUAL_HEAD and by[:2] + by[10:13] + by[-2:] == _USUAL_ISSUER and bits == _usual_bits(value))
 
 
 def usual_issuer(fingerprint: bytes) -> bytes:

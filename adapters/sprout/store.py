@@ -20,8 +20,9 @@ from gateway.record import Entry, Fact
 from gateway.tables import Row
 
 from .codec import NodeLine
-from .forest import Reply, created_of
+from .forest import Node, Reply, created_of, decode
 from .recent import Recent
+from .spelling import ANEW, canonical_id
 from .tables import COMMUNITY, DAY, DAY_MS, IDENTITY, NAME, REPLY, Spot, Where, read_day, rows, spot_of
 
 MAX_WALK: Final = 1 << 14  # replies below one that is deep in a thread that are looked at
@@ -32,6 +33,7 @@ _END: Final = 1 << 62  # beyond all times and sequences
 BY_SEQ: Final = "SELECT * FROM sprout_nodes WHERE seq = ?"
 BY_KEY: Final = "SELECT * FROM sprout_nodes WHERE key = ?"
 BY_ID: Final = "SELECT seq FROM ids WHERE id = ?"
+ANY_ANEW: Final = f"SELECT 1 FROM ids WHERE id >= '{ANEW}' AND id < '{ANEW[:-1]};' LIMIT 1"  # ";" comes after ":"
 FORM: Final = "SELECT id FROM sprout_forms WHERE seq = ?"
 MINTED: Final = "SELECT id FROM sprout_minted WHERE what = ?"
 _PAGED: Final = " AND ({0}, seq) < (?, ?) ORDER BY {0} DESC, seq DESC LIMIT ?"
@@ -62,9 +64,11 @@ class Store:
         self._fresh: dict[str, dict[Any, tuple[Any, ...]]] = {
             table: {} for table in ("sprout_nodes", "sprout_forms", "sprout_minted", "ids")
         }
+        self._deep: dict[int, tuple[Any, ...] | None] = {}  # rows of `sprout_replies`, by sequence; None for no row
         self._spots: OrderedDict[int | str, Spot] = OrderedDict()
         self._until_prune = _PRUNE
         self._recent = Recent(self._youngest())
+        self._anew = bool(index.rows(ANY_ANEW))  # nearly never: then nothing is looked up
 
     def entity(self, line: NodeLine, **more: Any) -> int:
         """Log a node that is no message, unless it is held already; where it stands."""
@@ -73,7 +77,24 @@ class Store:
             wire = line.line.partition(b" ")[2].decode()
             seq = self._log("entity", {"native": {NAME: line.id}, "wire": wire, **more})
             self._recent.add(line.id, seq, created_of(line.raw))
+            node = decode(line.raw)
+            if (canonical := canonical_id(line.id, node, line.raw)) != line.id:
+                self.write_anew(canonical, seq, node)
         return seq
+
+    def write_anew(self, canonical: str, seq: int, node: Node) -> None:
+        """The *node* at *seq* would have the *canonical* id, were its signature not written otherwise."""
+        self._anew = True
+        self._recent.add(ANEW + canonical, seq, node.created)
+
+    def written_anew(self, canonical: str) -> int | None:
+        """Where a node stands that came with another id than its *canonical* one."""
+        return self.seq(ANEW + canonical) if self._anew else None
+
+    def said_as(self, canonical: str) -> int | None:
+        """Where the node stands that has the *canonical* id, or would have it."""
+        seq = self.seq(canonical)
+        return self.written_anew(canonical) if seq is None else seq
 
     def shown(self, seq: int, line: NodeLine) -> int:
         """Log that the message at *seq* is shown to Arbor as the node on *line*; where that stands."""
@@ -106,6 +127,7 @@ class Store:
         except Unavailable:
             return
         self._recent.prune(applied)
+        self._deep = {seq: row for seq, row in self._deep.items() if seq > applied}
         while self._noted and self._noted[0][0] <= applied:
             for table, values in self._noted.popleft()[1]:
                 if self._fresh[table].get(values[0]) == values:
@@ -207,7 +229,11 @@ class Store:
 
     def _fresh_replies(self, channel: str) -> list[tuple[Any, ...]]:
         """The rows that the tables may lack of replies of *channel*, in the order of the log."""
-        return [values for _, values in rows(self._index.unapplied(channel))]
+        waiting = self._index.unapplied(channel)
+        for message in waiting:
+            if message.seq not in self._deep:
+                self._deep[message.seq] = next((values for _, values in rows((message,))), None)
+        return [row for message in waiting if (row := self._deep[message.seq]) is not None]
 
     def _entities(self, channel: str, hint: int) -> Iterator[Where]:
         fresh = [Spot(*row).where for row in self._fresh["sprout_nodes"].values() if row[4] == channel]

@@ -22,6 +22,7 @@ from gateway.tables import Row
 
 from .forest import decode, node_id
 from .peek import conversation_of, parent_of
+from .spelling import ANEW, canonical_id
 
 NAME: Final = "sprout"
 IDENTITY, COMMUNITY, REPLY = range(3)
@@ -121,6 +122,8 @@ def _entity(fact: Fact) -> Iterator[Row]:
     node, id = decode(raw), node_id(raw)
     yield Row("sprout_nodes", (fact.seq, raw[2], id, node.parent, fields.get("channel", ""), node.created))
     yield Row("ids", (id, fact.seq))
+    if (canonical := canonical_id(id, node, raw)) != id:
+        yield Row("ids", (ANEW + canonical, fact.seq))
     if (what := fields.get("what")) is not None:
         yield Row("sprout_minted", (what, id))
 

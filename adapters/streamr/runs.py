@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from .session import StreamrSession
 
 
+MAX_RUN = 128  # requests: then it is asked whether the peer has to wait
+
+
 class Doubt(Exception):
     """What this request says has to be looked at by itself."""
 
@@ -65,7 +68,8 @@ class Run:
         stream, partition, timestamp, sequence, publisher, chain = message.id
         like = (stream, partition, publisher, chain, request.session_token, message.signature_type)
         return (
-            like == self._like
+            len(self._requests) < MAX_RUN
+            and like == self._like
             and (timestamp, sequence) > self._last
             and self._from <= timestamp <= self._until
             and bool(message.signature) is self._signed

@@ -263,6 +263,20 @@ def test_what_comes_too_fast_is_not_verified(broker: Broker, alice: Publisher, m
     assert len(broker.frames(speaker)) == 5
 
 
+def test_who_says_much_that_is_forged_has_to_wait(broker: Broker, alice: Publisher) -> None:
+    rows = [alice.message("s", "1", broker.clock() + number) for number in range(1_000)]
+    forged = [[*row[:7], "2", *row[8:]] for row in rows[1:]]
+    speaker = broker.open()
+    texts = [json.dumps([2, 8, "r", row, None], separators=(",", ":")).encode() for row in (rows[0], *forged)]
+    speaker.receive_data(texts[0])
+    speaker.receive_all(texts[1:])
+    told = len(speaker.data_to_send())
+    assert LOW_WATER < 600 * told < 3 * LOW_WATER, "the rest is looked at when these errors are read"
+    while more := len(speaker.data_to_send()):
+        told += more
+    assert told == len(forged)
+
+
 def test_who_has_to_wait_says_nothing_out_of_turn(broker: Broker, alice: Publisher) -> None:
     now, speaker, toy = broker.clock(), broker.open(), broker.toy("s")
     rows = [alice.message("s", number, now + number) for number in range(3)]
