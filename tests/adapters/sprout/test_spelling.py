@@ -68,6 +68,8 @@ def test_a_copy_written_anew_is_not_heard_and_tells_nobodys_identity(
     assert len(toy.heard) == 1
     assert author.session.identity is not None
     assert other.session.identity is None
+    announce(author, alice.reply(lobby, "twice"), *anew(reply))
+    assert len(toy.heard) == 2
 
 
 def test_what_came_first_written_anew_is_said_once_and_found_in_both_ways(
@@ -92,6 +94,20 @@ def test_what_came_first_written_anew_is_said_once_and_found_in_both_ways(
             assert response(each.connect().ask(f"query 1 1\n{id_of(line)}\n")).splitlines()[1:] == [line]
 
 
+def test_what_was_said_before_a_restart_is_not_said_again_otherwise(
+    make_place: Any, place: Any, lobby: str, alice: Any, announce: Any
+) -> None:
+    reply = alice.reply(lobby, "once")
+    announce(place.connect(), anew(reply)[0])
+    again = make_place()
+    toy, other = again.toy(), again.connect()
+    again.bus.subscribe(toy, "lobby")
+    announce(other, reply)
+    announce(other, *anew(reply))
+    assert toy.heard == []
+    assert other.session.identity is None
+
+
 def test_an_answer_to_either_is_an_answer_to_what_was_said(
     place: Any, lobby: str, alice: Any, bob: Any, announce: Any
 ) -> None:
@@ -110,7 +126,11 @@ def test_identities_and_communities_are_there_once(
     before = [count(place, f"list 1 {kind} 99\n") for kind in (0, 1)]
     announce(place.connect(), *anew(alice.identity), *anew(lobby))
     assert [count(place, f"list 1 {kind} 99\n") for kind in (0, 1)] == before
-    announce(place.connect(), anew(bob.identity)[0])
+    announce(place.connect(), *anew(bob.identity))
+    assert count(place, "list 1 0 99\n") == before[0] + 1
+    place = make_place()
+    announce(place.connect(), *anew(bob.identity))
+    assert count(place, "list 1 0 99\n") == before[0] + 1
     announce(place.connect(), bob.identity, *anew(bob.identity))
     assert count(place, "list 1 0 99\n") == before[0] + 2
     again = make_place()
