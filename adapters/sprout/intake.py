@@ -232,18 +232,15 @@ class Intake:
         said = _Said(line, node, pairs, channel, author, parent.node, parent.message, late)
         if canonical != line.id:
             said = said._replace(canonical=canonical)
-        elif (seq := self._store.written_anew(line.id)) is not None:
-            return self._same(said, seq)
+        elif self._store.written_anew(line.id) is not None and (held := self._bus.known(ANEW + line.id)) is not None:
+            return self._same(said, held)
         if said.pairs or self._directs.find(node.parent) is not None:
             return self._special(said, session)
         relay.admit(session, "publish", channel)
         return said
 
-    def _same(self, said: _Said, seq: int) -> Taken:
-        """What is said at *seq* already, in a node whose signature was written anew: this one is only to be found."""
-        held = self._bus.known(ANEW + said.line.id)
-        if held is None:
-            return Taken(seq)
+    def _same(self, said: _Said, held: Receipt) -> Taken:
+        """What is *held* already, of a node whose signature was written anew: this one is only to be found."""
         self._relay.hold(said.line.id, said.node, held.id)
         return Taken(self._store.entity(said.line, channel=said.channel, copy=held.id))
 

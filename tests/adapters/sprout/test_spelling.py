@@ -178,12 +178,16 @@ def test_what_the_gateway_lost_is_not_what_somebody_wrote_anew(
     ear.send(f"subscribe 0 {community}\n")
     toy.say(1)
     place.settle()
-    identity, _ = [line for line in ear.read().splitlines() if line.startswith("SHA512")]
+    identity, reply = [line for line in ear.read().splitlines() if line.startswith("SHA512")]
+    conversation = response(place.connect().ask(f"ancestry 1 {id_of(reply)} 1\n")).splitlines()[1]
     cut_behind_the_messages(place)
     again = make_place()
     client = again.connect()
     client.send(f"subscribe 0 {community}\n")
-    announce(client, anew(identity)[0], identity)
+    announce(client, anew(identity)[0], anew(conversation)[0])
+    announce(again.connect(), identity, conversation, reply)
+    for line in (identity, conversation, reply):
+        assert response(again.connect().ask(f"query 1 1\n{id_of(line)}\n")).splitlines()[1:] == [line]
     toy = again.toy()
     again.bus.bind(toy, again.bus.peers.identity("toy", "somebody"))
     toy.say(2)
