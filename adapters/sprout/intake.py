@@ -50,7 +50,7 @@ class Taken(NamedTuple):
 class _Said(NamedTuple):
     """A reply that may enter: its TWIG pairs, its channel, its author, its parent, and the message that this is.
 
-    `late` is one that is history already, `canonical` its id where that is another one (`spelling`).
+    `late` is one that is history already; `anew` is its canonical id where it has another (`spelling`).
     """
 
     line: NodeLine
@@ -61,7 +61,7 @@ class _Said(NamedTuple):
     parent: Node
     above: str | None
     late: bool
-    canonical: str = ""
+    anew: str = ""
 
 
 class Intake:
@@ -117,15 +117,16 @@ class Intake:
         if (seq := self._store.lookup(line.id, node.created)) is not None:
             return Taken(seq)
         canonical = canonical_id(line.id, node, line.raw)
-        if canonical != line.id and (seq := self._store.said_as(canonical)) is not None:
+        anew = "" if canonical == line.id else canonical
+        if anew and (seq := self._store.said_as(anew)) is not None:
             return Taken(seq)
         if not asked and self._is_retired(node, now):
             return Taken(aside="it is older than what is kept")
         if self._bus.congested:
             raise Unavailable("the disk does not keep up; try again in a moment")
         if isinstance(node, Reply):
-            return self._reply(line, node, session, now, canonical)
-        return self._root(line, node, session, canonical)
+            return self._reply(line, node, session, now, anew)
+        return self._root(line, node, session, anew)
 
     def _look_beside(
         self, first: _Said, line: NodeLine, session: SproutSession, now: int, *, asked: bool
@@ -147,7 +148,7 @@ class Intake:
             or first.line.answered != line.answered
             or first.late != (node.created < now - LATE)
             or (not asked and self._is_retired(node, now))
-            or first.canonical
+            or first.anew
             or canonical_id(line.id, node, line.raw) != line.id
             or self._store.written_anew(line.id) is not None
         ):
@@ -164,7 +165,7 @@ class Intake:
     def _is_retired(self, node: Node, now: int) -> bool:
         return self._keep is not None and isinstance(node, Reply) and node.created < now - self._keep
 
-    def _root(self, line: NodeLine, node: Identity | Community, session: SproutSession, canonical: str) -> Taken:
+    def _root(self, line: NodeLine, node: Identity | Community, session: SproutSession, anew: str) -> Taken:
         """An identity or a community."""
         self._relay.pace(session, line.id)
         author = self._relay.node(node.author) if isinstance(node, Community) else None
@@ -174,7 +175,7 @@ class Intake:
         if isinstance(node, Community):
             seq = self._community(line, node, session)
         elif self._relay.known(session.principal):
-            seq = self._store.entity(line, **({} if canonical != line.id else self._relay.mint.lost(node)))
+            seq = self._store.entity(line, **({} if anew else self._relay.mint.lost(node)))
             self._relay.tell(line.line, skip=session)
         else:
             raise Forbidden("publish", "")
@@ -216,7 +217,7 @@ class Intake:
                 break
         return longer
 
-    def _reply(self, line: NodeLine, node: Reply, session: SproutSession, now: int, canonical: str) -> _Said | Taken:
+    def _reply(self, line: NodeLine, node: Reply, session: SproutSession, now: int, anew: str) -> _Said | Taken:
         relay = self._relay
         channel = relay.channel(node.community)
         relay.pace(session, channel or line.id)
@@ -229,18 +230,17 @@ class Intake:
         assert isinstance(author, Identity)
         assert parent is not None
         pairs, late = twig.decode(node.metadata.blob), node.created < now - LATE
-        said = _Said(line, node, pairs, channel, author, parent.node, parent.message, late)
-        if canonical != line.id:
-            said = said._replace(canonical=canonical)
-        elif self._store.written_anew(line.id) is not None and (held := self._bus.known(ANEW + line.id)) is not None:
-            return self._same(said, held)
+        said = _Said(line, node, pairs, channel, author, parent.node, parent.message, late, anew)
+        if self._store.written_anew(line.id) is not None and (held := self._bus.known(ANEW + line.id)) is not None:
+            return self._same(said, held, session)
         if said.pairs or self._directs.find(node.parent) is not None:
             return self._special(said, session)
         relay.admit(session, "publish", channel)
         return said
 
-    def _same(self, said: _Said, held: Receipt) -> Taken:
+    def _same(self, said: _Said, held: Receipt, session: SproutSession) -> Taken:
         """What is *held* already, of a node whose signature was written anew: this one is only to be found."""
+        self._relay.admit(session, "publish", said.channel)
         self._relay.hold(said.line.id, said.node, held.id)
         return Taken(self._store.entity(said.line, channel=said.channel, copy=held.id))
 
@@ -255,12 +255,12 @@ class Intake:
             return Taken(aside="it only says who is there")
         if CHANNEL in pairs and node.depth == 1:  # a conversation that another gateway opened; nobody said it
             self._relay.hold(line.id, node)
-            lost = {} if said.canonical else self._relay.mint.lost(node, channel)
+            lost = {} if said.anew else self._relay.mint.lost(node, channel)
             return Taken(self._store.entity(line, channel=channel, **lost))
         origin = pairs.get(ORIGIN, b"").decode(errors="replace")
         if origin and (held := self._copied(origin)) is not None:
             self._relay.hold(line.id, node, held.id)
-            if not said.canonical and self._relay.mint.signs_for(said.author) and self._store.form(held.seq) is None:
+            if not said.anew and self._relay.mint.signs_for(said.author) and self._store.form(held.seq) is None:
                 return Taken(self._store.shown(held.seq, line))
             return Taken(self._store.entity(line, channel=channel, copy=held.id))
         return self._publish((said,), session, origin if origin and self._gateways.speak_for(node.author) else "")[0]
@@ -272,8 +272,8 @@ class Intake:
         first = messages[0]
         if origin:
             first.ids += (origin,)
-        if run[0].canonical:
-            first.ids += (ANEW + run[0].canonical,)
+        if run[0].anew:
+            first.ids += (ANEW + run[0].anew,)
         if not first.late and not run[0].line.answered:  # who announces something new is its author
             self._bus.bind(session, first.sender)
         self._bus.publish_run(messages, session)
@@ -281,8 +281,8 @@ class Intake:
         for said, message in zip(run, messages, strict=True):
             line, node = said.line, said.node
             took(message, line.id, node)
-            if said.canonical:
-                self._store.write_anew(said.canonical, message.seq, node)
+            if said.anew:
+                self._store.write_anew(said.anew, message.seq, node)
             keep(message.seq, line.line, expires_at(node) if said.pairs else None)
             hold(line.id, node, message.id)
         return [Taken(message.seq) for message in messages]
@@ -300,7 +300,7 @@ class Intake:
         if not self._direct_allowed:
             return Taken(reason="direct messages are switched off")
         self._relay.admit(session, "direct", channel)
-        handed = self._directs.delivered(line.id) or self._directs.delivered(said.canonical)
+        handed = self._directs.delivered(line.id) or self._directs.delivered(said.anew)
         fresh = not handed and not self._directs.may_be_copy(node.created)
         who = session.identity
         new = not session.link and not line.answered and self._directs.tells_author(node.created)
@@ -316,7 +316,7 @@ class Intake:
         if number is None or not self._bus.direct(message, number):
             refused = self._directs.refuse(line.id, session.peer.number)
             return self._unstored(said, StatusCode.UNKNOWN_NODE if refused else StatusCode.OK)
-        for id in filter(None, (line.id, said.canonical)):
+        for id in filter(None, (line.id, said.anew)):
             self._directs.add(id, node, message.sender.number)
         return Taken(aside=UNSTORED)
 

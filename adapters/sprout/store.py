@@ -76,8 +76,8 @@ class Store:
         if seq is None:
             wire = line.line.partition(b" ")[2].decode()
             seq = self._log("entity", {"native": {NAME: line.id}, "wire": wire, **more})
-            self._recent.add(line.id, seq, created_of(line.raw))
             node = decode(line.raw)
+            self._recent.add(line.id, seq, node.created)
             if (canonical := canonical_id(line.id, node, line.raw)) != line.id:
                 self.write_anew(canonical, seq, node)
         return seq

@@ -70,21 +70,13 @@ def _genuine(publisher: str, messages: Iterable[StreamMessage]) -> Iterator[Stre
         raw = raw_signature(message.signature or "")
         if digest is not None and raw is not None:
             claims.append((message, Claim(raw, digest)))
-    point = _point_of(publisher, (claim for _, claim in claims))
-    if point is None:
+    point = recover_point(*claims[0][1]) if claims else None
+    if point is None or address_at(point) != publisher:
         return
     for begin in range(0, len(claims), MOST):
         chunk = claims[begin : begin + MOST]
         if all_signed_by(point, [claim for _, claim in chunk]):
             yield from (message for message, _ in chunk)
-
-
-def _point_of(address: str, claims: Iterable[Claim]) -> bytes | None:
-    """The public key of *address*, by the first of its signatures; None where that one is not its."""
-    for claim in claims:
-        point = recover_point(*claim)
-        return point if point is not None and address_at(point) == address else None
-    return None
 
 
 def all_signed_by(point: bytes, claims: Sequence[Claim]) -> bool:

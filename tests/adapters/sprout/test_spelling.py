@@ -108,6 +108,17 @@ def test_what_was_said_before_a_restart_is_not_said_again_otherwise(
     assert other.session.identity is None
 
 
+def test_who_may_not_publish_keeps_no_copies_here(
+    make_place: Any, place: Any, lobby: str, alice: Any, announce: Any
+) -> None:
+    reply = alice.reply(lobby, "once")
+    announce(place.connect(), anew(reply)[0])
+    before = count(place, f"leaves_of 1 {id_of(lobby)} 99\n")
+    again = make_place(auth={"grants": {"sprout:anonymous": ["subscribe:*", "history:*"]}})
+    assert announce(again.connect(), reply).endswith(" 1\n")
+    assert count(again, f"leaves_of 1 {id_of(lobby)} 99\n") == before
+
+
 def test_an_answer_to_either_is_an_answer_to_what_was_said(
     place: Any, lobby: str, alice: Any, bob: Any, announce: Any
 ) -> None:
