@@ -23,6 +23,7 @@ class Unapplied:
         self._entries: list[Entry] = []
         self._channels: defaultdict[str, list[Message]] = defaultdict(list)
         self._ids: dict[str, int] = {}
+        self._learned = 0  # entries, the oldest, whose ids are among those; the others are looked at when one is asked
 
     def add(self, entries: Sequence[Entry]) -> None:
         """*entries* were appended to the log: a fact, or messages of one channel."""
@@ -32,7 +33,6 @@ class Unapplied:
         self._entries += entries
         if isinstance(first, Message):
             self._channels[first.channel] += cast(Sequence[Message], entries)
-        self._ids.update(self._chosen(entries))
 
     def remove(self, last: int) -> None:
         """Everything up to the sequence *last* is in the tables."""
@@ -44,9 +44,10 @@ class Unapplied:
             del self._channels[channel][:messages]
             if not self._channels[channel]:
                 del self._channels[channel]
-        for id, seq in self._chosen(gone) if self._ids else ():
+        for id, seq in self._chosen(gone[: self._learned]):
             if self._ids.get(id) == seq:
                 del self._ids[id]
+        self._learned = max(0, self._learned - count)
 
     def get(self, seq: int) -> Entry | None:
         """The entry with this sequence."""
@@ -55,6 +56,9 @@ class Unapplied:
 
     def seq(self, id: str) -> int | None:
         """The sequence of the message with a chosen *id*."""
+        if self._learned < len(self._entries):
+            self._ids.update(self._chosen(self._entries[self._learned :]))
+            self._learned = len(self._entries)
         return self._ids.get(id)
 
     def messages(self, channel: str | None = None) -> Sequence[Message]:

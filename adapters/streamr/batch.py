@@ -1,14 +1,14 @@
 """Many signatures checked together, for less than half of what they cost one by one.
 
 A signature (r, s, v) of the digest z by the key Q is genuine if R = (z/s) G + (r/s) Q, where R is the point whose x is
-r and whose y is odd if v says so: this is what recovery solves for Q. Where Q is known, the equations of many
-signatures are added up, each multiplied by a random weight that nobody can foresee, and the sums are compared. Each
-signature then costs the root for R and some 32 additions; G and Q are multiplied once for all of them.
+r and whose y is odd if v says so: this is what recovery solves for Q. The equations of many signatures by one key are
+added up, each multiplied by a random weight that nobody can foresee, and their sum is an equation of the same kind,
+solved for Q once. Each signature then costs the root for R and some 20 additions.
 
-Forged signatures among them go unnoticed with a probability of 1 in 2**64. Where the sums differ, each signature is
-checked by itself. Source: Bellare, Garay and Rabin, Fast Batch Verification for Modular Exponentiation and Digital
-Signatures (1998), section 3; for ECDSA, where v tells R: Antipa et al., Accelerated Verification of ECDSA Signatures
-(2005).
+Forged signatures among them go unnoticed with a probability of 1 in 2**60. Where the key is not that of the address
+they should be of, each signature is checked by itself. Source: Bellare, Garay and Rabin, Fast Batch Verification for
+Modular Exponentiation and Digital Signatures (1998), section 3; for ECDSA, where v tells R: Antipa et al., Accelerated
+Verification of ECDSA Signatures (2005).
 """
 
 from __future__ import annotations
@@ -16,27 +16,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 from os import urandom
-from typing import Any, Final, NamedTuple
+from struct import pack, unpack
+from typing import Any, Final
 
 from coincurve._libsecp256k1 import ffi, lib
 from coincurve.context import GLOBAL_CONTEXT
 
 from .message import StreamMessage
-from .signing import address_at, digests, raw_signature, recover_point, verify
+from .signing import V, address_at, digests, raw_signature, recover_point, verify
 
 FEWEST = 20  # signatures of a publisher; for fewer it does not pay
 MOST = 512  # that are checked together: so many are looked at again where one is forged
-CHANCE = 64  # bits of a weight
+CHANCE = 60  # bits of a weight
+LANE = 64  # bits in which a weight stands, so that three times as much has room
 ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141  # of the curve: SEC 2, section 2.4.1
 _CONTEXT: Final = GLOBAL_CONTEXT.ctx
 _BITS: Final = bytes.maketrans(b"01", b"\0\1")
+_HEADS: Final = {V: b"\2", V + 1: b"\3"}  # what stands before an x whose y is as v says (SEC 1, section 2.3.3)
+_TAILS: Final = {2: bytes((V,)), 3: bytes((V + 1,))}
 
-
-class Claim(NamedTuple):
-    """A signature, as `raw_signature` has it, and the digest that it is said to be of."""
-
-    signature: bytes
-    digest: bytes
+Claim = tuple[bytes, bytes]  # a signature, as `raw_signature` has it, and the digest that it is said to be of
 
 
 def verify_all(messages: Sequence[StreamMessage]) -> list[bool]:
@@ -64,89 +63,95 @@ def _by_publisher(messages: Iterable[StreamMessage]) -> dict[str, list[StreamMes
 
 def _genuine(publisher: str, messages: Iterable[StreamMessage]) -> Iterator[StreamMessage]:
     """Those of *messages* that *publisher* certainly signed."""
-    claims: list[tuple[StreamMessage, Claim]] = []
+    claiming, claims = list[StreamMessage](), list[Claim]()
     for message in messages:
-        digest = next(iter(digests(message).values()), None)  # of the most likely text
-        raw = raw_signature(message.signature or "")
-        if digest is not None and raw is not None:
-            claims.append((message, Claim(raw, digest)))
-    point = recover_point(*claims[0][1]) if claims else None
-    if point is None or address_at(point) != publisher:
-        return
+        if raw := raw_signature(message.signature or ""):
+            for digest in digests(message).values():
+                claiming.append(message)
+                claims.append((raw, digest))
+                break  # the first text is the most likely
     for begin in range(0, len(claims), MOST):
-        chunk = claims[begin : begin + MOST]
-        if all_signed_by(point, [claim for _, claim in chunk]):
-            yield from (message for message, _ in chunk)
+        chunk = slice(begin, begin + MOST)
+        if signer(claims[chunk]) == publisher:
+            yield from claiming[chunk]
 
 
-def all_signed_by(point: bytes, claims: Sequence[Claim]) -> bool:
-    """Whether the public key *point*, as `recover_point` has it, made all of *claims*; False where that is in doubt."""
-    scalars = [_scalars(claim) for claim in claims]
-    array = _points(claims)
-    if array is None or any(r == 0 or s == 0 or max(r, s) >= ORDER for r, s, _ in scalars):
-        return False
-    points = [array + at for at in range(len(claims))]  # as long as there is the array
-    weights = [int.from_bytes(urandom(CHANCE // 8), "big") for _ in claims]
-    of_base = of_key = 0
-    for (r, _, z), weight, inverse in zip(scalars, weights, inverted([s for _, s, _ in scalars]), strict=True):
-        share = weight * inverse % ORDER
-        of_base += share * z
-        of_key += share * r
-    return _is_sum(_by_weight(points, weights), point, of_base % ORDER, of_key % ORDER)
+def signer(claims: Sequence[Claim]) -> str | None:
+    """The address that made all of *claims*: another one, or None, where not all of them are of the same."""
+    count = len(claims)
+    weights = [number >> LANE - CHANCE for number in unpack(f">{count}Q", urandom(LANE // 8 * count))]
+    array = ffi.new("secp256k1_pubkey[]", 2 * count)
+    points = [array + at for at in range(2 * count)]  # as long as there is the array
+    factors = _factors(claims, weights)
+    total = _sum(_by_digit(points, weights)) if factors is not None and _put(claims, points) else None
+    if factors is None or total is None:
+        return None
+    # The sum as a signature: its R is the total, and its s and z are such that z/s and r/s are the factors.
+    of_base, of_key = factors
+    r = int.from_bytes(total[1:])
+    s = r * pow(of_key, -1, ORDER) % ORDER
+    z = of_base * s % ORDER
+    point = recover_point(total[1:] + s.to_bytes(32) + _TAILS[total[0]], z.to_bytes(32))
+    return None if point is None else address_at(point)
 
 
-def _by_weight(points: Sequence[Any], weights: Sequence[int]) -> list[list[Any]]:
-    """Those of *points* in whose weight each bit is set, from the highest bit down."""
-    bits = "".join(f"{weight:0{CHANCE}b}" for weight in weights).encode().translate(_BITS)
-    return [list(compress(points, bits[at::CHANCE])) for at in range(CHANCE)]
+def _factors(claims: Iterable[Claim], weights: Iterable[int]) -> tuple[int, int] | None:
+    """How many G and how many Q the weighted R of all *claims* are together; None where that is not to be told.
 
-
-def _scalars(claim: Claim) -> tuple[int, int, int]:
-    """r, s and z."""
-    signature, digest = claim
-    return (
-        int.from_bytes(signature[:32], "big"),
-        int.from_bytes(signature[32:64], "big"),
-        int.from_bytes(digest, "big"),
-    )
-
-
-def _points(claims: Sequence[Claim]) -> Any:
-    """The points R of all *claims*, an array; None where there is no such point."""
-    array = ffi.new("secp256k1_pubkey[]", len(claims))
-    for at, (signature, _) in enumerate(claims):
-        # SEC 1, section 2.3.3: 2 in front of an x whose y is even, 3 where it is odd
-        if not lib.secp256k1_ec_pubkey_parse(_CONTEXT, array + at, bytes((2 + signature[-1],)) + signature[:32], 33):
+    Fractions are added up by their numerators and the product of their denominators, for one inversion in all.
+    """
+    of_base, of_key, product = 0, 0, 1
+    for (signature, digest), weight in zip(claims, weights, strict=True):
+        r, s = int.from_bytes(signature[:32]), int.from_bytes(signature[32:64])
+        if r >= ORDER or s >= ORDER:
             return None
-    return array
+        others = weight * product
+        of_base = (of_base * s + others * int.from_bytes(digest)) % ORDER
+        of_key = (of_key * s + others * r) % ORDER
+        product = product * s % ORDER
+    if not product or not of_key:
+        return None
+    inverse = pow(product, -1, ORDER)
+    return of_base * inverse % ORDER, of_key * inverse % ORDER
 
 
-def inverted(numbers: Sequence[int]) -> list[int]:
-    """The inverses of *numbers*, none of which is 0, modulo `ORDER`: one inversion and three products for each."""
-    products, product = [], 1
-    for number in numbers:
-        products.append(product)
-        product = product * number % ORDER
-    rest, found = pow(product, -1, ORDER), []
-    for number, before in zip(reversed(numbers), reversed(products), strict=True):
-        found.append(rest * before % ORDER)
-        rest = rest * number % ORDER
-    return found[::-1]
+def _put(claims: Sequence[Claim], points: Sequence[Any]) -> bool:
+    """Whether there is a point R for each of *claims*: then they are in *points*, and their negatives behind them."""
+    count, parse, negate = len(claims), lib.secp256k1_ec_pubkey_parse, lib.secp256k1_ec_pubkey_negate
+    for (signature, _), point in zip(claims, points, strict=False):
+        if not parse(_CONTEXT, point, _HEADS[signature[64]] + signature[:32], 33):
+            return False
+    ffi.memmove(points[count], points[0], count * ffi.sizeof("secp256k1_pubkey"))
+    for point in points[count:]:
+        negate(_CONTEXT, point)
+    return True
 
 
-def _is_sum(bits: Iterable[list[Any]], point: bytes, of_base: int, of_key: int) -> bool:
-    """Whether the points in *bits*, twice what follows each time, are of_base G + of_key Q; *point* is Q."""
+def _by_digit(points: Sequence[Any], weights: Sequence[int]) -> list[list[Any]]:
+    """What is added for each digit of the weights, from the highest down; *points* are as `_put` leaves them.
+
+    The digits are 0, 1 and -1, two out of three of them 0: three times a weight less the weight, without carrying, is
+    twice the weight (Reitwiesner's non-adjacent form).
+    """
+    once = int.from_bytes(pack(f">{len(weights)}Q", *weights))
+    thrice, size = 3 * once, LANE * len(weights)
+    digits = f"{thrice & ~once:0{size}b}{once & ~thrice:0{size}b}".encode().translate(_BITS)
+    return [list(compress(points, digits[at::LANE])) for at in range(LANE - CHANCE - 2, LANE - 1)]
+
+
+def _sum(digits: Iterable[Sequence[Any]]) -> bytes | None:
+    """The points in *digits*, of which there is one, twice what precedes each time; None where they are no point.
+
+    33 bytes, as in SEC 1, section 2.3.3.
+    """
     total, spare = ffi.new("secp256k1_pubkey *"), ffi.new("secp256k1_pubkey *")
-    twice: list[Any] = []
-    for places in bits:
-        if terms := twice + places:
-            if not lib.secp256k1_ec_pubkey_combine(_CONTEXT, spare, terms, len(terms)):
-                return False  # they cancel each other out, which is no point
+    combine, twice = lib.secp256k1_ec_pubkey_combine, list[Any]()
+    for places in digits:
+        if terms := [*twice, *places]:
+            if not combine(_CONTEXT, spare, terms, len(terms)):
+                return None  # they cancel each other out
             total, spare = spare, total
             twice = [total, total]
-    other = ffi.new("secp256k1_pubkey *", [point])
-    return bool(
-        lib.secp256k1_ec_pubkey_tweak_mul(_CONTEXT, other, of_key.to_bytes(32, "big"))
-        and lib.secp256k1_ec_pubkey_tweak_add(_CONTEXT, other, of_base.to_bytes(32, "big"))
-        and lib.secp256k1_ec_pubkey_cmp(_CONTEXT, total, other) == 0
-    )
+    text, size = ffi.new("unsigned char[33]"), ffi.new("size_t *", 33)
+    lib.secp256k1_ec_pubkey_serialize(_CONTEXT, text, size, total, lib.SECP256K1_EC_COMPRESSED)
+    return bytes(text)

@@ -230,9 +230,10 @@ def usual_message(row: Any, wire: bytes) -> StreamMessage | None:
         return None
     if tuple(map(type, given_id)) != _USUAL_ID:
         return None
-    stream, partition, timestamp, sequence, _, _ = message_id = MessageID(*given_id)
-    if not stream or min(partition, timestamp, sequence) < 0 or max(partition, timestamp, sequence) > MAX_INTEGER:
+    stream, partition, timestamp, sequence, _, _ = given_id
+    if not stream or not (0 <= partition <= MAX_INTEGER >= timestamp >= 0 <= sequence <= MAX_INTEGER):
         return None
+    message_id = tuple.__new__(MessageID, given_id)  # as `MessageID._make` does, which would be a call for each
     ref = None if given_ref is None else _usual_ref(given_ref, message_id)
     if given_ref is not None and ref is None:
         return None

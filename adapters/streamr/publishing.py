@@ -33,6 +33,8 @@ OF_STREAMS = frozenset(
     {kinds.MESSAGE, kinds.GROUP_KEY_ROTATE}
 )  # types that belong to a stream, not to the key exchange
 
+Identity = tuple[list[Any], tuple[str, ...]]
+
 
 class Invalid(RequestError):
     """A message that may not be published; the text is the validator's."""
@@ -117,28 +119,23 @@ def is_clear_cut(message: StreamMessage) -> bool:
     return message.signature_type == kinds.ETH and partition < 10 and not stream[-1:].isdigit()
 
 
-def native(message: StreamMessage) -> list[Any]:
-    """The message id, with the publisher as the signature has it: in lower case."""
-    stream, partition, timestamp, sequence, publisher, chain = message.id
-    return [stream, partition, timestamp, sequence, publisher.lower(), chain]
+def identity_of(message: StreamMessage) -> Identity:
+    """The message id, with the publisher as the signature has it; and the texts by which a copy is recognised.
 
-
-def names_of(message: StreamMessage) -> tuple[str, ...]:
-    """The texts by which a copy of *message* is recognised, its id as JSON the first.
-
-    Whoever likes can use the id of an unsigned message, so the SHA-256 of its content is part of that name. A
-    signature covers the fields without anything between them, or only some of them: so what was signed has a name
-    of its own, lest the same text comes again cut into other fields.
+    The first of those is the id as JSON. Whoever likes can use the id of an unsigned message, so the SHA-256 of its
+    content is part of that. A signature covers the fields without anything between them, or only some of them: so what
+    was signed has a name of its own, lest the same text comes again cut into other fields.
     """
-    parts = native(message)
+    stream, partition, timestamp, sequence, publisher, chain = message.id
+    native = [stream, partition, timestamp, sequence, publisher.lower(), chain]
     if not is_signed(message):
         content = message.content.encode(errors="backslashreplace")
-        return (jsontext.dumps([*parts, sha256(content).hexdigest()]).decode(),)
-    names = [jsontext.dumps(parts).decode()]
+        return native, (jsontext.dumps([*native, sha256(content).hexdigest()]).decode(),)
+    names = [jsontext.dumps(native).decode()]
     if message.signature:
         for text, digest in digests(message).items():
             names.append(f"eth:{_beginning(text)}{digest[:SIGNED_BYTES].hex()}")
-    return tuple(names)
+    return native, tuple(names)
 
 
 def _beginning(text: str) -> str:
@@ -147,17 +144,19 @@ def _beginning(text: str) -> str:
     return text[: found.end()] if found else ""
 
 
-def said(message: StreamMessage, names: tuple[str, ...], channel: str, sender: Peer) -> Message:
-    """What *message*, with its *names*, is on the bus, where *sender* says it."""
+def said(message: StreamMessage, identity: Identity, channel: str, sender: Peer) -> Message:
+    """What *message*, with its *identity*, is on the bus, where *sender* says it."""
+    native, names = identity
     return Message(
         channel,
         sender,
         NAME,
         message.json_content(),
+        message.wire,
+        answered(message),
         timestamp=message.id.timestamp,
         ids=names,
-        native={NAME: native(message)},
-        wire=message.wire,
+        native={NAME: native},
     )
 
 

@@ -17,7 +17,7 @@ from gateway.message import LATE, Message, Peer
 from . import message as kinds
 from .batch import prove
 from .ids import NAME, channel_of, inbox_of, key_exchange_address
-from .publishing import MAX_AHEAD, check_signature, is_clear_cut, is_signed, names_of
+from .publishing import MAX_AHEAD, check_signature, identity_of, is_clear_cut, is_signed
 from .saying import as_sent
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ class Run:
         said: list[Publish] = []
         for request in self._requests:
             try:
-                self._check(request.message)
+                if self._sender is None or not request.message.proven:
+                    self._check(request.message)
             except RequestError as error:
                 self._publish(said)
                 said = []
@@ -113,17 +114,17 @@ class Run:
         if not requests or self._sender is None:
             return
         self._adapter.saying.positions.reach(self._channel, self._publisher, requests[-1].message.id[2:4])
+        run: list[Message] = []
+        for request in requests:
+            message = request.message
+            sent = as_sent(message, identity_of(message), self._channel, self._sender, request.version)
+            sent.late = self._late
+            run.append(sent)
         try:
-            self._adapter.bus.publish_run([self._sent(request, self._sender) for request in requests], self._session)
+            self._adapter.bus.publish_run(run, self._session)
         except RequestError as error:
             for request in requests:
                 self._session.refuse(request, error)
-
-    def _sent(self, request: Publish, sender: Peer) -> Message:
-        message = request.message
-        sent = as_sent(message, names_of(message), self._channel, sender, request.version)
-        sent.late = self._late
-        return sent
 
     def _is_fit(self, message: StreamMessage) -> bool:
         """Whether the content is encrypted where it must be, and JSON where it is not."""

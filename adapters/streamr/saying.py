@@ -18,7 +18,7 @@ from .codec import encode_broadcast
 from .ids import NAME
 from .message import parse_message
 from .positions import Positions
-from .publishing import answered, check, check_signature, invalid, is_clear_cut, is_signed, names_of, said
+from .publishing import Identity, check, check_signature, identity_of, invalid, is_clear_cut, is_signed, said
 from .stored import Span
 
 if TYPE_CHECKING:
@@ -70,21 +70,21 @@ class Saying:
         What has to be decrypted first may be said, or told to *refuse*, later. *origin* is the session, if it has one.
         """
         message = request.message
-        signed, names = is_signed(message), names_of(message)
+        signed, identity = is_signed(message), identity_of(message)
         self.check(speaker, request, "publish", channel)
         if signed and self.is_own(message):
             self._check_copy(message, channel)
             return None
-        if not self._is_new(speaker, message, channel) and self._known(speaker, message, names):
+        if not self._is_new(speaker, message, channel) and self._known(speaker, message, identity):
             return None
         if signed and message.id.timestamp < self.kept_since:
             raise invalid("The message is older than the history that is kept here", message)
         sender = self.sender(speaker, request)
         if self._adapter.streams.decrypts(message.id.stream_id):
-            say = partial(self._say, names, channel, sender, origin, request.version)
-            self._adapter.participant.say(message, partial(self._say_opened, speaker, message, names, say), refuse)
+            say = partial(self._say, identity, channel, sender, origin, request.version)
+            self._adapter.participant.say(message, partial(self._say_opened, speaker, message, identity, say), refuse)
         else:
-            self._say(names, channel, sender, origin, request.version, message)
+            self._say(identity, channel, sender, origin, request.version, message)
         return sender
 
     def tick(self) -> None:
@@ -164,11 +164,11 @@ class Saying:
         newest = next(self._adapter.services.index.newest(channel), None)
         return 0 if newest is None else newest.timestamp
 
-    def _known(self, speaker: Speaker, message: StreamMessage, names: tuple[str, ...]) -> bool:
+    def _known(self, speaker: Speaker, message: StreamMessage, identity: Identity) -> bool:
         """Whether *message* was taken before; `Invalid` where its id was, with other content."""
         # Only others have a reason to cut what was signed into other fields: the publisher is looked up once.
         own = speaker.address == message.id.publisher_id.lower()
-        for name in names[:1] if own else names:
+        for name in identity[1][:1] if own else identity[1]:
             receipt = self._adapter.bus.known(name)
             entry = None if receipt is None else self._adapter.services.index.entry(receipt.seq)
             if isinstance(entry, Message) and entry.protocol == NAME and entry.wire is not None:
@@ -181,17 +181,17 @@ class Saying:
         self,
         speaker: Speaker,
         message: StreamMessage,
-        names: tuple[str, ...],
+        identity: Identity,
         say: Callable[[StreamMessage], None],
         opened: StreamMessage,
     ) -> None:
         """Publish *message* as it was *opened*; it may have waited for its key, and not been the only copy."""
-        if not self._known(speaker, message, names):
+        if not self._known(speaker, message, identity):
             say(opened)
 
     def _say(
         self,
-        names: tuple[str, ...],
+        identity: Identity,
         channel: str,
         sender: Peer,
         origin: Session | None,
@@ -199,16 +199,14 @@ class Saying:
         message: StreamMessage,
     ) -> None:
         self.positions.reach(channel, message.id.publisher_id.lower(), message.id[2:4])
-        sent = as_sent(message, names, channel, sender, control)
+        sent = as_sent(message, identity, channel, sender, control)
         sent.late = message.id.timestamp < self._adapter.bus.clock() - LATE
         self._adapter.bus.publish(sent, origin)
 
 
-def as_sent(message: StreamMessage, names: tuple[str, ...], channel: str, sender: Peer, control: int) -> Message:
+def as_sent(message: StreamMessage, identity: Identity, channel: str, sender: Peer, control: int) -> Message:
     """What *message* is on the bus, with its form for those who speak *control* and its own version."""
-    sent = said(message, names, channel, sender)
+    sent = said(message, identity, channel, sender)
     if message.verbatim and message.wire is not None:
-        key = f"{NAME}/{control}/{message.version}"
-        sent.forms[key] = text_frame(encode_broadcast(control, message.wire))
-    sent.parent = answered(message)
+        sent.forms[f"{NAME}/{control}/{message.version}"] = text_frame(encode_broadcast(control, message.wire))
     return sent

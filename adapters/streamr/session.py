@@ -26,8 +26,8 @@ from adapters.streamr.publishing import (
     Invalid,
     check_direct,
     check_key_exchange,
+    identity_of,
     is_signed,
-    names_of,
     out_of_range,
 )
 from adapters.streamr.refusals import refusal
@@ -335,7 +335,7 @@ class StreamrSession(Session):
         peer = self.bus.peers.known(NAME, inbox.peer) if isinstance(inbox.peer, str) else None
         number = inbox.peer if isinstance(inbox.peer, int) else -1 if peer is None else peer.number
         sender = self._adapter.saying.sender(self, request)
-        sent = as_sent(request.message, names_of(request.message), channel, sender, self.control)
+        sent = as_sent(request.message, identity_of(request.message), channel, sender, self.control)
         if not self.bus.direct(sent, number):
             raise UnknownChannel(request.message.id.stream_id)
 

@@ -20,7 +20,7 @@ from .message import ETH, ETH_LEGACY, StreamMessage
 MAX_ADDRESSES = 8_192  # of public keys that are remembered: publishers come again and again
 _SIGNATURE_BYTES = 65  # r, s and v
 _SIGNATURE_DIGITS = 2 * _SIGNATURE_BYTES
-RECOVERY_IDS = {27: 0, 28: 1}  # what v says (the libraries know no other), and how libsecp256k1 has it
+V = 27  # where y is even, and one more where it is odd; the libraries know no other
 # What `recover` asks of libsecp256k1 itself: by way of coincurve's objects it takes 6 microseconds more.
 _CONTEXT = GLOBAL_CONTEXT.ctx
 _SIGNATURE = ffi.typeof("secp256k1_ecdsa_recoverable_signature *")
@@ -78,8 +78,11 @@ def payloads(message: StreamMessage) -> tuple[str, ...]:
 
 def digest(payload: str, length: int | None = None) -> bytes:
     """What is signed for *payload*; *length* replaces the number of its UTF-8 bytes in the prefix."""
-    data = _utf8(payload)
-    return keccak256(b"\x19Ethereum Signed Message:\n%d" % (len(data) if length is None else length) + data)
+    try:
+        data = payload.encode()
+    except UnicodeEncodeError:  # lone surrogates, which JavaScript writes as U+FFFD
+        data = payload.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+    return keccak256(b"\x19Ethereum Signed Message:\n%d%b" % (len(data) if length is None else length, data))
 
 
 def recover(signature: str, payload_digest: bytes) -> str | None:
@@ -90,7 +93,7 @@ def recover(signature: str, payload_digest: bytes) -> str | None:
 
 
 def raw_signature(signature: str) -> bytes | None:
-    """The 65 bytes r, s and v of *signature*, with v as libsecp256k1 has it (0 or 1); None where it is malformed."""
+    """The 65 bytes r, s and v of *signature*; None where it is malformed."""
     digits = signature.removeprefix("0x")
     if len(digits) != _SIGNATURE_DIGITS:
         return None
@@ -98,14 +101,14 @@ def raw_signature(signature: str) -> bytes | None:
         raw = bytes.fromhex(digits)
     except ValueError:
         return None
-    recovery_id = RECOVERY_IDS.get(raw[-1]) if len(raw) == _SIGNATURE_BYTES else None  # spaces among them are no digits
-    return None if recovery_id is None else raw[:-1] + bytes((recovery_id,))
+    # spaces among them are no digits
+    return raw if len(raw) == _SIGNATURE_BYTES and raw[-1] in (V, V + 1) else None
 
 
 def recover_point(raw: bytes, payload_digest: bytes) -> bytes | None:
     """The public key that made the `raw_signature` *raw*, as it is in libsecp256k1's memory; None where nobody did."""
     found, point = ffi.new(_SIGNATURE), ffi.new(_POINT)
-    if not lib.secp256k1_ecdsa_recoverable_signature_parse_compact(_CONTEXT, found, raw, raw[-1]):
+    if not lib.secp256k1_ecdsa_recoverable_signature_parse_compact(_CONTEXT, found, raw, raw[-1] - V):
         return None
     if not lib.secp256k1_ecdsa_recover(_CONTEXT, point, found, payload_digest):
         return None
@@ -123,7 +126,8 @@ def digests(message: StreamMessage) -> dict[str, bytes]:
     """The texts that may have been signed for *message*, as `payloads` has them, digested. They are kept with it."""
     found = message.digests
     if found is None:
-        found = message.digests = {payload: digest(payload) for payload in payloads(message)}
+        texts = payloads(message)
+        found = message.digests = dict(zip(texts, map(digest, texts), strict=True))
     return found
 
 
@@ -158,13 +162,6 @@ def signed(message: StreamMessage, key: PrivateKey, *, utf16: bool = False) -> S
     """*message* with the signature (type ETH) of *key*, whose address must be its publisherId; *utf16* as in `sign`."""
     unsigned = replace(message, signature_type=ETH, signature=None, wire=None, verbatim=False)
     return replace(unsigned, signature=sign(payloads(unsigned)[0], key, utf16=utf16))
-
-
-def _utf8(payload: str) -> bytes:
-    try:
-        return payload.encode()
-    except UnicodeEncodeError:  # lone surrogates, which JavaScript writes as U+FFFD
-        return payload.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
 
 
 def _utf16_units(payload: str) -> int:
