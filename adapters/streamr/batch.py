@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from coincurve._libsecp256k1 import ffi, lib
 from coincurve.context import GLOBAL_CONTEXT
+from gmpy2 import invert, mpz  # int takes twice as long for products of this size
 
 from .message import StreamMessage
 from .signing import V, address_at, digests, raw_signature, recover_point, verify
@@ -29,7 +30,7 @@ FEWEST = 20  # signatures of a publisher; for fewer it does not pay
 MOST = 512  # that are checked together: so many are looked at again where one is forged
 CHANCE = 60  # bits of a weight
 LANE = 64  # bits in which a weight stands, so that three times as much has room
-ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141  # of the curve: SEC 2, section 2.4.1
+ORDER: Final = mpz(0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141)  # SEC 2, section 2.4.1
 _CONTEXT: Final = GLOBAL_CONTEXT.ctx
 _BITS: Final = bytes.maketrans(b"01", b"\0\1")
 _HEADS: Final = {V: b"\2", V + 1: b"\3"}  # what stands before an x whose y is as v says (SEC 1, section 2.3.3)
@@ -88,31 +89,31 @@ def signer(claims: Sequence[Claim]) -> str | None:
         return None
     # The sum as a signature: its R is the total, and its s and z are such that z/s and r/s are the factors.
     of_base, of_key = factors
-    r = int.from_bytes(total[1:])
-    s = r * pow(of_key, -1, ORDER) % ORDER
+    s = mpz.from_bytes(total[1:]) * invert(of_key, ORDER) % ORDER
     z = of_base * s % ORDER
     point = recover_point(total[1:] + s.to_bytes(32) + _TAILS[total[0]], z.to_bytes(32))
     return None if point is None else address_at(point)
 
 
-def _factors(claims: Iterable[Claim], weights: Iterable[int]) -> tuple[int, int] | None:
+def _factors(claims: Iterable[Claim], weights: Iterable[int]) -> tuple[mpz, mpz] | None:
     """How many G and how many Q the weighted R of all *claims* are together; None where that is not to be told.
 
     Fractions are added up by their numerators and the product of their denominators, for one inversion in all.
     """
-    of_base, of_key, product = 0, 0, 1
+    number, order = mpz.from_bytes, ORDER
+    of_base, of_key, product = mpz(0), mpz(0), mpz(1)
     for (signature, digest), weight in zip(claims, weights, strict=True):
-        r, s = int.from_bytes(signature[:32]), int.from_bytes(signature[32:64])
-        if r >= ORDER or s >= ORDER:
+        r, s = number(signature[:32]), number(signature[32:64])
+        if r >= order or s >= order:
             return None
         others = weight * product
-        of_base = (of_base * s + others * int.from_bytes(digest)) % ORDER
-        of_key = (of_key * s + others * r) % ORDER
-        product = product * s % ORDER
+        of_base = (of_base * s + others * number(digest)) % order
+        of_key = (of_key * s + others * r) % order
+        product = product * s % order
     if not product or not of_key:
         return None
-    inverse = pow(product, -1, ORDER)
-    return of_base * inverse % ORDER, of_key * inverse % ORDER
+    inverse = invert(product, order)
+    return of_base * inverse % order, of_key * inverse % order
 
 
 def _put(claims: Sequence[Claim], points: Sequence[Any]) -> bool:
