@@ -165,19 +165,13 @@ class Index(Lookup):
 
     def _apply(self, batch: Synced) -> None:
         """Put a batch into the tables."""
-        last = batch.entries[-1]
+        entries, last = batch.entries, batch.entries[-1]
         rows: dict[str, list[tuple[Any, ...]]] = {"meta": [("applied", last.seq), ("time", last.time)]}
-        rows |= _records(batch)
-        for table, values in chain(self._rows(batch.entries), *(each.rows(batch.entries) for each in self._adapters)):
+        rows |= _records(batch) | {"ids": [*self._chosen_ids(entries)]}
+        facts = (row for entry in entries if isinstance(entry, Fact) for row in _fact_rows(entry))
+        for table, values in chain(facts, *(each.rows(entries) for each in self._adapters)):
             rows.setdefault(table, []).append(values)
         self._tables.put(rows)
-
-    def _rows(self, entries: Sequence[Entry]) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        for entry in entries:
-            if isinstance(entry, Fact):
-                yield from _fact_rows(entry)
-        for row in self._chosen_ids(entries):
-            yield "ids", row
 
 
 def _records(batch: Synced) -> dict[str, list[tuple[Any, ...]]]:

@@ -35,6 +35,21 @@ def loads(text: bytes | str, max_depth: int = MAX_DEPTH) -> Any:
     return value
 
 
+def is_json(text: str) -> bool:
+    """Whether `loads` reads *text*."""
+    try:
+        orjson.loads(text)
+        if len(text) <= SHORT:  # nearly always
+            return True
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        loads(text)
+    except ValueError:
+        return False
+    return True
+
+
 def dumps(value: Any) -> bytes:
     """Write *value* compactly as UTF-8; lone surrogates and big integers included."""
     try:

@@ -13,7 +13,7 @@ Verification of ECDSA Signatures (2005).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress
 from os import urandom
 from struct import pack, unpack
@@ -41,29 +41,21 @@ Claim = tuple[bytes, bytes]  # a signature, as `raw_signature` has it, and the d
 
 def verify_all(messages: Sequence[StreamMessage]) -> list[bool]:
     """Whether the publisher of each of *messages* signed it: what `verify` says of each."""
-    prove(messages)
+    publishers: dict[str, list[StreamMessage]] = {}
+    for message in messages:
+        publishers.setdefault(message.id.publisher_id.lower(), []).append(message)
+    for publisher, said in publishers.items():
+        prove(publisher, said)
     return [verify(message) for message in messages]
 
 
-def prove(messages: Sequence[StreamMessage]) -> None:
-    """Let `verify` know of *messages* that are certainly genuine; of the others it has to find out for itself."""
-    for publisher, said in _by_publisher(messages).items():
-        if len(said) >= FEWEST:
-            for message in _genuine(publisher, said):
-                message.proven = True
+def prove(publisher: str, messages: Sequence[StreamMessage]) -> None:
+    """Let `verify` know of *messages* that *publisher* certainly signed; of others it has to find out for itself.
 
-
-def _by_publisher(messages: Iterable[StreamMessage]) -> dict[str, list[StreamMessage]]:
-    """The signed messages of each publisher."""
-    found: dict[str, list[StreamMessage]] = {}
-    for message in messages:
-        if message.signature:
-            found.setdefault(message.id.publisher_id.lower(), []).append(message)
-    return found
-
-
-def _genuine(publisher: str, messages: Iterable[StreamMessage]) -> Iterator[StreamMessage]:
-    """Those of *messages* that *publisher* certainly signed."""
+    The publisher of all of them is *publisher*, in lower case.
+    """
+    if len(messages) < FEWEST:
+        return
     claiming, claims = list[StreamMessage](), list[Claim]()
     for message in messages:
         if raw := raw_signature(message.signature or ""):
@@ -74,7 +66,8 @@ def _genuine(publisher: str, messages: Iterable[StreamMessage]) -> Iterator[Stre
     for begin in range(0, len(claims), MOST):
         chunk = slice(begin, begin + MOST)
         if signer(claims[chunk]) == publisher:
-            yield from claiming[chunk]
+            for message in claiming[chunk]:
+                message.proven = True
 
 
 def signer(claims: Sequence[Claim]) -> str | None:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+import orjson
+
 from gateway import jsontext
 
 from . import checks
@@ -55,12 +57,13 @@ def usual(wire: bytes) -> Publish | None:
     """A PublishRequest as the libraries write nearly all of them; None where `decode_control` has to look closer.
 
     What stands before the message and behind it is known. Where both ends of *wire* are that, the rest is the message;
-    an id or a token with something escaped in it does not stand there as it is.
+    an id or a token with something escaped in it does not stand there as it is. What is taken is not nested deeply, so
+    orjson may be asked.
     """
     if not wire.startswith(b'[2,8,"'):
         return None
     try:
-        _, _, request_id, row, token = jsontext.loads(wire)
+        _, _, request_id, row, token = orjson.loads(wire)
         head = b'[2,8,"%b",' % request_id.encode()
         tail = b",null]" if token is None else b',"%b"]' % token.encode()
     except (ValueError, AttributeError):  # no JSON, not so many elements, half a character, no text

@@ -13,10 +13,12 @@ from typing import Any
 from gateway import jsontext
 from gateway.bus import DIRECT_MEMORY
 from gateway.errors import RequestError
-from gateway.message import Message, Peer
+from gateway.frames import text_frame
+from gateway.message import Form, Message, Peer
 from gateway.record import Fact
 
 from . import message as kinds
+from .codec import encode_broadcast
 from .errors import FUTURE_TIMESTAMP, StreamrError
 from .ids import NAME
 from .message import StreamMessage, parse_message
@@ -128,12 +130,12 @@ def identity_of(message: StreamMessage) -> Identity:
     """
     stream, partition, timestamp, sequence, publisher, chain = message.id
     native = [stream, partition, timestamp, sequence, publisher.lower(), chain]
-    if not is_signed(message):
+    if not message.signature and not is_signed(message):
         content = message.content.encode(errors="backslashreplace")
         return native, (jsontext.dumps([*native, sha256(content).hexdigest()]).decode(),)
     names = [jsontext.dumps(native).decode()]
     if message.signature:
-        for text, digest in digests(message).items():
+        for text, digest in (message.digests or digests(message)).items():
             names.append(f"eth:{_beginning(text)}{digest[:SIGNED_BYTES].hex()}")
     return native, tuple(names)
 
@@ -144,16 +146,23 @@ def _beginning(text: str) -> str:
     return text[: found.end()] if found else ""
 
 
-def said(message: StreamMessage, identity: Identity, channel: str, sender: Peer) -> Message:
-    """What *message*, with its *identity*, is on the bus, where *sender* says it."""
+def as_sent(message: StreamMessage, identity: Identity, channel: str, sender: Peer, control: int) -> Message:
+    """What *message*, with its *identity*, is on the bus, where *sender* says it.
+
+    With its form for those who speak *control* and its own version.
+    """
     native, names = identity
+    forms: dict[str, Form] = {}
+    if message.verbatim and message.wire is not None:
+        forms[f"{NAME}/{control}/{message.version}"] = text_frame(encode_broadcast(control, message.wire))
     return Message(
         channel,
         sender,
         NAME,
         message.json_content(),
         message.wire,
-        answered(message),
+        answered(message) if "inReplyTo" in message.content else None,
+        forms,
         timestamp=message.id.timestamp,
         ids=names,
         native={NAME: native},
@@ -173,7 +182,7 @@ def unproven(entry: Message | Fact) -> str | None:
 
 def answered(message: StreamMessage) -> str | None:
     """The id in the content's `inReplyTo`, if it has one."""
-    if message.encryption_type != kinds.NONE or "inReplyTo" not in message.content:
+    if message.encryption_type != kinds.NONE:
         return None
     content = message.parsed_content()
     parent = content.get("inReplyTo") if isinstance(content, dict) else None

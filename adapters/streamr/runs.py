@@ -17,8 +17,7 @@ from gateway.message import LATE, Message, Peer
 from . import message as kinds
 from .batch import prove
 from .ids import NAME, channel_of, inbox_of, key_exchange_address
-from .publishing import MAX_AHEAD, check_signature, identity_of, is_clear_cut, is_signed
-from .saying import as_sent
+from .publishing import MAX_AHEAD, as_sent, check_signature, identity_of, is_clear_cut, is_signed
 
 if TYPE_CHECKING:
     from .adapter import StreamrAdapter
@@ -53,8 +52,13 @@ class Run:
         self._sender: Peer | None = None if self._signed else saying.sender(session, request)
         self._adapter = adapter
         self._session = session
-        self._like = (stream, partition, publisher, chain, request.session_token, message.signature_type)
-        self._encrypted = adapter.streams.rules(stream).require_encrypted_data
+        self._kind = message.message_type, message.encryption_type, message.signature_type
+        self._like = (stream, partition, publisher, chain, request.session_token)
+        self._plain = message.encryption_type == kinds.NONE
+        if message.message_type != kinds.MESSAGE or (
+            self._plain and adapter.streams.rules(stream).require_encrypted_data
+        ):
+            raise Doubt
         now = bus.clock()
         self._late = timestamp < now - LATE
         self._from = max(0 if self._late else now - LATE, saying.kept_since if self._signed else 0)
@@ -66,16 +70,15 @@ class Run:
         """Whether *request* is like those before it, and can be no copy of anything."""
         message = request.message
         stream, partition, timestamp, sequence, publisher, chain = message.id
-        like = (stream, partition, publisher, chain, request.session_token, message.signature_type)
         return (
             len(self._requests) < MAX_RUN
-            and like == self._like
+            and (stream, partition, publisher, chain, request.session_token) == self._like
+            and (message.message_type, message.encryption_type, message.signature_type) == self._kind
             and (timestamp, sequence) > self._last
             and self._from <= timestamp <= self._until
             and bool(message.signature) is self._signed
-            and message.message_type == kinds.MESSAGE
             and not (self._requests and "inReplyTo" in message.content)  # what it answers may be among them
-            and self._is_fit(message)
+            and (not self._plain or jsontext.is_json(message.content))
         )
 
     def add(self, request: Publish) -> None:
@@ -87,7 +90,7 @@ class Run:
     def say(self) -> None:
         """Say all of it, but for what is not genuine: that is refused in its turn."""
         if self._signed:
-            prove([request.message for request in self._requests])
+            prove(self._publisher, [request.message for request in self._requests])
         said: list[Publish] = []
         for request in self._requests:
             try:
@@ -125,13 +128,3 @@ class Run:
         except RequestError as error:
             for request in requests:
                 self._session.refuse(request, error)
-
-    def _is_fit(self, message: StreamMessage) -> bool:
-        """Whether the content is encrypted where it must be, and JSON where it is not."""
-        if message.encryption_type != kinds.NONE:
-            return True
-        try:
-            jsontext.loads(message.content)
-        except ValueError:
-            return False
-        return not self._encrypted

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from gateway.auth import KEY
 from gateway.errors import Forbidden, RequestError
-from gateway.frames import text_frame
 from gateway.message import LATE, Message, Peer
 from gateway.session import Principal, Session
 
-from .codec import encode_broadcast
 from .ids import NAME
 from .message import parse_message
 from .positions import Positions
-from .publishing import Identity, check, check_signature, identity_of, invalid, is_clear_cut, is_signed, said
+from .publishing import Identity, as_sent, check, check_signature, identity_of, invalid, is_clear_cut, is_signed
 from .stored import Span
 
 if TYPE_CHECKING:
@@ -202,11 +200,3 @@ class Saying:
         sent = as_sent(message, identity, channel, sender, control)
         sent.late = message.id.timestamp < self._adapter.bus.clock() - LATE
         self._adapter.bus.publish(sent, origin)
-
-
-def as_sent(message: StreamMessage, identity: Identity, channel: str, sender: Peer, control: int) -> Message:
-    """What *message* is on the bus, with its form for those who speak *control* and its own version."""
-    sent = said(message, identity, channel, sender)
-    if message.verbatim and message.wire is not None:
-        sent.forms[f"{NAME}/{control}/{message.version}"] = text_frame(encode_broadcast(control, message.wire))
-    return sent

@@ -24,6 +24,7 @@ from adapters.streamr.ids import NAME, Inbox, channel_of, inbox_of, key_exchange
 from adapters.streamr.message import GROUP_KEY_ROTATE
 from adapters.streamr.publishing import (
     Invalid,
+    as_sent,
     check_direct,
     check_key_exchange,
     identity_of,
@@ -33,7 +34,6 @@ from adapters.streamr.publishing import (
 from adapters.streamr.refusals import refusal
 from adapters.streamr.resends import Resending, find
 from adapters.streamr.runs import Doubt, Run
-from adapters.streamr.saying import as_sent
 from gateway.auth import KEY
 from gateway.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, UnknownChannel
 from gateway.frames import text_frame
@@ -97,8 +97,13 @@ class StreamrSession(Session):
                 self.receive_data(data)
             elif (run := run or self._begin(request)) is None:
                 self._act(request)
-            elif not self._add(run, request):
-                run = None
+            else:
+                try:
+                    run.add(request)
+                except RequestError as error:
+                    run.say()
+                    run = None
+                    self.refuse(request, error)
         if run is not None:
             run.say()
 
@@ -115,16 +120,6 @@ class StreamrSession(Session):
         except (Doubt, RequestError):
             return None
         return run if run.goes_on(request) else None
-
-    def _add(self, run: Run, request: Publish) -> bool:
-        """Whether *request* is part of *run* now; else that is said, and the request refused."""
-        try:
-            run.add(request)
-        except RequestError as error:
-            run.say()
-            self.refuse(request, error)
-            return False
-        return True
 
     def deliver(self, message: Message) -> None:
         """Queue what was said on a stream, or to this peer in its inbox."""

@@ -82,7 +82,9 @@ def digest(payload: str, length: int | None = None) -> bytes:
         data = payload.encode()
     except UnicodeEncodeError:  # lone surrogates, which JavaScript writes as U+FFFD
         data = payload.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
-    return keccak256(b"\x19Ethereum Signed Message:\n%d%b" % (len(data) if length is None else length, data))
+    size = len(data) if length is None else length
+    digest: bytes = keccak_256(b"\x19Ethereum Signed Message:\n%d%b" % (size, data)).digest()
+    return digest
 
 
 def recover(signature: str, payload_digest: bytes) -> str | None:

@@ -252,7 +252,7 @@ def test_what_goes_on_is_said_as_a_run(broker: Broker, alice: Publisher, monkeyp
 
 def test_what_comes_too_fast_is_not_verified(broker: Broker, alice: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
     proven: list[int] = []
-    monkeypatch.setattr(runs, "prove", lambda messages: proven.append(len(messages)))
+    monkeypatch.setattr(runs, "prove", lambda _, messages: proven.append(len(messages)))
     tokens = iter(range(4))
     broker.bus.throttle = lambda *_: 0.0 if next(tokens, None) is not None else 1.0
     rows = [alice.message("s", number, broker.clock() + number) for number in range(9)]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adapters.streamr import adapter, saying
+from adapters.streamr import adapter, publishing
 from adapters.streamr.codec import encode_broadcast
 from gateway.adapter import Refusal, Request
 from gateway.auth import Key, digest
@@ -176,7 +176,7 @@ def test_each_pair_of_versions_is_written_once_for_all_who_want_it(
         written.append(control)
         return encode_broadcast(control, row)
 
-    for module in (adapter, saying):
+    for module in (adapter, publishing):
         monkeypatch.setattr(module, "encode_broadcast", encode)
     pairs = [(control, version) for control in (1, 2) for version in (30, 31, 32)]
     readers = [
