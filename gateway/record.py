@@ -58,7 +58,7 @@ class BadRecord(ValueError):
 def encode(entry: Entry) -> bytes:
     """The line of *entry*, newline included."""
     body = _message(entry) if isinstance(entry, Message) else _fact(entry)
-    return b'%b,"crc":"%08x"}\n' % (body, crc32(body))
+    return body + b',"crc":"%08x"}\n' % crc32(body)
 
 
 def decode(line: bytes) -> Entry:

@@ -21,7 +21,7 @@ from gateway.tables import Row
 
 from . import publishers, spoken, stored, streams
 from .author import Author, Link, is_late
-from .codec import encode_broadcast
+from .codec import FORMS, encode_broadcast
 from .control import CONTROL
 from .exchange import KeyExchange
 from .ids import NAME, channel_of, inbox_of, key_exchange_address, stream_of
@@ -54,8 +54,7 @@ VERSIONS = (
 )
 
 # fmt: off
-# The keys of the forms: a version of control frames and one of messages.
-PAIRS = {f"{NAME}/{control}/{message}": (control, message) for control in CONTROL for message in ROWS}
+PAIRS = {key: versions for versions, key in FORMS.items()}
 # The keys of the signed array of a foreign message; clients that read version 31 check signatures in their own way.
 SEALED, SEALED_UTF16 = f"{NAME}/row", f"{NAME}/row/utf16"
 # fmt: on

@@ -18,8 +18,10 @@ from . import checks
 from .checks import UNDEFINED
 from .control import CONTROL, FRAMES, NO_REQUEST_ID, VARIANTS, ControlFrame, ControlType, Publish
 from .errors import StreamrError
+from .ids import NAME
 from .message import (
     LATEST,
+    ROWS,
     MessageRef,
     StreamMessage,
     decode_message,
@@ -27,6 +29,9 @@ from .message import (
     parse_message,
     usual_message,
 )
+
+# What the bus calls the forms of a message: by the version of the control frame and that of the message in it.
+FORMS: Final = {(control, message): f"{NAME}/{control}/{message}" for control in CONTROL for message in ROWS}
 
 # Types that mean nothing without an id: one resend could not be told from another.
 _NEEDS_ID: Final = frozenset(

@@ -6,7 +6,6 @@ departures that docs/protocols.md names.
 
 from __future__ import annotations
 
-import re
 from hashlib import sha256
 from typing import Any
 
@@ -18,7 +17,7 @@ from gateway.message import Form, Message, Peer
 from gateway.record import Fact
 
 from . import message as kinds
-from .codec import encode_broadcast
+from .codec import FORMS, encode_broadcast
 from .errors import FUTURE_TIMESTAMP, StreamrError
 from .ids import NAME
 from .message import StreamMessage, parse_message
@@ -30,7 +29,7 @@ MAX_CHAIN = 255  # characters of a msgChainId; genuine clients use 20
 MAX_SHOWN = 1_000  # characters of a refused message that the error repeats
 SIGNED_BYTES = 16  # of the digest of what was signed: nobody finds two texts with the same ones
 MAX_BEGINNING = 320  # characters of what was signed, in which its time is looked for
-_TO_PUBLISHER = re.compile("[0-9]{13}0x")
+TIME_DIGITS = 13  # or more, and behind them a publisher
 OF_STREAMS = frozenset(
     {kinds.MESSAGE, kinds.GROUP_KEY_ROTATE}
 )  # types that belong to a stream, not to the key exchange
@@ -142,8 +141,12 @@ def identity_of(message: StreamMessage) -> Identity:
 
 def _beginning(text: str) -> str:
     """How a signed *text* begins, mostly down to its time: so what comes together stands together in the index."""
-    found = _TO_PUBLISHER.search(text, 0, MAX_BEGINNING)
-    return text[: found.end()] if found else ""
+    at = text.find("0x", TIME_DIGITS, MAX_BEGINNING)
+    while at > 0:
+        if (time := text[at - TIME_DIGITS : at]).isdigit() and time.isascii():
+            return text[: at + 2]
+        at = text.find("0x", at + 1, MAX_BEGINNING)
+    return ""
 
 
 def as_sent(message: StreamMessage, identity: Identity, channel: str, sender: Peer, control: int) -> Message:
@@ -154,7 +157,7 @@ def as_sent(message: StreamMessage, identity: Identity, channel: str, sender: Pe
     native, names = identity
     forms: dict[str, Form] = {}
     if message.verbatim and message.wire is not None:
-        forms[f"{NAME}/{control}/{message.version}"] = text_frame(encode_broadcast(control, message.wire))
+        forms[FORMS[control, message.version]] = text_frame(encode_broadcast(control, message.wire))
     return Message(
         channel,
         sender,

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from adapters.streamr.codec import decode_control, encode, usual
+from adapters.streamr.codec import FORMS, decode_control, encode, usual
 from adapters.streamr.control import (
     Answer,
     ControlFrame,
@@ -362,7 +362,7 @@ class StreamrSession(Session):
         """Use these versions where the peer did not ask for others."""
         self.control = self._asked[0] or control
         self.message_version = self._asked[1] or message or UNNEGOTIATED[self.control]
-        self.form_key = f"{NAME}/{self.control}/{self.message_version}"
+        self.form_key = FORMS[self.control, self.message_version]
 
     def _answer(self, kind: ControlType, request: Subscribe | Unsubscribe) -> None:
         where = request.stream_id, request.stream_partition

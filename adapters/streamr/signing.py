@@ -128,8 +128,9 @@ def digests(message: StreamMessage) -> dict[str, bytes]:
     """The texts that may have been signed for *message*, as `payloads` has them, digested. They are kept with it."""
     found = message.digests
     if found is None:
-        texts = payloads(message)
-        found = message.digests = dict(zip(texts, map(digest, texts), strict=True))
+        found = message.digests = {}
+        for payload in payloads(message):
+            found[payload] = digest(payload)
     return found
 
 
