@@ -38,8 +38,8 @@ def loads(text: bytes | str, max_depth: int = MAX_DEPTH) -> Any:
 def is_json(text: str) -> bool:
     """Whether `loads` reads *text*."""
     try:
-        orjson.loads(text)
-        if len(text) <= SHORT:  # nearly always
+        if len(text) <= SHORT:  # nearly always, and this is asked for each message
+            orjson.loads(text)
             return True
     except orjson.JSONDecodeError:
         pass

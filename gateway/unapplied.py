@@ -23,7 +23,7 @@ class Unapplied:
         self._entries: list[Entry] = []
         self._channels: defaultdict[str, list[Message]] = defaultdict(list)
         self._ids: dict[str, int] = {}
-        self._learned = 0  # entries, the oldest, whose ids are among those; the others are looked at when one is asked
+        self._learned = 0  # entries, the oldest, whose ids are there; those of others are added when one is asked for
 
     def add(self, entries: Sequence[Entry]) -> None:
         """*entries* were appended to the log: a fact, or messages of one channel."""

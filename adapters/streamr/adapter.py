@@ -53,11 +53,10 @@ VERSIONS = (
     ("messageLayerVersion", "MessageLayer", tuple(map(str, ROWS))),
 )
 
-# fmt: off
+# The versions that a form is for: of the control frame and of the message.
 PAIRS = {key: versions for versions, key in FORMS.items()}
 # The keys of the signed array of a foreign message; clients that read version 31 check signatures in their own way.
 SEALED, SEALED_UTF16 = f"{NAME}/row", f"{NAME}/row/utf16"
-# fmt: on
 
 
 class Settings(BaseModel):

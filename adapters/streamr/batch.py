@@ -5,9 +5,10 @@ r and whose y is odd if v says so: this is what recovery solves for Q. The equat
 added up, each multiplied by a random weight that nobody can foresee, and their sum is an equation of the same kind,
 solved for Q once. Each signature then costs the root for R and some 16 additions.
 
-Forged signatures among them go unnoticed with a probability of 1 in 2**48. As weights are drawn anew each time, nobody
-can try that but here; and where the key is not that of the address they should be of, each signature is checked by
-itself. That takes a millisecond, so who keeps the gateway busy with nothing else succeeds once in 8,000 years.
+Forged signatures among them go unnoticed with a probability of 1 in 2**48. Weights are drawn anew each time, so nobody
+can search beforehand for forgeries that pass, only send them and hope. Where the key is not that of the address they
+should be of, each signature is checked by itself, which takes a millisecond for `FEWEST` of them: one loop that does
+nothing else lets some through once in 8,900 years.
 
 Source: Bellare, Garay and Rabin, Fast Batch Verification for Modular Exponentiation and Digital Signatures (1998),
 section 3; for ECDSA, where v tells R: Antipa et al., Accelerated Verification of ECDSA Signatures (2005).
@@ -30,13 +31,12 @@ from .signing import V, address_at, digests, raw_signature, recover_point, verif
 
 FEWEST = 20  # signatures of a publisher; for fewer it does not pay
 MOST = 512  # that are checked together: so many are looked at again where one is forged
-CHANCE = 48  # bits of a weight
-LANE = 64  # bits in which a weight stands, so that three times as much has room
+WEIGHT_BITS = 48
+LANE_BITS = 64  # a weight's room in the one big number of `_by_digit`: three times the weight fits
 ORDER: Final = mpz(0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141)  # SEC 2, section 2.4.1
 _CONTEXT: Final = GLOBAL_CONTEXT.ctx
-_BITS: Final = bytes.maketrans(b"01", b"\0\1")
-_HEADS: Final = {V: b"\2", V + 1: b"\3"}  # what stands before an x whose y is as v says (SEC 1, section 2.3.3)
-_TAILS: Final = {2: bytes((V,)), 3: bytes((V + 1,))}
+_BITS: Final = bytes.maketrans(b"01", b"\0\1")  # makes "0" false for `compress`
+_PREFIXES: Final = {V: b"\2", V + 1: b"\3"}  # of an x whose y is as v says (SEC 1, section 2.3.3)
 
 Claim = tuple[bytes, bytes]  # a signature, as `raw_signature` has it, and the digest that it is said to be of
 
@@ -52,19 +52,20 @@ def verify_all(messages: Sequence[StreamMessage]) -> list[bool]:
 
 
 def prove(publisher: str, messages: Sequence[StreamMessage]) -> None:
-    """Let `verify` know of *messages* that *publisher* certainly signed; of others it has to find out for itself.
+    """Mark as `proven` those of *messages* that *publisher* certainly signed; `verify` looks at the others by itself.
 
-    The publisher of all of them is *publisher*, in lower case.
+    All of them claim to be of *publisher*, an address in lower case.
     """
-    if len(messages) < FEWEST:
-        return
-    claiming, claims = list[StreamMessage](), list[Claim]()
+    claiming: list[StreamMessage] = []
+    claims: list[Claim] = []
     for message in messages:
-        if raw := raw_signature(message.signature or ""):
-            for digest in digests(message).values():
-                claiming.append(message)
-                claims.append((raw, digest))
-                break  # the first text is the most likely
+        raw = raw_signature(message.signature or "")
+        digest = next(iter(digests(message).values()), None)  # of the most likely text
+        if raw is not None and digest is not None:
+            claiming.append(message)
+            claims.append((raw, digest))
+    if len(claims) < FEWEST:
+        return
     for begin in range(0, len(claims), MOST):
         chunk = slice(begin, begin + MOST)
         if signer(claims[chunk]) == publisher:
@@ -73,29 +74,34 @@ def prove(publisher: str, messages: Sequence[StreamMessage]) -> None:
 
 
 def signer(claims: Sequence[Claim]) -> str | None:
-    """The address that made all of *claims*: another one, or None, where not all of them are of the same."""
+    """The address whose key made every one of *claims*.
+
+    Where they are not all of one key, it is some address or None: compare it with the one you expect.
+    """
     count = len(claims)
-    weights = [number >> LANE - CHANCE for number in unpack(f">{count}Q", urandom(LANE // 8 * count))]
+    weights = [number >> LANE_BITS - WEIGHT_BITS for number in unpack(f">{count}Q", urandom(LANE_BITS // 8 * count))]
     array = ffi.new("secp256k1_pubkey[]", 2 * count)
-    points = [array + at for at in range(2 * count)]  # as long as there is the array
+    points = [array + at for at in range(2 * count)]  # valid while `array` lives
     factors = _factors(claims, weights)
-    total = _sum(_by_digit(points, weights)) if factors is not None and _put(claims, points) else None
-    if factors is None or total is None:
+    if factors is None or not _parse_points(claims, points):
+        return None
+    total = _sum(_by_digit(points, weights))
+    if total is None:
         return None
     # The sum as a signature: its R is the total, and its s and z are such that z/s and r/s are the factors.
     of_base, of_key = factors
     s = mpz.from_bytes(total[1:]) * invert(of_key, ORDER) % ORDER
     z = of_base * s % ORDER
-    point = recover_point(total[1:] + s.to_bytes(32) + _TAILS[total[0]], z.to_bytes(32))
+    point = recover_point(total[1:] + s.to_bytes(32) + bytes((V + total[0] - 2,)), z.to_bytes(32))
     return None if point is None else address_at(point)
 
 
 def _factors(claims: Iterable[Claim], weights: Iterable[int]) -> tuple[mpz, mpz] | None:
-    """How many G and how many Q the weighted R of all *claims* are together; None where that is not to be told.
+    """The a and b for which the sum of the weighted R is a G + b Q; None where an r or s is out of range, or b is 0.
 
-    Fractions are added up by their numerators and the product of their denominators, for one inversion in all.
+    One inversion for all: the fractions have one common denominator, the product of all s.
     """
-    number, order = mpz.from_bytes, ORDER
+    number, order = mpz.from_bytes, ORDER  # a global costs a tenth more here
     of_base, of_key, product = mpz(0), mpz(0), mpz(1)
     for (signature, digest), weight in zip(claims, weights, strict=True):
         r, s = number(signature[:32]), number(signature[32:64])
@@ -111,11 +117,11 @@ def _factors(claims: Iterable[Claim], weights: Iterable[int]) -> tuple[mpz, mpz]
     return of_base * inverse % order, of_key * inverse % order
 
 
-def _put(claims: Sequence[Claim], points: Sequence[Any]) -> bool:
+def _parse_points(claims: Sequence[Claim], points: Sequence[Any]) -> bool:
     """Whether there is a point R for each of *claims*: then they are in *points*, and their negatives behind them."""
     count, parse, negate = len(claims), lib.secp256k1_ec_pubkey_parse, lib.secp256k1_ec_pubkey_negate
     for (signature, _), point in zip(claims, points, strict=False):
-        if not parse(_CONTEXT, point, _HEADS[signature[64]] + signature[:32], 33):
+        if not parse(_CONTEXT, point, _PREFIXES[signature[64]] + signature[:32], 33):
             return False
     ffi.memmove(points[count], points[0], count * ffi.sizeof("secp256k1_pubkey"))
     for point in points[count:]:
@@ -124,30 +130,34 @@ def _put(claims: Sequence[Claim], points: Sequence[Any]) -> bool:
 
 
 def _by_digit(points: Sequence[Any], weights: Sequence[int]) -> list[list[Any]]:
-    """What is added for each digit of the weights, from the highest down; *points* are as `_put` leaves them.
+    """What is added for each digit of the weights, from the highest down; *points* are as `_parse_points` leaves them.
 
     The digits are 0, 1 and -1, two out of three of them 0: three times a weight less the weight, without carrying, is
     twice the weight (Reitwiesner's non-adjacent form).
     """
     once = int.from_bytes(pack(f">{len(weights)}Q", *weights))
-    thrice, size = 3 * once, LANE * len(weights)
+    thrice, size = 3 * once, LANE_BITS * len(weights)
     digits = f"{thrice & ~once:0{size}b}{once & ~thrice:0{size}b}".encode().translate(_BITS)
-    return [list(compress(points, digits[at::LANE])) for at in range(LANE - CHANCE - 2, LANE - 1)]
+    # Three times a weight has two bits more than it, and the lowest bit of twice the weight is 0.
+    places = range(LANE_BITS - WEIGHT_BITS - 2, LANE_BITS - 1)
+    return [list(compress(points, digits[at::LANE_BITS])) for at in places]
 
 
 def _sum(digits: Iterable[Sequence[Any]]) -> bytes | None:
-    """The points in *digits*, of which there is one, twice what precedes each time; None where they are no point.
+    """The sum of the points, compressed (33 bytes, SEC 1, section 2.3.3); None where it is no point.
 
-    33 bytes, as in SEC 1, section 2.3.3.
+    *digits* are from the highest down: before each, what was added so far is doubled.
     """
     total, spare = ffi.new("secp256k1_pubkey *"), ffi.new("secp256k1_pubkey *")
-    combine, twice = lib.secp256k1_ec_pubkey_combine, list[Any]()
-    for places in digits:
-        if terms := [*twice, *places]:
-            if not combine(_CONTEXT, spare, terms, len(terms)):
+    twice: list[Any] = []
+    for points in digits:
+        if terms := [*twice, *points]:
+            if not lib.secp256k1_ec_pubkey_combine(_CONTEXT, spare, terms, len(terms)):
                 return None  # they cancel each other out
             total, spare = spare, total
             twice = [total, total]
+    if not twice:
+        return None  # of no point at all, libsecp256k1 would end the process
     text, size = ffi.new("unsigned char[33]"), ffi.new("size_t *", 33)
     lib.secp256k1_ec_pubkey_serialize(_CONTEXT, text, size, total, lib.SECP256K1_EC_COMPRESSED)
     return bytes(text)

@@ -62,8 +62,8 @@ def usual(wire: bytes) -> Publish | None:
     """A PublishRequest as the libraries write nearly all of them; None where `decode_control` has to look closer.
 
     What stands before the message and behind it is known. Where both ends of *wire* are that, the rest is the message;
-    an id or a token with something escaped in it does not stand there as it is. What is taken is not nested deeply, so
-    orjson may be asked.
+    an id or a token with something escaped in it does not stand there as it is. Nothing that is taken is nested deeply,
+    so orjson itself is asked.
     """
     if not wire.startswith(b'[2,8,"'):
         return None

@@ -168,7 +168,7 @@ class StreamMessage:
         if self.encryption_type == NONE:
             # Half a surrogate pair can only stand inside of a JSON string, where it may as well be an escape.
             text = self.content.encode(errors="backslashreplace")
-            return text if 10 not in text and 13 not in text else jsontext.one_line(text)
+            return jsontext.one_line(text)
         return jsontext.dumps({"encrypted": {"groupKeyId": self.group_key_id, "content": self.content}})
 
     def _element(self, name: str, version: int) -> Any:
@@ -232,7 +232,9 @@ def usual_message(row: Any, wire: bytes) -> StreamMessage | None:
     if tuple(map(type, given_id)) != _USUAL_ID:
         return None
     stream, partition, timestamp, sequence, _, _ = given_id
-    if not stream or not (0 <= partition <= MAX_INTEGER >= timestamp >= 0 <= sequence <= MAX_INTEGER):
+    if not stream or not (
+        0 <= partition <= MAX_INTEGER and 0 <= timestamp <= MAX_INTEGER and 0 <= sequence <= MAX_INTEGER
+    ):
         return None
     message_id = tuple.__new__(MessageID, given_id)  # as `MessageID._make` does, which would be a call for each
     ref = None if given_ref is None else _usual_ref(given_ref, message_id)

@@ -7,7 +7,6 @@ departures that docs/protocols.md names.
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Any
 
 from gateway import jsontext
 from gateway.bus import DIRECT_MEMORY
@@ -29,12 +28,12 @@ MAX_CHAIN = 255  # characters of a msgChainId; genuine clients use 20
 MAX_SHOWN = 1_000  # characters of a refused message that the error repeats
 SIGNED_BYTES = 16  # of the digest of what was signed: nobody finds two texts with the same ones
 MAX_BEGINNING = 320  # characters of what was signed, in which its time is looked for
-TIME_DIGITS = 13  # or more, and behind them a publisher
+TIME_DIGITS = 13  # of a timestamp, at least
 OF_STREAMS = frozenset(
     {kinds.MESSAGE, kinds.GROUP_KEY_ROTATE}
 )  # types that belong to a stream, not to the key exchange
 
-Identity = tuple[list[Any], tuple[str, ...]]
+Ids = tuple[list[str | int], tuple[str, ...]]  # what `Message.native` and `Message.ids` say of one
 
 
 class Invalid(RequestError):
@@ -120,7 +119,7 @@ def is_clear_cut(message: StreamMessage) -> bool:
     return message.signature_type == kinds.ETH and partition < 10 and not stream[-1:].isdigit()
 
 
-def identity_of(message: StreamMessage) -> Identity:
+def ids_of(message: StreamMessage) -> Ids:
     """The message id, with the publisher as the signature has it; and the texts by which a copy is recognised.
 
     The first of those is the id as JSON. Whoever likes can use the id of an unsigned message, so the SHA-256 of its
@@ -128,20 +127,20 @@ def identity_of(message: StreamMessage) -> Identity:
     was signed has a name of its own, lest the same text comes again cut into other fields.
     """
     stream, partition, timestamp, sequence, publisher, chain = message.id
-    native = [stream, partition, timestamp, sequence, publisher.lower(), chain]
-    if not message.signature and not is_signed(message):
+    native: list[str | int] = [stream, partition, timestamp, sequence, publisher.lower(), chain]
+    if not is_signed(message):
         content = message.content.encode(errors="backslashreplace")
         return native, (jsontext.dumps([*native, sha256(content).hexdigest()]).decode(),)
     names = [jsontext.dumps(native).decode()]
     if message.signature:
-        for text, digest in (message.digests or digests(message)).items():
+        for text, digest in digests(message).items():
             names.append(f"eth:{_beginning(text)}{digest[:SIGNED_BYTES].hex()}")
     return native, tuple(names)
 
 
 def _beginning(text: str) -> str:
     """How a signed *text* begins, mostly down to its time: so what comes together stands together in the index."""
-    at = text.find("0x", TIME_DIGITS, MAX_BEGINNING)
+    at = text.find("0x", TIME_DIGITS, MAX_BEGINNING)  # a pattern takes twice as long
     while at > 0:
         if (time := text[at - TIME_DIGITS : at]).isdigit() and time.isascii():
             return text[: at + 2]
@@ -149,12 +148,12 @@ def _beginning(text: str) -> str:
     return ""
 
 
-def as_sent(message: StreamMessage, identity: Identity, channel: str, sender: Peer, control: int) -> Message:
-    """What *message*, with its *identity*, is on the bus, where *sender* says it.
+def as_sent(message: StreamMessage, ids: Ids, channel: str, sender: Peer, control: int) -> Message:
+    """The bus's message for *message*, which *sender* says on *channel*; *ids* are its own, as by `ids_of`.
 
-    With its form for those who speak *control* and its own version.
+    It has the form for those who speak *control* and its own version.
     """
-    native, names = identity
+    native, names = ids
     forms: dict[str, Form] = {}
     if message.verbatim and message.wire is not None:
         forms[FORMS[control, message.version]] = text_frame(encode_broadcast(control, message.wire))
@@ -163,9 +162,9 @@ def as_sent(message: StreamMessage, identity: Identity, channel: str, sender: Pe
         sender,
         NAME,
         message.json_content(),
-        message.wire,
-        answered(message) if "inReplyTo" in message.content else None,
-        forms,
+        wire=message.wire,
+        parent=answered(message),
+        forms=forms,
         timestamp=message.id.timestamp,
         ids=names,
         native={NAME: native},
@@ -185,7 +184,7 @@ def unproven(entry: Message | Fact) -> str | None:
 
 def answered(message: StreamMessage) -> str | None:
     """The id in the content's `inReplyTo`, if it has one."""
-    if message.encryption_type != kinds.NONE:
+    if message.encryption_type != kinds.NONE or "inReplyTo" not in message.content:
         return None
     content = message.parsed_content()
     parent = content.get("inReplyTo") if isinstance(content, dict) else None

@@ -17,7 +17,7 @@ from gateway.message import LATE, Message, Peer
 from . import message as kinds
 from .batch import prove
 from .ids import NAME, channel_of, inbox_of, key_exchange_address
-from .publishing import MAX_AHEAD, as_sent, check_signature, identity_of, is_clear_cut, is_signed
+from .publishing import MAX_AHEAD, as_sent, check_signature, ids_of, is_clear_cut, is_signed
 
 if TYPE_CHECKING:
     from .adapter import StreamrAdapter
@@ -120,7 +120,7 @@ class Run:
         run: list[Message] = []
         for request in requests:
             message = request.message
-            sent = as_sent(message, identity_of(message), self._channel, self._sender, request.version)
+            sent = as_sent(message, ids_of(message), self._channel, self._sender, request.version)
             sent.late = self._late
             run.append(sent)
         try:

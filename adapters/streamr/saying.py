@@ -16,7 +16,7 @@ from gateway.session import Principal, Session
 from .ids import NAME
 from .message import parse_message
 from .positions import Positions
-from .publishing import Identity, as_sent, check, check_signature, identity_of, invalid, is_clear_cut, is_signed
+from .publishing import Ids, as_sent, check, check_signature, ids_of, invalid, is_clear_cut, is_signed
 from .stored import Span
 
 if TYPE_CHECKING:
@@ -68,21 +68,21 @@ class Saying:
         What has to be decrypted first may be said, or told to *refuse*, later. *origin* is the session, if it has one.
         """
         message = request.message
-        signed, identity = is_signed(message), identity_of(message)
+        signed, ids = is_signed(message), ids_of(message)
         self.check(speaker, request, "publish", channel)
         if signed and self.is_own(message):
             self._check_copy(message, channel)
             return None
-        if not self._is_new(speaker, message, channel) and self._known(speaker, message, identity):
+        if not self._is_new(speaker, message, channel) and self._known(speaker, message, ids):
             return None
         if signed and message.id.timestamp < self.kept_since:
             raise invalid("The message is older than the history that is kept here", message)
         sender = self.sender(speaker, request)
         if self._adapter.streams.decrypts(message.id.stream_id):
-            say = partial(self._say, identity, channel, sender, origin, request.version)
-            self._adapter.participant.say(message, partial(self._say_opened, speaker, message, identity, say), refuse)
+            say = partial(self._say, ids, channel, sender, origin, request.version)
+            self._adapter.participant.say(message, partial(self._say_opened, speaker, message, ids, say), refuse)
         else:
-            self._say(identity, channel, sender, origin, request.version, message)
+            self._say(ids, channel, sender, origin, request.version, message)
         return sender
 
     def tick(self) -> None:
@@ -162,11 +162,12 @@ class Saying:
         newest = next(self._adapter.services.index.newest(channel), None)
         return 0 if newest is None else newest.timestamp
 
-    def _known(self, speaker: Speaker, message: StreamMessage, identity: Identity) -> bool:
+    def _known(self, speaker: Speaker, message: StreamMessage, ids: Ids) -> bool:
         """Whether *message* was taken before; `Invalid` where its id was, with other content."""
         # Only others have a reason to cut what was signed into other fields: the publisher is looked up once.
         own = speaker.address == message.id.publisher_id.lower()
-        for name in identity[1][:1] if own else identity[1]:
+        _, names = ids
+        for name in names[:1] if own else names:
             receipt = self._adapter.bus.known(name)
             entry = None if receipt is None else self._adapter.services.index.entry(receipt.seq)
             if isinstance(entry, Message) and entry.protocol == NAME and entry.wire is not None:
@@ -179,17 +180,17 @@ class Saying:
         self,
         speaker: Speaker,
         message: StreamMessage,
-        identity: Identity,
+        ids: Ids,
         say: Callable[[StreamMessage], None],
         opened: StreamMessage,
     ) -> None:
         """Publish *message* as it was *opened*; it may have waited for its key, and not been the only copy."""
-        if not self._known(speaker, message, identity):
+        if not self._known(speaker, message, ids):
             say(opened)
 
     def _say(
         self,
-        identity: Identity,
+        ids: Ids,
         channel: str,
         sender: Peer,
         origin: Session | None,
@@ -197,6 +198,6 @@ class Saying:
         message: StreamMessage,
     ) -> None:
         self.positions.reach(channel, message.id.publisher_id.lower(), message.id[2:4])
-        sent = as_sent(message, identity, channel, sender, control)
+        sent = as_sent(message, ids, channel, sender, control)
         sent.late = message.id.timestamp < self._adapter.bus.clock() - LATE
         self._adapter.bus.publish(sent, origin)

@@ -27,7 +27,7 @@ from adapters.streamr.publishing import (
     as_sent,
     check_direct,
     check_key_exchange,
-    identity_of,
+    ids_of,
     is_signed,
     out_of_range,
 )
@@ -134,7 +134,8 @@ class StreamrSession(Session):
         first, frames = sessions[0], []
         if run[0].channel in first._heard:
             key, make = first.form_key, first._form
-            frames = [it for each in run if isinstance(it := each.forms.get(key) or each.form(key, make), bytes)]
+            forms = (each.forms.get(key) or each.form(key, make) for each in run)
+            frames = [form for form in forms if isinstance(form, bytes)]
         return cls.put_all(frames, sessions, origin) if frames else 0
 
     def dialect(self, channel: str) -> str:
@@ -330,7 +331,7 @@ class StreamrSession(Session):
         peer = self.bus.peers.known(NAME, inbox.peer) if isinstance(inbox.peer, str) else None
         number = inbox.peer if isinstance(inbox.peer, int) else -1 if peer is None else peer.number
         sender = self._adapter.saying.sender(self, request)
-        sent = as_sent(request.message, identity_of(request.message), channel, sender, self.control)
+        sent = as_sent(request.message, ids_of(request.message), channel, sender, self.control)
         if not self.bus.direct(sent, number):
             raise UnknownChannel(request.message.id.stream_id)
 

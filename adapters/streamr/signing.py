@@ -20,7 +20,7 @@ from .message import ETH, ETH_LEGACY, StreamMessage
 MAX_ADDRESSES = 8_192  # of public keys that are remembered: publishers come again and again
 _SIGNATURE_BYTES = 65  # r, s and v
 _SIGNATURE_DIGITS = 2 * _SIGNATURE_BYTES
-V = 27  # where y is even, and one more where it is odd; the libraries know no other
+V = 27  # v of a signature whose R has an even y; 28 where that is odd. The libraries know no other
 # What `recover` asks of libsecp256k1 itself: by way of coincurve's objects it takes 6 microseconds more.
 _CONTEXT = GLOBAL_CONTEXT.ctx
 _SIGNATURE = ffi.typeof("secp256k1_ecdsa_recoverable_signature *")
@@ -83,8 +83,7 @@ def digest(payload: str, length: int | None = None) -> bytes:
     except UnicodeEncodeError:  # lone surrogates, which JavaScript writes as U+FFFD
         data = payload.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
     size = len(data) if length is None else length
-    digest: bytes = keccak_256(b"\x19Ethereum Signed Message:\n%d%b" % (size, data)).digest()
-    return digest
+    return keccak256(b"\x19Ethereum Signed Message:\n%d%b" % (size, data))
 
 
 def recover(signature: str, payload_digest: bytes) -> str | None:
@@ -103,7 +102,7 @@ def raw_signature(signature: str) -> bytes | None:
         raw = bytes.fromhex(digits)
     except ValueError:
         return None
-    # spaces among them are no digits
+    # `fromhex` skips spaces, so there may be fewer bytes
     return raw if len(raw) == _SIGNATURE_BYTES and raw[-1] in (V, V + 1) else None
 
 
@@ -158,7 +157,7 @@ def sign(payload: str, key: PrivateKey, *, utf16: bool = False) -> str:
     *utf16* makes the one that clients before 4.0 accept.
     """
     raw = key.sign_recoverable(digest(payload, _utf16_units(payload) if utf16 else None), hasher=None)
-    return f"0x{raw[:64].hex()}{raw[64] + 27:02x}"
+    return f"0x{raw[:64].hex()}{raw[64] + V:02x}"
 
 
 def signed(message: StreamMessage, key: PrivateKey, *, utf16: bool = False) -> StreamMessage:

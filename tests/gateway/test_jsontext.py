@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.jsontext import MAX_DEPTH, SHORT, dumps, loads, one_line
+from gateway.jsontext import MAX_DEPTH, SHORT, dumps, is_json, loads, one_line
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,7 @@ def test_what_json_allows_is_read(text: str | bytes, value: Any) -> None:
 def test_what_is_not_json_is_refused(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         loads(text)
+    assert isinstance(text, bytes) or not is_json(text)
 
 
 def test_nesting_is_bounded_and_brackets_in_strings_do_not_nest() -> None:
@@ -54,6 +55,7 @@ def test_nesting_is_bounded_and_brackets_in_strings_do_not_nest() -> None:
     for depth in (MAX_DEPTH + 1, 5_000, 1_000_000):
         with pytest.raises(ValueError, match="nested"):
             loads("[" * depth + "]" * depth)
+        assert not is_json("[" * depth + "]" * depth)
     assert loads(dumps(["[{" * 10_000]))
     assert loads(dumps([[]] * 1_000))
 

@@ -131,6 +131,9 @@ def test_every_moment_between_append_and_applied(core: Core) -> None:
     back = core.index.message("alice:k")
     assert back is not None
     assert (back.id, back.content, back.ids) == (second.id, b"2", ("theirs", "digest"))
+    third, receipt = core.say(b"3", ids=("later",)), core.index.find("later")
+    assert receipt is not None
+    assert receipt.seq == third.seq, "also after others have gone to the tables"
 
 
 @pytest.mark.parametrize("ask", ["latest", "newest"])

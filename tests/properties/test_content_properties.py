@@ -19,7 +19,7 @@ from adapters.sprout.forest import Content
 from adapters.streamr.codec import decode_control, encode_broadcast
 from adapters.streamr.control import Publish
 from adapters.streamr.message import MessageID, StreamMessage
-from adapters.streamr.publishing import as_sent, identity_of
+from adapters.streamr.publishing import as_sent, ids_of
 from adapters.topic_relay import codec as relay
 from gateway import views
 from gateway.jsontext import one_line
@@ -48,7 +48,7 @@ def read_frame(frame: bytes) -> bytes:
     _, _, _, row = json.loads(frame)
     request = decode_control(json.dumps([2, 8, "r", row, None]).encode())
     assert isinstance(request, Publish)
-    return as_sent(request.message, identity_of(request.message), "s", SENDER, 2).content
+    return as_sent(request.message, ids_of(request.message), "s", SENDER, 2).content
 
 
 def read_shown(shown: bytes) -> bytes:

@@ -151,7 +151,7 @@ def test_a_forged_one_is_found_whatever_its_weight() -> None:
     assert batch.signer(claims[::2]) == address
 
 
-def test_numbers_beyond_the_order_are_none() -> None:
+def test_r_and_s_beyond_the_order_prove_nothing() -> None:
     key, nonce = KEYS[0], PrivateKey.from_int(99).public_key.format()
     r, v = int.from_bytes(nonce[1:]), signing.V + nonce[0] - 2
     digest = ((5 * 99 - r * int(key.to_hex(), 16)) % ORDER).to_bytes(32)  # so that s is 5
@@ -162,7 +162,18 @@ def test_numbers_beyond_the_order_are_none() -> None:
     assert batch.signer([((ORDER + 2).to_bytes(32) + (5).to_bytes(32) + bytes((v,)), digest)] * 2) is None
 
 
-def test_weights_that_are_all_nothing_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_of_zero_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     claims = [claim(said(KEYS[0], number)) for number in range(2)]
     monkeypatch.setattr(batch, "urandom", bytes)
     assert batch.signer(claims) is None
+
+
+def test_few_among_many_without_a_signature_are_not_tried_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    monkeypatch.setattr(batch, "signer", lambda claims: tried.append(len(claims)))
+    messages = [said(KEYS[0], number) for number in range(FEWEST)]
+    unsigned = CHANGES["no signature at all"]
+    assert batch.verify_all([*messages[1:], *map(unsigned, messages)]) == [True] * (FEWEST - 1) + [False] * FEWEST
+    assert not tried, "it would not pay, and be a cheap try for a forger"
+    batch.verify_all([*messages, *map(unsigned, messages)])
+    assert tried == [FEWEST]

@@ -53,7 +53,17 @@ times = st.one_of(
     st.integers(0, 30), st.integers(0, 30), st.sampled_from([MAX_AHEAD + 1, -LATE - 1, -LATE - 2, -LATE, -NOW + 5])
 )
 contents = st.sampled_from(
-    ["1", '{"n": 1}', '{"text":"日本"}', '{"inReplyTo":"nobody"}', '{\n"n":1}', "[1", "c0ffee", '"\\ud800"']
+    [
+        "1",
+        '{"n": 1}',
+        '{"text":"日本"}',
+        '{"inReplyTo":"nobody"}',
+        '{\n"n":1}',
+        "[1",
+        "[" * 300 + "]" * 300,
+        "c0ffee",
+        '"\\ud800"',
+    ]
 )
 extras: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
     [
