@@ -13,6 +13,8 @@ from typing import cast
 from .message import Message
 from .record import Entry
 
+MAX_UNLEARNED = 10_000  # entries whose ids wait for somebody to ask: what is looked at then takes some 15 ms
+
 
 class Unapplied:
     """Entries found in memory; *chosen* gives the ids by which messages are looked up beside their sequences."""
@@ -31,6 +33,8 @@ class Unapplied:
         if not self._entries:
             self._first = first.seq
         self._entries += entries
+        if len(self._entries) - self._learned > MAX_UNLEARNED:
+            self._learn()
         if isinstance(first, Message):
             self._channels[first.channel] += cast(Sequence[Message], entries)
 
@@ -57,8 +61,7 @@ class Unapplied:
     def seq(self, id: str) -> int | None:
         """The sequence of the message with a chosen *id*."""
         if self._learned < len(self._entries):
-            self._ids.update(self._chosen(self._entries[self._learned :]))
-            self._learned = len(self._entries)
+            self._learn()
         return self._ids.get(id)
 
     def messages(self, channel: str | None = None) -> Sequence[Message]:
@@ -66,3 +69,8 @@ class Unapplied:
         if channel is None:
             return [entry for entry in self._entries if isinstance(entry, Message)]
         return self._channels.get(channel, ())
+
+    def _learn(self) -> None:
+        """Make the ids of all entries known."""
+        self._ids.update(self._chosen(self._entries[self._learned :]))
+        self._learned = len(self._entries)
