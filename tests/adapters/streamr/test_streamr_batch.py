@@ -166,6 +166,14 @@ def test_weights_of_zero_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     claims = [claim(said(KEYS[0], number)) for number in range(2)]
     monkeypatch.setattr(batch, "urandom", bytes)
     assert batch.signer(claims) is None
+    assert batch._sum([[], []]) is None, "libsecp256k1 would end the process"
+
+
+def test_factors_that_cancel_each_other_out_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = said(KEYS[0], 1)
+    negative = other(message, lambda r, s, v: (r, ORDER - s, v))
+    monkeypatch.setattr(batch, "urandom", lambda count: b"\1" * count)  # the same weight for both
+    assert batch.signer([claim(message), claim(negative)]) is None
 
 
 def test_few_among_many_without_a_signature_are_not_tried_together(monkeypatch: pytest.MonkeyPatch) -> None:
