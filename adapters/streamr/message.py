@@ -167,8 +167,7 @@ class StreamMessage:
         """The content as one JSON value on one line, as the bus has it; what is encrypted is wrapped."""
         if self.encryption_type == NONE:
             # Half a surrogate pair can only stand inside of a JSON string, where it may as well be an escape.
-            text = self.content.encode(errors="backslashreplace")
-            return jsontext.one_line(text)
+            return jsontext.one_line(self.content.encode(errors="backslashreplace"))
         return jsontext.dumps({"encrypted": {"groupKeyId": self.group_key_id, "content": self.content}})
 
     def _element(self, name: str, version: int) -> Any:

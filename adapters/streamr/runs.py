@@ -94,7 +94,7 @@ class Run:
         said: list[Publish] = []
         for request in self._requests:
             try:
-                if self._sender is None or not request.message.proven:
+                if self._sender is None or not request.message.proven:  # else there is nothing to ask
                     self._check(request.message)
             except RequestError as error:
                 self._publish(said)

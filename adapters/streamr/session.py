@@ -133,8 +133,7 @@ class StreamrSession(Session):
         """As `deliver`, for many of one dialect."""
         first, frames = sessions[0], []
         if run[0].channel in first._heard:
-            key, make = first.form_key, first._form
-            forms = (each.forms.get(key) or each.form(key, make) for each in run)
+            forms = (each.forms.get(first.form_key) or each.form(first.form_key, first._form) for each in run)
             frames = [form for form in forms if isinstance(form, bytes)]
         return cls.put_all(frames, sessions, origin) if frames else 0
 
