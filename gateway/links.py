@@ -88,7 +88,7 @@ class Dialler:
             return
         try:
             await self._serve(stream)
-        except Exception as error:  # a bug in one session must not stop the others
+        except* Exception as error:  # a bug in one session must not stop the others, also while those are told to stop
             logger.exception("a link failed; the others go on", address=self.link.name)
             self._error = repr(error)
         finally:

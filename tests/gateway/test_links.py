@@ -211,6 +211,26 @@ def test_a_bug_in_one_session_is_no_end(play: Any, core: Any, toy_session: Any) 
     assert not core.bus.sessions()
 
 
+def test_a_bug_while_the_gateway_stops_is_no_end(play: Any, core: Any, toy_session: Any) -> None:
+    scopes: list[anyio.CancelScope] = []
+
+    class Broken(toy_session):  # type: ignore[misc]
+        def handle(self, data: bytes) -> None:
+            scopes[0].cancel()
+            raise ZeroDivisionError(data)
+
+    async def scenario() -> None:
+        async with other(stays=True) as place:
+            link = Dialler("toy", Link("x", "127.0.0.1", place.port, lambda: Broken(core.bus), tls=False), core.clock)
+            with anyio.CancelScope() as scope:
+                scopes.append(scope)
+                await link.run()
+            assert scope.cancelled_caught
+
+    play(scenario)
+    assert not core.bus.sessions()
+
+
 def test_pauses_grow_to_a_limit_and_differ() -> None:
     for failures in (1, 2, 5, 10, 10_000):
         longest = MAX_PAUSE if failures > 6 else 2.0 ** (failures - 1)
