@@ -230,7 +230,7 @@ class Lookup:
                 yield entry.id, entry.seq
 
     def _known_seq(self, id: str) -> int | None:
-        row = self.one("SELECT seq FROM ids WHERE id = ?", (id,))
+        row = self.one("SELECT seq FROM known WHERE id = ? LIMIT 1", (id,))
         return None if row is None else int(row[0])
 
     def _load(self, seq: int, offset: int) -> Entry | None:

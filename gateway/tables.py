@@ -2,7 +2,9 @@
 
 Laws of this file. One connection writes, in the index's thread; another only reads, on the loop. A batch is one
 transaction with few statements for each table. A statement that might fail half-way, as one may that has a NOT NULL to
-keep, is journaled for itself: `records` has none, and what else has is journaled in memory.
+keep, is journaled for itself: `records` has none, and what else has is journaled in memory. Of a message's ids the
+first is in `ids` and others in `aliases`: what is said in a row then goes to the end of each, which takes a quarter
+less time.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ CREATE INDEX records_sender ON records (channel, sender, seq) WHERE channel IS N
 CREATE INDEX records_at ON records (channel, at, seq) WHERE channel IS NOT NULL;
 CREATE INDEX records_parent ON records (parent) WHERE parent IS NOT NULL;
 CREATE TABLE ids (id TEXT PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE aliases (id TEXT PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID;
+CREATE VIEW known AS SELECT id, seq FROM ids UNION ALL SELECT id, seq FROM aliases;
 CREATE TABLE channels (name TEXT PRIMARY KEY, addresses TEXT NOT NULL, open INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE peers (number INTEGER PRIMARY KEY, protocol TEXT NOT NULL, identity TEXT NOT NULL, name TEXT);
 CREATE UNIQUE INDEX peers_identity ON peers (protocol, identity);
@@ -34,7 +38,7 @@ CREATE UNIQUE INDEX peers_identity ON peers (protocol, identity);
 # What each kind of record fills in of its row: Python's sqlite3 takes long over a None.
 FACT, SAID, ANSWER = "records (seq, offset)", "records (seq, offset, channel, sender, at)", "records"
 
-AT_ONCE = 128  # rows in one statement, at most
+AT_ONCE = 512  # rows in one statement, at most
 META = "SELECT value FROM meta WHERE key = ?"
 
 
@@ -65,7 +69,9 @@ class Tables:
         with self._write:
             self._write.execute("BEGIN")
             if self._write.execute("DELETE FROM records WHERE seq < ? AND channel IS NOT NULL", (before,)).rowcount:
-                self._write.execute("DELETE FROM ids WHERE seq < ? AND seq NOT IN (SELECT seq FROM records)", (before,))
+                for table in ("ids", "aliases"):
+                    gone = f"DELETE FROM {table} WHERE seq < ? AND seq NOT IN (SELECT seq FROM records)"
+                    self._write.execute(gone, (before,))
 
     def clear(self) -> None:
         """Empty all tables."""

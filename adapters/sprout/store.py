@@ -32,8 +32,8 @@ _END: Final = 1 << 62  # beyond all times and sequences
 
 BY_SEQ: Final = "SELECT * FROM sprout_nodes WHERE seq = ?"
 BY_KEY: Final = "SELECT * FROM sprout_nodes WHERE key = ?"
-BY_ID: Final = "SELECT seq FROM ids WHERE id = ?"
-ANY_ANEW: Final = f"SELECT 1 FROM ids WHERE id >= '{ANEW}' AND id < '{ANEW[:-1]};' LIMIT 1"  # ";" comes after ":"
+BY_ID: Final = "SELECT seq FROM known WHERE id = ?"
+ANY_ANEW: Final = f"SELECT 1 FROM known WHERE id >= '{ANEW}' AND id < '{ANEW[:-1]};' LIMIT 1"  # ";" comes after ":"
 FORM: Final = "SELECT id FROM sprout_forms WHERE seq = ?"
 MINTED: Final = "SELECT id FROM sprout_minted WHERE what = ?"
 _PAGED: Final = " AND ({0}, seq) < (?, ?) ORDER BY {0} DESC, seq DESC LIMIT ?"

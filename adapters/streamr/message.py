@@ -236,7 +236,7 @@ def usual_message(row: Any, wire: bytes) -> StreamMessage | None:
     ):
         return None
     message_id = tuple.__new__(MessageID, given_id)  # as `MessageID._make` does, which would be a call for each
-    ref = None if given_ref is None else _usual_ref(given_ref, message_id)
+    ref = None if given_ref is None else usual_ref(given_ref, message_id)
     if given_ref is not None and ref is None:
         return None
     return StreamMessage(
@@ -244,7 +244,7 @@ def usual_message(row: Any, wire: bytes) -> StreamMessage | None:
     )
 
 
-def _usual_ref(given: list[Any], message_id: MessageID) -> MessageRef | None:
+def usual_ref(given: list[Any], message_id: MessageID) -> MessageRef | None:
     if tuple(map(type, given)) != _USUAL_REF or min(given) < 0 or not tuple(given) < message_id[2:4]:
         return None
     return MessageRef._make(given) if given[1] <= MAX_INTEGER else None

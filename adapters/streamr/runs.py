@@ -15,13 +15,14 @@ from gateway.errors import RequestError
 from gateway.message import LATE, Message, Peer
 
 from . import message as kinds
+from .alike import Alike, Said
 from .batch import prove
+from .control import Publish
 from .ids import NAME, channel_of, inbox_of, key_exchange_address
 from .publishing import MAX_AHEAD, as_sent, check_signature, ids_of, is_clear_cut, is_signed
 
 if TYPE_CHECKING:
     from .adapter import StreamrAdapter
-    from .control import Publish
     from .message import StreamMessage
     from .session import StreamrSession
 
@@ -34,11 +35,14 @@ class Doubt(Exception):
 
 
 class Run:
-    """Begins with *request* of *session*; raises `Doubt` or a `RequestError` where `Saying.say` should have it."""
+    """What is said like *request* of *session*, which is the `first`.
+
+    Raises `Doubt` or a `RequestError` where `Saying.say` should have it.
+    """
 
     def __init__(self, adapter: StreamrAdapter, session: StreamrSession, request: Publish) -> None:
         message, bus, saying = request.message, adapter.bus, adapter.saying
-        stream, partition, timestamp, _, publisher, chain = message.id
+        stream, partition, timestamp, _, publisher, _ = message.id
         self._signed = is_signed(message)
         self._publisher = publisher.lower()
         if inbox_of(stream) is not None or key_exchange_address(stream) is not None or adapter.streams.decrypts(stream):
@@ -52,8 +56,6 @@ class Run:
         self._sender: Peer | None = None if self._signed else saying.sender(session, request)
         self._adapter = adapter
         self._session = session
-        self._kind = message.message_type, message.encryption_type, message.signature_type
-        self._like = (stream, partition, publisher, chain, request.session_token)
         self._plain = message.encryption_type == kinds.NONE
         if message.message_type != kinds.MESSAGE or (
             self._plain and adapter.streams.rules(stream).require_encrypted_data
@@ -64,45 +66,57 @@ class Run:
         self._from = max(0 if self._late else now - LATE, saying.kept_since if self._signed else 0)
         self._until = now - LATE - 1 if self._late else now + MAX_AHEAD
         self._last = saying.positions.reached(self._channel, self._publisher)
-        self._requests: list[Publish] = []
+        self._said: list[Said] = []
+        if not self._goes_on(message):
+            raise Doubt
+        self._alike = Alike(request)
+        self._version, self._token = request.version, request.session_token
+        self.first: Said = request.request_id, message
 
-    def goes_on(self, request: Publish) -> bool:
-        """Whether *request* is like those before it, and can be no copy of anything."""
-        message = request.message
-        stream, partition, timestamp, sequence, publisher, chain = message.id
-        return (
-            len(self._requests) < MAX_RUN
-            and (stream, partition, publisher, chain, request.session_token) == self._like
-            and (message.message_type, message.encryption_type, message.signature_type) == self._kind
-            and (timestamp, sequence) > self._last
-            and self._from <= timestamp <= self._until
-            and bool(message.signature) is self._signed
-            and not (self._requests and "inReplyTo" in message.content)  # what it answers may be among them
-            and (not self._plain or jsontext.is_json(message.content))
-        )
+    def read(self, data: bytes) -> Said | None:
+        """What is said in *data*, where the run goes on with that; else None."""
+        said = self._alike.read(data)
+        return said if said is not None and len(self._said) < MAX_RUN and self._goes_on(said[1]) else None
 
-    def add(self, request: Publish) -> None:
-        """Take *request*, with which the run goes on; `RequestError` where it comes too fast."""
+    def add(self, said: Said) -> None:
+        """Take what was `read`, or the first; `RequestError` where it comes too fast."""
         self._session.pace(self._channel)
-        self._last = request.message.id[2:4]
-        self._requests.append(request)
+        self._last = said[1].id[2:4]
+        self._said.append(said)
 
     def say(self) -> None:
         """Say all of it, but for what is not genuine: that is refused in its turn."""
         if self._signed:
-            prove(self._publisher, [request.message for request in self._requests])
-        said: list[Publish] = []
-        for request in self._requests:
+            prove(self._publisher, [message for _, message in self._said])
+        genuine: list[Said] = []
+        for said in self._said:
+            message = said[1]
             try:
-                if self._sender is None or not request.message.proven:  # else there is nothing to ask
-                    self._check(request.message)
+                if self._sender is None or not message.proven:  # else there is nothing to ask
+                    self._check(message)
             except RequestError as error:
-                self._publish(said)
-                said = []
-                self._session.refuse(request, error)
+                self._publish(genuine)
+                genuine = []
+                self.refuse(said, error)
             else:
-                said.append(request)
-        self._publish(said)
+                genuine.append(said)
+        self._publish(genuine)
+
+    def refuse(self, said: Said, error: RequestError) -> None:
+        """Tell the client that *said* was not."""
+        request_id, message = said
+        self._session.refuse(Publish(request_id=request_id, session_token=self._token, message=message), error)
+
+    def _goes_on(self, message: StreamMessage) -> bool:
+        """Whether *message*, which is like those before it, can be no copy of anything."""
+        _, _, timestamp, sequence, _, _ = message.id
+        return (
+            (timestamp, sequence) > self._last
+            and self._from <= timestamp <= self._until
+            and bool(message.signature) is self._signed
+            and not (self._said and "inReplyTo" in message.content)  # what it answers may be among them
+            and (not self._plain or jsontext.is_json(message.content))
+        )
 
     def _check(self, message: StreamMessage) -> None:
         """Raise unless *message* is genuine; the first that is tells who the sender is."""
@@ -112,19 +126,18 @@ class Run:
         elif self._signed:
             check_signature(message)
 
-    def _publish(self, requests: Sequence[Publish]) -> None:
-        """Publish *requests*, or tell the client that none of them was."""
-        if not requests or self._sender is None:
+    def _publish(self, genuine: Sequence[Said]) -> None:
+        """Publish what is *genuine*, or tell the client that none of it was."""
+        if not genuine or self._sender is None:
             return
-        self._adapter.saying.positions.reach(self._channel, self._publisher, requests[-1].message.id[2:4])
+        self._adapter.saying.positions.reach(self._channel, self._publisher, genuine[-1][1].id[2:4])
         run: list[Message] = []
-        for request in requests:
-            message = request.message
-            sent = as_sent(message, ids_of(message), self._channel, self._sender, request.version)
+        for _, message in genuine:
+            sent = as_sent(message, ids_of(message), self._channel, self._sender, self._version)
             sent.late = self._late
             run.append(sent)
         try:
             self._adapter.bus.publish_run(run, self._session)
         except RequestError as error:
-            for request in requests:
-                self._session.refuse(request, error)
+            for said in genuine:
+                self.refuse(said, error)

@@ -89,21 +89,20 @@ class StreamrSession(Session):
         """Take what the peer sent at once: what one publisher says in a row in one place is said as a run."""
         run: Run | None = None
         for data in messages:
-            request = usual(data) if run is not None or (self._negotiated and self.ready) else None
-            if run is not None and (request is None or not run.goes_on(request)):
-                run.say()
-                run = None
-            if request is None or (run is None and not self.ready):
-                self.receive_data(data)
-            elif (run := run or self._begin(request)) is None:
-                self._act(request)
-            else:
-                try:
-                    run.add(request)
-                except RequestError as error:
+            said = None if run is None else run.read(data)
+            if said is None:
+                if run is not None:
                     run.say()
-                    run = None
-                    self.refuse(request, error)
+                if (run := self._begin(data)) is None:
+                    continue
+                said = run.first
+            assert run is not None
+            try:
+                run.add(said)
+            except RequestError as error:
+                run.say()
+                run.refuse(said, error)
+                run = None
         if run is not None:
             run.say()
 
@@ -113,13 +112,17 @@ class StreamrSession(Session):
         except RequestError as error:
             self.refuse(frame, error)
 
-    def _begin(self, request: Publish) -> Run | None:
-        """A run that *request* is the first of; None where it has to be looked at by itself."""
-        try:
-            run = Run(self._adapter, self, request)
-        except (Doubt, RequestError):
+    def _begin(self, data: bytes) -> Run | None:
+        """A run that begins with what is said in *data*; None where that was looked at by itself."""
+        request = usual(data) if self._negotiated and self.ready else None
+        if request is None:
+            self.receive_data(data)
             return None
-        return run if run.goes_on(request) else None
+        try:
+            return Run(self._adapter, self, request)
+        except (Doubt, RequestError):
+            self._act(request)
+            return None
 
     def deliver(self, message: Message) -> None:
         """Queue what was said on a stream, or to this peer in its inbox."""

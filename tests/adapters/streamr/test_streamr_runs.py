@@ -328,9 +328,14 @@ def test_a_run_is_refused_as_a_whole(broker: Broker, alice: Publisher) -> None:
     rows = [alice.message("s", number, now + number) for number in range(4)]
     texts = [json.dumps([2, 8, f"r{n}", row, None], separators=(",", ":")).encode() for n, row in enumerate(rows)]
     speaker.receive_data(texts[0])
-    run = runs.Run(broker.adapter, speaker, _request(texts[1]))
-    for text in texts[1:]:
-        run.add(_request(text))
+    request = usual(texts[1])
+    assert request is not None
+    run = runs.Run(broker.adapter, speaker, request)
+    run.add(run.first)
+    for text in texts[2:]:
+        said = run.read(text)
+        assert said is not None
+        run.add(said)
     broker.core.log.congested = True
     run.say()
     broker.core.log.congested = False
@@ -338,9 +343,3 @@ def test_a_run_is_refused_as_a_whole(broker: Broker, alice: Publisher) -> None:
         (7, f"r{number}", "REQUEST_FAILED") for number in (1, 2, 3)
     ]
     assert toy.take() == [b"0"]
-
-
-def _request(text: bytes) -> Any:
-    request = usual(text)
-    assert request is not None
-    return request
