@@ -29,7 +29,7 @@ from gmpy2 import invert, mpz  # int takes twice as long for products of this si
 from .message import StreamMessage
 from .signing import V, address_at, digests, raw_signature, recover_point, verify
 
-FEWEST = 20  # signatures of a publisher; for fewer it does not pay
+FEWEST = 12  # signatures of a publisher; for fewer it does not pay
 MOST = 512  # that are checked together: so many are looked at again where one is forged
 WEIGHT_BITS = 48
 LANE_BITS = 64  # a weight's room in the one big number of `_by_digit`: three times the weight fits

@@ -8,6 +8,8 @@ words for it. Nobody hears anything before `Run.say`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gateway import jsontext
@@ -17,12 +19,12 @@ from gateway.message import LATE, Message, Peer
 from . import message as kinds
 from .alike import Alike, Said
 from .batch import prove
-from .control import Publish
 from .ids import NAME, channel_of, inbox_of, key_exchange_address
 from .publishing import MAX_AHEAD, as_sent, check_signature, ids_of, is_clear_cut, is_signed
 
 if TYPE_CHECKING:
     from .adapter import StreamrAdapter
+    from .control import Publish
     from .message import StreamMessage
     from .session import StreamrSession
 
@@ -69,8 +71,7 @@ class Run:
         self._said: list[Said] = []
         if not self._goes_on(message):
             raise Doubt
-        self._alike = Alike(request)
-        self._version, self._token = request.version, request.session_token
+        self._request = request
         self.first: Said = request.request_id, message
 
     def read(self, data: bytes) -> Said | None:
@@ -104,8 +105,11 @@ class Run:
 
     def refuse(self, said: Said, error: RequestError) -> None:
         """Tell the client that *said* was not."""
-        request_id, message = said
-        self._session.refuse(Publish(request_id=request_id, session_token=self._token, message=message), error)
+        self._session.refuse(replace(self._request, request_id=said[0], message=said[1]), error)
+
+    @cached_property
+    def _alike(self) -> Alike:
+        return Alike(self._request)  # what comes alone needs none
 
     def _goes_on(self, message: StreamMessage) -> bool:
         """Whether *message*, which is like those before it, can be no copy of anything."""
@@ -133,7 +137,7 @@ class Run:
         self._adapter.saying.positions.reach(self._channel, self._publisher, genuine[-1][1].id[2:4])
         run: list[Message] = []
         for _, message in genuine:
-            sent = as_sent(message, ids_of(message), self._channel, self._sender, self._version)
+            sent = as_sent(message, ids_of(message), self._channel, self._sender, self._request.version)
             sent.late = self._late
             run.append(sent)
         try:
