@@ -11,7 +11,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
 from json import JSONDecoder
 from typing import Any
-from zlib import crc32
+from zlib_ng.zlib_ng import crc32
 
 import orjson
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import Annotated, Any, Final
-from zlib import crc32
+from zlib_ng.zlib_ng import crc32
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
