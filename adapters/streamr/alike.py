@@ -23,11 +23,13 @@ class Alike:
     def __init__(self, first: Publish) -> None:
         message = self._message = first.message
         stream, partition, _, _, publisher, chain = message.id
+        self._codes = message.message_type, message.encryption_type, message.group_key_id, message.signature_type
+        kind, encryption, key, signed = self._codes
         text = jsontext.dumps
         self._stream = b"[32,[%b,%d," % (text(stream), partition)
         self._chain = b",%b,%b]," % (text(publisher), text(chain))
-        self._kind = b",%d,0,%d,%b," % (message.message_type, message.encryption_type, text(message.group_key_id))
-        self._signed = b",null,%d," % message.signature_type
+        self._kind = b",%d,0,%d,%b," % (kind, encryption, text(key))
+        self._signed = b",null,%d," % signed
         self._token = b",%b]" % text(first.session_token)
 
     def read(self, wire: bytes) -> Said | None:
@@ -41,8 +43,8 @@ class Alike:
             _, _, request_id, row, _ = loads(wire)
             _, (_, _, timestamp, sequence, _, _), given_ref, _, _, _, _, content, _, _, signature = row
             begin = b"[2,8,%b," % dumps(request_id)
-            place = b"%b%d,%d%b" % (self._stream, timestamp, sequence, self._chain)
-            head = b"%b%b%b%b" % (begin, place, dumps(given_ref), self._kind)
+            stream, chain, ref = self._stream, self._chain, dumps(given_ref)
+            head = b"%b%b%d,%d%b%b%b" % (begin, stream, timestamp, sequence, chain, ref, self._kind)
             tail = b"%b%b]%b" % (self._signed, dumps(signature), self._token)
         except (ValueError, TypeError):  # no JSON, or something else
             return None
@@ -56,11 +58,14 @@ class Alike:
             and 0 <= sequence <= MAX_INTEGER
         ):
             return None
-        stream, partition, _, _, publisher, chain = like.id
-        message_id = tuple.__new__(MessageID, (stream, partition, timestamp, sequence, publisher, chain))
+        stream_id, partition, _, _, publisher, msg_chain = like.id
+        message_id = tuple.__new__(MessageID, (stream_id, partition, timestamp, sequence, publisher, msg_chain))
         prev_ref = usual_ref(given_ref, message_id) if type(given_ref) is list else None
         if prev_ref is None and given_ref is not None:
             return None
-        codes = like.message_type, like.encryption_type, like.group_key_id, None, like.signature_type
-        row_text = wire[len(begin) : -len(self._token)]
-        return request_id, StreamMessage(message_id, content, prev_ref, *codes, signature, None, LATEST, row_text, True)
+        kind, encryption, key, signed = self._codes
+        text = wire[len(begin) : -len(self._token)]
+        message = StreamMessage(
+            message_id, content, prev_ref, kind, encryption, key, None, signed, signature, None, LATEST, text, True
+        )
+        return request_id, message
