@@ -167,7 +167,7 @@ class Index(Lookup):
         """Put a batch into the tables."""
         entries, last = batch.entries, batch.entries[-1]
         rows: dict[str, list[tuple[Any, ...]]] = {"meta": [("applied", last.seq), ("time", last.time)]}
-        rows |= _records(batch) | _names(self._chosen_ids(entries))
+        rows |= _records(batch) | _id_rows(self._chosen_ids(entries))
         facts = (row for entry in entries if isinstance(entry, Fact) for row in _fact_rows(entry))
         for table, values in chain(facts, *(each.rows(entries) for each in self._adapters)):
             rows.setdefault(table, []).append(values)
@@ -188,13 +188,14 @@ def _records(batch: Synced) -> dict[str, list[tuple[Any, ...]]]:
     return rows
 
 
-def _names(chosen: Iterable[tuple[str, int]]) -> dict[str, list[tuple[Any, ...]]]:
+def _id_rows(chosen: Iterable[tuple[str, int]]) -> dict[str, list[tuple[Any, ...]]]:
     """The rows for *chosen* ids with their sequences, by table: of each message's the first goes to `ids`."""
     rows: dict[str, list[tuple[Any, ...]]] = {"ids": [], "aliases": []}
     last = 0
     for row in chosen:
-        rows["ids" if row[1] != last else "aliases"].append(row)
-        last = row[1]
+        seq = row[1]
+        rows["aliases" if seq == last else "ids"].append(row)
+        last = seq
     return rows
 
 

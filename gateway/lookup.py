@@ -15,7 +15,7 @@ from .jsontext import loads
 from .message import Message, MessageIds, Peer
 from .record import BadRecord, Entry, decode
 from .segments import NEVER, Segments
-from .tables import Tables
+from .tables import KNOWN, Tables
 from .unapplied import Unapplied
 
 PAGE = 256  # rows that one statement may answer
@@ -230,7 +230,7 @@ class Lookup:
                 yield entry.id, entry.seq
 
     def _known_seq(self, id: str) -> int | None:
-        row = self.one("SELECT seq FROM known WHERE id = ? LIMIT 1", (id,))
+        row = self.one(KNOWN, (id,))
         return None if row is None else int(row[0])
 
     def _load(self, seq: int, offset: int) -> Entry | None:

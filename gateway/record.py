@@ -11,9 +11,9 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
 from json import JSONDecoder
 from typing import Any
-from zlib_ng.zlib_ng import crc32
 
 import orjson
+from zlib_ng.zlib_ng import crc32
 
 from .jsontext import MAX_DEPTH, dumps, loads, one_line
 from .message import Message, Peer

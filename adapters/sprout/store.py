@@ -17,7 +17,7 @@ from gateway.index import Index
 from gateway.lookup import PAGE
 from gateway.message import Message
 from gateway.record import Entry, Fact
-from gateway.tables import Row
+from gateway.tables import KNOWN, Row
 
 from .codec import NodeLine
 from .forest import Node, Reply, created_of, decode
@@ -32,7 +32,6 @@ _END: Final = 1 << 62  # beyond all times and sequences
 
 BY_SEQ: Final = "SELECT * FROM sprout_nodes WHERE seq = ?"
 BY_KEY: Final = "SELECT * FROM sprout_nodes WHERE key = ?"
-BY_ID: Final = "SELECT seq FROM known WHERE id = ?"
 ANY_ANEW: Final = f"SELECT 1 FROM known WHERE id >= '{ANEW}' AND id < '{ANEW[:-1]};' LIMIT 1"  # ";" comes after ":"
 FORM: Final = "SELECT id FROM sprout_forms WHERE seq = ?"
 MINTED: Final = "SELECT id FROM sprout_minted WHERE what = ?"
@@ -138,7 +137,7 @@ class Store:
     def seq(self, id: str) -> int | None:
         """Where the node *id* stands in the log."""
         recent = self._recent.seq(id)
-        seq: int | None = self._value("ids", id, BY_ID) if recent is None else recent
+        seq: int | None = self._value("ids", id, KNOWN) if recent is None else recent
         return seq
 
     def lookup(self, id: str, created: int) -> int | None:

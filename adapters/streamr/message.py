@@ -244,8 +244,14 @@ def usual_message(row: Any, wire: bytes) -> StreamMessage | None:
     )
 
 
-def usual_ref(given: list[Any], message_id: MessageID) -> MessageRef | None:
-    if tuple(map(type, given)) != _USUAL_REF or min(given) < 0 or not tuple(given) < message_id[2:4]:
+def usual_ref(given: Any, message_id: MessageID) -> MessageRef | None:
+    """The reference to what came before *message_id*, as the libraries write it; None for anything else."""
+    if (
+        type(given) is not list
+        or tuple(map(type, given)) != _USUAL_REF
+        or min(given) < 0
+        or not tuple(given) < message_id[2:4]
+    ):
         return None
     return MessageRef._make(given) if given[1] <= MAX_INTEGER else None
 

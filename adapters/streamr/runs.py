@@ -37,9 +37,9 @@ class Doubt(Exception):
 
 
 class Run:
-    """What is said like *request* of *session*, which is the `first`.
+    """Says what goes on with *request* of *session*. It begins empty: `first`, which is that, is to be added as well.
 
-    Raises `Doubt` or a `RequestError` where `Saying.say` should have it.
+    To make one raises `Doubt` or a `RequestError` where `Saying.say` should have *request*.
     """
 
     def __init__(self, adapter: StreamrAdapter, session: StreamrSession, request: Publish) -> None:
@@ -72,17 +72,19 @@ class Run:
         if not self._goes_on(message):
             raise Doubt
         self._request = request
-        self.first: Said = request.request_id, message
+        self.first: Said = str(request.request_id), message
 
     def read(self, data: bytes) -> Said | None:
         """What is said in *data*, where the run goes on with that; else None."""
-        said = self._alike.read(data)
-        return said if said is not None and len(self._said) < MAX_RUN and self._goes_on(said[1]) else None
+        if len(self._said) == MAX_RUN or (said := self._alike.read(data)) is None:
+            return None
+        return said if self._goes_on(said[1]) else None
 
     def add(self, said: Said) -> None:
         """Take what was `read`, or the first; `RequestError` where it comes too fast."""
         self._session.pace(self._channel)
-        self._last = said[1].id[2:4]
+        _, message = said
+        self._last = message.id[2:4]
         self._said.append(said)
 
     def say(self) -> None:
@@ -91,7 +93,7 @@ class Run:
             prove(self._publisher, [message for _, message in self._said])
         genuine: list[Said] = []
         for said in self._said:
-            message = said[1]
+            _, message = said
             try:
                 if self._sender is None or not message.proven:  # else there is nothing to ask
                     self._check(message)
@@ -104,8 +106,9 @@ class Run:
         self._publish(genuine)
 
     def refuse(self, said: Said, error: RequestError) -> None:
-        """Tell the client that *said* was not."""
-        self._session.refuse(replace(self._request, request_id=said[0], message=said[1]), error)
+        """Tell the client that *said* was not said, and why."""
+        request_id, message = said
+        self._session.refuse(replace(self._request, request_id=request_id, message=message), error)
 
     @cached_property
     def _alike(self) -> Alike:
@@ -134,7 +137,8 @@ class Run:
         """Publish what is *genuine*, or tell the client that none of it was."""
         if not genuine or self._sender is None:
             return
-        self._adapter.saying.positions.reach(self._channel, self._publisher, genuine[-1][1].id[2:4])
+        _, last = genuine[-1]
+        self._adapter.saying.positions.reach(self._channel, self._publisher, last.id[2:4])
         run: list[Message] = []
         for _, message in genuine:
             sent = as_sent(message, ids_of(message), self._channel, self._sender, self._request.version)

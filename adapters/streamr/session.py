@@ -87,16 +87,17 @@ class StreamrSession(Session):
 
     def receive_all(self, messages: Sequence[bytes]) -> None:
         """Take what the peer sent at once: what one publisher says in a row in one place is said as a run."""
+        if len(messages) == 1:
+            self.receive_data(messages[0])  # a run of one takes longer
+            return
         run: Run | None = None
         for data in messages:
-            said = None if run is None else run.read(data)
-            if said is None:
+            if run is None or (said := run.read(data)) is None:
                 if run is not None:
                     run.say()
                 if (run := self._begin(data)) is None:
                     continue
                 said = run.first
-            assert run is not None
             try:
                 run.add(said)
             except RequestError as error:
@@ -113,7 +114,7 @@ class StreamrSession(Session):
             self.refuse(frame, error)
 
     def _begin(self, data: bytes) -> Run | None:
-        """A run that begins with what is said in *data*; None where that was looked at by itself."""
+        """Begin a run with what is said in *data*; where that has to be looked at by itself, do so and return None."""
         request = usual(data) if self._negotiated and self.ready else None
         if request is None:
             self.receive_data(data)

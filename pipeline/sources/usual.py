@@ -11,10 +11,10 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import Annotated, Any, Final
-from zlib_ng.zlib_ng import crc32
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
+from zlib_ng.zlib_ng import crc32
 
 from gateway.jsontext import MAX_DEPTH
 

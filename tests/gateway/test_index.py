@@ -158,7 +158,7 @@ def test_an_index_that_cannot_be_written_does_not_keep_the_gateway_from_stopping
 
 
 def test_pruning_takes_messages_and_their_ids(core: Core) -> None:
-    said = [core.say(b"%d" % number, ids=(f"id{number}",)) for number in range(10)]
+    said = [core.say(b"%d" % number, ids=(f"id{number}", f"digest{number}")) for number in range(10)]
     core.settle()
     done: list[bool] = []
     core.index.do(lambda: core.index.prune(said[6].seq))
@@ -169,7 +169,9 @@ def test_pruning_takes_messages_and_their_ids(core: Core) -> None:
     assert core.index.find("id6") is not None
     assert core.index.find(said[5].id) is None
     assert isinstance(core.index.entry(1), Fact)
-    assert core.index.rows("SELECT seq FROM ids ORDER BY seq") == [(message.seq,) for message in said[6:]]
+    kept = [(message.seq,) for message in said[6:]]
+    for table in ("ids", "aliases"):
+        assert core.index.rows(f"SELECT seq FROM {table} ORDER BY seq") == kept
 
 
 def test_chores_come_after_what_was_taken_before(core: Core) -> None:

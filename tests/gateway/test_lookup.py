@@ -164,7 +164,7 @@ def test_a_newer_message_with_the_same_key_is_not_forgotten_with_the_older(core:
 def test_an_id_of_ours_needs_no_row(core: Core) -> None:
     said = core.say()
     core.settle()
-    assert core.index.rows("SELECT * FROM ids") == []
+    assert core.index.rows("SELECT * FROM known") == []
     assert core.index.find(said.id) is not None
     assert core.index.find(MessageIds(core.salt).make(said.time + 1, said.seq)) is None
     assert core.index.find(MessageIds(core.salt).make(said.time, said.seq + 1)) is None

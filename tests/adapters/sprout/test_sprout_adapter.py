@@ -13,6 +13,7 @@ from adapters.sprout import SproutAdapter, recent, store
 from adapters.sprout.adapter import Settings
 from gateway import config
 from gateway.adapter import Listener
+from gateway.tables import KNOWN
 
 MINUTE = 60_000
 
@@ -190,7 +191,7 @@ def test_what_was_taken_lately_is_known_whatever_its_date(
 STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "by seq": (store.BY_SEQ, (1,)),
     "by key": (store.BY_KEY, ("k",)),
-    "by id": (store.BY_ID, ("i",)),
+    "by id": (KNOWN, ("i",)),
     "form": (store.FORM, (1,)),
     "minted": (store.MINTED, ("w",)),
     "list": (store.NEWEST["type"], (1, 2, 3, 4)),

@@ -106,8 +106,8 @@ def test_what_differs_from_message_to_message_may_differ(
 
 @pytest.mark.parametrize("first", [FIRST, UNSIGNED])
 def test_nothing_else_may(first: list[Any]) -> None:
-    others = [place for place in PLACES if place not in VARIES and place[:2] not in ((3, 1), (3, 2)) and place != (3,)]
-    for place in [*others, (3, 1, 0), (3, 1, 1), (3, 1, 4), (3, 1, 5)]:
+    others = [place for place in PLACES if place not in VARIES and place[:2] != (3, 2)]
+    for place in others:
         frame = deepcopy(first)
         for value in ("other", 3):
             put(frame, place, value)
@@ -129,6 +129,7 @@ def test_nothing_else_may(first: list[Any]) -> None:
         ((3, 2), [4, None]),
         ((3, 2), [-1, 0]),
         ((3, 2), "ref"),
+        ((3, 2), 5),
         ((3, 7), ""),
         ((3, 7), 1),
         ((3, 7), None),
