@@ -3,8 +3,7 @@
 Laws of this file. One connection writes, in the index's thread; another only reads, on the loop. A batch is one
 transaction with few statements for each table. A statement that might fail half-way, as one may that has a NOT NULL to
 keep, is journaled for itself: `records` has none, and what else has is journaled in memory. Of a message's ids the
-first is in `ids` and others are in `aliases`. An id is in one of them only: who says one anew is refused, and a key,
-which may come again, is the first of its message.
+first is in `ids` and others are in `aliases`; an id that is in both is that of the newer message.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ CREATE UNIQUE INDEX peers_identity ON peers (protocol, identity);
 FACT, SAID, ANSWER = "records (seq, offset)", "records (seq, offset, channel, sender, at)", "records"
 
 AT_ONCE = 512  # rows in one statement, at most
-KNOWN = "SELECT seq FROM known WHERE id = ? LIMIT 1"
+KNOWN = "SELECT seq FROM known WHERE id = ? ORDER BY seq DESC LIMIT 1"
 META = "SELECT value FROM meta WHERE key = ?"
 
 

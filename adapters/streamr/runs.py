@@ -1,8 +1,9 @@
 """What a client says in one go: messages of one publisher in one stream partition, for which most is asked once.
 
 Laws of this file. A run takes only what `Saying.say` would take as well, and what becomes of it is the same, in the
-same order: a property of the tests compares them. Whatever is in doubt about a message is left to `say`, which has the
-words for it. Nobody hears anything before `Run.say`.
+same order: a property of the tests compares them. (Where the log becomes congested half-way, the rest is refused, while
+frame by frame it would wait.) Whatever is in doubt about a message is left to `say`, which has the words for it. Nobody
+hears anything before `Run.say`.
 """
 
 from __future__ import annotations

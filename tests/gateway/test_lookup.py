@@ -158,6 +158,16 @@ def test_a_newer_message_with_the_same_key_is_not_forgotten_with_the_older(core:
     assert receipt.seq == second.seq
 
 
+def test_an_id_of_two_messages_is_that_of_the_newer(core: Core) -> None:
+    core.say(ids=("first", "second"))
+    newer = core.say(ids=("other", "first"))
+    for _ in range(2):  # before it is in the tables, and after
+        receipt = core.index.find("first")
+        assert receipt is not None
+        assert receipt.seq == newer.seq
+        core.settle()
+
+
 # Ids
 
 
