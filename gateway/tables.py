@@ -37,7 +37,7 @@ CREATE UNIQUE INDEX peers_identity ON peers (protocol, identity);
 # What each kind of record fills in of its row: Python's sqlite3 takes long over a None.
 FACT, SAID, ANSWER = "records (seq, offset)", "records (seq, offset, channel, sender, at)", "records"
 
-AT_ONCE = 512  # rows in one statement, at most
+AT_ONCE = 128  # rows in one statement, at most: older SQLite takes 999 values
 KNOWN = "SELECT seq FROM known WHERE id = ? ORDER BY seq DESC LIMIT 1"
 META = "SELECT value FROM meta WHERE key = ?"
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gateway import jsontext
@@ -73,6 +72,7 @@ class Run:
         if not self._goes_on(message):
             raise Doubt
         self._request = request
+        self._alike = Alike(request)
         self.first: Said = str(request.request_id), message
 
     def read(self, data: bytes) -> Said | None:
@@ -110,10 +110,6 @@ class Run:
         """Tell the client that *said* was not said, and why."""
         request_id, message = said
         self._session.refuse(replace(self._request, request_id=request_id, message=message), error)
-
-    @cached_property
-    def _alike(self) -> Alike:
-        return Alike(self._request)  # what comes alone needs none
 
     def _goes_on(self, message: StreamMessage) -> bool:
         """Whether *message*, which is like those before it, can be no copy of anything."""
