@@ -13,7 +13,6 @@ import ssl
 from collections.abc import MutableSet
 from contextlib import AsyncExitStack
 from functools import partial
-from itertools import islice
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -59,10 +58,12 @@ class Flusher:
             self._seen = self.arrivals
             self._loop.call_soon(self._flush)
             return
-        self._crowded = any(connection.waiting > 1 for connection in islice(self._woken, SAMPLE))
-        woken, self._woken = self._woken, {}
-        for connection in woken:
+        woken, self._woken = self._woken, {}  # first: looking at a connection may wake others, which come next
+        self._crowded = False
+        for place, connection in enumerate(woken):
             try:
+                if place < SAMPLE and connection.waiting > 1:
+                    self._crowded = True
                 connection.flush()
             except Exception:  # a bug in one session must not stop the others
                 logger.exception("a connection failed; the others go on")

@@ -78,15 +78,19 @@ class Batch:
     def spill(self) -> None:
         """Put everything into the outboxes."""
         frames, size, self.frames, self._size = self.frames, self._size, [], 0
-        if frames:
-            origin = self._origin
-            for session in self._listeners:
-                if session is origin or session.closing is not None:
-                    continue
-                session._queue += frames
-                session._size = waiting = session._size + size
-                if waiting > session.max_outbox:
-                    session._overfull()
+        if not frames:
+            return
+        overfull = list[Session]()  # closed when everybody has the frames: their adapters' code runs then
+        origin = self._origin
+        for session in self._listeners:
+            if session is origin or session.closing is not None:
+                continue
+            session._queue += frames
+            session._size = waiting = session._size + size
+            if waiting > session.max_outbox:
+                overfull.append(session)
+        for session in overfull:
+            session._overfull()
 
 
 class Session(ABC):

@@ -406,10 +406,18 @@ class Recorder(asyncio.Transport):
 Peer = tuple[fast.WebSocketProtocol, Recorder, Echo]
 
 
-async def connections(count: int, sock: socket.socket) -> list[Peer]:
+class Crowd(Echo):
+    """What is said is gathered in the bus's batch, as protocols with many listeners do it."""
+
+    @classmethod
+    def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Any], origin: Session | None) -> int:
+        return cls.put_all([text_frame(message.content) for message in run], sessions, origin)
+
+
+async def connections(count: int, sock: socket.socket, kind: type[Echo] = Echo) -> list[Peer]:
     loop, bus, found = asyncio.get_running_loop(), new_bus(), list[Peer]()
     for _ in range(count):
-        connection, transport, session = fast.WebSocketProtocol(loop, set(), 1 << 20), Recorder(sock), Echo(bus)
+        connection, transport, session = fast.WebSocketProtocol(loop, set(), 1 << 20), Recorder(sock), kind(bus)
         connection.start(transport, session)
         found.append((connection, transport, session))
     await asyncio.sleep(0)
@@ -445,6 +453,44 @@ def test_a_bug_in_one_session_ends_that_one_alone(
         await asyncio.sleep(0)
         assert [transport.aborted for _, transport, _ in peers] == [False, False, True, False]
         assert [transport.written for _, transport, _ in peers] == [[], [text_frame(b"x")], [], [text_frame(b"x")]]
+
+    asyncio.run(check())
+    allowed.add("a connection failed; the others go on")
+    assert set(caplog.messages) == allowed
+
+
+def test_a_reader_that_overflows_while_others_are_flushed_holds_up_nobody(sock: socket.socket) -> None:
+    """The batch is spilled by the first look at an outbox: then the slow reader is closed, and so woken."""
+
+    async def check() -> None:
+        (_, _, speaker), (_, first, _), (slow, _, slow_session), (_, last, _) = await connections(4, sock, Crowd)
+        slow.pause_writing()
+        for turn in range(1, 40):
+            speaker.say(bytes(60_000))
+            await asyncio.sleep(0)
+            assert [len(first.written), len(last.written)] == [turn, turn]
+        assert slow_session.closing is not None
+        assert slow_session.closing.code == 1013
+
+    asyncio.run(check())
+
+
+def test_a_session_that_cannot_even_be_counted_ends_alone(
+    sock: socket.socket, caplog: pytest.LogCaptureFixture, allowed: set[str]
+) -> None:
+    class Uncountable(Echo):
+        @property
+        def waiting(self) -> int:
+            raise ZeroDivisionError
+
+    async def check() -> None:
+        peers = await connections(3, sock)
+        peers[1][2].__class__ = Uncountable
+        for turn in range(1, 3):
+            peers[0][2].say(b"x")
+            await asyncio.sleep(0)
+            assert [transport.aborted for _, transport, _ in peers] == [False, True, False]
+            assert len(peers[2][1].written) == turn
 
     asyncio.run(check())
     allowed.add("a connection failed; the others go on")
