@@ -50,14 +50,21 @@ class Ledger(Protocol):
     def congested(self) -> bool:
         """Whether nothing can be appended now."""
 
+    @property
+    def failing(self) -> str | None:
+        """Why the last write to disk failed; None where it did not, also where the disk is merely slow."""
+
     def extend(self, messages: Sequence[Message]) -> None:
         """Take messages that have their seqs; they are found by their ids from now on, and on disk soon."""
 
     def find(self, id: str) -> Receipt | None:
         """The message with this id, accepted at any time before."""
 
-    def when_synced(self, seq: int, callback: Callable[[], None]) -> None:
-        """Call back once everything up to *seq* is on disk; at once if it is."""
+    def when_synced(self, seq: int, callback: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+        """Call back once everything up to *seq* is on disk; at once if it is.
+
+        *otherwise* is called in its place where the disk has failed for so long that nobody knows.
+        """
 
 
 class Author(Protocol):
@@ -272,8 +279,20 @@ class Bus:
 
     @property
     def congested(self) -> bool:
-        """Whether publishers have to wait for the disk."""
+        """Whether nothing is taken now: the disk is slow (publishers may wait), or `failing` (they are refused)."""
         return self.ledger.congested
+
+    @property
+    def failing(self) -> str | None:
+        """Why the log cannot be written, None where it can, perhaps slowly."""
+        return self.ledger.failing
+
+    def check_log(self) -> None:
+        """Raise `Unavailable`, naming the cause, where nothing can be logged now."""
+        if self.ledger.failing is not None:
+            raise Unavailable(f"the log cannot be written: {self.ledger.failing}; try again once it can")
+        if self.ledger.congested:
+            raise Unavailable("the disk does not keep up; try again in a moment")
 
     def known(self, id: str) -> Receipt | None:
         """The earlier message with this id; ask before publishing what carries an id of its author's choice."""
@@ -296,7 +315,7 @@ class Bus:
         """
         ledger = self.ledger
         if ledger.congested:
-            raise Unavailable("the disk does not keep up; try again in a moment")
+            self.check_log()
         self.channels.settle(run[0].channel)
         parent = found = None  # many of a run may answer the same
         for message in run:
@@ -361,7 +380,7 @@ class Bus:
             self._waiting[session] = None
 
     def room(self) -> None:
-        """The log takes messages again: those who had to wait go on."""
+        """The log takes messages again, or begins to refuse them: those who had to wait go on."""
         waiting, self._waiting = self._waiting, {}
         for session in waiting:
             session.resume()

@@ -49,6 +49,10 @@ class Unavailable(RequestError):
     """The log cannot take messages at the moment; nothing was accepted."""
 
 
+class Unknown(RequestError):
+    """The log fails: what was taken may be accepted later, or be lost. Ask again, with the same id or key."""
+
+
 class Throttled(RequestError):
     """More than the rate limit allows; try again later."""
 

@@ -3,8 +3,10 @@
 Laws of this file. `extend` takes entries and returns at once; one thread writes what has gathered, syncs it, and
 only then are the `when_synced` callbacks called, on the event loop, in order of sequence. A batch is one write and
 one fsync, however many entries it has. After a failed write or sync the segment is given up at its last synced
-offset and the same batch goes to a new one; until that succeeds the log is `congested`, and nothing is accepted.
-Sequences are dense, and `time` never decreases, whatever the clock does.
+offset and the same batch goes to a new one; until that succeeds the log is `congested` and `failing`, and nothing is
+accepted. A log that is congested and not failing is merely slow. What waits while the log fails was delivered already,
+so it is neither refused nor accepted: who waits for it longer than `DOUBT` is told that nobody knows. Sequences are
+dense, and `time` never decreases, whatever the clock does.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import accumulate, count
 from time import monotonic, sleep
 from typing import NamedTuple
@@ -26,6 +28,7 @@ from .segments import Segments, sync_directory
 MAX_UNSYNCED = 16 << 20  # bytes that may wait for the disk; beyond it publishers are not read
 LINGER = 0.02  # seconds that a batch may gather while nobody waits for it
 RETRY = 1.0  # seconds until a failed batch is tried again at the latest
+DOUBT = 5.0  # seconds of failing after which those who wait are told that it is not known what becomes of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +49,22 @@ class Synced(NamedTuple):
     offsets: Sequence[int]
 
 
+class _Waiting(NamedTuple):
+    """Somebody who waits for a sequence; those who wait for the same are told in order."""
+
+    seq: int
+    order: int
+    callback: Callable[[], None]
+    otherwise: Callable[[], None] | None
+
+
 class Log:
     """Appends entries and tells when they are safe.
 
     *post* runs a callable on the event loop from the writer's thread. *on_synced* is called there with each batch
-    before its callbacks, *on_room* when the log takes entries again after it was congested, *on_fault* with the
-    error of a write that failed.
+    before its callbacks, *on_room* when the log takes entries again after it was congested, and when it begins to
+    refuse them because it fails; *on_fault* is called with the error of a write that failed. `failing` says why the
+    last write failed, None once one succeeds.
     """
 
     def __init__(
@@ -67,6 +80,7 @@ class Log:
         self.next_seq = segments.next_seq
         self.synced_seq = segments.next_seq - 1
         self.congested = False
+        self.failing: str | None = None
         self.on_synced: Callable[[Synced], None] = lambda _batch: None
         self.on_room: Callable[[], None] = lambda: None
         self._post = post
@@ -76,7 +90,8 @@ class Log:
         self._queue: deque[tuple[Sequence[Entry], list[bytes]]] = deque()  # its popleft is atomic, so no lock
         self._unsynced = 0
         self._time = segments.last_time
-        self._waiting: list[tuple[int, int, Callable[[], None]]] = []
+        self._waiting: list[_Waiting] = []
+        self._failed_since = 0.0
         self._order = count()
         self._stirred = threading.Event()
         self._urgent = threading.Event()
@@ -119,12 +134,16 @@ class Log:
         self.append(fact)
         return fact
 
-    def when_synced(self, seq: int, callback: Callable[[], None]) -> None:
-        """Call *callback* on the loop once everything up to *seq* is on disk; at once if it is already."""
+    def when_synced(self, seq: int, callback: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+        """Call *callback* on the loop once everything up to *seq* is on disk; at once if it is already.
+
+        Where the disk fails for `DOUBT` seconds, *otherwise* is called in its place: what waits may be accepted later,
+        or never. Without an *otherwise* the wait goes on.
+        """
         if seq <= self.synced_seq:
             callback()
             return
-        heappush(self._waiting, (seq, next(self._order), callback))
+        heappush(self._waiting, _Waiting(seq, next(self._order), callback, otherwise))
         if not self._urgent.is_set():
             self._urgent.set()
 
@@ -180,15 +199,32 @@ class Log:
     # On the loop
 
     def _failed(self, error: OSError) -> None:
-        self.congested = True
+        began = self.failing is None
+        if began:
+            self._failed_since = monotonic()
+        self.congested, self.failing = True, error.strerror or str(error)
         self._on_fault(error)
+        if began:
+            self.on_room()
+        elif monotonic() - self._failed_since >= DOUBT:
+            self._doubt()
+
+    def _doubt(self) -> None:
+        """Tell those who wait, and have asked to be told, that nobody knows."""
+        doubtful = [waiting for waiting in self._waiting if waiting.otherwise is not None]
+        self._waiting = [waiting for waiting in self._waiting if waiting.otherwise is None]
+        heapify(self._waiting)
+        for waiting in sorted(doubtful):
+            assert waiting.otherwise is not None
+            waiting.otherwise()
 
     def _done(self, batch: Synced, size: int) -> None:
+        self.failing = None
         self._unsynced -= size
         self.synced_seq = batch.entries[-1].seq
         self.on_synced(batch)
         while self._waiting and self._waiting[0][0] <= self.synced_seq:
-            heappop(self._waiting)[2]()
+            heappop(self._waiting).callback()
         if self.congested and self._unsynced <= MAX_UNSYNCED // 2:
             self.congested = False
             self.on_room()

@@ -102,11 +102,9 @@ class Operations:
         return views.answer({"status": "alive"})
 
     async def readyz(self) -> Response:
-        """Whether messages are taken; 503 while they are not."""
-        if not self.gateway.ready:
-            return views.answer({"status": "the gateway starts or stops"}, 503)
-        if self.gateway.bus.congested:
-            return views.answer({"status": "the disk does not keep up, or cannot be written"}, 503)
+        """Whether all is well, or 503 and everything that is not."""
+        if troubles := self.gateway.troubles():
+            return views.answer({"status": "; ".join(troubles)}, 503)
         return views.answer({"status": "ready"})
 
     async def metrics(self) -> Response:

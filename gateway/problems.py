@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from .channels import MAX_NAME, valid_name
-from .errors import Conflict, Forbidden, RequestError, Throttled, TooManyChannels, Unavailable, UnknownChannel
+from .errors import Conflict, Forbidden, RequestError, Throttled, TooManyChannels, Unavailable, Unknown, UnknownChannel
 from .jsontext import dumps
 
 PROTOCOL = "rest"  # what this face is called in metrics and records
@@ -72,6 +72,10 @@ def _unavailable(error: Unavailable) -> Problem:
     return Problem(503, f"{error}; nothing was accepted", {"Retry-After": "1"})
 
 
+def _in_doubt(error: Unknown) -> Problem:
+    return Problem(503, f"{error}; it may be accepted later; say it again with the same Idempotency-Key to learn that")
+
+
 EXPLAINED: dict[type[RequestError], Callable[[Any], Problem]] = {
     Problem: lambda problem: problem,
     Forbidden: _forbidden,
@@ -80,6 +84,7 @@ EXPLAINED: dict[type[RequestError], Callable[[Any], Problem]] = {
     TooManyChannels: _full,
     Conflict: _conflict,
     Unavailable: _unavailable,
+    Unknown: _in_doubt,
 }
 
 

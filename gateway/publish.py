@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from . import views
 from .bus import Receipt
 from .callers import Caller
-from .errors import Conflict, RequestError, Throttled
+from .errors import Conflict, RequestError, Throttled, Unknown
 from .jsontext import dumps, loads, one_line
 from .message import Message
 from .problems import PROTOCOL, Problem, explain
@@ -40,10 +40,17 @@ SPACE = b" \t\r\n"
 
 
 async def synced(gateway: Gateway, seq: int) -> None:
-    """Wait until everything up to *seq* is on disk."""
-    done = anyio.Event()
-    gateway.log.when_synced(seq, done.set)
+    """Wait until everything up to *seq* is on disk; `Unknown` where the disk fails meanwhile."""
+    done, doubts = anyio.Event(), list[bool]()
+
+    def doubt() -> None:
+        doubts.append(True)
+        done.set()
+
+    gateway.log.when_synced(seq, done.set, doubt)
     await done.wait()
+    if doubts:
+        raise Unknown(f"the log cannot be written: {gateway.log.failing}")
 
 
 async def read_body(request: Request, limit: int = MAX_CONTENT) -> bytes:

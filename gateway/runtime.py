@@ -170,6 +170,17 @@ class Gateway:
         for name in self.settings.channels.names:
             self.channels.configure(name)
 
+    def troubles(self) -> list[str]:
+        """Why this gateway is not ready, each in a sentence for operators; empty where it is."""
+        if not self.ready:
+            return ["the gateway starts or stops"]
+        found: list[str] = []
+        if self.log.failing is not None:
+            found.append(f"the log cannot be written: {self.log.failing}")
+        elif self.log.congested:
+            found.append("the disk does not keep up")
+        return found
+
     def tick(self) -> None:
         """A second has passed."""
         self.bus.tick()

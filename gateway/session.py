@@ -183,8 +183,14 @@ class Session(ABC):
 
     @property
     def saturated(self) -> bool:
-        """Whether the next request has to wait until the peer, or the disk, has caught up."""
-        return self._size >= LOW_WATER or len(self._streams) >= MAX_STREAMS or self.bus.ledger.congested
+        """Whether the next request has to wait until the peer, or a slow disk, has caught up.
+
+        Where the disk fails nobody waits for it: requests are handled, and those that need it are refused.
+        """
+        if self._size >= LOW_WATER or len(self._streams) >= MAX_STREAMS:
+            return True
+        ledger = self.bus.ledger
+        return ledger.congested and ledger.failing is None
 
     def receive_data(self, data: bytes) -> None:
         """Take what the peer sent; it is kept for later while the outbox is full."""

@@ -156,7 +156,11 @@ class Arrivals:
         """What arrived together is read: answer its announces when the disk has them."""
         if self._promised:
             promised, self._promised = self._promised, []
-            self._session.bus.ledger.when_synced(self._promised_seq, partial(self._session.statuses, promised))
+            self._session.bus.ledger.when_synced(
+                self._promised_seq,
+                partial(self._session.statuses, promised),
+                partial(self._session.close, 1011, "the log cannot be written; nobody knows what will be in it"),
+            )
 
     # Questions of ours
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from adapters import ADAPTERS
 from gateway.auth import BadSecret
@@ -38,7 +38,12 @@ class Offline:
         done: list[bool] = []
         begin(lambda: done.append(True))
         while not done:
-            self._posted.get(timeout=PATIENCE)()
+            try:
+                self._posted.get(timeout=PATIENCE)()
+            except Empty:
+                raise Failed(f"nothing was done for {PATIENCE:.0f} s; the data directory may be too slow") from None
+            if (reason := self.gateway.log.failing) is not None:
+                raise Failed(f"the log cannot be written: {reason}; what was taken before is in it")
 
 
 @contextmanager

@@ -417,6 +417,20 @@ def test_those_who_had_to_wait_go_on_in_order(join: Make, full_disk: Callable[[b
     assert (a.wakes, b.wakes) == (1, 1)
 
 
+def test_nobody_waits_for_a_disk_that_fails(core: Core, join: Make, full_disk: Callable[[bool], None]) -> None:
+    a = join()
+    full_disk(True)
+    a.receive_data(b"1")
+    assert not a.readable
+    core.log.failing = "No space left on device"
+    with pytest.raises(Unavailable, match="No space left on device"):
+        core.bus.room()
+    with pytest.raises(Unavailable, match="No space left on device"):
+        a.receive_data(b"2")
+    assert a.readable
+    core.log.failing = None
+
+
 def test_who_was_only_not_read_is_woken_too(join: Make, full_disk: Callable[[bool], None]) -> None:
     a = join()
     full_disk(True)

@@ -41,6 +41,7 @@ HANDSHAKE = (
 class Ledger:
     next_seq = 1
     congested = False
+    failing: str | None = None
     available = True
 
     def extend(self, messages: Sequence[Message]) -> None:
@@ -49,7 +50,7 @@ class Ledger:
     def find(self, id: str) -> Receipt | None:  # noqa: ARG002
         return None
 
-    def when_synced(self, seq: int, callback: Callable[[], None]) -> None:  # noqa: ARG002
+    def when_synced(self, seq: int, callback: Callable[[], None], otherwise: Any = None) -> None:  # noqa: ARG002
         callback()
 
 

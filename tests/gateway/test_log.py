@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import errno
+import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -192,3 +195,43 @@ def test_too_much_unsynced_is_congestion_until_there_is_room(
     desk.log.start()
     desk.sync()
     assert (desk.log.congested, desk.rooms) == (False, 1)
+
+
+def test_a_log_that_fails_says_why_until_it_succeeds(
+    make: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "RETRY", 0.02)
+    monkeypatch.setattr(log_module, "DOUBT", 0.1)
+    full = threading.Event()
+    full.set()
+
+    def write(file: int, data: bytes) -> int:
+        if full.is_set():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.write(file, data)
+
+    monkeypatch.setattr(log_module, "os", _Os(write))
+    desk = make()
+    told: list[str] = []
+    desk.say()
+    desk.log.when_synced(1, lambda: told.append("synced"), lambda: told.append("doubtful"))
+    desk.log.when_synced(1, lambda: told.append("waited"))
+    desk.log.start()
+    while not told:
+        desk.posted.get(timeout=60)()
+    assert (told, desk.log.failing, desk.log.congested) == (["doubtful"], "No space left on device", True)
+    assert desk.rooms == 1  # those that a slow disk held back are refused now
+    full.clear()
+    while desk.log.failing:
+        desk.posted.get(timeout=60)()
+    assert (told, desk.log.congested, desk.rooms) == (["doubtful", "waited"], False, 2)
+
+
+class _Os:
+    """The module, with another *write*."""
+
+    def __init__(self, write: Callable[[int, bytes], int]) -> None:
+        self.write = write
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)

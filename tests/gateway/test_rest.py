@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -20,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway import jsontext, operations, publish, rest
+from gateway import jsontext, log, operations, publish, rest
 from gateway.auth import KeyFile
 from gateway.publish import Lines
 
@@ -488,6 +489,33 @@ def test_a_full_disk_is_503(local: Any, http: httpx.Client) -> None:
     assert http.get("/healthz").status_code == 200
     local.gateway.log.congested = False
     say(http)
+
+
+def test_a_disk_that_fails_is_named_and_who_waits_for_it_is_told(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync, full = os.fdatasync, threading.Event()
+    full.set()
+
+    def fdatasync(file: int) -> None:
+        if full.is_set():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(file)
+
+    monkeypatch.setattr(log, "RETRY", 0.02)
+    monkeypatch.setattr(log, "DOUBT", 0.1)
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    key = {"Idempotency-Key": "k"}
+    assert "it may be accepted later" in problem(http.post(LOBBY, content="1", headers=key), 503)
+    refused = problem(http.post(LOBBY, content="2"), 503)
+    assert "No space left on device" in refused
+    assert "nothing was accepted" in refused
+    assert "No space left on device" in http.get("/readyz").json()["status"]
+    full.clear()
+    while http.get("/readyz").status_code == 503:
+        time.sleep(0.02)
+    assert http.post(LOBBY, content="1", headers=key).status_code == 201
+    assert [message["content"] for message in http.get(LOBBY).json()["messages"]] == [1]
 
 
 def test_who_is_too_fast_is_told_when_to_come_back(

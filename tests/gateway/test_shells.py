@@ -60,6 +60,7 @@ class Ledger:
     def __init__(self) -> None:
         self.next_seq = 1
         self.congested = False
+        self.failing: str | None = None
 
     def extend(self, messages: Sequence[Message]) -> None:
         self.next_seq = messages[-1].seq + 1
@@ -67,7 +68,7 @@ class Ledger:
     def find(self, id: str) -> Receipt | None:  # noqa: ARG002
         return None
 
-    def when_synced(self, seq: int, callback: Callable[[], None]) -> None:  # noqa: ARG002
+    def when_synced(self, seq: int, callback: Callable[[], None], otherwise: Any = None) -> None:  # noqa: ARG002
         callback()
 
 

@@ -29,6 +29,7 @@ class Memory:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.congested = False
+        self.failing: str | None = None
 
     @property
     def next_seq(self) -> int:
@@ -40,7 +41,7 @@ class Memory:
     def find(self, id: str) -> Receipt | None:
         return next((Receipt(m.seq, m.id, m.time) for m in self.messages if id in (m.id, *m.ids)), None)
 
-    def when_synced(self, _seq: int, _callback: Any) -> None:
+    def when_synced(self, seq: int, callback: Any, otherwise: Any = None) -> None:  # noqa: ARG002
         raise AssertionError("the bus accepts nothing")
 
 

@@ -28,6 +28,7 @@ class Memory:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.congested = False
+        self.failing: str | None = None
 
     @property
     def next_seq(self) -> int:
@@ -39,7 +40,7 @@ class Memory:
     def find(self, id: str) -> Receipt | None:
         return next((Receipt(m.seq, m.id, m.time) for m in self.messages if id in (m.id, *m.ids)), None)
 
-    def when_synced(self, seq: int, callback: Callable[[], None]) -> None:
+    def when_synced(self, seq: int, callback: Callable[[], None], otherwise: Any = None) -> None:  # noqa: ARG002
         assert seq < self.next_seq
         callback()
 
