@@ -128,7 +128,8 @@ class SproutAdapter(Adapter):
         self.author = self.relay.author = Author(services, store, directs, self.mint, signers, key)
         gateways = Gateways(self.options.gateways, self.relay.node)
         direct = self.options.direct == "deliver"
-        self.intake = Intake(self.relay, gateways, direct=direct, keep=services.keep)
+        fault = partial(services.metrics.count, "faults")
+        self.intake = Intake(self.relay, gateways, fault, direct=direct, keep=services.keep)
         for channel in bus.channels.settled():
             self.relay.settled(channel)
 

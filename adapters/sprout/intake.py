@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -30,6 +31,9 @@ TO: Final = "to/1"
 UNNAMED: Final = "community"  # the beginning of the name of a channel whose community's name cannot be one
 UNSTORED: Final = "a direct message is never stored"
 DIGEST: Final = 6  # characters of a community's id that tell it from others of its name
+FAULT: Final = "the gateway has a fault"  # why a node is refused that shows one
+
+logger = logging.getLogger(__name__)
 
 _REFUSALS: Final = (Forbidden, UnknownChannel, TooManyChannels)
 
@@ -65,10 +69,23 @@ class _Said(NamedTuple):
 
 
 class Intake:
-    """Takes nodes in. What it does raises `Throttled` or `Unavailable` where a node is to be taken later."""
+    """Takes nodes in. What it does raises `Throttled` or `Unavailable` where a node is to be taken later.
 
-    def __init__(self, relay: Relay, gateways: Gateways, *, direct: bool = True, keep: int | None = None) -> None:
+    Nothing else is raised: a node that shows a fault of ours is refused, logged and counted by *fault*, and the
+    connection, the link or the import it came by goes on.
+    """
+
+    def __init__(
+        self,
+        relay: Relay,
+        gateways: Gateways,
+        fault: Callable[[str], None],
+        *,
+        direct: bool = True,
+        keep: int | None = None,
+    ) -> None:
         self._relay = relay
+        self._fault = fault
         self._gateways = gateways
         self._bus = relay.bus
         self._store = relay.store
@@ -88,6 +105,18 @@ class Intake:
 
         What is looked up, asked and published is so once for all of them. It never raises behind the first.
         """
+        try:
+            return self._take_run(lines, session, asked=asked)
+        except (Throttled, Unavailable):
+            raise
+        except Exception:
+            if len(lines) > 1:  # any of them may be the bad one
+                return self.take_run(lines[:1], session, asked=asked)
+            logger.exception("the node %s shows a fault of the gateway's; it is refused", lines[0].id)
+            self._fault("node")
+            return [Taken(reason=FAULT)]
+
+    def _take_run(self, lines: Sequence[NodeLine], session: SproutSession, *, asked: bool) -> list[Taken]:
         now = self._bus.clock()
         try:
             first = self._look(lines[0], session, now, asked=asked)
@@ -208,14 +237,14 @@ class Intake:
         usable = valid_name(name) and not name.startswith(OWN)
         if usable and not channels.exists(name) and channels.address(NAME, name) is None:
             return name
-        digest = id.rpartition("__")[2]
-        for size in range(DIGEST, len(digest)):
+        digest = id.partition("__")[2]  # the first: a digest may have some itself
+        for size in range(DIGEST, len(digest) + 1):
             longer = f"{name if usable else UNNAMED}~{digest[:size]}"
             if not valid_name(longer):
                 longer = f"{UNNAMED}~{digest[:size]}"
             if channels.address(NAME, longer) is None:
-                break
-        return longer
+                return longer
+        raise UnknownChannel(id)  # somebody has taken all of them
 
     def _reply(self, line: NodeLine, node: Reply, session: SproutSession, now: int, anew: str) -> _Said | Taken:
         relay = self._relay
