@@ -13,7 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .channels import OWN, Channels
-from .errors import AlreadySubscribed, NotSubscribed, Throttled, TooManySubscriptions, Unavailable
+from .errors import AlreadySubscribed, NotSubscribed, RequestError, Throttled, TooManySubscriptions, Unavailable
 from .flows import Flow, Flows
 from .message import Message, MessageIds, Peer
 from .peers import Peers
@@ -435,7 +435,14 @@ class Bus:
         first, deliveries = run[0], 0
         for kind, sessions, flows in self._fanout.get(first.channel) or self._groups(first.channel):
             if not first.late or kind.protocol == first.protocol:
-                told = kind.deliver_all(run, sessions, None if kind.echo else origin)
+                skip = None if kind.echo else origin
+                try:
+                    told = kind.deliver_all(run, sessions, skip)
+                except RequestError as error:  # what the form depends on cannot be read
+                    told = 0
+                    for session in sessions:
+                        if session is not skip:
+                            session.close(1011, str(error))  # it catches up when it comes again
                 flow = flows[first.protocol]
                 flow.delivered += told
                 if flow.samples and told:

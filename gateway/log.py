@@ -23,7 +23,7 @@ from time import monotonic, sleep
 from typing import NamedTuple
 
 from .record import Entry, Fact, encode
-from .segments import Segments, sync_directory
+from .segments import Segments
 
 MAX_UNSYNCED = 16 << 20  # bytes that may wait for the disk; beyond it publishers are not read
 LINGER = 0.02  # seconds that a batch may gather while nobody waits for it
@@ -188,6 +188,7 @@ class Log:
                 self._post(partial(self._done, *synced))
                 break
         self._finish(self._writer.seal_if_due)
+        self.segments.reserve.refill()
 
     def _finish(self, seal: Callable[[], None]) -> None:
         """Seal a segment; what is in it is on disk already, so a failure is only reported."""
@@ -278,10 +279,10 @@ class _Writer:
         self._segments.seal(self._first)
 
     def _open(self, first: int) -> None:
-        path = self._segments.open_path(first)
-        file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o644)
+        opening = partial(os.open, self._segments.open_path(first), os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+        file = self._segments.reserve.run(opening)
         try:
-            sync_directory(path.parent)
+            self._segments.sync()
         except OSError:
             os.close(file)
             raise

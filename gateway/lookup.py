@@ -2,7 +2,9 @@
 
 Laws of this file. Everything here runs on the loop. What was appended but is not in the tables yet is kept in memory
 and joined to every answer, so that a query sees all that was accepted before it. Content is read from the log, and
-its checksum is checked each time. Every statement uses an index of the tables and has a limit.
+its checksum is checked each time: what fails that is passed over and reported. An answer is whole or an error: where
+the tables or the log cannot be read, everything here raises `Unavailable`. Every statement uses an index of the tables
+and has a limit.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from .bus import Receipt
+from .errors import Unavailable
 from .jsontext import loads
 from .message import Message, MessageIds, Peer
 from .record import BadRecord, Entry, decode
@@ -234,10 +237,18 @@ class Lookup:
         return None if row is None else int(row[0])
 
     def _load(self, seq: int, offset: int) -> Entry | None:
+        """The record at *offset*, None where it cannot be trusted; `Unavailable` where it cannot be read now."""
         try:
-            return decode(self._segments.read(seq, offset))
-        except (BadRecord, OSError):
+            line = self._segments.read(seq, offset)
+        except BadRecord:
             return None  # never served; `Segments` reports it
+        except OSError as error:
+            raise Unavailable(f"the log cannot be read: {error.strerror or error}") from error
+        try:
+            return decode(line)
+        except BadRecord as error:  # its checksum agrees all the same
+            self._segments.distrust(seq, offset, str(error))
+            return None
 
 
 def _age(message: Message) -> tuple[int, int]:

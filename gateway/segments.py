@@ -12,9 +12,12 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, TypeVar
 
+from .descriptors import Reserve, exhausted
 from .record import BadRecord, checked
 
 OPEN = ".open-"
@@ -25,6 +28,8 @@ NEVER = 1 << 62
 TAIL = 4 << 20  # bytes at the end of a segment that hold a whole record, unless they are damaged
 
 _NAME = re.compile(r"(?:\.open-)?(\d{20})(?:\.facts)?\.jsonl")
+T = TypeVar("T")
+
 _HEAD = re.compile(rb'\{"seq":(\d{1,18}),"time":(\d{1,18}),')
 
 
@@ -92,6 +97,7 @@ class Segments:
         self.directory = directory
         self.faults: list[Fault] = []
         self.on_fault: Callable[[Fault], None] = lambda _fault: None
+        self.reserve = Reserve()
         self._readers: OrderedDict[int, int] = OrderedDict()
         self._seal_leftovers()
         self.firsts = firsts(directory)
@@ -116,28 +122,41 @@ class Segments:
         """Give the finished segment its name; its bytes are on disk already."""
         being_written, sealed, _ = paths(self.directory, first)
         being_written.rename(sealed)
-        sync_directory(self.directory)
+        self.sync()
+
+    def sync(self) -> None:
+        """Make renames and new names durable."""
+        self.reserve.run(partial(sync_directory, self.directory))
 
     def read(self, seq: int, offset: int) -> bytes:
-        """The line of record *seq*; `BadRecord` where there is none that can be trusted.
+        """The line of record *seq*; `BadRecord` where there is none that can be trusted, which is reported.
 
-        It stands at *offset* of its segment, or where retention left only facts, somewhere before it.
+        It stands at *offset* of its segment, or where retention left only facts, somewhere before it. `OSError` where
+        it cannot be read now: that says nothing about the record.
         """
         if not (place := bisect_right(self.firsts, seq)):
             raise BadRecord(f"the log begins after record {seq}")
         first = self.firsts[place - 1]
-        descriptor = self._reader(first)
+        try:
+            descriptor = self._reader(first)
+        except FileNotFoundError:
+            self.distrust(seq, offset, "the file is gone")
+            raise BadRecord("the file is gone") from None
         line = _line_at(descriptor, offset)
         if not _is(line, seq):
             line = _search(descriptor, seq)
         try:
             trusted(line)
         except BadRecord as error:
-            path = self.path(first)
-            if not path.name.endswith(FACTS):
-                self.fault(Fault(path.name, offset, str(error)))
+            if line or not self.path(first).name.endswith(FACTS):  # retention took it
+                self.distrust(seq, offset, str(error))
             raise
         return line
+
+    def distrust(self, seq: int, offset: int, reason: str) -> None:
+        """Report that record *seq*, which stands at *offset*, is of no use."""
+        first = self.firsts[bisect_right(self.firsts, seq) - 1]
+        self.fault(Fault(self.path(first).name, offset, reason))
 
     def scan(self, after: int = 0, offset: int = 0) -> Iterator[Line]:
         """Every line of the records after sequence *after*, in order; *offset* is where the first of them may stand.
@@ -183,6 +202,7 @@ class Segments:
         """Let go of all files."""
         for first in list(self._readers):
             self.forget(first)
+        self.reserve.close()
 
     def fault(self, fault: Fault) -> None:
         """Report something that cannot be trusted, once."""
@@ -203,23 +223,38 @@ class Segments:
                 offset += len(data)
 
     def _open(self, first: int) -> BinaryIO:
+        return self._opened(first, lambda path: path.open("rb"))
+
+    def _opened(self, first: int, open: Callable[[Path], T]) -> T:
         """The segment's file, which may be sealed or retired while we look for it."""
         *before, last = paths(self.directory, first)
         for path in before:
-            try:
-                return path.open("rb")
-            except FileNotFoundError:
-                continue
-        return last.open("rb")
+            with suppress(FileNotFoundError):
+                return open(path)
+        return open(last)
 
     def _reader(self, first: int) -> int:
         descriptor = self._readers.get(first)
         if descriptor is None:
-            with self._open(first) as file:
-                descriptor = self._readers[first] = os.dup(file.fileno())
-            if len(self._readers) > MAX_READERS:
-                self.forget(next(iter(self._readers)))
+            if len(self._readers) >= MAX_READERS:
+                self._forget_oldest()
+            descriptor = self._readers[first] = self._descriptor(first)
         return descriptor
+
+    def _descriptor(self, first: int) -> int:
+        """A descriptor for reading a segment; where there is none left, another reader's or one held back."""
+        call = partial(self._opened, first, lambda path: os.open(path, os.O_RDONLY))
+        try:
+            return call()
+        except OSError as error:
+            if not exhausted(error):
+                raise
+        self._forget_oldest()
+        return self.reserve.run(call)
+
+    def _forget_oldest(self) -> None:
+        if self._readers:
+            self.forget(next(iter(self._readers)))
 
     def _seal_leftovers(self) -> None:
         """Cut the torn tail of every segment that a crash left open, then seal it; what holds nothing goes."""

@@ -120,6 +120,7 @@ class Tables:
     def _connect(self) -> None:
         self._write = _open(self._path, self._schema)
         self._read = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+        self.meta("applied")  # opens the journal now, while there are descriptors
 
 
 def damaged(error: sqlite3.Error) -> bool:

@@ -11,7 +11,19 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 CORE = {"message", "errors", "channels", "peers", "presence", "bus", "session", "frames", "flows", "adapter"}
-STORAGE = {"jsontext", "record", "segments", "log", "index", "lookup", "unapplied", "tables", "retention", "archive"}
+STORAGE = {
+    "jsontext",
+    "record",
+    "descriptors",
+    "segments",
+    "log",
+    "index",
+    "lookup",
+    "unapplied",
+    "tables",
+    "retention",
+    "archive",
+}
 SHELLS = {"serve", "fast", "handover"}
 NAMELESS = CORE | STORAGE | SHELLS | {"limits", "metrics", "auth", "door", "runtime"}
 IO = {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import log as log_module
+from gateway import segments as segments_module
 from gateway.errors import Unavailable
 from gateway.log import Sealing
 from gateway.segments import Segments, head, sync_directory
@@ -65,7 +66,7 @@ class Disk:
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk()
     monkeypatch.setattr(log_module, "os", disk)
-    monkeypatch.setattr(log_module, "sync_directory", disk.directory)
+    monkeypatch.setattr(segments_module, "sync_directory", disk.directory)
     monkeypatch.setattr(log_module, "RETRY", 0.02)
     return disk
 

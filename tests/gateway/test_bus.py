@@ -417,6 +417,21 @@ def test_those_who_had_to_wait_go_on_in_order(join: Make, full_disk: Callable[[b
     assert (a.wakes, b.wakes) == (1, 1)
 
 
+def test_who_misses_a_message_is_hung_up_on_and_nobody_else(
+    core: Core, join: Make, echo_session: type[EchoSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = join("lobby", kind=echo_session), join("lobby")
+
+    def deliver(_session: EchoSession, _message: Message) -> None:
+        raise Unavailable("the log cannot be read")
+
+    monkeypatch.setattr(echo_session, "deliver", deliver)
+    said = core.say(b"1")
+    core.sync()
+    assert (one.closing, other.closing) == ((1011, "the log cannot be read"), None)
+    assert (other.take(), core.log.synced_seq >= said.seq) == ([b"1"], True)
+
+
 def test_nobody_waits_for_a_disk_that_fails(core: Core, join: Make, full_disk: Callable[[bool], None]) -> None:
     a = join()
     full_disk(True)
