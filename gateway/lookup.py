@@ -9,12 +9,13 @@ and has a limit.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from .bus import Receipt
 from .errors import Unavailable
-from .jsontext import loads
+from .jsontext import dumps, loads
 from .message import Message, MessageIds, Peer
 from .record import BadRecord, Entry, decode
 from .segments import NEVER, Segments
@@ -22,6 +23,7 @@ from .tables import KNOWN, Tables
 from .unapplied import Unapplied
 
 PAGE = 256  # rows that one statement may answer
+LAST_SEQS = "SELECT value, (SELECT max(seq) FROM records WHERE channel = value) FROM json_each(?)"
 PLACE = "SELECT offset FROM records WHERE seq = ?"
 
 
@@ -178,8 +180,18 @@ class Lookup:
 
     def last_seq(self, channel: str) -> int:
         """The sequence of the newest message of *channel* that is on disk, 0 without one."""
-        newest = self.history(channel, newest_first=True, limit=1)
-        return newest[0].seq if newest else 0
+        return self.last_seqs((channel,))[channel]
+
+    def last_seqs(self, channels: Sequence[str]) -> dict[str, int]:
+        """The same of each of *channels*, with one statement; no record is read."""
+        found = {name: seq or 0 for name, seq in self.rows(LAST_SEQS, (dumps(list(channels)).decode(),))}
+        return {channel: max(found.get(channel, 0), self._last_waiting(channel)) for channel in channels}
+
+    def _last_waiting(self, channel: str) -> int:
+        """The newest message of *channel* that is on disk and may not be in the tables yet."""
+        messages = self._waiting.messages(channel)
+        on_disk = bisect_right(messages, self._synced, key=lambda message: message.seq)
+        return messages[on_disk - 1].seq if on_disk else 0
 
     def peer(self, protocol: str, identity: str) -> Peer | None:
         """The durable peer of an identity."""

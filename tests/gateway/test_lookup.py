@@ -40,6 +40,25 @@ def test_history_between_two_sequences(core: Core) -> None:
     assert core.index.last_seq("nowhere") == 0
 
 
+def test_the_last_sequences_are_told_without_a_look_at_the_records(
+    make_core: MakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = make_core()
+    said = [core.say(b"%d" % number, f"room {number % 3}") for number in range(9)]
+    core.settle()
+    monkeypatch.setattr(core.segments, "read", None)
+    names = ["room 2", "room 0", "nowhere", "room 1"]
+    expected = {"room 2": said[8].seq, "room 0": said[6].seq, "nowhere": 0, "room 1": said[7].seq}
+    assert core.index.last_seqs(names) == expected
+    assert core.index.last_seq("room 1") == said[7].seq
+    assert core.index.last_seqs([]) == {}
+    unsynced = core.say(b"10", "room 0")
+    core.index._synced = unsynced.seq - 1
+    assert core.index.last_seq("room 0") == said[6].seq  # what is not on disk is not shown
+    core.index._synced = unsynced.seq
+    assert core.index.last_seq("room 0") == unsynced.seq
+
+
 @pytest.mark.parametrize("limit", [0, -1, -(1 << 70)])
 def test_no_limit_below_one_gives_anything(core: Core, limit: int) -> None:
     core.say()
@@ -249,7 +268,9 @@ def test_every_question_uses_an_index(core: Core) -> None:
     for sql in set(asked):
         plan = [row[3] for row in core.index._tables._read.execute(f"EXPLAIN QUERY PLAN {sql}")]
         assert any(step.startswith("SEARCH") for step in plan), (sql, plan)
-        assert not any(step.startswith("SCAN") or "TEMP B-TREE" in step for step in plan), (sql, plan)
+        assert not any(
+            (step.startswith("SCAN") and "json_each" not in step) or "TEMP B-TREE" in step for step in plan
+        ), (sql, plan)
 
 
 def test_reading_cannot_write(core: Core) -> None:
