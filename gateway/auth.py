@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from .channels import OWN
+from .networks import network
 from .origins import Origins
 from .session import Principal
 
@@ -179,6 +180,7 @@ class Access:
 
     def authenticate(self, protocol: str, token: str | None, address: str = "") -> Principal | None:
         """The principal behind a connection; None when *token* was given and is no key of ours."""
+        address = network(address)
         if token is None:
             return Principal(f"{protocol}:{ANYBODY}", address)
         name = self.name_of(token)

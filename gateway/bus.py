@@ -21,6 +21,7 @@ from .presence import Presence
 from .session import Batch, Session
 
 if TYPE_CHECKING:
+    from .inflow import Inflow
     from .session import Principal
 
 DIRECT_MEMORY = 5 * 60_000  # ms for which the id of a direct message is remembered
@@ -118,7 +119,7 @@ class Bus:
     """Joins the sessions of all protocols through named channels.
 
     *clock* gives ms since 1970. Every session asks *allowed* and `pace` at every verb; *throttle* answers the seconds
-    to wait, None switches it off.
+    to wait, None switches it off. *inflow* paces what the shells read, None lets them read as fast as they can.
     """
 
     def __init__(
@@ -133,6 +134,7 @@ class Bus:
         authors: Iterable[Author] = (),
         allowed: Allowed = lambda _principal, _verb, _channel: True,
         throttle: Throttle | None = None,
+        inflow: Inflow | None = None,
         last_time: int = 0,
         subscriptions: int = SUBSCRIPTIONS,
     ) -> None:
@@ -144,6 +146,7 @@ class Bus:
         self.authors = list(authors)
         self.allowed = allowed
         self.throttle = throttle
+        self.inflow = inflow
         self.subscriptions = subscriptions
         self.batch = Batch()
         self.flows = Flows()

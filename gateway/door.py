@@ -10,6 +10,7 @@ from .auth import KEY, Access, bearer
 from .bus import Bus
 from .limits import Limits
 from .metrics import Metrics
+from .networks import network
 from .session import Session
 
 
@@ -54,6 +55,7 @@ class Door:
 
     def enter(self, address: str) -> str | None:
         """Let an HTTP connection in from *address*, until it leaves; or say why not."""
+        address = network(address)
         if (reason := self._beyond(self._calling, self._callers[address])) is None:
             self._callers[address] += 1
             self._calling += 1
@@ -61,6 +63,7 @@ class Door:
 
     def leave(self, address: str) -> None:
         """An HTTP connection that was let in is over, or becomes a session."""
+        address = network(address)
         self._calling -= 1
         self._callers[address] -= 1
         if not self._callers[address]:
@@ -68,7 +71,7 @@ class Door:
 
     def full(self, address: str) -> str | None:
         """Why there is no room for another session from *address*; None where there is."""
-        return self._beyond(self._bus.population, self._bus.population_of(address))
+        return self._beyond(self._bus.population, self._bus.population_of(network(address)))
 
     def _beyond(self, all: int, here: int) -> str | None:
         if all >= self._limits.connections:

@@ -10,16 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections import deque
 from collections.abc import MutableSet
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, cast
+from time import perf_counter
+from typing import Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
 from anyio.abc import TaskGroup
 
 from .serve import BACKLOG, HANDSHAKE_SECONDS, LINGER, Accept, keep_alive
 from .session import Close, Session
+from .turns import CHEAP, FIRST, Portion, turns_of
 from .websocket import CLOSE, PING, PONG, TEXT, Reader, close_frame, control_frame
 
 MAX_TURNS = 64  # of the loop that a flush waits while more is coming in
@@ -76,9 +79,13 @@ _flushers: WeakKeyDictionary[asyncio.AbstractEventLoop, Flusher] = WeakKeyDictio
 class Connection(asyncio.Protocol):
     """A session on a transport; see `gateway.session` for what it owes the session."""
 
-    __slots__ = ("_deadline", "_flusher", "_held", "_house", "_loop", "_over", "_paused", "_session", "transport")
+    __slots__ = (
+        *("_deadline", "_flusher", "_held", "_house", "_loop", "_over", "_pacing", "_paused", "_portion", "_queued"),
+        *("_rest", "_session", "_stuffed", "transport"),
+    )
 
     transport: asyncio.Transport
+    gathers: ClassVar[int] = 0  # whether a read counts as an arrival that others' flushes may wait for
 
     def __init__(self, loop: asyncio.AbstractEventLoop, house: MutableSet[Any]) -> None:
         self._loop = loop
@@ -89,6 +96,11 @@ class Connection(asyncio.Protocol):
         self._paused = False  # the peer does not read what was written
         self._over = False  # the peer will send nothing more
         self._deadline: asyncio.TimerHandle | None = None
+        self._rest: deque[bytes] | None = None  # what was read and is still to be handled
+        self._portion: Portion | None = None  # how much of it at once, once something took long
+        self._queued = False  # a turn to go on with that is on its way
+        self._pacing: asyncio.TimerHandle | None = None  # until it goes off, nothing is handled or read
+        self._stuffed = False  # answers to pings wait for a peer that does not read
 
     def start(self, transport: asyncio.Transport, session: Session) -> None:
         """Run *session* from now on."""
@@ -135,14 +147,26 @@ class Connection(asyncio.Protocol):
         elif session.closing is not None or self._over:
             self._finish(session.closing)
             return
-        if self._held and session.readable:
-            self._held = False
-            self.transport.resume_reading()
+        if self._held:
+            self._read_on()
 
     def _hold(self) -> None:
         if not self._held and not self.transport.is_closing():
             self._held = True
             self.transport.pause_reading()
+
+    def _read_on(self) -> None:
+        """Handle what was read, and once that is done read more; but not while something speaks against it."""
+        session = self._session
+        if session is not None and (self._pacing is not None or self._stuffed or not session.readable):
+            return
+        if self._rest is not None:
+            if not self._queued:
+                self._queued = True
+                turns_of(self._loop).add(self)
+        elif self._held:
+            self._held = False
+            self.transport.resume_reading()
 
     def _finish(self, close: Close | None) -> None:
         """Everything is written. Closing with unread input would reset the connection and lose the farewell."""
@@ -154,9 +178,8 @@ class Connection(asyncio.Protocol):
             self.transport.close()
             return
         self.transport.write_eof()
-        if self._held:
-            self._held = False
-            self.transport.resume_reading()
+        self._rest = None  # nobody is there to hear it
+        self._read_on()
 
     def farewell(self, close: Close) -> None:
         """Write what the wire itself has to say about the end."""
@@ -172,6 +195,76 @@ class Connection(asyncio.Protocol):
 
     # The transport's side
 
+    def data_received(self, data: bytes) -> None:
+        """Handle what arrived, or a part of it: what takes long goes on in the next turns of the loop."""
+        self._flusher.arrivals += self.gathers
+        portion = self._portion
+        if self._session is None:
+            return  # it has ended, and what still comes is nobody's
+        if self._rest is not None:  # TLS may hand over what it has although reading is paused
+            self._rest.append(data)
+        elif portion is not None and portion.busy:
+            self._rest = deque((data,))
+            self._hold()
+            self._read_on()
+        elif len(data) > (FIRST if portion is None else portion.size):
+            self._rest = deque((data,))
+            self._hold()
+            self.go_on()
+        else:
+            self._handle(data)
+
+    def go_on(self) -> None:
+        """Handle a portion of what was read; see `gateway.turns`."""
+        self._queued = False
+        session = self._session
+        if self._rest is None or self._pacing is not None or session is None or not session.readable:
+            return  # `flush` goes on when it is readable, `_paced` when the pause is over
+        try:
+            self._handle(self._next())
+        except Exception:  # a bug in one session must not stop the others
+            logger.exception("a connection failed; the others go on")
+            self.transport.abort()
+        else:
+            self._read_on()
+
+    def _next(self) -> bytes:
+        """The next portion of what was read."""
+        assert self._rest is not None
+        self._portion = self._portion or Portion()
+        data, size = self._rest.popleft(), self._portion.size
+        if len(data) > size:
+            self._rest.appendleft(data[size:])
+            return data[:size]
+        if not self._rest:
+            self._rest = None
+        return data
+
+    def _handle(self, data: bytes) -> None:
+        """Hand *data* to the session, and see what that costs."""
+        begin = perf_counter()
+        self.take(data)
+        if self._portion is not None or perf_counter() - begin > CHEAP:
+            self._portion = self._portion or Portion()
+            self._portion.used(begin, len(data))
+        session = self._session
+        if session is None:
+            return
+        if session.bus.inflow is not None and (wait := session.bus.inflow.read(session, len(data))):
+            self._hold()
+            self._pacing = self._loop.call_later(wait, self._paced)
+        elif not session.readable:
+            self._hold()
+
+    def take(self, data: bytes) -> None:
+        """Hand *data*, however it was cut, to the session in the wire's own way."""
+        raise NotImplementedError
+
+    def _paced(self) -> None:
+        """The connection may be read again."""
+        self._pacing = None
+        self._read_on()
+
     def pause_writing(self) -> None:
         """The peer reads too slowly: the session keeps what it has."""
         self._paused = True
@@ -180,13 +273,15 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """It goes on."""
-        self._paused = False
+        self._paused = self._stuffed = False
         if self._session is not None:
             self._session.blocked = False
         self.wake()
 
     def eof_received(self) -> bool:
         """Write what is queued, then close; True keeps the transport open until then."""
+        while self._rest is not None and self._session is not None and self._session.ready:
+            self._handle(self._next())  # only TLS tells of the end while something is left
         self._over = True
         self._linger()
         self.flush()
@@ -194,8 +289,10 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  # whatever the end was
         """The end."""
-        if self._deadline is not None:
-            self._deadline.cancel()
+        for timer in (self._deadline, self._pacing):
+            if timer is not None:
+                timer.cancel()
+        self._rest = None
         self._house.discard(self)
         self._detach()
 
@@ -218,13 +315,10 @@ class TcpProtocol(Connection):
         else:
             self.transport.close()
 
-    def data_received(self, data: bytes) -> None:
-        """Hand it over; stop reading when the session has had enough."""
-        session = self._session
-        if session is not None:
-            session.receive_data(data)
-            if not session.readable:
-                self._hold()
+    def take(self, data: bytes) -> None:
+        """Hand it over."""
+        if self._session is not None:
+            self._session.receive_data(data)
 
 
 async def listen(
@@ -267,18 +361,18 @@ class WebSocketProtocol(Connection):
     """A session on a WebSocket, after the handshake."""
 
     __slots__ = ("_reader",)
+    gathers = 1
 
     def __init__(self, loop: asyncio.AbstractEventLoop, house: MutableSet[Any], max_size: int) -> None:
         super().__init__(loop, house)
         self._reader = Reader(max_size)
 
-    def data_received(self, data: bytes) -> None:
-        """Hand over each message, answer pings, and stop reading when the session has had enough."""
+    def take(self, data: bytes) -> None:
+        """Hand over each message, and answer pings."""
         session = self._session
         if session is None or session.closing is not None:
             return
         messages, answers = [], []
-        self._flusher.arrivals += 1
         for opcode, payload in self._reader.feed(data):
             if opcode == TEXT:
                 messages.append(payload)
@@ -295,7 +389,8 @@ class WebSocketProtocol(Connection):
             self._finish(None)
         elif self._reader.failure is not None:
             session.close(*self._reader.failure)
-        elif not session.readable or (answers and self._paused):  # who pings and does not read is not read either
+        elif answers and self._paused:  # a peer that pings and does not read is not read either
+            self._stuffed = True
             self._hold()
 
     def farewell(self, close: Close) -> None:

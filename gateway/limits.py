@@ -1,22 +1,19 @@
-"""How much one address, one peer and one channel may do: token buckets, in memory, bounded.
+"""How much one network address, one peer and one channel may do: the `[limits]` section, and the throttle.
 
-A bucket holds `burst` requests and gains `rate` a second. Somebody who finds a bucket empty is told how long to
-wait; nothing is queued. The number of buckets is bounded too: those not used for longest are forgotten, full.
+A request that finds a bucket empty is refused and told how long to wait; nothing is queued.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from .buckets import Buckets
 from .bus import SUBSCRIPTIONS
 from .message import Peer
 from .session import Principal
-
-MAX_BUCKETS = 50_000
 
 
 class Rate(BaseModel):
@@ -35,6 +32,7 @@ class Limits(BaseModel):
     address: Rate = Rate(rate=2_000, burst=10_000)
     peer: Rate = Rate(rate=1_000, burst=5_000)
     channel: Rate = Rate(rate=5_000, burst=20_000)
+    bytes: Rate = Rate(rate=16 << 20, burst=64 << 20)
     connections: int = Field(
         default=20_000, ge=1, description="sessions of all protocols together; as many again may only ask by HTTP"
     )
@@ -43,34 +41,13 @@ class Limits(BaseModel):
     handshake_seconds: float = Field(default=10.0, gt=0, description="a connection that says nothing is dropped")
 
 
-class Buckets:
-    """Token buckets by key. *clock* gives seconds."""
-
-    def __init__(self, rate: Rate, clock: Callable[[], float]) -> None:
-        self._rate = rate.rate
-        self._burst = rate.burst
-        self._clock = clock
-        self._levels: OrderedDict[str | int, tuple[float, float]] = OrderedDict()
-
-    def take(self, key: str | int) -> float:
-        """Take one token of *key*; 0 if there was one, else the seconds until there is."""
-        now = self._clock()
-        level, then = self._levels.pop(key, (self._burst, now))
-        level = min(self._burst, level + (now - then) * self._rate)
-        wait = 0.0 if level >= 1 else (1 - level) / self._rate
-        self._levels[key] = (level if wait else level - 1, now)
-        if len(self._levels) > MAX_BUCKETS:
-            self._levels.popitem(last=False)
-        return wait
-
-
 class Throttle:
     """The three buckets that every request passes; one that is about no channel (`""`) passes two."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
-        self._addresses = Buckets(limits.address, clock)
-        self._peers = Buckets(limits.peer, clock)
-        self._channels = Buckets(limits.channel, clock)
+        self._addresses, self._peers, self._channels = (
+            Buckets(each.rate, each.burst, clock) for each in (limits.address, limits.peer, limits.channel)
+        )
 
     def __call__(self, principal: Principal, peer: Peer, channel: str) -> float:
         """Seconds to wait, 0 when the request may pass."""

@@ -19,11 +19,13 @@ import structlog
 
 from .adapter import Adapter, Home, Services
 from .auth import Access, BadSecret, KeyFile, read_secret, write_secret
+from .buckets import Buckets
 from .bus import Bus, Receipt
 from .channels import Channels
 from .config import Settings
 from .door import Door
 from .index import Index
+from .inflow import Inflow
 from .limits import Throttle
 from .links import Dialler
 from .log import Log, Sealing
@@ -152,6 +154,9 @@ class Gateway:
             authors=self.adapters,
             allowed=self.access.allowed,
             throttle=Throttle(limits, monotonic) if limits.rates == "on" else None,
+            inflow=Inflow(Buckets(limits.bytes.rate, limits.bytes.burst, monotonic), monotonic)
+            if limits.rates == "on"
+            else None,
             last_time=self.index.last_time,
             subscriptions=limits.subscriptions,
         )

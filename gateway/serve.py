@@ -115,6 +115,8 @@ class _Pump:
             if data is None:
                 break
             session.receive_data(data)
+            if session.bus.inflow is not None:
+                await anyio.sleep(session.bus.inflow.read(session, len(data)))
         self._over.set()
         self._woken.set()
 

@@ -4,7 +4,8 @@ What a shell must do, and nothing else:
 1. Call `receive_data` with what arrived, however it was cut (a WebSocket: one call for each whole message).
 2. Call `data_to_send` (or first `all_to_send`) whenever `wake` was called or the wire can take more, and write what it
    returns, in order. Each element is whole: one frame of a WebSocket, one message of a line protocol.
-3. Read from the wire only while `readable`; look again after every `data_to_send`.
+3. Read from the wire only while `readable`; look again after every `data_to_send`. Where the bus has an `inflow`, tell
+   it what was read, and wait as long as it says.
 4. When `closing` is set: write what `data_to_send` still returns, then close with that code and reason.
 5. Set `blocked` while the wire takes nothing more: only who does not read can be too slow.
 6. Call `receive_eof` exactly once at the end, whatever the end was. (`tick` is the bus's to call, once a second.)
@@ -21,12 +22,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
-from .errors import Forbidden, ProtocolError, RequestError
+from .errors import Forbidden, ProtocolError, RequestError, Throttled
 from .message import Form, Message, Peer, Pending
 
 if TYPE_CHECKING:
     from .bus import Bus
     from .flows import Flow
+    from .inflow import Conduct
 
 MAX_OUTBOX = 1 << 20  # deliveries waiting for a peer that reads too slowly; beyond it the peer is closed
 LOW_WATER = 1 << 16  # replies waiting; beyond it no further request is parsed, below it streams are pulled
@@ -107,6 +109,7 @@ class Session(ABC):
         self.wake: Callable[[], None] = _nothing
         self.closing: Close | None = None
         self.blocked = True  # the wire takes nothing now; a shell that writes says otherwise
+        self.conduct: Conduct | None = None  # what `gateway.inflow` holds against it
         self.channels: dict[str, None] = {}
         self.identity: Peer | None = None
         self.link = False
@@ -275,8 +278,19 @@ class Session(ABC):
 
     def pace(self, channel: str) -> None:
         """Raise `Throttled` where this peer asks too often; *channel* is what it asks about."""
-        if self.bus.throttle is not None:  # spares a call where there are no limits
+        if self.bus.throttle is None:  # spares a call where there are no limits
+            return
+        try:
             self.bus.pace(self.principal, self.who, channel)
+        except Throttled:
+            if self.bus.inflow is not None:
+                self.bus.inflow.refused(self)
+            raise
+
+    def offend(self) -> None:
+        """Count input that the protocol has no place for; a peer that goes on with it is slowed, then closed."""
+        if self.bus.inflow is not None:
+            self.bus.inflow.malformed(self)
 
     def send(self, data: bytes) -> None:
         """Queue a whole frame."""

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-CORE = {"message", "errors", "channels", "peers", "presence", "bus", "session", "frames", "flows", "adapter"}
+CORE = {
+    *("message", "errors", "channels", "peers", "presence", "bus", "session", "frames", "flows", "adapter"),
+    *("inflow", "buckets", "networks"),
+}
 STORAGE = {
     "jsontext",
     "record",
@@ -24,7 +27,7 @@ STORAGE = {
     "retention",
     "archive",
 }
-SHELLS = {"serve", "fast", "handover"}
+SHELLS = {"serve", "fast", "turns", "handover"}
 NAMELESS = CORE | STORAGE | SHELLS | {"limits", "metrics", "auth", "door", "runtime"}
 IO = {
     "anyio",

@@ -26,7 +26,7 @@ def test_a_key_is_kept_as_its_hash_and_found_by_its_secret(tmp_path: Path) -> No
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
     access = Access(file.load())
     assert access.enabled
-    assert access.authenticate("rest", secret, "::1") == Principal("key:alice", "::1")
+    assert access.authenticate("rest", secret, "2001:db8::1") == Principal("key:alice", "2001:db8::/64")
     assert access.authenticate("rest", "trellis_wrong") is None
     assert access.authenticate("rest", None) == Principal("rest:anonymous")
 

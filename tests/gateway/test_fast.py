@@ -22,9 +22,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from gateway import fast, handover, serve
+from gateway.buckets import Buckets
 from gateway.bus import Bus, Receipt
 from gateway.channels import Channels
 from gateway.frames import text_frame
+from gateway.inflow import Inflow
 from gateway.message import Message, MessageIds
 from gateway.peers import Peers
 from gateway.session import Principal, Session
@@ -218,6 +220,10 @@ def text(payload: bytes) -> bytes:
     return bytes((0x81, 0x80 | len(payload))) + bytes(4) + payload
 
 
+def masked(payload: bytes) -> bytes:
+    return bytes((0x81, 0x80 | len(payload), 0, 0, 0, 0)) + payload
+
+
 def head(peer: socket.socket) -> bytes:
     """The head of the response, byte by byte so that nothing after it is taken."""
     data = b""
@@ -395,7 +401,27 @@ class Recorder(asyncio.Transport):
     def __init__(self, sock: socket.socket) -> None:
         super().__init__({"socket": sock})
         self.written: list[bytes] = []
-        self.aborted = False
+        self.aborted = self.paused = False
+
+    def pause_reading(self) -> None:
+        assert not self.paused
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        assert self.paused
+        self.paused = False
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        """The peer is told that nothing follows."""
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def close(self) -> None:
+        """Everything is written."""
 
     def write(self, data: Any) -> None:
         self.written.append(bytes(data))
@@ -458,6 +484,68 @@ def test_a_bug_in_one_session_ends_that_one_alone(
     asyncio.run(check())
     allowed.add("a connection failed; the others go on")
     assert set(caplog.messages) == allowed
+
+
+def test_a_connection_with_much_input_leaves_turns_of_the_loop_to_others(sock: socket.socket) -> None:
+    class Slow(Echo):
+        def handle(self, data: bytes) -> None:
+            time.sleep(0.0005)
+            super().handle(data)
+
+    async def check() -> None:
+        (one, _, _), (_, heard, _), (other, transport, _) = await connections(3, sock, Slow)
+        one.data_received(masked(b"x") * 3000)
+        turns = 0
+        while one._rest is not None:
+            before = len(transport.written)
+            other.data_received(masked(b"y"))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert len(transport.written) > before, "answered at once"
+            turns += 1
+        assert turns > 20
+        assert heard.written == []
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("tail", [b"", bytes((0x88, 0x80, 0, 0, 0, 0))], ids=["open", "closed"])
+def test_all_of_much_input_is_handled_in_order(sock: socket.socket, tail: bytes) -> None:
+    handled: list[bytes] = []
+
+    class Taking(Echo):
+        def handle(self, data: bytes) -> None:
+            handled.append(data)
+
+    async def check() -> None:
+        ((connection, transport, session),) = await connections(1, sock, Taking)
+        said = [b"%d" % i * 20 for i in range(5000)]
+        connection.data_received(b"".join(map(masked, said)) + tail)
+        for _ in range(2000):
+            await asyncio.sleep(0)
+        assert handled == said
+        assert not transport.paused
+        assert session.ended == bool(tail)
+
+    asyncio.run(check())
+
+
+def test_a_paced_connection_is_not_read_and_loses_nothing(sock: socket.socket) -> None:
+    class Patient(Inflow):
+        def read(self, session: Session, size: int) -> float:  # noqa: ARG002
+            return 0.01
+
+    async def check() -> None:
+        ((connection, transport, session),) = await connections(1, sock)
+        session.bus.inflow = Patient(Buckets(1, 1, time.monotonic), time.monotonic)
+        connection.data_received(masked(b"x") * 10_000)
+        assert transport.paused
+        while connection._rest is not None or transport.paused:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        assert b"".join(transport.written) == text_frame(b"x") * 10_000
+
+    asyncio.run(check())
 
 
 def test_a_reader_that_overflows_while_others_are_flushed_holds_up_nobody(sock: socket.socket) -> None:

@@ -1,0 +1,68 @@
+"""How fast connections are read: bytes for each network, and a pause for each request that had to be refused.
+
+A connection that sends too much is read more slowly, which TCP tells its peer; nothing is lost. Requests over the rate
+limit and malformed input pause the reading of their connection as well, beyond a few that everybody may send: refusing
+a request costs about as much as serving one. A connection that goes on sending malformed input is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .buckets import Buckets
+
+if TYPE_CHECKING:
+    from .session import Session
+
+PAUSE = 0.125  # seconds of reading that a refused request costs its connection
+FREE = 20  # refused requests that cost nothing, gained again at the rate that `PAUSE` allows
+STRIKES = 300  # malformed requests at once after which a connection is closed; one a second more is allowed
+LONGEST = 2.0  # seconds that one pause lasts at most
+
+
+class Conduct:
+    """What is held against one connection: until when it pauses, and how near it is to being closed (seconds)."""
+
+    __slots__ = ("paused", "struck")
+
+    def __init__(self) -> None:
+        self.paused = self.struck = 0.0
+
+
+class Inflow:
+    """Paces the reading of all connections. *bytes* has a bucket for each network; *clock* gives seconds."""
+
+    def __init__(self, bytes: Buckets, clock: Callable[[], float]) -> None:
+        self._bytes = bytes
+        self._clock = clock
+
+    def read(self, session: Session, size: int) -> float:
+        """*size* bytes were read for *session*; the seconds to wait before more is read."""
+        network = session.principal.address
+        wait = self._bytes.spend(network, size) if network else 0.0
+        if session.conduct is not None:
+            wait = max(wait, session.conduct.paused - self._clock())
+        return min(wait, LONGEST) if wait > 0 else 0.0
+
+    def body(self, network: str, size: int) -> float:
+        """*size* bytes were read of an HTTP connection from *network*; the seconds to wait before more is read."""
+        return min(self._bytes.spend(network, size), LONGEST)
+
+    def refused(self, session: Session) -> None:
+        """A request of *session* was over a rate limit."""
+        now, conduct = self._clock(), self._conduct(session)
+        conduct.paused = max(conduct.paused, now - FREE * PAUSE) + PAUSE
+
+    def malformed(self, session: Session) -> None:
+        """*session* sent something that its protocol has no place for, or a signature that is none."""
+        self.refused(session)
+        now, conduct = self._clock(), self._conduct(session)
+        conduct.struck = max(conduct.struck, now - STRIKES) + 1.0
+        if conduct.struck > now:
+            session.close(1008, "too much malformed input")
+
+    def _conduct(self, session: Session) -> Conduct:
+        if session.conduct is None:
+            session.conduct = Conduct()
+        return session.conduct

@@ -1,0 +1,26 @@
+"""Where a connection comes from, as limits count it: an IPv4 address, or a /64 network of IPv6.
+
+Whoever has one address of an IPv6 network has all 2**64 of them (RFC 6177), so limits by address would limit nobody.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from ipaddress import IPv6Address
+
+PREFIX = 64  # bits of an IPv6 address that tell one customer from another
+
+
+@lru_cache(maxsize=4096)
+def network(address: str) -> str:
+    """The network of *address*: `2001:db8::1` is of `2001:db8::/64`; what is no IPv6 address stands for itself."""
+    if ":" not in address:
+        return address
+    try:
+        found = IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    host_bits = 128 - PREFIX
+    return f"{IPv6Address(int(found) >> host_bits << host_bits)}/{PREFIX}"

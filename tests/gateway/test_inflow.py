@@ -1,0 +1,86 @@
+"""How fast connections are read: by bytes, and by what had to be refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.buckets import Buckets
+from gateway.errors import Throttled
+from gateway.inflow import FREE, LONGEST, PAUSE, STRIKES, Inflow
+
+
+class Paced:
+    """The core with an inflow whose clock stands still until it is moved."""
+
+    def __init__(self, core: Any, toy_session: Any) -> None:
+        self.now = 1024.0
+        core.bus.inflow = Inflow(Buckets(100, 1000, lambda: self.now), lambda: self.now)
+        self.core = core
+        self.inflow = core.bus.inflow
+        self._kind = toy_session
+
+    def new(self, address: str = "192.0.2.1") -> Any:
+        return self._kind(self.core.bus, "somebody", address)
+
+
+@pytest.fixture
+def paced(core: Any, toy_session: Any) -> Paced:
+    return Paced(core, toy_session)
+
+
+def test_bytes_are_paced_for_a_network_and_not_for_who_has_none(paced: Paced) -> None:
+    one, two, other, link = paced.new(), paced.new(), paced.new("192.0.2.2"), paced.new("")
+    assert paced.inflow.read(one, 1000) == 0
+    assert paced.inflow.read(two, 50) == pytest.approx(0.5)
+    assert paced.inflow.read(other, 50) == 0
+    assert paced.inflow.body("192.0.2.2", 1000) == pytest.approx(0.5)
+    assert paced.inflow.read(one, 1_000_000) == LONGEST, "nobody is left alone for longer"
+    assert paced.inflow.read(link, 1_000_000) == 0
+
+
+def test_requests_over_the_rate_pause_their_own_connection_and_never_close_it(paced: Paced) -> None:
+    one, other = paced.new(), paced.new()
+    paced.core.bus.throttle = lambda *_: 1.0
+    for _ in range(FREE):
+        with pytest.raises(Throttled):
+            one.pace("lobby")
+    assert paced.inflow.read(one, 0) == 0, "a few cost nothing"
+    for count in range(1, 5):
+        with pytest.raises(Throttled):
+            one.pace("lobby")
+        assert paced.inflow.read(one, 0) == pytest.approx(count * PAUSE)
+    assert paced.inflow.read(other, 0) == 0
+    for _ in range(10 * STRIKES):
+        with pytest.raises(Throttled):
+            one.pace("lobby")
+    assert one.closing is None
+
+
+def test_malformed_input_pauses_and_in_the_end_closes_its_own_connection(paced: Paced) -> None:
+    one, other = paced.new(), paced.new()
+    for _ in range(STRIKES):
+        one.offend()
+    assert paced.inflow.read(one, 0) == LONGEST
+    assert one.closing is None
+    one.offend()
+    assert one.closing is not None
+    assert one.closing.code == 1008
+    assert other.closing is None
+
+
+def test_a_little_malformed_input_now_and_then_is_borne_for_ever(paced: Paced) -> None:
+    one = paced.new()
+    for _ in range(3 * STRIKES):
+        one.offend()
+        paced.now += 1.0
+        assert paced.inflow.read(one, 0) == 0
+    assert one.closing is None
+
+
+def test_nothing_is_held_against_anybody_where_there_are_no_limits(core: Any, toy_session: Any) -> None:
+    session = toy_session(core.bus)
+    for _ in range(2 * STRIKES):
+        session.offend()
+    assert session.closing is None
