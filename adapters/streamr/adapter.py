@@ -19,7 +19,7 @@ from gateway.record import Fact
 from gateway.session import MAX_OUTBOX, Principal
 from gateway.tables import Row
 
-from . import publishers, spoken, stored, streams
+from . import logouts, publishers, spoken, stored, streams
 from .author import Author, Link, is_late
 from .codec import FORMS, encode_broadcast
 from .control import CONTROL
@@ -28,6 +28,7 @@ from .ids import NAME, channel_of, inbox_of, key_exchange_address, stream_of
 from .keyring import FILE, read_keys
 from .keys import DerivedKeys, Signer
 from .login import Logins
+from .logouts import Logouts, read_logouts
 from .message import LATEST, ROWS, StreamMessage, has_expired, parse_message
 from .network_session import PATH as NETWORK
 from .network_session import NetworkSession, Nodes
@@ -36,6 +37,7 @@ from .publishers import Publishers
 from .publishing import unproven
 from .refusals import Unauthenticated
 from .resends import Turns
+from .saved import SavedFile
 from .saying import Saying
 from .session import StreamrSession
 from .stored import Place, Stored
@@ -109,7 +111,8 @@ class StreamrAdapter(Adapter):
 
     def __init__(self, settings: Any, home: Home) -> None:
         super().__init__(settings, home)
-        self.logins = Logins()
+        self.logouts = Logouts(read_logouts(home.secrets / logouts.FILE))
+        self.logins = Logins(home.secret, self.logouts)
         self.known_keys = read_keys(home.secrets / FILE)  # what is of no use ends the start before anything begins
         self.author = Author(DerivedKeys(home.secret, home.gateway_id))
         self.publishers = Publishers(self.author.address)
@@ -126,6 +129,7 @@ class StreamrAdapter(Adapter):
         self.saying.tick()
         self.streams.start(services)
         self.publishers.start(services.index)
+        self.logouts.changed = SavedFile(self.home.secrets / logouts.FILE, self.logouts.data, services.work).save
         self.tracker = Tracker(services.bus.clock)
         self.participant = Participant(self, services)
         self.exchange = KeyExchange(self.frame, self.participant.hear)

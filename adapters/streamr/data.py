@@ -25,6 +25,7 @@ from .ids import NAME, channel_of, inbox_of, key_exchange_address
 from .message import LATEST, NONE, ROWS, StreamMessage, decode_message
 from .partition import partition_of
 from .publishing import Invalid, out_of_range
+from .saying import charge
 from .stored import Span
 
 if TYPE_CHECKING:
@@ -90,6 +91,10 @@ class RestSpeaker:
     def asker(self, _request: Publish) -> tuple[Principal, str | None]:
         """Whose token it is."""
         return self._adapter.asker((self._token,), self.principal)
+
+    def charge(self, author: Peer) -> None:
+        """Raise `Throttled` where *author*, who signed what this request brings, says too much."""
+        charge(self._adapter.bus, self.who, author)
 
 
 class Data:

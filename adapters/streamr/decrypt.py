@@ -35,8 +35,9 @@ from .group_keys import (
     sized,
 )
 from .held import Held, Lane, Lanes, Refuse, Say
-from .keyring import Keyring, Owner, Work
+from .keyring import Keyring, Owner
 from .message import StreamMessage
+from .saved import Work
 
 HOLD = 8_000  # ms that a message waits for its key; genuine publishers answer in one second, three when all is busy
 ASK_AGAIN = 2_000  # ms after which a request that nobody answered is sent again

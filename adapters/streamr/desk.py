@@ -109,7 +109,7 @@ class Desk:
 
     def logout(self, visitor: Visitor) -> None:
         """End the session of the visitor's token."""
-        self._adapter.logins.end(visitor.token or "")
+        self._adapter.logins.end(visitor.token or "", visitor.address, self._adapter.bus.clock())
 
     def user(self, visitor: Visitor) -> dict[str, Any]:
         """Who asks."""

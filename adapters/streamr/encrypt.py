@@ -23,9 +23,9 @@ from gateway.jsontext import dumps
 from . import message as kinds
 from .encryption import IV_BYTES, KEY_BYTES, aes_encrypt, rsa_encrypt
 from .group_keys import GroupKey, KeyRefusal, KeyRequest, KeyResponse, SealedKey, parse_key_message
-from .keyring import Work
 from .keys import Signer
 from .message import StreamMessage
+from .saved import Work
 
 DAY = 86_400_000  # ms that a key is used for
 MAX_KEYS = 1_024  # derived keys in memory

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from gateway.auth import BadSecret, read_secret, write_secret
+from gateway.auth import BadSecret, read_secret
 
 from .group_keys import GroupKey, key_bytes
+from .saved import SavedFile, Work
 
 MAX_KEYS = 4096  # some half a megabyte of file
 FILE = "streamr-group-keys.json"
-
-Work = Callable[[Callable[[], Any], Callable[[Any], None]], None]
 
 
 class Owner(NamedTuple):
@@ -48,11 +47,9 @@ class Keyring:
     """The keys in memory, some of them *known* before, and in the file *path*; *work* is as in `adapter.Services`."""
 
     def __init__(self, path: Path, known: Iterable[tuple[Owner, GroupKey]], work: Work) -> None:
-        self._path = path
-        self._work = work
+        self._file = SavedFile(path, self._data, work)
         self._keys: OrderedDict[tuple[Owner, str], bytes] = OrderedDict()
         self._latest: dict[Owner, str] = {}
-        self._writing = self._changed = False
         for owner, key in known:
             self._put(owner, key)
 
@@ -69,7 +66,7 @@ class Keyring:
         """Keep *key*, in the place of one of the same name."""
         if self._keys.get((owner, key.id)) != key.secret:
             self._put(owner, key)
-            self._save()
+            self._file.save()
         self._latest[owner] = key.id
 
     def _put(self, owner: Owner, key: GroupKey) -> None:
@@ -81,15 +78,6 @@ class Keyring:
             if self._latest.get(former) == name:
                 del self._latest[former]
 
-    def _save(self) -> None:
-        self._changed = True
-        if self._writing:
-            return
-        self._writing, self._changed = True, False
+    def _data(self) -> bytes:
         rows = [[*owner, name, secret.hex()] for (owner, name), secret in self._keys.items()]
-        self._work(lambda: write_secret(self._path, json.dumps({"keys": rows}).encode()), self._saved)
-
-    def _saved(self, _nothing: None) -> None:
-        self._writing = False
-        if self._changed:
-            self._save()
+        return json.dumps({"keys": rows}).encode()

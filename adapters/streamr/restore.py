@@ -44,6 +44,9 @@ class _Speaker:
         """Who said what names nobody."""
         return self._adapter.bus.peers.identity(NAME, "import")
 
+    def charge(self, author: Peer) -> None:
+        """Nothing: what is imported was said at another time."""
+
     def asker(self, _request: Publish) -> tuple[Principal, str | None]:
         """The operator."""
         return self.principal, self.address
@@ -58,7 +61,8 @@ def restore(
     """
     report, speaker = Report(), _Speaker(adapter)
     for count, (place, message) in enumerate(messages, 1):
-        speaker.address = message.id.publisher_id.lower() or None
+        # Who is believed to be the publisher may say it under any cut of the fields; a signature has to tell it itself.
+        speaker.address = None if message.signature else message.id.publisher_id.lower() or None
         while not _say(adapter, speaker, place, message, report):
             settle()
         if not count % GATHER:

@@ -58,6 +58,7 @@ class Run:
         self._sender: Peer | None = None if self._signed else saying.sender(session, request)
         self._adapter = adapter
         self._session = session
+        self._carried = self._signed and self._publisher != session.address  # and so paced by its author as well
         self._plain = message.encryption_type == kinds.NONE
         if message.message_type != kinds.MESSAGE or (
             self._plain and adapter.streams.rules(stream).require_encrypted_data
@@ -98,6 +99,8 @@ class Run:
             try:
                 if self._sender is None or not message.proven:  # else there is nothing to ask
                     self._check(message)
+                if self._carried and self._sender is not None:
+                    self._session.charge(self._sender)
             except RequestError as error:
                 self._publish(genuine)
                 genuine = []

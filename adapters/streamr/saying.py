@@ -20,12 +20,15 @@ from .publishing import Ids, as_sent, check, check_signature, ids_of, invalid, i
 from .stored import Span
 
 if TYPE_CHECKING:
+    from gateway.bus import Bus
+
     from .adapter import StreamrAdapter
     from .control import Publish
     from .message import StreamMessage
 
 OTHER_CONTENT = "The id of this message belongs to one with other content"
 NOT_SAID = "The publisher is an address of the gateway, which did not say this here"
+NOBODY = Principal("")  # who is paced elsewhere: as a connection
 MAX_OTHERS = 65_536  # addresses that are remembered as not the gateway's own
 
 
@@ -42,10 +45,19 @@ class Speaker(Protocol):
 
     @property
     def address(self) -> str | None:
-        """The Ethereum address that the connection is bound to."""
+        """The Ethereum address whose session token was shown."""
 
     def asker(self, request: Publish) -> tuple[Principal, str | None]:
         """Whose token the *request* carries, and the address behind it; raises where it is none of ours."""
+
+    def charge(self, author: Peer) -> None:
+        """Raise `Throttled` where *author*, who certainly signed what this one brings, says too much."""
+
+
+def charge(bus: Bus, bringer: Peer, author: Peer) -> None:
+    """Pace *author* as well, where another peer brings what he signed; `Throttled` where that is too much."""
+    if bus.throttle is not None and bringer.number != author.number:
+        bus.pace(NOBODY, author, "")
 
 
 Refuse = Callable[[RequestError], None]
@@ -106,7 +118,9 @@ class Saying:
         publisher = message.id.publisher_id.lower()
         if is_signed(message):
             self.check_signature(message)
-            return peers.identity(NAME, publisher)
+            author = peers.identity(NAME, publisher)
+            speaker.charge(author)
+            return author
         if not publisher:
             return speaker.who
         _, address = speaker.asker(request)

@@ -28,13 +28,12 @@ from adapters.streamr.publishing import (
     check_direct,
     check_key_exchange,
     ids_of,
-    is_signed,
     out_of_range,
 )
 from adapters.streamr.refusals import refusal
 from adapters.streamr.resends import Resending, find
 from adapters.streamr.runs import Doubt, Run
-from gateway.auth import KEY
+from adapters.streamr.saying import charge
 from gateway.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, UnknownChannel
 from gateway.frames import text_frame
 from gateway.message import Message, Peer
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from adapters.streamr.adapter import StreamrAdapter
 
 MAX_INBOXES = 4  # names of a peer's inbox in one channel: its numbers and its address
+MAX_TOKENS = 64  # session tokens that one connection may show: a node carries the requests of several users
 
 # The message version of a peer that negotiates none: S1 has only 30, S0 and S2 only 32.
 UNNEGOTIATED = {1: 30, 2: 32}
@@ -69,7 +69,7 @@ class StreamrSession(Session):
         self._askers: dict[str, Principal] = {}  # by channel, who asked to hear it last
         self._inboxes: dict[str, dict[str, None]] = {}  # by channel, as the peer calls them
         self.resends: dict[Resending, None] = {}  # under way
-        self._identified = principal.name.startswith(KEY)  # by a key or a token, and so not by what it publishes
+        self._tokens: dict[str, None] = {}  # session tokens that this connection showed; it ends with any of them
 
     def handle(self, data: bytes) -> None:
         """Act on one frame; whatever it is, the connection lives."""
@@ -157,6 +157,11 @@ class StreamrSession(Session):
     def saturated(self) -> bool:
         """Whether the next request has to wait: also until one of many resends is over."""
         return len(self.resends) >= MAX_STREAMS or super().saturated
+
+    def tick(self, now: int) -> None:
+        """A second has passed. What a session token gave to this connection ends with the token."""
+        if self._tokens and any(self._adapter.logins.address(token, now) is None for token in self._tokens):
+            self.close(1008, "a session token of this connection is over; log in again")
 
     def goodbye(self) -> None:
         """The gateway stops; what waits for a key waits no more."""
@@ -252,14 +257,11 @@ class StreamrSession(Session):
             raise Forbidden(verb, stream)
 
     def _admit_to_listen(self, request: Subscribe, address: str) -> None:
-        """Raise unless *address* is the peer's own; who shows no address may listen where there are no rights."""
+        """Raise unless a session token of *address* is shown, now or before, and its user may do something here."""
         asker, shown = self.asker(request)
-        mine = shown or self.address
-        if mine is None and not self._adapter.services.access.enabled:
-            return
-        self._admit_to_exchange("subscribe", request.stream_id, asker, Principal(f"{NAME}:{mine}"))
-        if mine != address:
+        if (shown or self.address) != address:
             raise Forbidden("subscribe", request.stream_id)
+        self._admit_to_exchange("subscribe", request.stream_id, asker, Principal(f"{NAME}:{address}"))
 
     # Listening
 
@@ -304,20 +306,15 @@ class StreamrSession(Session):
     # Saying
 
     def _say(self, request: Publish, channel: str) -> None:
+        # A signature says who wrote the message, and nothing of who brings it: the connection stays what it was.
         self.pace(channel)
-        sender = self._adapter.saying.say(self, request, channel, partial(self.refuse, request), self)
-        if sender is not None and is_signed(request.message) and not self._identify(request) and not self._identified:
-            self.bus.bind(self, sender)
+        self._identify(request)
+        self._adapter.saying.say(self, request, channel, partial(self.refuse, request), self)
 
     def stays(self, request: Publish) -> bool:
-        """Whether nothing that *request* says of its sender makes this connection somebody else's."""
-        if self.link:
-            return True
-        token, signed = request.session_token, is_signed(request.message)
-        user = self._adapter.logins.address(token, self.bus.clock()) if token else None
-        if user is not None:
-            return self._identified and self.address == user
-        return not signed or self._identified or self.address == request.message.id.publisher_id.lower()
+        """Whether *request* shows no session token that this connection has not shown before."""
+        token = request.session_token
+        return not token or token in self._tokens or self._adapter.logins.address(token, self.bus.clock()) is None
 
     def _rotate(self, request: Publish, channel: str) -> None:
         # A group-key message like those of the key exchange, but for all who read the stream: not bridged, not kept.
@@ -327,7 +324,6 @@ class StreamrSession(Session):
         self._adapter.rotate(request.message, channel)
 
     def _say_directly(self, request: Publish, channel: str, inbox: Inbox) -> None:
-        # Nothing is kept of a direct message, so one that comes again may be a replay: it never binds.
         self.pace(channel)
         self._adapter.saying.check(self, request, "direct", channel)
         check_direct(request.message, self.bus.clock(), self._adapter.started)
@@ -345,18 +341,29 @@ class StreamrSession(Session):
         self._identify(request)
         return self._adapter.asker((request.session_token, request.api_key), self.principal)
 
-    def _identify(self, request: Request) -> bool:
-        """Take the connection for the user of the request's session token, if it carries one."""
-        token = request.session_token
-        address = self._adapter.logins.address(token, self.bus.clock()) if token else None
-        if address is not None:
-            self._identified = True
+    def charge(self, author: Peer) -> None:
+        """Raise `Throttled` where *author*, who signed what this connection carries, says too much."""
+        charge(self.bus, self.who, author)
+
+    def _identify(self, request: Request) -> None:
+        """Take the connection for the user of the request's session token, if it carries one: nothing else does that.
+
+        With the token of a second user it is a link, and nobody's.
+        """
+        for token in (request.session_token, request.api_key):
+            if not token or token in self._tokens:
+                continue
+            address = self._adapter.logins.address(token, self.bus.clock())
+            if address is None:
+                continue
+            if len(self._tokens) >= MAX_TOKENS:
+                raise Invalid(f"not more than {MAX_TOKENS} session tokens on one connection")
+            self._tokens[token] = None
             self.bus.bind(self, self.bus.peers.identity(NAME, address))
-        return address is not None
 
     @property
     def address(self) -> str | None:
-        """The Ethereum address that the connection is bound to."""
+        """The Ethereum address whose session token the connection has shown."""
         return self.who.identity if self.who.protocol == NAME else None
 
     def _form(self, message: Message, key: str) -> Any:

@@ -211,9 +211,13 @@ class Caller:
 
 
 @pytest.fixture
-def make_broker(make_core: Callable[..., Any], core_class: Any, toy_session: Any) -> Callable[..., Broker]:
+def make_broker(
+    make_core: Callable[..., Any], core_class: Any, toy_session: Any, tmp_path: Path
+) -> Callable[..., Broker]:
     toy = core_class.__dataclass_fields__["rules"].default[0]
-    return lambda **options: Broker(make_core, toy, toy_session, **options)
+    secrets = tmp_path / "keys"
+    secrets.mkdir(mode=0o700)
+    return lambda **options: Broker(make_core, toy, toy_session, **{"secrets": secrets} | options)
 
 
 @pytest.fixture

@@ -38,10 +38,10 @@ def test_one_listens_to_what_is_sent_to_oneself(guarded: Any, alice: Any, bob: A
 
 def test_a_rotation_passes_there_as_well_for_who_can_read_it(broker: Any, alice: Any, bob: Any) -> None:
     old = {"controlLayerVersion": "1", "messageLayerVersion": "31"}
-    listeners = [broker.open(), broker.open(old)]
+    listeners, token = [broker.open(), broker.open(old)], broker.token(bob)
     for session in listeners:
         stream = f"SYSTEM/keyexchange/{bob.address}"
-        session.receive_data(json.dumps([session.control, 9, *["r"][: session.control - 1], stream, 0, None]).encode())
+        session.receive_data(json.dumps([session.control, 9, *["r"][: session.control - 1], stream, 0, token]).encode())
         assert broker.frames(session)[0][1] == 2
     row = alice.message(stream, "00" * 20, broker.clock(), kind=32, encryption=2, group_key="k1")
     assert broker.ask(broker.open(), [2, 8, "r", row, None]) == []
@@ -53,23 +53,16 @@ def test_an_api_key_is_nobody_to_whom_keys_are_sent(guarded: Any, alice: Any) ->
     assert subscribe(guarded, session, alice.address, "trellis_robot") == "PERMISSION_DENIED"
 
 
-def test_who_signed_a_new_message_is_known_without_a_token(guarded: Any, alice: Any, bob: Any) -> None:
-    session = guarded.open()
-    assert guarded.ask(session, [2, 8, "r", alice.message("s", 1, guarded.clock()), None]) == []
-    assert subscribe(guarded, session, alice.address, guarded.token(alice)) == ""
-    assert subscribe(guarded, session, bob.address) == "PERMISSION_DENIED"
-
-
 def test_who_may_do_nothing_here_is_sent_nothing(make_broker: Callable[..., Any], alice: Any, bob: Any) -> None:
     guarded = make_broker(grants={f"streamr:{alice.address}": ("subscribe:s",)})
     assert subscribe(guarded, guarded.open(), bob.address, guarded.token(bob)) == "PERMISSION_DENIED"
 
 
-def test_without_authentication_who_shows_nothing_may_listen_and_who_shows_something_is_that(
-    broker: Any, alice: Any, bob: Any
-) -> None:
-    assert subscribe(broker, broker.open(), alice.address) == ""
+def test_a_token_is_needed_without_authentication_too(broker: Any, alice: Any, bob: Any) -> None:
+    """Nobody who logged in has to share what is sent to him with those who only say his name."""
     session = broker.open()
+    assert subscribe(broker, session, alice.address) == "PERMISSION_DENIED"
     assert subscribe(broker, session, bob.address, broker.token(alice)) == "PERMISSION_DENIED"
-    assert subscribe(broker, session, bob.address) == "PERMISSION_DENIED"
     assert subscribe(broker, session, alice.address) == ""
+    assert subscribe(broker, session, bob.address) == "PERMISSION_DENIED"
+    assert subscribe(broker, session, bob.address, broker.token(bob)) == "", "a node may carry several users"

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adapters.streamr import adapter, publishing
+from adapters.streamr import session as session_module
 from adapters.streamr.codec import encode_broadcast
 from gateway.adapter import Refusal, Request
 from gateway.auth import Key, digest
@@ -395,21 +396,24 @@ def test_duplicates_are_known_after_a_restart(make_broker: Callable[..., Any], a
 # Who is who
 
 
-def test_a_new_signed_message_binds_the_connection(broker: Any, alice: Any, bob: Any) -> None:
-    session, thief = broker.open(), broker.open()
-    row = alice.message("s", 1, broker.clock())
-    broker.ask(session, [2, 8, "r", row, None])
+def test_a_session_token_tells_who_a_connection_is(broker: Any, alice: Any, bob: Any) -> None:
+    session = broker.open()
+    broker.ask(session, [2, 9, "r", "s", 0, broker.token(alice)])
     assert session.who.identity == alice.address
-    broker.ask(thief, [2, 8, "r", row, None])
-    assert thief.identity is None
-    broker.ask(session, [2, 8, "r", bob.message("s", 2, broker.clock()), None])
-    assert session.link
+    broker.ask(session, [2, 8, "r", bob.message("s", 1, broker.clock()), broker.token(bob)])
+    assert session.link, "who shows the tokens of two users is neither of them"
     assert session.who == session.peer
 
 
-def test_a_session_token_binds_the_connection(broker: Any, alice: Any) -> None:
-    session = broker.open()
-    broker.ask(session, [2, 9, "r", "s", 0, broker.token(alice)])
+def test_the_session_tokens_of_a_connection_are_bounded(
+    broker: Any, alice: Any, bob: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "MAX_TOKENS", 1)
+    session, token = broker.open(), broker.token(alice)
+    for _ in range(2):
+        assert broker.ask(session, [2, 9, "r", "s", 0, token])[0][1] == 2
+    answer = broker.ask(session, [2, 9, "r", "s", 0, broker.token(bob)])
+    assert error(answer) == ("Subscribe request failed: not more than 1 session tokens on one connection", FAILED)
     assert session.who.identity == alice.address
 
 
