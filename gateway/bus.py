@@ -219,6 +219,10 @@ class Bus:
         """How many connections the peer with *number* has."""
         return len(self._numbers.get(number, ()))
 
+    def sessions_of(self, number: int) -> list[Session]:
+        """The connections of the peer with *number*."""
+        return list(self._numbers.get(number, ()))
+
     def present(self, channel: str) -> list[Peer]:
         """The peers in *channel*, each once, in the order in which they came."""
         return list(self.presence.of(channel).values())

@@ -33,6 +33,7 @@ from .spoken import messages
 from .store import Store
 from .tables import NAME, TABLES, rows
 from .validate import MAX_NAME
+from .whose import Identify
 
 TITLES = {"rest": "REST"}  # of those who speak and are no adapter
 
@@ -47,6 +48,9 @@ class Settings(BaseModel):
     tls_port: int = Field(default=7778, ge=0, le=65535, description="for TLS, where there is a certificate")
     direct: Literal["deliver", "refuse"] = Field(
         default="deliver", description="what is done with replies to one peer alone"
+    )
+    identify: Identify = Field(
+        default="fresh", description="when a connection is taken for the author of what it brings"
     )
     peers: tuple[str, ...] = Field(default=(), description="relays that are dialled: HOST:PORT, or tcp://HOST:PORT")
     gateways: tuple[str, ...] = Field(default=(), description="identities of gateways whose word on channels is taken")
@@ -122,7 +126,7 @@ class SproutAdapter(Adapter):
         store, directs = Store(services.index, services.fact), Directs(bus.clock)
         key = self._key or make_key(self.home.secrets / KEY_FILE, bus.clock())
         titles = TITLES | {author.name: getattr(author, "title", author.name) for author in bus.authors}
-        self.relay = Relay(bus, store, directs, services.access.known)
+        self.relay = Relay(bus, store, directs, services.access.known, self.options.identify)
         signers, name = Signers(services), f"Trellis {self.home.gateway_id}"
         self.mint = self.relay.mint = Mint(bus, store, signers, key, name, titles, self.relay.introduce)
         self.author = self.relay.author = Author(services, store, directs, self.mint, signers, key)

@@ -203,7 +203,7 @@ class Intake:
             return Taken(reason=verdict.reason, missing=verdict.missing)
         if isinstance(node, Community):
             seq = self._community(line, node, session)
-        elif self._relay.known(session.principal):
+        elif self._relay.may_enter(session, line.id):
             seq = self._store.entity(line, **({} if anew else self._relay.mint.lost(node)))
             self._relay.tell(line.line, skip=session)
         else:
@@ -214,18 +214,18 @@ class Intake:
     def _community(self, line: NodeLine, node: Community, session: SproutSession) -> int:
         said = self._gateways.channel(node)
         if said is not None and self._relay.is_founded(said):
-            return self._alias(line, said, session)
+            return self._alias(line, node, said, session)
         name = said or self._relay.channel(line.id) or self._name(line.id, node.name.text or "")
-        self._relay.admit(session, "publish", name)
+        self._relay.admit(session, "publish", name, node.author)
         self._bus.channels.enter(name)  # raises where channels are only configured
         seq = self._store.entity(line)
         self._relay.tell(line.line, name, skip=session)
         self._bus.channels.assign(NAME, name, line.id)
         return seq
 
-    def _alias(self, line: NodeLine, channel: str, session: SproutSession) -> int:
+    def _alias(self, line: NodeLine, node: Community, channel: str, session: SproutSession) -> int:
         """Another gateway made a community for *channel* before it knew of ours: what is below it is said there too."""
-        self._relay.admit(session, "publish", channel)
+        self._relay.admit(session, "publish", channel, node.author)
         seq = self._store.entity(line, alias=channel)
         self._relay.tell(line.line, channel, skip=session)
         self._relay.founded(line.id)
@@ -264,12 +264,12 @@ class Intake:
             return self._same(said, held, session)
         if said.pairs or self._directs.find(node.parent) is not None:
             return self._special(said, session)
-        relay.admit(session, "publish", channel)
+        relay.admit(session, "publish", channel, node.author)
         return said
 
     def _same(self, said: _Said, held: Receipt, session: SproutSession) -> Taken:
         """What is *held* already, of a node whose signature was written anew: this one is only to be found."""
-        self._relay.admit(session, "publish", said.channel)
+        self._relay.admit(session, "publish", said.channel, said.node.author)
         self._relay.hold(said.line.id, said.node, held.id)
         return Taken(self._store.entity(said.line, channel=said.channel, copy=held.id))
 
@@ -278,7 +278,7 @@ class Intake:
         line, node, pairs, channel, *_ = said
         if TO in pairs or PRIVATE in pairs or self._directs.find(node.parent) is not None:
             return self._direct(said, session)
-        self._relay.admit(session, "publish", channel)
+        self._relay.admit(session, "publish", channel, node.author)
         if ACTIVITY in pairs and INVISIBLE in pairs:
             self._relay.presence.hear(line, node, pairs[ACTIVITY], channel, session)
             return Taken(aside="it only says who is there")
@@ -303,8 +303,7 @@ class Intake:
             first.ids += (origin,)
         if run[0].anew:
             first.ids += (ANEW + run[0].anew,)
-        if not first.late and not run[0].line.answered:  # who announces something new is its author
-            self._bus.bind(session, first.sender)
+        self._relay.whose.bring(session, run[0].line, run[0].node, first.sender)
         self._bus.publish_run(messages, session)
         took, keep, hold = self._store.took, self._relay.author.lines.add, self._relay.hold
         for said, message in zip(run, messages, strict=True):
@@ -328,7 +327,7 @@ class Intake:
             return self._unstored(said)
         if not self._direct_allowed:
             return Taken(reason="direct messages are switched off")
-        self._relay.admit(session, "direct", channel)
+        self._relay.admit(session, "direct", channel, node.author)
         handed = self._directs.delivered(line.id) or self._directs.delivered(said.anew)
         fresh = not handed and not self._directs.may_be_copy(node.created)
         who = session.identity
@@ -341,7 +340,7 @@ class Intake:
         if asked is not None and number is None and self._directs.good(asked):
             number = asked.sender
         if number is not None:  # what is for nobody may be a copy of what was said elsewhere
-            self._bus.bind(session, message.sender)
+            self._relay.whose.bring(session, line, node, message.sender)
         if number is None or not self._bus.direct(message, number):
             refused = self._directs.refuse(line.id, session.peer.number)
             return self._unstored(said, StatusCode.UNKNOWN_NODE if refused else StatusCode.OK)

@@ -77,8 +77,8 @@ class Presence:
         peer, until = self._peer(node.author), min(expires_at(node) or now + STAY, now + MAX_STAY)
         self._keep(channel, node.author, Word(peer, node.created, _done(line.line), until))
         self._tell(channel, peer.number, line.line, session)
-        if session.identity is None and not line.answered and node.created >= max(session.since, self._forgotten + 1):
-            self._bus.bind(session, peer)  # any other may be a copy of what somebody else said
+        if session.identity is None and node.created > self._forgotten:  # any other may be a copy
+            self._relay.whose.bring(session, line, node, peer)
         if said == ACTIVE:
             self._bus.presence.come(channel, peer, until)
         else:

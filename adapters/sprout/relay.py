@@ -23,6 +23,7 @@ from .signers import Made
 from .store import Store
 from .tables import COMMUNITY, IDENTITY, NAME, Spot
 from .telling import Telling
+from .whose import Identify, Whose
 
 if TYPE_CHECKING:
     from .session import SproutSession
@@ -36,7 +37,9 @@ class Relay:
     mint: Mint
     author: Author
 
-    def __init__(self, bus: Bus, store: Store, directs: Directs, known: Callable[[Principal], bool]) -> None:
+    def __init__(
+        self, bus: Bus, store: Store, directs: Directs, known: Callable[[Principal], bool], identify: Identify
+    ) -> None:
         self.bus = bus
         self.known = known
         self.store = store
@@ -45,6 +48,7 @@ class Relay:
         self.telling = Telling(self.said)
         self.reader = Reader(self)
         self.presence = Presence(self)
+        self.whose = Whose(bus, identify)
         self._held = Recently()
 
     # Telling
@@ -103,10 +107,19 @@ class Relay:
             return channel is None or self.may_know(session, channel)
         return self.bus.allowed(session.principal, "history", spot.channel)
 
-    def admit(self, session: Session, verb: str, channel: str) -> None:
-        """Raise `Forbidden` unless a connection may *verb* on *channel*; the rate was asked before."""
-        if not self.bus.allowed(session.principal, verb, channel):
+    def admit(self, session: Session, verb: str, channel: str, author: str | None = None) -> None:
+        """Raise `Forbidden` unless a connection may *verb* on *channel*; the rate was asked before.
+
+        What a node says may be said as well where its *author* may say it, whoever brings it.
+        """
+        if self.bus.allowed(session.principal, verb, channel):
+            return
+        if author is None or not self.bus.allowed(_as_author(session, author), verb, channel):
             raise Forbidden(verb, channel)
+
+    def may_enter(self, session: Session, author: str) -> bool:
+        """Whether the identity *author* may be brought: by who may do anything, or where the author may."""
+        return self.known(session.principal) or self.known(_as_author(session, author))
 
     def pace(self, session: Session, channel: str) -> None:
         """Raise `Throttled` if a connection asks too often; *channel* is what it asks about."""
@@ -193,3 +206,8 @@ class Relay:
         if isinstance(entry, Fact):
             return decode(unbinary(entry.fields["wire"])), entry.fields.get("copy")
         return self.author.reply(entry), entry.id
+
+
+def _as_author(session: Session, author: str) -> Principal:
+    """Who *author* is to `auth.grants`, from where *session* comes."""
+    return session.principal._replace(name=f"{NAME}:{author}")
