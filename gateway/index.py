@@ -1,7 +1,9 @@
 """The index: SQLite views of the log, made for being asked. It can be thrown away and is made again.
 
 Laws of this file. The index holds where records stand, never what they say. It applies synced entries only, in
-batches, in one thread. How it is asked is `gateway.lookup`, how it is kept `gateway.tables`.
+batches, in one thread. Where its file is damaged, at the start or later, that thread makes it anew from the log; until
+it is level nothing is read from it, and `trouble` says so. How it is asked is `gateway.lookup`, how it is kept
+`gateway.tables`.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from queue import SimpleQueue
 from time import sleep
 from typing import Any, Protocol
 
+from .errors import Unavailable
 from .jsontext import dumps
 from .log import Synced
 from .lookup import Lookup
 from .message import Message, MessageIds
 from .record import BadRecord, Entry, Fact, decode
 from .segments import Fault, Segments
-from .tables import ANSWER, FACT, META, SAID, Row, Tables, damaged
+from .tables import ANSWER, FACT, META, SAID, Row, Tables, around, damaged
 
 GATHER = 0.1  # seconds between two batches while entries keep coming
 BATCH = 2_000  # entries in one transaction
@@ -62,7 +65,18 @@ class Index(Lookup):
         self._queue: SimpleQueue[Synced | None] = SimpleQueue()
         self._chores: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stopping = threading.Event()
+        self._failure: str | None = None  # of the last write
+        self._level = 0  # the last sequence that was applied; of the thread
+        self._remakings: SimpleQueue[threading.Event] = SimpleQueue()
+        self._tables.on_damage = lambda: self._queue.put(_NOTHING)
         self._thread = threading.Thread(target=self._run, name="index", daemon=True)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the tables are not what they should be, in a sentence for operators; None where they are."""
+        if self._tables.damage is not None:
+            return f"the index is damaged ({self._tables.damage}) and is being made anew from the log"
+        return None if self._failure is None else f"the index cannot be written: {self._failure}"
 
     @property
     def applied_seq(self) -> int:
@@ -83,12 +97,22 @@ class Index(Lookup):
     def catch_up(self) -> int:
         """Apply what the log has and the tables have not, drop what the log has lost; return how many entries."""
         try:
+            self._check()
             return self._catch_up()
-        except sqlite3.DatabaseError as error:
-            if not damaged(error):
+        except (sqlite3.Error, Unavailable, ValueError) as error:
+            if isinstance(error, sqlite3.Error) and around(error):
                 raise
-        self._tables.remake()
+            self.on_fault(error)
+        self._tables.remake()()
+        self._tables.damage = None
         return self._catch_up()
+
+    def remake(self) -> None:
+        """Throw the tables away and make them anew, and wait until that is done or has failed once."""
+        done = threading.Event()
+        self._remakings.put(done)
+        self._queue.put(_NOTHING)
+        done.wait()
 
     def start(self) -> None:
         """Begin to apply what `take` is given."""
@@ -124,7 +148,17 @@ class Index(Lookup):
         while batch := list(islice(entries, BATCH)):
             self._apply(Synced(*zip(*batch, strict=True)))
             done += len(batch)
+        self._level = self._segments.next_seq - 1
         return done
+
+    def _check(self) -> None:
+        """Raise `sqlite3.Error`, `Unavailable` or `ValueError` where the tables cannot be what was written."""
+        self._tables.check()
+        ((newest, number),) = self.rows("SELECT (SELECT max(seq) FROM records), (SELECT max(number) FROM peers)")
+        if (newest or 0) != self._tables.meta("applied") or (number is not None and number >= self.next_number):
+            raise sqlite3.DatabaseError("the index does not agree with itself")
+        for _ in self.channels():
+            pass
 
     def _entries_after(self, seq: int) -> Iterator[tuple[Entry, int]]:
         for line in self._segments.scan(seq):
@@ -145,7 +179,9 @@ class Index(Lookup):
                     break
                 entries += more.entries
                 offsets += more.offsets
-            if entries and not self._applies(Synced(entries, offsets)):
+            if entries and entries[-1].seq > self._level and not self._applies(Synced(entries, offsets)):
+                return
+            if (self._tables.damage is not None or not self._remakings.empty()) and not self._makes_anew():
                 return
             while not self._chores.empty():
                 self._chores.get()()
@@ -156,12 +192,63 @@ class Index(Lookup):
             try:
                 self._apply(batch)
             except sqlite3.Error as error:
-                self._post(partial(self.on_fault, error))
+                self._fails(error)
+                if damaged(error):
+                    self._tables.damage = str(error)
+                    return True  # what is made anew from the log has this batch too
                 if self._stopping.wait(RETRY):
                     return False  # the next start catches up
             else:
-                self._post(partial(self._forget, batch.entries[-1].seq))
+                self._applied(batch)
                 return True
+
+    def _fails(self, error: Exception) -> None:
+        self._failure = str(error)
+        self._post(partial(self.on_fault, error))
+
+    def _applied(self, batch: Synced) -> None:
+        self._failure = None
+        self._level = batch.entries[-1].seq
+        self._post(partial(self._forget, self._level))
+
+    def _makes_anew(self) -> bool:
+        """Make the tables anew, however often it takes; False where the index stops before that is done."""
+        done = False
+        while not done and not self._stopping.is_set():
+            self._tables.damage = self._tables.damage or "it was of no use"
+            try:
+                self._post(self._segments.reserve.lend(self._tables.remake))
+                self._level = 0
+                if done := self._follows():
+                    self._tables.damage = None
+            except (sqlite3.Error, OSError) as error:
+                self._fails(error)
+                self._stopping.wait(RETRY)
+            while not self._remakings.empty():
+                self._remakings.get().set()
+        return done
+
+    def _follows(self) -> bool:
+        """Apply what is in the log until everything that was taken is; False where the index stops before."""
+        while self._discards_queue() and self._level < self._synced:
+            goal = self._synced
+            found = (line for line in self._entries_after(self._level) if line[0].seq <= goal)
+            while batch := list(islice(found, BATCH)):
+                if self._stopping.is_set():
+                    return False
+                synced = Synced(*zip(*batch, strict=True))
+                self._apply(synced)
+                self._applied(synced)
+            self._level = goal  # what is damaged at the end is passed over
+        return not self._stopping.is_set()
+
+    def _discards_queue(self) -> bool:
+        """Drop what waits to be applied: it is in the log; False where the index is to stop."""
+        while not self._queue.empty():
+            if self._queue.get() is None:
+                self._queue.put(None)
+                return False
+        return True
 
     def _apply(self, batch: Synced) -> None:
         """Put a batch into the tables."""

@@ -214,7 +214,7 @@ class Lookup:
         sql = "SELECT name, addresses, open FROM channels WHERE name > ? ORDER BY name LIMIT ?"
         while rows := self.rows(sql, (name, PAGE)):
             for name, addresses, is_open in rows:
-                yield name, loads(addresses), bool(is_open)
+                yield name, addresses_of(addresses), bool(is_open)
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """What an adapter asks of its own tables; the statement uses an index and a limit.
@@ -261,6 +261,14 @@ class Lookup:
         except BadRecord as error:  # its checksum agrees all the same
             self._segments.distrust(seq, offset, str(error))
             return None
+
+
+def addresses_of(text: str) -> dict[str, str]:
+    """The addresses in a row of `channels`; `ValueError` where nobody wrote that."""
+    addresses = loads(text)
+    if type(addresses) is not dict or not all(type(each) is str for each in addresses.values()):
+        raise ValueError(f"these are no addresses: {text!r}")
+    return addresses
 
 
 def _age(message: Message) -> tuple[int, int]:

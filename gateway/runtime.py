@@ -107,19 +107,28 @@ class Gateway:
             keep=self._keep_ms,
         )
         for adapter in self.adapters:
-            adapter.start(services)
+            self._start_adapter(adapter, services)
             self.links += [Dialler(adapter.name, link, clock) for link in adapter.links()]
         self.ready = True
+
+    def _start_adapter(self, adapter: Adapter, services: Services) -> None:
+        """Start *adapter*; where it finds nonsense in its tables they are made anew, and it is started again."""
+        try:
+            adapter.start(services)
+        except Exception as error:  # a byte of the index may have changed to anything
+            self._index_fault(error)
+            self.index.remake()
+            adapter.start(services)
 
     def _open_storage(self, post: Post, ids: MessageIds) -> None:
         """The log and the index, level with each other."""
         segments = Segments(self.settings.data / "log")
         self.index = Index(self.settings.data / "index.sqlite", segments, ids, self.adapters, post)
+        self.index.on_fault = self._index_fault
         applied = self.index.catch_up()
         for fault in segments.faults:
             self._record_fault(fault)
         segments.on_fault = self._record_fault
-        self.index.on_fault = self._index_fault
         limits = self.settings.log
         sealing = Sealing(bytes=limits.segment_bytes)
         self.log = Ledger(self.index, segments, post, clock, sealing=sealing, on_fault=self._disk_fault)
@@ -130,7 +139,7 @@ class Gateway:
             clock,
             post=post,
             mark=lambda: self.log.fact("counts", {"minute": clock() // MINUTE * MINUTE, "flows": []}),
-            on_fault=self._index_fault,
+            on_fault=self._retention_fault,
         )
         logger.info("started", gateway=self.home.gateway_id, last_seq=segments.next_seq - 1, indexed=applied)
 
@@ -184,6 +193,8 @@ class Gateway:
             found.append(f"the log cannot be written: {self.log.failing}")
         elif self.log.congested:
             found.append("the disk does not keep up")
+        if self.index.trouble is not None:
+            found.append(self.index.trouble)
         return found
 
     def tick(self) -> None:
@@ -244,7 +255,11 @@ class Gateway:
 
     def _index_fault(self, error: Exception) -> None:
         self.metrics.count("faults", "index")
-        logger.error("the index cannot be written", error=repr(error), consequence="it is tried again")
+        logger.error("the index is damaged or cannot be written", error=repr(error), consequence="it is tried again")
+
+    def _retention_fault(self, error: Exception) -> None:
+        self.metrics.count("faults", "retention")
+        logger.error("old messages could not be retired", error=repr(error), consequence="it is tried again")
 
     def _disk_fault(self, error: OSError) -> None:
         self.metrics.count("faults", "disk")

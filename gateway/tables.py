@@ -1,6 +1,7 @@
 """The SQLite file of the index: opened, made anew where it is damaged, written in batches, read with a limit.
 
-Laws of this file. One connection writes, in the index's thread; another only reads, on the loop. A batch is one
+Laws of this file. One connection writes, in the index's thread; another only reads, on the loop. A file that is
+damaged is given up: until another one has taken its place, and holds what the log does, nothing is read. A batch is one
 transaction with few statements for each table. A statement that might fail half-way, as one may that has a NOT NULL to
 keep, is journaled for itself: `records` has none, and what else has is journaled in memory. Of a message's ids the
 first is in `ids` and others are in `aliases`; an id that is in both is that of the newer message.
@@ -9,10 +10,11 @@ first is in `ids` and others are in `aliases`; an id that is in both is that of 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
 from .errors import Unavailable
@@ -42,6 +44,22 @@ KNOWN = "SELECT seq FROM known WHERE id = ? ORDER BY seq DESC LIMIT 1"
 META = "SELECT value FROM meta WHERE key = ?"
 
 
+CHECK_SECONDS = 0.25  # at a start, for a look at every page; damage that is found later is mended later
+
+# What says nothing about the file: it is full, in use, out of reach or out of memory around it.
+_AROUND = frozenset(
+    (
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_INTERRUPT,
+    )
+)
+
+
 class Row(NamedTuple):
     """One row for a table of the index; it takes the place of the row with the same key."""
 
@@ -55,6 +73,8 @@ class Tables:
     def __init__(self, path: Path, more: str = "") -> None:
         self._path = path
         self._schema = SCHEMA + more
+        self.damage: str | None = None  # why nothing is read
+        self.on_damage: Callable[[], None] = lambda: None  # a read found it
         self._connect()
 
     def put(self, rows: Mapping[str, Sequence[tuple[Any, ...]]]) -> None:
@@ -82,11 +102,28 @@ class Tables:
                     self._write.execute(f"DELETE FROM {table}")
             self._write.execute("DELETE FROM meta WHERE key != 'schema'")
 
-    def remake(self) -> None:
-        """Begin again with a new file."""
-        self.close()
+    def check(self) -> None:
+        """Raise `sqlite3.Error` where the file is found damaged, as far as `CHECK_SECONDS` reach."""
+        end = monotonic() + CHECK_SECONDS
+        self._write.set_progress_handler(lambda: monotonic() > end, 10_000)
+        try:
+            (found,) = self._write.execute("PRAGMA quick_check(1)").fetchone()
+        except sqlite3.Error as error:
+            if _code(error) == sqlite3.SQLITE_INTERRUPT:
+                return
+            raise
+        finally:
+            self._write.set_progress_handler(None, 0)
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
+
+    def remake(self) -> Callable[[], None]:
+        """Begin again with a new file; what is returned lets go of the old one, and is to be called on the loop."""
+        let_go = self._read.close
+        self._write.close()
         _remove(self._path)
         self._connect()
+        return let_go
 
     def close(self) -> None:
         """Let go of the file."""
@@ -95,14 +132,21 @@ class Tables:
 
     def meta(self, key: str) -> int:
         """A number that the index keeps about itself, 0 where it has none; `sqlite3.Error` where it cannot be read."""
-        row = self._read.execute(META, (key,)).fetchone()
-        return 0 if row is None else int(row[0])
+        row = self._write.execute(META, (key,)).fetchone()
+        if row is not None and type(row[0]) is not int:
+            raise sqlite3.DatabaseError(f"{key} is no number")
+        return 0 if row is None else row[0]
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """What *sql* answers; `Unavailable` where the file cannot be read."""
+        if self.damage is not None:
+            raise Unavailable(f"the index is being made anew: {self.damage}")
         try:
             return _execute(self._read, sql, values).fetchall()
         except sqlite3.Error as error:
+            if damaged(error):
+                self.damage = str(error)
+                self.on_damage()
             raise Unavailable(f"the index cannot be read: {error}") from error
         except OverflowError:
             return []  # no column holds a number beyond 64 bits
@@ -120,13 +164,23 @@ class Tables:
     def _connect(self) -> None:
         self._write = _open(self._path, self._schema)
         self._read = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
-        self.meta("applied")  # opens the journal now, while there are descriptors
+        self._read.execute(META, ("applied",))  # opens the journal now, while there are descriptors
 
 
 def damaged(error: sqlite3.Error) -> bool:
     """Whether *error* says that the file is not, or no longer, a database."""
+    short = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHORT_READ
+    return short or _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def around(error: sqlite3.Error) -> bool:
+    """Whether *error* says nothing about the file, so that another would fail as well."""
+    return _code(error) in _AROUND
+
+
+def _code(error: sqlite3.Error) -> int:
     code: int = getattr(error, "sqlite_errorcode", 0)
-    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return code & 0xFF
 
 
 def _execute(connection: sqlite3.Connection, sql: str, values: Sequence[Any]) -> sqlite3.Cursor:
@@ -163,8 +217,8 @@ def _open(path: Path, schema: str) -> sqlite3.Connection:
             whole = path.stat().st_size % connection.execute("PRAGMA page_size").fetchone()[0] == 0
             if whole and connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == (schema,):
                 return connection
-        except sqlite3.DatabaseError as error:
-            if not damaged(error) and "no such" not in str(error):
+        except sqlite3.Error as error:
+            if around(error):
                 connection.close()
                 raise
         connection.close()

@@ -7,10 +7,12 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gateway import index as index_module
+from gateway.errors import Unavailable
 from gateway.segments import Segments
 
 if TYPE_CHECKING:
@@ -135,6 +137,110 @@ def test_a_wrong_channel_shows_nothing_to_those_who_may_not_see_it(core: Core, m
     with closing(sqlite3.connect(index(core))) as connection, connection:
         connection.execute("UPDATE records SET channel = 'open to all' WHERE seq > 10")
     assert make_core().index.history("open to all") == []
+
+
+def damage(path: Path, chance: random.Random) -> str:
+    """Do something to the files of the index that a bad disk or a power cut may do; what it was."""
+    data = bytearray(path.read_bytes())
+    page = 4096
+    kind = chance.choice(["flip", "flip many", "cut", "swap", "blank", "old page", "journal"])
+    if kind == "cut":
+        del data[chance.randrange(len(data)) :]
+    elif kind in ("swap", "blank", "old page"):
+        one, other = (chance.randrange(len(data) // page) * page for _ in range(2))
+        a, b = data[one : one + page], data[other : other + page]
+        data[one : one + page] = bytes(page) if kind == "blank" else b
+        if kind == "swap":
+            data[other : other + page] = a
+    elif kind == "journal":
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).write_bytes(chance.randbytes(chance.randrange(40_000)))
+    else:
+        for _ in range(1 if kind == "flip" else 200):
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    path.write_bytes(data)
+    return kind
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_whatever_is_wrong_with_the_index_the_gateway_starts(core: Core, make_core: MakeCore, seed: int) -> None:
+    chance = random.Random(seed)
+    if chance.random() < 0.3:  # the numbers and names, which are less than everything else
+        data = bytearray(index(core).read_bytes())
+        for name in (b"applied", b"next_number", b"alice", b"LOBBY"):
+            if (at := data.find(name)) >= 0:
+                data[at + len(name)] ^= 1 << chance.randrange(8)
+        index(core).write_bytes(data)
+    else:
+        damage(index(core), chance)
+    after = make_core()
+    said = after.say(b'"more"')
+    after.settle()
+    texts = {b"%d" % number for number in range(COUNT)} | {b'"more"'}
+    found = after.index.history("lobby", newest_first=True)
+    assert found[0].seq == said.seq
+    assert {message.content for message in found} <= texts
+    assert after.peers.identity("toy", "carol").number >= 1024 or after.applied in (0, COUNT + 3)
+    assert after.index.trouble is None
+
+
+def scribble(core: Core, start: int) -> None:
+    """Overwrite the file from *start* on under a running gateway, which has no page of it in memory."""
+    size = index(core).stat().st_size
+    with index(core).open("r+b") as file:
+        file.seek(start)
+        file.write(random.Random(1).randbytes(size - start))
+    for connection in (core.index._tables._write, core.index._tables._read):
+        connection.execute("PRAGMA wal_checkpoint")
+        connection.execute("PRAGMA shrink_memory")
+
+
+def test_an_index_that_is_damaged_while_it_is_used_is_made_anew(core: Core, make_core: MakeCore) -> None:
+    core = make_core()
+    scribble(core, 0)
+    core.say(b'"before"', "elsewhere")
+    core.settle()
+    assert core.index.trouble is None
+    assert core.disk_faults
+    check(core)
+    core.stop()
+    core = make_core()
+    assert (core.applied, len(core.index.history("lobby", after=COUNT))) == (0, 4)
+
+
+def test_a_read_that_finds_damage_has_the_index_made_anew(core: Core, make_core: MakeCore) -> None:
+    core = make_core()
+    core.settle()
+    scribble(core, 4096)
+    with pytest.raises(Unavailable):
+        core.index.find("id 7")
+    core.settle()
+    assert core.index.trouble is None
+    assert core.index.trouble is None
+    check(core)
+
+
+def test_an_index_that_cannot_be_written_is_a_trouble_until_it_can(
+    core: Core, make_core: MakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = make_core()
+    tables = core.index._tables
+    put, left = tables.put, [3]
+
+    def refuse(rows: Any) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise sqlite3.OperationalError("database or disk is full")
+        put(rows)
+
+    monkeypatch.setattr(index_module, "RETRY", 0.01)
+    monkeypatch.setattr(tables, "put", refuse)
+    core.say()
+    troubles: list[str | None] = []
+    core.index.on_fault = lambda _error: troubles.append(core.index.trouble)
+    core.settle()
+    assert troubles[0] == "the index cannot be written: database or disk is full"
+    assert core.index.trouble is None
 
 
 def test_each_record_is_applied_once_whenever_it_stops(make_core: MakeCore) -> None:

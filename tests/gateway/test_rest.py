@@ -491,6 +491,18 @@ def test_a_full_disk_is_503(local: Any, http: httpx.Client) -> None:
     say(http)
 
 
+def test_a_damaged_index_is_not_ready_until_it_is_made_anew(local: Any, http: httpx.Client) -> None:
+    say(http)
+    assert http.get("/readyz").status_code == 200
+    local.gateway.index._tables.damage = "bad page"  # as a read that fails says
+    response = http.get("/readyz")
+    assert (response.status_code, "bad page" in response.json()["status"]) == (503, True)
+    problem(http.get(LOBBY), 503)
+    local.gateway.index.remake()
+    assert http.get("/readyz").status_code == 200
+    assert len(http.get(LOBBY).json()["messages"]) == 1
+
+
 def test_a_disk_that_fails_is_named_and_who_waits_for_it_is_told(
     http: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
