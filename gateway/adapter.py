@@ -117,7 +117,8 @@ class Services:
     *post* runs a callable on the event loop, from any thread. *work* runs one in the worker thread, in order, and
     gives its result to the callback on the loop (None where it raised; that is logged and counted). *fact* logs a
     fact and makes it known. *access* knows the keys, for adapters whose requests can carry one. *keep* is how long
-    messages are kept, in ms, None for as long as there is room.
+    messages are kept, in ms, None for as long as there is room. *handshake* is how long a connection may say nothing
+    whole, in seconds.
     """
 
     bus: Bus
@@ -129,6 +130,7 @@ class Services:
     metrics: Metrics
     access: Access
     keep: int | None = None
+    handshake: float = 10.0
 
 
 class Adapter(ABC):

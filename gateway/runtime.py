@@ -105,6 +105,7 @@ class Gateway:
         services = Services(
             *(self.bus, self.log, self.index, post, self._worker.do, self.log.fact, self.metrics, self.access),
             keep=self._keep_ms,
+            handshake=self.settings.limits.handshake_seconds,
         )
         for adapter in self.adapters:
             self._start_adapter(adapter, services)

@@ -154,6 +154,7 @@ class SproutAdapter(Adapter):
         """A session of that *kind* for *principal*."""
         refused = partial(self.services.metrics.count, "refused", NAME)
         session = kind(self.bus, principal, self.relay, self.intake, refused)
+        session.handshake = self.services.handshake
         self.relay.sessions[session] = None
         return session
 

@@ -30,7 +30,7 @@ class Batch:
     """An announce, or an answer to a question of ours (without an *id*), with the nodes that are still to be taken.
 
     `more` nodes of it have not arrived yet; where `asked`, something here waits for them. `sought` is what the question
-    was for.
+    was for. Some of it is `forged`, or no node at all.
     """
 
     more = 0
@@ -43,6 +43,7 @@ class Batch:
         self.id = id
         self.nodes = deque(nodes)
         self.taken = not self.nodes and not unreadable  # an empty announce is fine
+        self.forged = bool(unreadable)
         self.asks: dict[str, Frame] = {}
 
 
@@ -114,7 +115,7 @@ class Arrivals:
 
     def _taken(self, batch: Batch, line: NodeLine, taken: Taken) -> None:
         """A node of *batch* was taken in, or not: go on with what waits for it, or let it wait itself."""
-        seq, reason, missing, status, _ = taken
+        seq, reason, missing, status, _, forged = taken
         if seq > batch.seq:
             batch.seq = seq
         if status:
@@ -125,6 +126,7 @@ class Arrivals:
         if reason:
             self._refused(reason)
             self._give_up(line.id)
+            batch.forged = batch.forged or forged
             return
         batch.taken = True
         if not missing and self._waiting:
@@ -133,6 +135,8 @@ class Arrivals:
 
     def _end(self, batch: Batch) -> None:
         """All that has come of a batch is taken: answer, and ask for what is missing."""
+        if batch.forged and not batch.taken:
+            self._session.offend()
         if batch.more:
             return
         if batch.id is not None:

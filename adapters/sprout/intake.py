@@ -22,7 +22,7 @@ from .presence import ACTIVITY, INVISIBLE
 from .relay import Relay
 from .spelling import ANEW, canonical_id
 from .tables import NAME
-from .validate import OK, expires_at, validate
+from .validate import FORGED, OK, Verdict, expires_at, validate
 
 if TYPE_CHECKING:
     from .session import SproutSession
@@ -42,6 +42,7 @@ class Taken(NamedTuple):
     """What became of a node: where it is logged, why it was refused, or which nodes must come first.
 
     With none of them it is answered and goes nowhere; `aside` says why. `status` is what the announce is answered with.
+    One that is *forged*, no genuine program would have shown.
     """
 
     seq: int = 0
@@ -49,6 +50,7 @@ class Taken(NamedTuple):
     missing: tuple[str, ...] = ()
     status: int = StatusCode.OK
     aside: str = ""
+    forged: bool = False
 
 
 class _Said(NamedTuple):
@@ -142,7 +144,7 @@ class Intake:
         try:
             node = decode_as(line.id, line.raw)
         except NodeError as error:
-            return Taken(reason=str(error))
+            return Taken(reason=str(error), forged=True)
         if (seq := self._store.lookup(line.id, node.created)) is not None:
             return Taken(seq)
         canonical = canonical_id(line.id, node, line.raw)
@@ -189,7 +191,7 @@ class Intake:
         except Throttled:
             return None
         verdict = validate(node, line.raw, now, first.author, first.parent)
-        return first._replace(line=line, node=node) if verdict is OK else Taken(reason=verdict.reason)
+        return first._replace(line=line, node=node) if verdict is OK else _refused(verdict)
 
     def _is_retired(self, node: Node, now: int) -> bool:
         return self._keep is not None and isinstance(node, Reply) and node.created < now - self._keep
@@ -200,7 +202,7 @@ class Intake:
         author = self._relay.node(node.author) if isinstance(node, Community) else None
         verdict = validate(node, line.raw, self._bus.clock(), author, None)
         if verdict is not OK:
-            return Taken(reason=verdict.reason, missing=verdict.missing)
+            return _refused(verdict)
         if isinstance(node, Community):
             seq = self._community(line, node, session)
         elif self._relay.may_enter(session, line.id):
@@ -253,7 +255,7 @@ class Intake:
         author, parent = relay.node(node.author), relay.held(node.parent)
         verdict = validate(node, line.raw, now, author, None if parent is None else parent.node)
         if verdict is not OK:
-            return Taken(reason=verdict.reason, missing=verdict.missing)
+            return _refused(verdict)
         if channel is None:
             return Taken(reason="its community is no channel")
         assert isinstance(author, Identity)
@@ -363,6 +365,10 @@ class Intake:
 
     def _sender(self, said: _Said) -> Peer:
         return self._bus.peers.identity(NAME, said.node.author, said.author.name.text or None)
+
+
+def _refused(verdict: Verdict) -> Taken:
+    return Taken(reason=verdict.reason, missing=verdict.missing, forged=verdict.reason == FORGED)
 
 
 def _message(said: _Said, sender: Peer) -> Message:

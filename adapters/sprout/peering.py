@@ -108,10 +108,14 @@ class Peering(SproutSession):
         return self._slow or self._answering or self.bus.congested or self._size >= MAX_OUTBOX // 2
 
     def tick(self, now: int) -> None:
-        """Hang up on who does not answer; it is dialled again."""
+        """Hang up on who does not answer; it is dialled again. A relay that is dialled need not speak first."""
+        self.handshake = None
         if self._asked and now - self._progress > PATIENCE:
             self.close(1002, "it does not answer")
         super().tick(now)
+
+    def offend(self) -> None:
+        """Nothing: the operator chose it, and what is of no use in its answers is counted."""
 
     def founded(self, community: str) -> None:
         """A community is a channel: exchange what there is of it, once."""

@@ -57,6 +57,7 @@ class SproutSession(Session):
         self._slow = False  # until the next tick
         self._answering = False  # a long answer is still being made
         self._half = 0  # seconds since the beginning of a message without its end
+        self.handshake: float | None = None  # seconds for the first message; None once it is there, or is not awaited
 
     # What the shell and the bus call
 
@@ -113,10 +114,10 @@ class SproutSession(Session):
         if self._arrivals.returning and not self._backlog:
             self._backlog.append(b"")
             self.resume()
-        if self._parser.amid and not self._backlog:
+        if (self._parser.amid or self.handshake is not None) and not self._backlog:
             self._half += 1  # whatever trickles in meanwhile
-            if self._half > HALF_SECONDS:
-                self.close(1002, "half a message")
+            if self._half > (HALF_SECONDS if self.handshake is None else self.handshake):
+                self.close(1002, "half a message" if self._parser.amid else "it says nothing")
         if self._slow:
             self._slow = False
             self.resume()
@@ -172,7 +173,7 @@ class SproutSession(Session):
             self._slow = True
             return True
         except SproutError as error:
-            self._half = 0
+            self._greeted()
             self._arrivals.abandon()
             self._refused("malformed")
             self.status(error.message_id, error.status)
@@ -186,10 +187,20 @@ class SproutSession(Session):
     def _next_work(self) -> Callable[[], None] | None:
         if self._arrivals.returning:
             return partial(self._enter, self._arrivals.returning.popleft())
-        if (frame := self._parser.next_frame()) is None:
+        try:
+            frame = self._parser.next_frame()
+        except SproutError as error:
+            if error.status == StatusCode.MALFORMED:
+                self.offend()
+            raise
+        if frame is None:
             return None
-        self._half = 0
+        self._greeted()
         return self._begin(frame)
+
+    def _greeted(self) -> None:
+        """A whole message is here: from now on the peer may be silent for as long as it likes."""
+        self._half, self.handshake = 0, None
 
     def _begin(self, frame: Frame) -> Callable[[], None]:
         if isinstance(frame, codec.Announce):

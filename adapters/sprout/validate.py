@@ -46,7 +46,7 @@ class Verdict(NamedTuple):
 
 
 OK: Final = Verdict()
-_FORGED: Final = Verdict("the signature is not the author's")
+FORGED: Final = "the signature is not the author's"
 
 
 def validate(node: Node, raw: bytes, now_ms: int, author: Node | None, parent: Node | None) -> Verdict:
@@ -56,7 +56,7 @@ def validate(node: Node, raw: bytes, now_ms: int, author: Node | None, parent: N
     missing, is neither accepted nor refused: the verdict names what to ask for.
     """
     if _is_plain(node, author, parent):
-        return OK if _is_signed(node, raw, author) else _FORGED
+        return OK if _is_signed(node, raw, author) else Verdict(FORGED)
     author = node if isinstance(node, Identity) else author
     return _by_rules(_Case(node, raw, now_ms, _pairs(node), author, parent))
 
@@ -224,7 +224,7 @@ RULES: Final = (
     Rule("the content is not the TWIG it says",  _REPLY,    _S, lambda c: _can_be_read(c.node.content)),
     Rule("the key cannot be used",               _IDENTITY, _S, _has_key),
     Rule("the author is not an identity",        _AUTHORED, _S, lambda c: isinstance(c.author, Identity), "author"),
-    Rule("the signature is not the author's",    _ALL,      _S, lambda c: c.is_signed, "author"),
+    Rule(FORGED,                                 _ALL,      _S, lambda c: c.is_signed, "author"),
     Rule("the parent is an identity",            _REPLY,    _S, lambda c: not isinstance(c.parent, Identity), "parent"),
     Rule("the depth is not the parent's and 1",  _REPLY,    _S, lambda c: c.follows("depth"), "parent"),
     Rule("the community is not the parent's",    _REPLY,    _S, lambda c: c.follows("community"), "parent"),

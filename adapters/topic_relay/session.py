@@ -56,11 +56,12 @@ class TopicRelaySession(Session):
         self._form = form
 
     def handle(self, data: bytes) -> None:
-        """Act on one packet; whatever it is, the connection lives."""
+        """Act on one packet; whatever it is, the connection lives, unless that goes on and on (`offend`)."""
         try:
             packet = decode(data)
         except Refused as refused:
             self.send(text_frame(refused.reply()))
+            self.offend()
             return
         self._act(packet)
 

@@ -473,6 +473,7 @@ def test_who_may_do_nothing_makes_and_learns_no_identities(make_place: Callable[
 
 def test_half_a_message_is_not_waited_for_for_ever(place: Any) -> None:
     line = place.connect()
+    line.send("version 0 0.0\n")
     line.send("query 1 2\n")
     for _ in range(HALF_SECONDS):
         place.bus.tick()
@@ -485,6 +486,7 @@ def test_half_a_message_is_not_waited_for_for_ever(place: Any) -> None:
 
 def test_what_trickles_in_does_not_begin_anew(place: Any) -> None:
     line = place.connect()
+    line.send("version 0 0.0\n")
     line.send("query 1 2\n")
     for _ in range(HALF_SECONDS):
         line.send("x")
@@ -498,6 +500,7 @@ def test_what_trickles_in_does_not_begin_anew(place: Any) -> None:
 @pytest.mark.parametrize("text", ["on 0 0.0\nversi", "sense\nnon"])
 def test_who_says_something_whole_now_and_then_is_not_cut_off(place: Any, text: str) -> None:
     line = place.connect()
+    line.send("version 0 0.0\n")
     for _ in range(3):
         for _ in range(HALF_SECONDS):
             place.bus.tick()
@@ -508,6 +511,7 @@ def test_who_says_something_whole_now_and_then_is_not_cut_off(place: Any, text: 
 def test_a_long_announce_may_take_long_in_parts(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adapters.sprout.parser.MAX_PART", 1)
     line = place.connect()
+    line.send("version 0 0.0\n")
     line.send("announce 1 9\n")
     for _ in range(3):
         for _ in range(HALF_SECONDS):

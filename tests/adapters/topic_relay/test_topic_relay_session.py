@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from adapters.topic_relay import codec
 from adapters.topic_relay.session import VERBS
+from gateway.buckets import Buckets
 from gateway.frames import payload
+from gateway.inflow import STRIKES, Inflow
 from gateway.message import Peer
 
 if TYPE_CHECKING:
@@ -243,3 +245,24 @@ def test_no_bytes_end_a_connection(new_relay: type[Relay], packets: list[bytes])
         for text in relay.texts(a) + relay.texts(b):
             assert isinstance(json.loads(text), dict)
     assert a.closing is b.closing is None
+
+
+@pytest.mark.parametrize("data", [b"no json", b"[]", b'{"type":2}', b'{"type":6,"topic":"%b"}' % (b"t" * 31)])
+def test_what_is_no_packet_is_answered_and_without_end_ends_the_connection(relay: Relay, data: bytes) -> None:
+    relay.bus.inflow = Inflow(Buckets(1e9, 1e9, lambda: 0.0), lambda: 0.0)
+    (a,) = relay.members(1)
+    for _ in range(STRIKES):
+        (answer,) = relay.ask(a, data)
+        assert "error" in answer
+    assert a.closing is None
+    a.receive_data(data)
+    assert a.closing is not None
+
+
+def test_what_is_refused_for_other_reasons_is_no_offence(relay: Relay) -> None:
+    relay.bus.inflow = Inflow(Buckets(1e9, 1e9, lambda: 0.0), lambda: 0.0)
+    (a,) = relay.members(1)
+    for _ in range(STRIKES + 1):
+        (answer,) = relay.ask(a, '{"type":2,"topic":"t"}')
+        assert answer["error"] == "AlreadySubscribed"
+    assert a.closing is None
