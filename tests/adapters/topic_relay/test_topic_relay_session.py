@@ -249,7 +249,7 @@ def test_no_bytes_end_a_connection(new_relay: type[Relay], packets: list[bytes])
 
 @pytest.mark.parametrize("data", [b"no json", b"[]", b'{"type":2}', b'{"type":6,"topic":"%b"}' % (b"t" * 31)])
 def test_what_is_no_packet_is_answered_and_without_end_ends_the_connection(relay: Relay, data: bytes) -> None:
-    relay.bus.inflow = Inflow(Buckets(1e9, 1e9, lambda: 0.0), lambda: 0.0)
+    relay.bus.inflow = Inflow(Buckets(1e9, 1e9, lambda: 0.0), lambda: 1e6)
     (a,) = relay.members(1)
     for _ in range(STRIKES):
         (answer,) = relay.ask(a, data)
@@ -260,7 +260,7 @@ def test_what_is_no_packet_is_answered_and_without_end_ends_the_connection(relay
 
 
 def test_what_is_refused_for_other_reasons_is_no_offence(relay: Relay) -> None:
-    relay.bus.inflow = Inflow(Buckets(1e9, 1e9, lambda: 0.0), lambda: 0.0)
+    relay.bus.inflow = Inflow(Buckets(1e9, 1e9, lambda: 0.0), lambda: 1e6)
     (a,) = relay.members(1)
     for _ in range(STRIKES + 1):
         (answer,) = relay.ask(a, '{"type":2,"topic":"t"}')
