@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from . import views
 from .callers import Caller
+from .errors import Unavailable
 from .jsontext import dumps
 from .message import Message, Peer
 from .problems import PROTOCOL, Problem
@@ -90,7 +91,11 @@ class EventSession(Session):
     def data_to_send(self) -> list[bytes]:
         """What is queued, and the next page of what the client missed."""
         catching_up = self._behind and not self._waits and self.closing is None
-        page = self._page() if catching_up else []  # asked for first: behind the last one the outbox is filled
+        try:
+            page = self._page() if catching_up else []  # asked for first: behind the last one the outbox is filled
+        except Unavailable as error:  # who comes back goes on where this ends
+            self.close(1013, str(error))
+            page = []
         return super().data_to_send() + page
 
     def _page(self) -> list[bytes]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 import tempfile
 import time
@@ -151,6 +153,31 @@ def test_a_long_catching_up_waits_in_the_log_and_not_in_memory(still: Any) -> No
         assert sum(map(len, data)) <= (events.PAGE + 1) * 2 * len(big)
         heard += parse(data)
     assert ids(heard) == said
+
+
+def test_a_stream_ends_where_the_log_cannot_be_read(still: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says why, and who resumes it is shown the rest."""
+
+    def fails(*_: object) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    for number in range(100):
+        still.say(b"%d" % number)
+    still.sync()
+    index = still.gateway.index  # once it has all, what was said is read from the log, and not from memory
+    still.posted.until_called(lambda done: index.do(lambda: still.posted.put(done)))
+    session = still.listen(0)
+    shown = ids(parse(session.data_to_send()))
+    with monkeypatch.context() as patch:
+        patch.setattr(still.gateway.log.segments, "read", fails)
+        assert session.data_to_send() == []
+    assert session.closing is not None
+    assert "the log cannot be read" in session.closing.reason
+    assert session.data_to_send() == []
+    again = still.listen(shown[-1])
+    while page := ids(parse(again.data_to_send())):
+        shown += page
+    assert len(shown) == len(set(shown)) == 100
 
 
 def test_long_messages_are_read_from_the_log_one_by_one(still: Any) -> None:
