@@ -144,10 +144,15 @@ class Adapter(ABC):
     versions: ClassVar[tuple[str, ...]] = ()  # what it speaks, for `GET /v1/protocols`
     carries: ClassVar[Mapping[str, str | None]] = {}  # of `WORDS`: how it is said here, None where it cannot be
     limits: ClassVar[Mapping[str, str]] = {}  # of `LIMITED`: how much of it there may be
+    principals: ClassVar[str] = "anonymous"  # a regular expression: what may follow its name in `auth.grants`
 
     def __init__(self, settings: Any, home: Home) -> None:
         self.options = settings
         self.home = home
+
+    @classmethod
+    def give(cls, settings: Any, access: Access, rows: Callable[..., list[Any]]) -> None:
+        """Let *access* know what users gave each other, by these *settings* and the *rows* of a query of its tables."""
 
     def start(self, services: Services) -> None:
         """The log is caught up; the listeners open next."""

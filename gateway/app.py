@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import sniffio
-import structlog
 from anyio.abc import TaskGroup
 from fastapi import FastAPI, WebSocket
 from starlette.responses import PlainTextResponse
@@ -21,8 +20,6 @@ from .adapter import Adapter, Listener, Refusal
 from .config import Settings, tls_context
 from .runtime import Gateway, Post
 from .session import Session
-
-logger = structlog.get_logger("trellis")
 
 RAW_PATHS = ("/v1/", "/api/v1/")  # where a name in a path may hold an encoded slash
 
@@ -135,29 +132,6 @@ async def _tick(gateway: Gateway) -> None:
     while True:
         await anyio.sleep(1)
         gateway.tick()
-        if gateway.keys.changed():
-            _read_keys(gateway)
-
-
-def _read_keys(gateway: Gateway) -> None:
-    """Follow what `trellis key` did; every session asks at each verb, so a removed key is worth nothing at once.
-
-    Who listens already asks nothing: see `_revoke`.
-    """
-    try:
-        gateway.access.use(gateway.keys.load())
-    except (OSError, ValueError) as error:
-        logger.error("the key file cannot be read", error=str(error), consequence="the keys stay as they were")
-    else:
-        _revoke(gateway)
-        logger.info("the keys were read again")
-
-
-def _revoke(gateway: Gateway) -> None:
-    """Hang up on those who listen where they may not any more; whoever may do something else comes back for that."""
-    for session in gateway.bus.sessions():
-        if not all(gateway.access.allowed(session.listens_as(name), "subscribe", name) for name in session.channels):
-            session.close(1008, "a right that this connection needs was taken away")
 
 
 def _post() -> Post:

@@ -10,7 +10,7 @@ import typer
 
 from adapters import ADAPTERS
 
-from .commands import keys, operate, tail, talk
+from .commands import explain, keys, operate, tail, talk
 from .commands.certificates import dev_cert
 from .commands.common import ConfigFile, Data, Failed, load_settings, say
 from .commands.demo import demo
@@ -78,6 +78,7 @@ def serve(
 
 for command in (demo, talk.publish, tail.tail, talk.direct, talk.channels, talk.peers):
     app.command()(command)
+app.command()(explain.explain)
 for command in (operate.check_config, operate.verify, operate.export):
     app.command()(command)
 app.command("import")(operate.import_)

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from .adapter import Adapter
 from .auth import Right
 from .channels import LIMIT, valid_name
+from .dangers import dangers
 from .limits import Limits
 
 PREFIX = "TRELLIS_"
@@ -165,6 +166,7 @@ def load(
         faults.append(f"{file or 'environment'}: {error}")
     else:
         faults += _contradictions(settings)
+        faults += dangers(settings, adapters)
         faults += _bad_pins(settings, {adapter.name: adapter for adapter in adapters})
     if faults:
         raise BadConfiguration(faults)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 import anyio
 
 from . import views
+from .errors import Forbidden
 from .message import Message
 from .problems import Problem
 from .runtime import Gateway
@@ -83,8 +84,11 @@ def find(gateway: Gateway, channel: str, id: str) -> Message:
     return found
 
 
-async def log_lines(gateway: Gateway, after: int, limit: int) -> AsyncIterator[bytes]:
-    """At most *limit* lines of the log after sequence *after*, of those that are on disk."""
+async def log_lines(gateway: Gateway, after: int, limit: int, may: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """At most *limit* lines of the log after sequence *after*, of those that are on disk.
+
+    Whether who reads them still *may* is asked for each piece; `Forbidden` cuts the answer, which is not whole then.
+    """
     lines = islice(_scan(gateway.log.segments, after, gateway.index.offset(after + 1), gateway.log.synced_seq), limit)
     some: list[bytes] = []
     size = 0
@@ -95,6 +99,8 @@ async def log_lines(gateway: Gateway, after: int, limit: int) -> AsyncIterator[b
             yield b"".join(some)
             some, size = [], 0
             await anyio.sleep(0)
+            if not may():
+                raise Forbidden("admin", "")
     if some:
         yield b"".join(some)
 

@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from .adapter import Adapter, Home, Services
-from .auth import Access, BadSecret, KeyFile, read_secret, write_secret
+from .auth import BadSecret, read_secret, write_secret
 from .buckets import Buckets
 from .bus import Bus, Receipt
 from .channels import Channels
@@ -31,11 +31,11 @@ from .links import Dialler
 from .log import Log, Sealing
 from .message import MessageIds, Peer
 from .metrics import Metrics
-from .origins import Origins, is_local
 from .peers import Peers
 from .record import Entry
 from .retention import Keep, Retention
 from .segments import Fault, Segments
+from .warden import Warden
 
 MINUTE = 60_000  # ms
 DAY = 1440 * MINUTE
@@ -80,9 +80,8 @@ class Gateway:
         settings.data.mkdir(parents=True, exist_ok=True)
         self._lock = lock(settings.data)
         self.home = _home(settings.data / "keys", self.version)
-        self.keys = KeyFile(settings.data / "keys" / "api-keys.json")
-        origins = Origins(settings.auth.origins, private=is_local(settings.host) and not settings.open_to_all)
-        self.access = Access(self.keys.load(), settings.auth.grants, origins)
+        self.warden = Warden(settings, settings.data / "keys")
+        self.access = self.warden.access
         self.adapters = [row(settings.section(row), self.home) for row in adapters if settings.section(row).enabled]
         self.ready = False
         self.links: list[Dialler] = []  # whoever has a loop runs them
@@ -107,6 +106,7 @@ class Gateway:
             keep=self._keep_ms,
             handshake=self.settings.limits.handshake_seconds,
         )
+        self.warden.start(self.bus, post, self._worker.do)
         for adapter in self.adapters:
             self._start_adapter(adapter, services)
             self.links += [Dialler(adapter.name, link, clock) for link in adapter.links()]
@@ -201,6 +201,7 @@ class Gateway:
     def tick(self) -> None:
         """A second has passed."""
         self.bus.tick()
+        self.warden.tick()
         self._tell_flows()
         for adapter in self.adapters:
             adapter.tick(clock())
@@ -231,6 +232,7 @@ class Gateway:
         """Finish what was begun, write what is left, and let go of the data directory."""
         self.ready = False
         self._worker.stop()
+        self.warden.stop()
         self._tell_flows(last=True)
         self.log.close()
         self.index.close()

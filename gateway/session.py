@@ -37,10 +37,14 @@ MAX_STREAMS = 16  # long answers under way on one connection; beyond it no furth
 
 
 class Principal(NamedTuple):
-    """Who stands behind a connection, as far as the gateway can tell: a name that keys and rights refer to."""
+    """Who stands behind a connection, as far as the gateway can tell: a name that grants refer to.
+
+    Who came with an API key has the rights of that *key* (its id) and no others, whatever else has its name.
+    """
 
     name: str
     address: str = ""  # where from, for rate limits
+    key: str = ""
 
 
 class Close(NamedTuple):

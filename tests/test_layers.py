@@ -27,8 +27,9 @@ STORAGE = {
     "retention",
     "archive",
 }
+ACCESS = {"rights", "keyfile", "secretfile", "lastuse", "revoke", "warden", "origins"}
 SHELLS = {"serve", "fast", "turns", "handover"}
-NAMELESS = CORE | STORAGE | SHELLS | {"limits", "metrics", "auth", "door", "runtime"}
+NAMELESS = CORE | STORAGE | SHELLS | {"limits", "metrics", "auth", "door", "runtime"} | ACCESS
 IO = {
     "anyio",
     "asyncio",

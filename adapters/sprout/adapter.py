@@ -91,6 +91,7 @@ class SproutAdapter(Adapter):
     name = NAME
     title = "Arbor"
     settings = Settings
+    principals = "anonymous|peer|SHA512_B32__[A-Za-z0-9_-]+"
     tables = TABLES
     versions = ("0.0",)
     carries = MappingProxyType(

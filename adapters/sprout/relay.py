@@ -210,4 +210,4 @@ class Relay:
 
 def _as_author(session: Session, author: str) -> Principal:
     """Who *author* is to `auth.grants`, from where *session* comes."""
-    return session.principal._replace(name=f"{NAME}:{author}")
+    return session.principal._replace(name=f"{NAME}:{author}", key="")

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.adapter import Adapter, Home, Refusal, Request, Services, Spoken
-from gateway.auth import KEY
+from gateway.auth import Access
 from gateway.frames import text_frame
 from gateway.jsontext import dumps
 from gateway.message import Form, Message, Peer, Pending
@@ -82,6 +82,7 @@ class StreamrAdapter(Adapter):
     title = "Streamr"
     settings = Settings
     paths = ("/api/v1/ws", NETWORK, TRACKER)
+    principals = "anonymous|0x[0-9a-f]{40}"
     tables = publishers.TABLE + streams.TABLE + stored.TABLE
     versions = (
         *("control 1", "control 2", "message 30", "message 31", "message 32"),
@@ -120,6 +121,11 @@ class StreamrAdapter(Adapter):
         self.nodes = Nodes()
         self.saying = Saying(self)
         self.streams = Streams(settings.streams, settings.partitions, self._demands.cache_clear)
+
+    @classmethod
+    def give(cls, settings: Any, access: Access, rows: Callable[..., list[Any]]) -> None:
+        """Let *access* know the permissions of streams."""
+        Streams(settings.streams, settings.partitions, lambda: None).read(access, rows)
 
     def start(self, services: Services) -> None:
         """Continue the chains where the log ended."""
@@ -178,8 +184,8 @@ class StreamrAdapter(Adapter):
         for token in given:
             if (address := self.logins.address(token, self.bus.clock())) is not None:
                 return Principal(f"{NAME}:{address}", principal.address), address
-            if (name := access.name_of(token)) is not None:
-                return Principal(KEY + name, principal.address), None
+            if (holder := access.holder(token, principal.address)) is not None:
+                return holder, None
         if given and access.enabled:
             raise Unauthenticated("no such session token or API key")
         return principal, None

@@ -26,6 +26,7 @@ from .publishing import invalid
 
 if TYPE_CHECKING:
     from gateway.adapter import Services
+    from gateway.auth import Access
     from gateway.record import Fact
 
     from .message import StreamMessage
@@ -143,13 +144,18 @@ class Streams:
     def start(self, services: Services) -> None:
         """Read what users have said before."""
         self._services = services
+        self.read(services.access, services.index.rows)
+
+    def read(self, access: Access, rows: Callable[..., list[Any]]) -> None:
+        """Read what the *rows* of the table say, and let *access* know who may use the streams."""
+        self._access = access
         for stream, settings in self._configured.items():
             self._rule(stream, settings)
             given = [Permission(0, "stream_subscribe", None)] if settings.public else []
             self._give(stream, (), given)
         last = ""
-        while rows := services.index.rows(_PAGE, (last, PAGE)):
-            for last, text in rows:
+        while found := rows(_PAGE, (last, PAGE)):
+            for last, text in found:
                 if (said := _parse(text)) is not None and last not in self._configured:
                     self._take(last, said)
 
@@ -279,7 +285,7 @@ class Streams:
             if not operations:
                 del streams[stream]
             given = [right for rights in streams.values() for right in rights]
-            self._services.access.give(f"{NAME}:{ANYBODY if user is None else user}", given)
+            self._access.give(f"{NAME}:{ANYBODY if user is None else user}", given)
             if not streams:
                 del self._rights[user]
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gateway.auth import USUAL, VERBS, KeyFile, Right
+from gateway import lastuse
+from gateway.auth import USUAL, VERBS, Key, KeyFile, Right
+from gateway.keyfile import now_ms
+from gateway.rights import TAKES
 
-from .common import ConfigFile, Data, Failed, data_directory, say, table
+from .common import ConfigFile, Data, Failed, data_directory, say, table, visible
+
+UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}  # ms
+LONGEST = 36_500  # days
+ADMIN = "admin:*"
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="API keys: add, list, remove. A running gateway notices within seconds.",
+    help="API keys: add, list, rotate, remove. A running gateway notices within seconds.",
 )
 
 Name = Annotated[str, typer.Argument(help="What the key is called; its messages carry that name.")]
@@ -31,6 +40,14 @@ def add(
             f"Several are possible.  [default: {' '.join(USUAL)}]",
         ),
     ] = None,
+    deny: Annotated[
+        list[str] | None,
+        typer.Option(metavar="VERB:PATTERN", help="What it may not do, whatever else it may. Several are possible."),
+    ] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="It may administer every channel too.")] = False,
+    expires: Annotated[
+        str | None, typer.Option(metavar="TIME", help="It ends after this time: 90m, 12h, 30d.  [default: never]")
+    ] = None,
     data: Data = None,
     config: ConfigFile = None,
 ) -> None:
@@ -39,12 +56,14 @@ def add(
     With the first key, authentication is on: from then on nobody may do anything without one, except as
     `auth.grants` in the configuration says.
     """
-    for right in allow or ():
+    rights = [*(allow or USUAL), *([ADMIN] if admin else []), *(TAKES + right for right in deny or ())]
+    for right in rights:
         _check(right)
+    ends = None if expires is None else now_ms() + _duration(expires, "--expires")
     file = _key_file(config, data)
-    first = not file.load()
     try:
-        typer.echo(file.add(name, allow or USUAL))
+        first = not file.load()
+        typer.echo(file.add(name, rights, ends))
     except ValueError as error:
         raise Failed(str(error)) from None
     say("keep it: only its digest is stored" + ("; from now on every request needs a key" if first else ""))
@@ -52,15 +71,39 @@ def add(
 
 @app.command("list")
 def list_(data: Data = None, config: ConfigFile = None) -> None:
-    """List the keys: their names and rights."""
-    keys = _key_file(config, data).load()
-    typer.echo(table([("NAME", "RIGHTS"), *((key.name, " ".join(key.rights)) for key in keys)]))
+    """List the keys: their names, ids and rights, when they end, and when they were last used."""
+    file = _key_file(config, data)
+    used = lastuse.read(file.path.with_name(lastuse.FILE))
+    rows = [
+        (visible(key.name), key.id, _end(key), _moment(used.get(key.id)) or "never", " ".join(key.rights))
+        for key in _load(file)
+    ]
+    typer.echo(table([("NAME", "ID", "EXPIRES", "LAST USED", "RIGHTS"), *rows]))
+
+
+@app.command()
+def rotate(
+    name: Name,
+    overlap: Annotated[
+        str, typer.Option(metavar="TIME", help="How long the old key is still good: 0s, 1h, 7d.")
+    ] = "1h",
+    data: Data = None,
+    config: ConfigFile = None,
+) -> None:
+    """Make a new secret for a key, and print it; the old one ends after the overlap, with all its connections."""
+    file = _key_file(config, data)
+    try:
+        typer.echo(file.rotate(name, _duration(overlap, "--overlap")))
+    except ValueError as error:
+        raise Failed(str(error)) from None
+    say(f"keep it: only its digest is stored; the old one ends in {overlap}")
 
 
 @app.command()
 def remove(name: Name, data: Data = None, config: ConfigFile = None) -> None:
-    """Remove a key; whoever uses it loses its rights."""
+    """Remove a key; whoever uses it loses its rights, and its connections."""
     file = _key_file(config, data)
+    _load(file)
     if not file.remove(name):
         raise Failed(f"there is no key called {name!r} in {file.path}; `trellis key list` shows which there are")
     if not file.load():
@@ -73,8 +116,33 @@ def _key_file(config: Path | None, data: Path | None) -> KeyFile:
     return KeyFile(data_directory(config, data) / "keys" / "api-keys.json")
 
 
+def _load(file: KeyFile) -> list[Key]:
+    try:
+        return file.load()
+    except ValueError as error:
+        raise Failed(str(error)) from None
+
+
 def _check(right: str) -> None:
     try:
         Right.parse(right)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--allow") from None
+        raise typer.BadParameter(str(error), param_hint="--deny" if right.startswith(TAKES) else "--allow") from None
+
+
+def _duration(text: str, option: str) -> int:
+    """The milliseconds that *text*, such as `30d`, says."""
+    found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
+    if found is None or (ms := int(found[1]) * UNITS[found[2]]) > LONGEST * UNITS["d"]:
+        raise typer.BadParameter(f"{text!r} is no time such as 90m, 12h or 30d", param_hint=option)
+    return ms
+
+
+def _end(key: Key) -> str:
+    """When *key* ends."""
+    end = _moment(key.expires) or "never"
+    return end if key.lives(now_ms()) else f"{end} (over)"
+
+
+def _moment(ms: int | None) -> str:
+    return "" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -27,6 +28,7 @@ from typer.testing import CliRunner
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
+from gateway.auth import KeyFile
 from gateway.cli import app
 from gateway.clients import SproutClient
 from gateway.commands import talk
@@ -354,7 +356,8 @@ def test_keys_are_added_listed_and_removed(tmp_path: Path) -> None:
     more = trellis("key", "add", "bob", "--allow", "subscribe:news/*", "--allow", "history:*", *data)
     assert more.stdout != added.stdout
     listed = trellis("key", "list", *data).stdout
-    assert listed.splitlines()[2].split() == ["bob", "subscribe:news/*", "history:*"]
+    name, _, *rest = listed.splitlines()[2].split()
+    assert [name, *rest] == ["bob", "never", "never", "subscribe:news/*", "history:*"]
     assert added.stdout.strip() not in listed
     assert stat.S_IMODE((tmp_path / "data/keys/api-keys.json").stat().st_mode) == 0o600
     again = trellis("key", "add", "ada", *data)
@@ -363,6 +366,36 @@ def test_keys_are_added_listed_and_removed(tmp_path: Path) -> None:
     gone = trellis("key", "remove", "ada", *data)
     assert gone.returncode == 1
     assert "no key called 'ada'" in gone.stderr
+
+
+def test_a_key_is_limited_in_time_and_rights_and_rotated(tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path / "data"))
+    first = trellis("key", "add", "ada", "--expires", "30d", "--admin", "--deny", "publish:secret/*", *data).stdout
+    second = trellis("key", "rotate", "ada", "--overlap", "7d", *data)
+    assert second.stdout.startswith("trellis_")
+    assert second.stdout != first
+    _, old, new = trellis("key", "list", *data).stdout.splitlines()
+    for line in (old, new):
+        assert line.endswith("subscribe:* publish:* direct:* history:* admin:* !publish:secret/*")
+        assert "never" in line, "last used"
+    days = [datetime.fromisoformat(line.split()[2]) - datetime.now() for line in (old, new)]
+    assert 6 <= days[0].days <= 7
+    assert 28 <= days[1].days <= 30
+    for wrong in ("soon", "1", "-1h", "0x1d", "999999999d"):
+        assert trellis("key", "add", "bob", "--expires", wrong, *data).returncode == 2
+    assert trellis("key", "rotate", "nobody", *data).returncode == 1
+
+
+def test_the_list_tells_when_a_key_was_last_used(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    key = KeyFile(data / "keys/api-keys.json").add("ada")
+    with Server(data) as server:
+        assert trellis("channels", "--key", key, TRELLIS_URL=f"http://{server.http}").returncode == 0
+    _, line = trellis("key", "list", "--data", str(data)).stdout.splitlines()
+    used = datetime.fromisoformat(line.split()[3])
+    assert abs((datetime.now(UTC).replace(tzinfo=None) - used).days) <= 1
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (data / "keys").iterdir()}
+    assert set(modes.values()) == {0o600}, modes
 
 
 def test_a_running_gateway_notices_keys(tmp_path: Path) -> None:

@@ -38,6 +38,14 @@ def http(local: Any) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
+def operator(make_local: Callable[..., Any]) -> Iterator[httpx.Client]:
+    """Somebody who may administer: without keys and grants nobody may."""
+    server = make_local(auth={"grants": {"anonymous": ["*:*", "admin:*"]}})
+    with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
+        yield client
+
+
+@pytest.fixture
 def client_of() -> Iterator[Callable[..., httpx.Client]]:
     clients: list[httpx.Client] = []
 
@@ -362,7 +370,8 @@ def test_history_by_sender_and_of_big_messages(http: httpx.Client) -> None:
 # Channels and peers
 
 
-def test_channels_are_made_shown_and_closed(http: httpx.Client) -> None:
+def test_channels_are_made_shown_and_closed(operator: httpx.Client) -> None:
+    http = operator
     problem(http.get("/v1/channels/room"), 404)
     made = http.put("/v1/channels/room")
     assert (made.status_code, http.put("/v1/channels/room").status_code) == (201, 200)
@@ -451,7 +460,6 @@ def test_peers_are_found_by_number(http: httpx.Client) -> None:
         ("POST", "/v1/channels/a%0Ab/messages", 404),
         ("PUT", "/v1/channels/a%0Ab", 404),
         ("PUT", f"/v1/channels/{'x' * 256}", 404),
-        ("DELETE", "/v1/channels/nobody", 404),
         ("POST", LOBBY, 400),
     ],
 )
@@ -651,7 +659,20 @@ def test_each_verb_and_channel_needs_its_right(
 # The gateway
 
 
-def test_the_log_is_shown_as_it_is_on_disk(http: httpx.Client, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("method", "path"), [("DELETE", "/v1/channels/lobby"), ("GET", "/v1/log")])
+def test_without_keys_nobody_administers(http: httpx.Client, method: str, path: str) -> None:
+    say(http)
+    detail = problem(http.request(method, path), 403)
+    assert "admin" in detail
+    assert http.get("/v1/channels/lobby").status_code == 200
+
+
+def test_what_there_is_not_cannot_be_closed(operator: httpx.Client) -> None:
+    problem(operator.delete("/v1/channels/nobody"), 404)
+
+
+def test_the_log_is_shown_as_it_is_on_disk(operator: httpx.Client, tmp_path: Path) -> None:
+    http = operator
     said = lines(http.post(LOBBY, content=b"1\n" * 600, headers=NDJSON))
     (segment,) = (tmp_path / "data/log").glob(".open-*.jsonl")
     shown = http.get("/v1/log").content

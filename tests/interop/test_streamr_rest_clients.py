@@ -18,13 +18,14 @@ from tests.server import Server
 ALL = ["2.2.7", "4.1.6", "5.1.0"]
 KEY = f"0x{0x5EED:064x}"
 ADDRESS = "0xf52b978d064a638e263ad7b397172e414c20ba84"  # of KEY
+GRANTS = {"TRELLIS_AUTH__GRANTS": '{"anonymous": ["*:*", "admin:*"]}'}  # without one nobody administers
 OTHER = "0x" + "ab" * 20
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     require_clients()
-    with Server(tmp_path_factory.mktemp("data")) as server:
+    with Server(tmp_path_factory.mktemp("data"), env=GRANTS) as server:
         yield server
         assert server.stop() == 0
         assert "Traceback" not in server.log

@@ -47,7 +47,8 @@ def test_a_gateways_log_is_read_over_http_and_is_the_same_as_its_files(
 ) -> None:
     monkeypatch.setattr(remote, "PIECE", 30)
     monkeypatch.setattr(remote, "BATCH", 70)
-    with Server(tmp_path / "data") as server:
+    grants = json.dumps({"rest:anonymous": ["*:*", "admin:*"]})
+    with Server(tmp_path / "data", env={"TRELLIS_AUTH__GRANTS": grants}) as server:
         say(server, [f"first {n}" for n in range(100)])
         run = make_run(source=HttpSource(f"http://{server.http}"))
         assert ingest.run(run) == 2

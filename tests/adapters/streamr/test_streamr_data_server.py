@@ -105,14 +105,17 @@ def test_an_answer_that_nobody_reads_does_not_hold_up_the_stop(tmp_path: Path) -
             assert server.stop() == 0
 
 
+OPEN = {"TRELLIS_AUTH__GRANTS": '{"anonymous": ["*:*", "admin:*"]}'}
+
+
 def test_what_was_said_of_a_stream_outlives_kill_9_and_is_exported(tmp_path: Path) -> None:
     body = {"id": "s", "partitions": 3, "requireSignedData": True, "description": "mine"}
-    with Server(tmp_path / "data") as server:
+    with Server(tmp_path / "data", env=OPEN) as server:
         made = httpx.post(f"http://{server.http}/api/v1/streams", json=body).json()
         changed = httpx.put(f"http://{server.http}/api/v1/streams/s", json={"description": "ours"}).json()
         assert changed == made | {"description": "ours"}
         server.kill()
-    with Server(tmp_path / "data") as server:
+    with Server(tmp_path / "data", env=OPEN) as server:
         assert httpx.get(f"http://{server.http}/api/v1/streams/s").json() == changed
         refused = httpx.post(f"http://{server.http}/api/v1/streams/s/data", content=b"1")
         assert refused.json()["error"].startswith("Stream data is required to be signed. Message: ")

@@ -18,7 +18,6 @@ from adapters.streamr.tracker import TRACKER, TrackerMessage, TrackerType, decod
 from adapters.streamr.tracker_session import MAX_NAME, TrackerSession
 from adapters.streamr.tracker_topology import NEIGHBOURS, StreamPart, Topology, neighbours
 from gateway.adapter import Request
-from gateway.auth import Key, digest
 from gateway.frames import payload
 from gateway.limits import Limits, Rate, Throttle
 from gateway.session import Principal
@@ -282,9 +281,9 @@ def test_a_name_that_cannot_be_shown_is_no_name(broker: Any) -> None:
 
 
 def test_rights_decide_whose_neighbour_somebody_is(make_broker: Callable[..., Any]) -> None:
-    broker = make_broker(keys=(Key("k", digest("x"), ("subscribe:s",)),))
+    broker = make_broker(grants={"streamr:k": ("subscribe:s",)})
     assert Node(broker).ask(2, 1, "r", {"streams": ["s"]})[0][1:4] == [6, "r", "PERMISSION_DENIED"]
-    node = Node(broker, "key:k")
+    node = Node(broker, "streamr:k")
     assert node.ask(2, 1, "r", {"streams": ["s"]})[0][1] == 2
     assert node.ask(2, 1, "r", {"streams": ["s", "t"]})[0][1:4] == [6, "r", "PERMISSION_DENIED"]
 

@@ -1,0 +1,83 @@
+"""`trellis explain`: whether somebody may do something, and which rule says so, without a running gateway."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import Annotated, Any
+
+import typer
+
+from adapters import ADAPTERS
+from gateway.auth import KEY, VERBS, Access, Verdict
+from gateway.channels import valid_name
+from gateway.config import Settings
+from gateway.dangers import impossible_principal
+from gateway.keyfile import KeyFile, now_ms
+from gateway.session import Principal
+
+from .common import ConfigFile, Data, Failed, load_settings, say, visible
+
+WHO = "A principal: key:NAME, sprout:anonymous, streamr:0x...; docs/configuration.md names them all."
+
+
+def explain(
+    who: Annotated[str, typer.Argument(help=WHO)],
+    verb: Annotated[str, typer.Argument(help=f"One of {', '.join(VERBS)}.")],
+    channel: Annotated[str, typer.Argument(help="The channel's name; '' for what concerns no single channel.")],
+    data: Data = None,
+    config: ConfigFile = None,
+) -> None:
+    """Tell whether somebody may do something, and which rule decides.
+
+    Read from the configuration, the key file and what users gave each other, as a gateway that is started now would.
+    Exit code 0: allowed, 1: not allowed.
+    """
+    settings = load_settings(config, {"data": data})
+    if verb not in VERBS:
+        raise typer.BadParameter(f"{verb!r} is none of {', '.join(VERBS)}", param_hint="VERB")
+    if channel and not valid_name(channel):
+        raise typer.BadParameter(f"no channel can be called {channel!r}", param_hint="CHANNEL")
+    verdict = _verdict(settings, who, verb, channel)
+    typer.echo(f"{'yes' if verdict.allowed else 'no'}: {visible(verdict.reason)}")
+    raise typer.Exit(0 if verdict.allowed else 1)
+
+
+def _verdict(settings: Settings, who: str, verb: str, channel: str) -> Verdict:
+    file = KeyFile(settings.data / "keys" / "api-keys.json")
+    try:
+        keys = file.load()
+    except ValueError as error:
+        raise Failed(str(error)) from None
+    access = Access(keys, settings.auth.grants)
+    _give(access, settings)
+    if not who.startswith(KEY):
+        if (reason := impossible_principal(who, ADAPTERS)) is not None:
+            raise typer.BadParameter(reason, param_hint="WHO")
+        return access.verdict(Principal(who), verb, channel)
+    named = [key for key in keys if KEY + key.name == who]
+    if not named:
+        raise typer.BadParameter(f"there is no {who!r}; `trellis key list` shows which there are", param_hint="WHO")
+    living = [key for key in named if key.lives(now_ms())]
+    if not living:
+        return Verdict(False, f"the key {named[-1].name!r} has expired")
+    return access.verdict(Principal(who, key=living[-1].id), verb, channel)
+
+
+def _give(access: Access, settings: Settings) -> None:
+    """Let *access* know what users gave each other, as far as the index tells."""
+    path = settings.data / "index.sqlite"
+    try:
+        if not path.exists():
+            _give_all(access, settings, lambda _sql, _values=(): [])
+            return
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as index:
+            _give_all(access, settings, lambda sql, values=(): index.execute(sql, values).fetchall())
+    except sqlite3.Error as error:
+        say(f"the index cannot be read ({error}): what users gave each other is not known")
+
+
+def _give_all(access: Access, settings: Settings, rows: Any) -> None:
+    for adapter in ADAPTERS:
+        if settings.section(adapter).enabled:
+            adapter.give(settings.section(adapter), access, rows)

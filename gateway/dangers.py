@@ -1,0 +1,113 @@
+"""Settings that are valid one by one, but dangerous or contradictory together: each is refused with its reason."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from .adapter import Adapter
+from .origins import ANY, is_local
+from .rights import Right
+
+if TYPE_CHECKING:
+    from .config import Settings
+
+STRANGERS = "anonymous"
+REST = "rest"  # which is no adapter
+KEY = "key:"
+_ORIGIN = re.compile(r"https?://[^/\s]+")
+
+
+def dangers(settings: Settings, adapters: Collection[type[Adapter]]) -> list[str]:
+    """Every reason to refuse *settings*, by key."""
+    checks = (_grants(settings, adapters), _admins(settings), _origins(settings), _ports(settings), _numbers(settings))
+    return [fault for check in checks for fault in check] + [*_retention(settings), *_secrets(settings)]
+
+
+def impossible_principal(name: str, adapters: Collection[type[Adapter]]) -> str | None:
+    """Why nobody can be the principal called *name*; None where somebody can."""
+    if name == STRANGERS:
+        return None
+    if name.startswith(KEY):
+        return f"{name!r} is a key, and its rights are in the key file: use `trellis key add --allow`"
+    names = {adapter.name: adapter.principals for adapter in adapters} | {REST: STRANGERS}
+    protocol, _, who = name.partition(":")
+    if protocol not in names:
+        return f"{name!r} is nobody: a principal begins with {', '.join(f'{known}:' for known in names)}"
+    if re.fullmatch(names[protocol], who):
+        return None
+    if re.fullmatch(names[protocol], who.lower()):
+        return f"{name!r} is nobody: write it in lower case"
+    return f"{name!r} is nobody: what follows {protocol!r} is {names[protocol].replace('|', ' or ')}"
+
+
+def _grants(settings: Settings, adapters: Collection[type[Adapter]]) -> Iterator[str]:
+    for name in settings.auth.grants:
+        if (reason := impossible_principal(name, adapters)) is not None:
+            yield f"auth.grants: {reason}"
+
+
+def _admins(settings: Settings) -> Iterator[str]:
+    """Strangers who may administer a gateway that other machines reach."""
+    if is_local(settings.host) or settings.open_to_all:
+        return
+    for name, rights in settings.auth.grants.items():
+        if name.endswith(STRANGERS) and any(_administers(Right.parse(right)) for right in rights):
+            yield (
+                f"auth.grants.{name}: anybody who reaches {settings.host} could administer; make a key with "
+                "`trellis key add NAME --admin`, or say open_to_all if that is what you want"
+            )
+
+
+def _administers(right: Right) -> bool:
+    return right.verb == "admin" and not right.takes
+
+
+def _origins(settings: Settings) -> Iterator[str]:
+    for origin in settings.auth.origins:
+        if origin != ANY and not _ORIGIN.fullmatch(origin):
+            yield f"auth.origins: {origin!r} is no origin, such as https://chat.example, and matches no page"
+
+
+def _ports(settings: Settings) -> Iterator[str]:
+    """Two listeners cannot have one port (0 takes a free one)."""
+    named = defaultdict(list)
+    for key, value in _values(settings):
+        if key.rpartition(".")[2] in ("port", "tls_port") and value:
+            named[value].append(key)
+    for port, keys in named.items():
+        if len(keys) > 1:
+            yield f"{', '.join(keys)}: all of them are {port}"
+
+
+def _numbers(settings: Settings) -> Iterator[str]:
+    for key, value in _values(settings):
+        if isinstance(value, float) and not math.isfinite(value):
+            yield f"{key}: {value} is no limit; leave it out, or say a number"
+
+
+def _retention(settings: Settings) -> Iterator[str]:
+    keep, segment = settings.log.keep_bytes, settings.log.segment_bytes
+    if keep is not None and keep < segment:
+        yield f"log.keep_bytes: {keep} is less than a file of the log (log.segment_bytes, {segment}), which goes whole"
+
+
+def _secrets(settings: Settings) -> Iterator[str]:
+    path = settings.tls_key
+    if path is not None and path.is_file() and path.stat().st_mode & 0o007:
+        yield f"tls_key: {path} may be read or changed by everybody on this machine; `chmod o= {path}`"
+
+
+def _values(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value in *section*, by its dotted key."""
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from _values(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value

@@ -1,0 +1,61 @@
+"""Configurations that are refused as a whole: by which key, and with which reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters import ADAPTERS
+from gateway import config
+
+# fmt: off
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"auth.grants": {"smtp:anonymous": ["*:*"]}},                            "'smtp:anonymous' is nobody"),
+    ({"auth.grants": {"key:ada": ["*:*"]}},                                   "trellis key add --allow"),
+    ({"auth.grants": {"streamr:0x" + "AB" * 20: ["*:*"]}},                    "lower case"),
+    ({"auth.grants": {"streamr:alice": ["*:*"]}},                             "'streamr:alice' is nobody"),
+    ({"auth.grants": {"rest:alice": ["*:*"]}},                                "'rest:alice' is nobody"),
+    ({"auth.grants": {"rest:anonymous": ["publish:a/@b"]}},                   "matches no channel"),
+    ({"auth.grants": {"rest:anonymous": ["publish"]}},                        "VERB:PATTERN"),
+    ({"auth.grants": {"anonymous": ["admin:*"]}, "host": "0.0.0.0"},          "anybody who reaches 0.0.0.0"),
+    ({"auth.origins": ["chat.example"]},                                      "is no origin"),
+    ({"auth.origins": ["https://chat.example/"]},                             "is no origin"),
+    ({"port": 7777, "sprout.port": 7777},                                     "port, sprout.port: all of"),
+    ({"limits.handshake_seconds": float("inf")},                              "limits.handshake_seconds: inf"),
+    ({"log.keep_days": float("inf")},                                         "log.keep_days: inf"),
+    ({"limits.address": {"rate": float("nan"), "burst": 1}},                  "limits.address.rate"),
+    ({"limits.connections": -1},                                              "limits.connections"),
+    ({"log.keep_bytes": 1000},                                                "log.keep_bytes: 1000 is less than"),
+]
+TAKEN: list[dict[str, Any]] = [
+    {"auth.grants": {"anonymous": ["*:*"], "sprout:peer": ["*:*"], "sprout:SHA512_B32__AbC-_": ["*:x"]}},
+    {"auth.grants": {"anonymous": ["admin:*"]}, "host": "0.0.0.0", "open_to_all": True},
+    {"auth.grants": {"anonymous": ["admin:*"]}},
+    {"auth.grants": {"anonymous": ["!admin:*", "*:*"]}, "host": "0.0.0.0"},
+    {"auth.origins": ["*", "https://chat.example:8443", "http://localhost"]},
+    {"port": 0, "sprout.port": 0, "sprout.tls_port": 0},
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("flags", "reason"), REFUSED)
+def test_a_dangerous_configuration_is_refused_with_its_reason(flags: dict[str, Any], reason: str) -> None:
+    with pytest.raises(config.BadConfiguration, match=r".") as refused:
+        config.load(ADAPTERS, None, flags)
+    assert reason in str(refused.value)
+    assert len(refused.value.faults) == 1
+
+
+@pytest.mark.parametrize("flags", TAKEN)
+def test_what_only_looks_dangerous_is_taken(flags: dict[str, Any]) -> None:
+    config.load(ADAPTERS, None, flags)
+
+
+def test_a_certificates_key_that_everybody_may_read_is_refused(tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    key.write_text("no key at all")
+    key.chmod(0o644)
+    with pytest.raises(config.BadConfiguration, match="read or changed by everybody"):
+        config.load(ADAPTERS, None, {"tls_cert": key, "tls_key": key})
