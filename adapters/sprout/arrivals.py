@@ -18,11 +18,12 @@ from .codec import MAX_NODES, NO_ID, Frame, NodeLine, StatusCode
 from .forest import Node, Reply, decode
 from .intake import Intake, Taken
 from .store import Store
-from .waiting import Questions, Waiting
+from .waiting import Questions, Room, Waiting
 
 if TYPE_CHECKING:
     from .session import SproutSession
 
+CROWDED: Final = "too many wait for others"
 MAX_RUN: Final = 64  # nodes that are taken together: some 4 ms
 
 
@@ -48,19 +49,38 @@ class Batch:
 
 
 class Arrivals:
-    """What arrives at *session*; *refused* counts what is not taken, by its reason."""
+    """What arrives at *session*; *refused* counts what is not taken, by its reason. *room* is for what waits."""
 
-    def __init__(self, session: SproutSession, store: Store, intake: Intake, refused: Callable[[str], None]) -> None:
+    def __init__(
+        self, session: SproutSession, store: Store, intake: Intake, refused: Callable[[str], None], room: Room
+    ) -> None:
         self.returning: deque[Batch] = deque()  # nodes whose parents came by another connection
         self._session = session
         self._store = store
         self._intake = intake
         self._refused = refused
-        self._waiting = Waiting()
+        self._waiting = Waiting(room, partial(refused, CROWDED))
         self._questions = Questions()
         self._parts: Batch | None = None  # an announce of which more is to come
         self._promised: list[tuple[int, int]] = []  # the ids and codes of statuses that wait for the disk
         self._promised_seq = 0
+
+    @property
+    def size(self) -> int:
+        """About how many bytes are kept here for the peer."""
+        batches = (*self.returning, *(() if self._parts is None else (self._parts,)))
+        arrived = sum(len(line.raw) + len(line.line) for batch in batches for line in batch.nodes)
+        return arrived + self._waiting.size + self._questions.size
+
+    def asks(self, id: int) -> bool:
+        """Whether the request *id* of ours waits for an answer."""
+        return self._questions.asks(id)
+
+    def clear(self) -> None:
+        """Nothing is to be taken or waited for any more."""
+        self.returning.clear()
+        self._parts = None
+        self._waiting.leave()
 
     def tick(self, now: int) -> None:
         """Give up what was asked too long ago."""
@@ -121,7 +141,7 @@ class Arrivals:
         if status:
             batch.status = max(batch.status, status)
         if missing and not self._keep(batch, line, missing):
-            reason = "too many wait for others"
+            reason = CROWDED
             batch.status = StatusCode.UNKNOWN_NODE
         if reason:
             self._refused(reason)

@@ -92,5 +92,5 @@ class Directs:
 
 
 def _place(node: Node) -> Node:
-    """What has to be known of *node* where something is below it; up to 128 KiB less."""
-    return replace(node, content=NO_PAIRS, metadata=NO_PAIRS) if isinstance(node, Reply) else node
+    """What has to be known of *node* where something is below it; up to 192 KiB less."""
+    return replace(node, content=NO_PAIRS, metadata=NO_PAIRS, signature=b"") if isinstance(node, Reply) else node

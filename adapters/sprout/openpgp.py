@@ -30,6 +30,8 @@ USER_ID: Final = "Arbor identity key (Automatically generated) <none@arbor.chat>
 MIN_BITS: Final = 1024
 MAX_BITS: Final = 8192
 MAX_EXPONENT: Final = (1 << 24) - 1
+# Signatures by the key itself on its user ids that are checked: GnuPG makes a new one when a key's lifetime is changed.
+MAX_CERTIFICATIONS: Final = 16
 # What one of our own keys has.
 _BITS: Final = 2048
 _EXPONENT: Final = 65537
@@ -110,6 +112,7 @@ class PublicKey:
         """The newest of the key's certifications of its own user ids."""
         certified: bytes | None = None
         found: list[Signature] = []
+        checked = 0
         for tag, body in others:
             if tag == packets.PUBLIC_KEY:
                 break
@@ -117,19 +120,30 @@ class PublicKey:
                 certified = _certified(primary, body) if tag == packets.USER_ID else None
             elif body[1:2] == bytes((_REVOCATION,)):
                 raise OpenPGPError("a key that is revoked")
-            elif certified is not None and (made := self._valid(certified, body)):
-                found.append(made)
+            elif certified is not None and (made := self._own(body)):
+                checked += 1
+                if checked > MAX_CERTIFICATIONS:
+                    raise OpenPGPError("a key that certifies itself too often")
+                if self._holds(made, certified):
+                    found.append(made)
         if not found:
             raise OpenPGPError("a key without a user id of its own")
         return max(found, key=lambda made: made.created)
 
-    def _valid(self, certified: bytes, body: bytes) -> Signature | None:
+    def _own(self, body: bytes) -> Signature | None:
+        """The certification in *body* if it names this key as its maker; others, or broken ones, certify nothing."""
         try:
             made = packets.read_signature(body)
-            self._check(made, certified)
-        except OpenPGPError:  # by others, or broken: it certifies nothing
+        except OpenPGPError:
             return None
-        return made if made.type in _CERTIFICATIONS else None
+        return made if made.issuer == self.id and made.type in _CERTIFICATIONS else None
+
+    def _holds(self, made: Signature, certified: bytes) -> bool:
+        try:
+            self._check(made, certified)
+        except OpenPGPError:
+            return False
+        return True
 
 
 def _read_signature(signature: bytes) -> Signature:

@@ -30,6 +30,10 @@ ISSUER_FINGERPRINT: Final = 33
 # is not looked at: what was said stays said.
 _UNDERSTOOD: Final = {CREATED, 3, KEY_LIFETIME, 11, ISSUER, 21, 22, 23, 25, KEY_FLAGS, 30, ISSUER_FINGERPRINT, 34}
 
+# Packets in one key or signature. A node has room for a key of 64 KiB, and that for some 230 signatures of the usual
+# size; what is made of smaller packets is made to be slow.
+MAX_PACKETS: Final = 256
+
 HASHES: Final = {8: hashlib.sha256, 9: hashlib.sha384, 10: hashlib.sha512}  # section 9.4
 SHA256: Final = 8
 
@@ -83,12 +87,15 @@ class Signature(NamedTuple):
 
 def read_packets(data: bytes) -> list[Packet]:
     """All packets of *data* (section 4.2)."""
-    packets, at = [], 0
+    packets: list[Packet] = []
+    at = 0
     try:
         while at < len(data):
             tag, at, end = _read_header(data, at)
             if end > len(data):
                 raise OpenPGPError("a packet that is cut off")
+            if len(packets) == MAX_PACKETS:
+                raise OpenPGPError("too many packets")
             packets.append(Packet(tag, data[at:end]))
             at = end
     except (IndexError, struct.error):

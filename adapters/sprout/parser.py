@@ -7,6 +7,7 @@ No node id looks like a verb, so the next message is found again behind anything
   follow, whatever stands there is skipped without a word, up to the next line that starts with a verb.
 - A body that is shorter than its count is refused as a whole when the next header comes.
 - A body line that is no node is told beside the nodes that are; a query with a bad id is refused.
+- A response to nothing that was asked is passed over, line by line, without keeping it.
 - A long announce comes in parts: a genuine relay that dials another tells it all of a community's leaves at once.
 - A header that ends like the first line of a request of HTTP ends the connection: else any web page that a user
   visits could speak through their browser, by what it posts.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from gateway.errors import ProtocolError
@@ -48,10 +50,12 @@ class Parser:
     """Reads frames from bytes that may be cut anywhere.
 
     Call `feed` with what arrived, then `next_frame` until it returns None. A `SproutError` is to be answered,
-    after which reading goes on; a `ProtocolError` is raised again by every later call.
+    after which reading goes on; a `ProtocolError` is raised again by every later call. *expects* tells whether the
+    response with an id is waited for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, expects: Callable[[int], bool] = lambda _id: True) -> None:
+        self._expects = expects
         self._lines: deque[bytes] = deque()
         self._rest = bytearray()
         self._open: _Open | None = None
@@ -61,6 +65,11 @@ class Parser:
     def amid(self) -> bool:
         """Whether a message has begun of which the rest has not arrived."""
         return self._open is not None or bool(self._rest)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes are kept of messages that are not whole."""
+        return len(self._rest) + sum(map(len, self._lines)) + (0 if self._open is None else 2 * self._open.size)
 
     @property
     def message_id(self) -> int:
@@ -134,6 +143,9 @@ class Parser:
         id, count = values
         if not count:
             return _Open(verb, verb.body, id, 0).frame()
+        if not verb.request and not self._expects(id):
+            self._skipping = True
+            return None
         self._open = _Open(verb, verb.body, id, count)
         return None
 

@@ -130,6 +130,9 @@ class Peering(SproutSession):
             self._progress = self.bus.clock()
         self._asked[self.request(frame)] = then
 
+    def _expects(self, id: int) -> bool:
+        return id in self._asked or super()._expects(id)
+
     def report(self) -> dict[str, Any]:
         """How far the two are, for `GET /v1/stats`."""
         behind = len(self._next_communities) + self._under_way

@@ -23,6 +23,7 @@ from .signers import Made
 from .store import Store
 from .tables import COMMUNITY, IDENTITY, NAME, Spot
 from .telling import Telling
+from .waiting import Room
 from .whose import Identify, Whose
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Relay:
         self.reader = Reader(self)
         self.presence = Presence(self)
         self.whose = Whose(bus, identify)
+        self.room = Room()
         self._held = Recently()
 
     # Telling

@@ -31,6 +31,7 @@ MAX_OUTBOX: Final = 8 << 20  # a response of 4 MiB and as much in deliveries
 HALF_SECONDS: Final = 60  # for a message, or a part of a long announce, from its first byte to its last
 MAX_TOLD: Final = 256  # nodes in one announce of ours; genuine peers take each of them in on its own
 
+_PER_WANTED: Final = 200  # bytes that a subscription takes
 _FIRST: Final = itemgetter(0)
 _NODE: Final = ord("S")  # how a node's line begins, and no verb
 
@@ -50,8 +51,8 @@ class SproutSession(Session):
         self._relay = relay
         self._store = relay.store
         self._refused = refused
-        self._parser = Parser()
-        self._arrivals = Arrivals(self, relay.store, intake, refused)
+        self._arrivals = Arrivals(self, relay.store, intake, refused, relay.room)
+        self._parser = Parser(self._expects)
         self._next_id = 0
         self._work: Callable[[], None] | None = None
         self._slow = False  # until the next tick
@@ -126,7 +127,17 @@ class SproutSession(Session):
     def receive_eof(self) -> None:
         """The connection is over."""
         self._relay.sessions.pop(self, None)
+        self._arrivals.clear()
         super().receive_eof()
+
+    @property
+    def kept(self) -> int:
+        """About how many bytes are kept for the peer beside its outbox and what is not read yet."""
+        return self._parser.size + self._arrivals.size + _PER_WANTED * len(self.wanted)
+
+    def _expects(self, id: int) -> bool:
+        """Whether the request *id* is one of ours that waits for nodes."""
+        return self._arrivals.asks(id)
 
     # What others of this adapter call
 

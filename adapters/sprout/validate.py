@@ -27,7 +27,9 @@ from .twig import TwigError
 
 MAX_NAME: Final = 256  # bytes (forest-go, nodes.go)
 MAX_CREATED: Final = 253_402_300_799_999  # the end of the year 9999 in ms; no calendar here goes beyond
-MAX_KEYS: Final = 1024  # parsed keys that are kept, about 2 KiB each
+MAX_KEYS: Final = 1024  # parsed keys that are kept, each with its bytes
+USUAL_KEY: Final = 4096  # bytes of a public key; those that genuine programs make have 1,200 to 2,500
+MAX_LONG_KEYS: Final = 32  # parsed keys of more bytes than that, 64 KiB at most, that are kept
 
 EXPIRATION: Final = "expiration/1"  # a time of RFC 3339, after which a node is to be forgotten
 _RFC3339: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
@@ -193,7 +195,14 @@ def _is_signed(node: Node, raw: bytes, author: Any) -> bool:
     return True
 
 
-_key: Final = lru_cache(MAX_KEYS)(PublicKey)
+_usual_key: Final = lru_cache(MAX_KEYS)(PublicKey)
+_long_key: Final = lru_cache(MAX_LONG_KEYS)(PublicKey)
+
+
+def _key(data: bytes) -> PublicKey:
+    """The key that *data* is, parsed once if it was used lately; an `OpenPGPError` where it is none."""
+    return (_usual_key if len(data) <= USUAL_KEY else _long_key)(data)
+
 
 _ALL: Final = (Identity, Community, Reply)
 _ROOTS: Final = (Identity, Community)

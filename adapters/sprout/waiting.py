@@ -2,13 +2,13 @@
 
 A node waits for one missing node at a time, the first that stood in its way, and is looked at anew when that has
 come. Of a node for which there is no more room only the id is kept, and it is asked for again when the time has come.
-Everything is bounded, and a question ends after `PATIENCE`.
+Everything is bounded, for each connection and for all of them (`Room`), and a question ends after `PATIENCE`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from .codec import NO_ID, Frame, NodeLine, Query
@@ -20,15 +20,54 @@ MAX_RECALLED: Final = 1024  # nodes that are asked for again at once, unless mor
 MAX_QUERIED: Final = 40  # in one question: nodes of the usual largest size fill no more than `MAX_BODY`
 MAX_ASKED: Final = 64  # questions without an answer; further ones queue, at most two for each node that waits
 PATIENCE: Final = 60_000  # ms, as the reference's
+MAX_ROOM: Final = 32 << 20  # bytes that all that wait take, on all connections together
+
+# Bytes beside what a node says: its id, twice, and its places in the tables here.
+_PER_NODE: Final = 600
+_PER_ID: Final = 300
+_PER_QUESTION: Final = 400
+
+
+class Room:
+    """What all connections together keep waiting, at most *limit* bytes; who keeps most makes room for the others."""
+
+    def __init__(self, limit: int = MAX_ROOM) -> None:
+        self.size = 0
+        self._limit = limit
+        self._holders: dict[Waiting, None] = {}
+
+    def admits(self, holder: Waiting, size: int) -> bool:
+        """Whether *holder* may keep *size* bytes more; those who keep more than it does are emptied for that."""
+        if self.size + size > self._limit:
+            self._make(holder, size)
+        if self.size + size > self._limit:
+            return False
+        self._holders[holder] = None
+        return True
+
+    def leave(self, holder: Waiting) -> None:
+        """*holder* keeps nothing any more."""
+        self._holders.pop(holder, None)
+
+    def _make(self, holder: Waiting, size: int) -> None:
+        """Empty the largest, until a quarter is free: so that not everybody is looked at again for the next node."""
+        larger = [each for each in self._holders if each.size > holder.size + size]
+        for each in sorted(larger, key=_size_of, reverse=True):
+            each.make_room()
+            if self.size <= self._limit * 3 // 4:
+                return
 
 
 class Waiting:
-    """The nodes that wait, by what they wait for."""
+    """The nodes that wait, by what they wait for. *lost* is called when all of them had to go, for want of room."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room, lost: Callable[[], None]) -> None:
+        self.size = 0
+        self._room = room
+        self._lost = lost
         self._nodes: dict[str, list[NodeLine]] = {}
         self._ids: set[str] = set()
-        self._size = 0
+        self._lines_size = 0
         self._put_off: dict[str, list[str]] = {}
         self._put_off_ids: set[str] = set()
 
@@ -42,16 +81,37 @@ class Waiting:
         """Keep *line*, or its id alone, until *missing* is there; False where that would be too much."""
         if line.id in self:
             return True
-        if len(self._ids) < MAX_WAITING and self._size + len(line.line) <= MAX_WAITING_BYTES:
+        if len(self._ids) < MAX_WAITING and self._lines_size + len(line.line) <= MAX_WAITING_BYTES:
+            if not self._room.admits(self, _size(line)):
+                return False
             self._nodes.setdefault(missing, []).append(line)
             self._ids.add(line.id)
-            self._size += len(line.line)
+            self._lines_size += len(line.line)
+            self._grow(_size(line))
             return True
-        if len(self._put_off_ids) < MAX_PUT_OFF:
+        if len(self._put_off_ids) < MAX_PUT_OFF and self._room.admits(self, _PER_ID):
             self._put_off.setdefault(missing, []).append(line.id)
             self._put_off_ids.add(line.id)
+            self._grow(_PER_ID)
             return True
         return False
+
+    def make_room(self) -> None:
+        """Others need the room more: nothing waits here any more."""
+        self.leave()
+        self._lost()
+
+    def leave(self) -> None:
+        """Nothing waits any more."""
+        for kept in (self._nodes, self._ids, self._put_off, self._put_off_ids):
+            kept.clear()
+        self._lines_size = 0
+        self._grow(-self.size)
+        self._room.leave(self)
+
+    def _grow(self, size: int) -> None:
+        self.size += size
+        self._room.size += size
 
     def awaited(self, missing: str) -> bool:
         """Whether anything waits for *missing*."""
@@ -63,7 +123,8 @@ class Waiting:
         if lines is None:
             return []
         self._ids.difference_update(line.id for line in lines)
-        self._size -= sum(len(line.line) for line in lines)
+        self._lines_size -= sum(len(line.line) for line in lines)
+        self._grow(-sum(map(_size, lines)))
         return lines
 
     def recall(self, here: str) -> list[str]:
@@ -83,7 +144,17 @@ class Waiting:
     def _forget(self, missing: str) -> list[str]:
         ids = self._put_off.pop(missing, [])
         self._put_off_ids.difference_update(ids)
+        self._grow(-_PER_ID * len(ids))
         return ids
+
+
+def _size(line: NodeLine) -> int:
+    """What a node that waits takes: its bytes and its line are both kept."""
+    return len(line.raw) + len(line.line) + _PER_NODE
+
+
+def _size_of(waiting: Waiting) -> int:
+    return waiting.size
 
 
 class Question(NamedTuple):
@@ -104,6 +175,15 @@ class Questions:
     def __bool__(self) -> bool:
         """Whether any still has to be made."""
         return bool(self._queue)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes they take."""
+        return _PER_QUESTION * len(self._missing)
+
+    def asks(self, id: int) -> bool:
+        """Whether the request *id* is one of these, and not answered yet."""
+        return id in self._open
 
     def asked(self, missing: str) -> bool:
         """Whether there is a question for *missing*, made or not."""

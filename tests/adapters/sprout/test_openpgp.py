@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.sprout import base64url, forest, openpgp, packets
+from adapters.sprout import base64url, forest, openpgp, packets, validate
 from adapters.sprout.openpgp import Key, PublicKey
 from adapters.sprout.packets import OpenPGPError
 
@@ -453,3 +453,42 @@ def test_the_quick_way_writes_a_signature_as_the_other_does(monkeypatch: pytest.
     monkeypatch.setattr(Key, "_sign_usually", lambda *_: None)
     assert [key.sign(b"%d" % n, n) for n in moments] == quick
     assert any(len(each) < len(quick[0]) for each in quick), "a number that begins with zeros is among them"
+
+
+# What is made to be slow
+
+
+def certified_often(times: int) -> bytes:
+    """A public key that certifies its one user id so many times."""
+    primary, user_id, certification, *_ = packets.read_packets(key_of("alice").public_key)
+    return b"".join(packets.write_packet(*part) for part in (primary, user_id, *[certification] * times))
+
+
+def test_a_key_may_certify_itself_a_few_times() -> None:
+    assert PublicKey(certified_often(openpgp.MAX_CERTIFICATIONS)).id == key_id_of("alice")
+    with pytest.raises(OpenPGPError, match="too often"):
+        PublicKey(certified_often(openpgp.MAX_CERTIFICATIONS + 1))
+
+
+def test_a_key_has_so_many_packets() -> None:
+    primary, user_id, certification, *_ = packets.read_packets(key_of("alice").public_key)
+    parts = [primary, user_id, certification]
+    parts += [packets.Packet(packets.USER_ID, b"")] * (packets.MAX_PACKETS - len(parts))
+    assert PublicKey(b"".join(packets.write_packet(*part) for part in parts)).id == key_id_of("alice")
+    parts.append(packets.Packet(packets.USER_ID, b""))
+    with pytest.raises(OpenPGPError, match="too many packets"):
+        PublicKey(b"".join(packets.write_packet(*part) for part in parts))
+
+
+def test_long_keys_that_are_kept_are_few() -> None:
+    primary, user_id, certification, *_ = packets.read_packets(key_of("alice").public_key)
+    validate._long_key.cache_clear()
+    for number in range(validate.MAX_LONG_KEYS + 5):
+        name = b"%d" % number + b"x" * validate.USUAL_KEY
+        parts = (primary, user_id, certification, packets.Packet(packets.USER_ID, name))
+        validate._key(b"".join(packets.write_packet(*part) for part in parts))
+    assert validate._long_key.cache_info().currsize == validate.MAX_LONG_KEYS
+
+
+def key_id_of(name: str) -> bytes:
+    return key_of(name).fingerprint[-8:]

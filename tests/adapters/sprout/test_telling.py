@@ -93,6 +93,25 @@ def test_only_so_much_waits_to_be_signed(
     assert ear.read() == ""
 
 
+def test_only_so_many_bytes_wait_to_be_signed_in_all_channels(
+    place: Any, lobby: str, alice: Any, announce: Any, signing: Signing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "MAX_BYTES", 100_000)
+    den, toy = alice.community("den"), place.toy()
+    announce(place.connect(), den)
+    many, few = listen(place, lobby), listen(place, den)
+    toy.say("modest", "den")
+    for _ in range(3):
+        toy.say("x" * 40_000)
+    assert many.session.closing is not None, "most of it was for this channel"
+    assert few.session.closing is None
+    assert place.adapter.relay.telling.size < 10_000
+    for line in signing.lines:
+        line.fill(b"SHA512_B32__line x")
+    assert few.read().splitlines()[1:] == ["SHA512_B32__line x"]
+    assert place.adapter.relay.telling.size == 0
+
+
 def test_a_direct_message_that_arbor_has_no_room_for_is_not_delivered(place: Any, lobby: str) -> None:
     ear, toy = listen(place, lobby), place.toy()
     number = ear.session.peer.number
