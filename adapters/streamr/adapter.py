@@ -47,6 +47,7 @@ from .tracker_session import Tracker, TrackerSession
 
 UTF16_VERSION = 31  # of messages: only clients before 4.0 ask for it
 MAX_CONTENT = (1 << 20) - 4096  # bytes of a content as JSON string: a frame is at most what the broker's would be
+MAX_HOST = 255  # characters of what a node called the gateway by (RFC 1035, section 2.3.4)
 _INTEGER = re.compile(r"\s*([+-]?[0-9]+)")
 
 # The versions that a client may ask for in the URL: the parameter, how the reference calls it, which there are.
@@ -168,7 +169,7 @@ class StreamrAdapter(Adapter):
     def _url(self, request: Request) -> str:
         """Where nodes reach this gateway."""
         scheme = "wss" if request.secure else "ws"
-        return self.options.url or f"{scheme}://{request.headers.get('host', '')}{NETWORK}"
+        return self.options.url or f"{scheme}://{request.headers.get('host', '')[:MAX_HOST]}{NETWORK}"
 
     def report(self) -> dict[str, Any]:
         """The nodes that are connected."""

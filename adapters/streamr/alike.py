@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from orjson import dumps, loads  # nothing that is taken here is nested deeply
 
-from .checks import MAX_INTEGER
+from .checks import MAX_ID, MAX_INTEGER, MAX_NAME
 from .control import Publish
 from .message import LATEST, MessageID, StreamMessage, usual_ref
 
@@ -56,6 +56,8 @@ class Alike:
             and type(request_id) is type(content) is str
             and type(signature) is type(like.signature)
             and content
+            and len(request_id) <= MAX_ID
+            and (signature is None or len(signature) <= MAX_NAME)
             and 0 <= timestamp <= MAX_INTEGER
             and 0 <= sequence <= MAX_INTEGER
         ):

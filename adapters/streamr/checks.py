@@ -14,6 +14,21 @@ from .errors import StreamrError
 # The largest integer that every JSON reader keeps exactly (ECMAScript: Number.MAX_SAFE_INTEGER).
 MAX_INTEGER = 2**53 - 1
 
+# Characters of the texts that a peer chooses and that are looked up, kept or repeated (contents have the limit of a
+# frame). Genuine ids have some 40, and a stream's name with what marks an inbox in it has at most 302; S0 writes an RSA
+# public key (800) for a groupKeyId. A requestId may hold the id of a stream.
+MAX_NAME = 512
+MAX_ID = 1_024
+MAX_KEY = 8_192
+# fmt: off
+MAX_LENGTHS: Final = {
+    **dict.fromkeys(("streamId", "publisherId", "signature", "source", "targetNode", "subType", "errorCode"), MAX_NAME),
+    **dict.fromkeys(("requestId", "subId", "msgChainId", "sessionToken", "apiKey", "nodeAddresses"), MAX_ID),
+    **dict.fromkeys(("groupKeyId", "newGroupKey", "encryptedGroupKeyHex", "groupKey", "rsaPublicKey"), MAX_KEY),
+    "errorMessage": MAX_KEY,
+}
+# fmt: on
+
 # Characters of a refused value that an error repeats: enough to recognise it, no echo of a megabyte.
 MAX_QUOTED = 200
 
@@ -29,8 +44,10 @@ _JS_WORDS: Final = {None: "null", True: "true", False: "false", UNDEFINED: "unde
 
 
 def text(name: str, value: Any) -> str:
-    """A string, which may be empty."""
+    """A string, which may be empty; names, ids and keys of at most `MAX_LENGTHS` characters."""
     if type(value) is str:
+        if len(value) > MAX_NAME and len(value) > MAX_LENGTHS.get(name, len(value)):
+            raise StreamrError(f"Expected {name} to have at most {MAX_LENGTHS[name]} characters.")
         return value
     _require(name, value)
     raise StreamrError(f"Expected {name} to be a string but was a {_js_type(value)} ({js_text(value)}).")
@@ -84,6 +101,11 @@ def padded(elements: list[Any], size: int) -> list[Any]:
     if len(elements) == size:
         return elements
     return [*elements[:size], *[UNDEFINED] * (size - len(elements))]
+
+
+def echoed(value: Any) -> str:
+    """*value* as the requestId of an error; empty where it is none, or too long to be repeated."""
+    return value if type(value) is str and len(value) <= MAX_ID else ""
 
 
 def code(kind: str, value: Any, allowed: frozenset[int]) -> int:

@@ -73,7 +73,7 @@ def usual(wire: bytes) -> Publish | None:
         tail = b",null]" if token is None else b',"%b"]' % token.encode()
     except (ValueError, AttributeError):  # no JSON, not so many elements, half a character, no text
         return None
-    if not (wire.startswith(head) and wire.endswith(tail)):
+    if not (wire.startswith(head) and wire.endswith(tail) and len(head) <= checks.MAX_ID >= len(tail)):
         return None
     message = usual_message(row, wire[len(head) : -len(tail)])
     return None if message is None else Publish(request_id=request_id, session_token=token, message=message)
@@ -206,7 +206,7 @@ def _partition(name: str, value: Any) -> int:
 
 def _subscription_id(_name: str, value: Any) -> str | int:
     # The libraries send a counter as a string; S1's example of a UnicastMessage has a number. Either is given back.
-    return value if type(value) is int else checks.text("requestId", value)
+    return value if type(value) is int and abs(value) <= checks.MAX_INTEGER else checks.text("requestId", value)
 
 
 def _flag(name: str, value: Any) -> bool:
@@ -226,8 +226,7 @@ def _readable_id(frame: Any) -> str:
         if "subId" not in fields:
             return ""
         index += fields.index("subId")
-    found = frame[index : index + 1]
-    return found[0] if found and type(found[0]) is str else ""
+    return checks.echoed(frame[index]) if len(frame) > index else ""
 
 
 def _glimpse(data: bytes | str) -> str:

@@ -38,7 +38,7 @@ NEEDS = {
 
 
 class Visitor(NamedTuple):
-    """Who makes a request: the token of its header, and where it comes from."""
+    """Who makes a request: the token of its header, and the network that it comes from."""
 
     token: str | None
     address: str = ""
@@ -65,10 +65,10 @@ class Desk:
         if (reason := self._adapter.services.access.unwelcome(origin, host)) is not None:
             raise Refused(403, reason)
 
-    def throttle(self, visitor: Visitor, path: str) -> None:
-        """Raise `Throttled` unless the visitor may ask for *path* now; visitors are told apart by where they are."""
+    def throttle(self, visitor: Visitor, channel: str = "") -> None:
+        """Raise `Throttled` unless the visitor may ask now, about *channel*; told apart by where they come from."""
         place = Peer(-1 - crc32(visitor.address.encode()), NAME)
-        self._adapter.bus.pace(Principal("", visitor.address), place, path)
+        self._adapter.bus.pace(Principal("", visitor.address), place, channel)
 
     # Users
 

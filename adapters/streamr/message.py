@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from gateway import jsontext
 
 from . import checks
-from .checks import MAX_INTEGER, UNDEFINED
+from .checks import MAX_ID, MAX_INTEGER, MAX_KEY, MAX_NAME, UNDEFINED
 from .errors import REQUEST_FAILED, StreamrError
 
 LATEST = 32
@@ -231,6 +231,8 @@ def usual_message(row: Any, wire: bytes) -> StreamMessage | None:
     if tuple(map(type, given_id)) != _USUAL_ID:
         return None
     stream, partition, timestamp, sequence, _, _ = given_id
+    if len(wire) - len(content) > MAX_NAME and _has_long(given_id, key_id, signature):
+        return None
     if not stream or not (
         0 <= partition <= MAX_INTEGER and 0 <= timestamp <= MAX_INTEGER and 0 <= sequence <= MAX_INTEGER
     ):
@@ -242,6 +244,13 @@ def usual_message(row: Any, wire: bytes) -> StreamMessage | None:
     return StreamMessage(
         message_id, content, ref, kind, encryption, key_id, None, signed, signature, None, LATEST, wire, True
     )
+
+
+def _has_long(given_id: list[Any], key_id: str | None, signature: str | None) -> bool:
+    """Whether a text that is not the content is longer than it may be."""
+    stream, _, _, _, publisher, chain = given_id
+    texts = ((stream, MAX_NAME), (publisher, MAX_NAME), (chain, MAX_ID), (key_id, MAX_KEY), (signature, MAX_NAME))
+    return any(len(text or "") > limit for text, limit in texts)
 
 
 def usual_ref(given: Any, message_id: MessageID) -> MessageRef | None:

@@ -126,7 +126,7 @@ class NetworkSession(StreamrSession):
 
     def _note(self, message: NetworkMessage, **fields: Any) -> None:
         said = self._nodes.said.setdefault(self, {"peer": self.peer.number})
-        said |= {"source": message.source[:MAX_STATUS], "version": message.version} | fields
+        said |= {"source": message.source, "version": message.version} | fields
 
     def _wrapped(self, frame: bytes) -> bytes:
         """A control *frame* in a wrapper; any other as it is. Nodes without a wrapper get S2's."""

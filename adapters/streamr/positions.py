@@ -12,6 +12,7 @@ from collections.abc import Callable
 from .checks import MAX_INTEGER
 
 MAX_POSITIONS = 65_536  # publishers in channels; of the others it is known how far they had come together
+MAX_FLOORS = 4_096  # channels of which that is at hand; the index is asked for the others
 
 Position = tuple[int, int]  # a timestamp in ms and a sequence number
 
@@ -43,6 +44,6 @@ class Positions:
         floor = self._floors.get(channel)
         if floor is None:
             floor = self._floors[channel] = self._newest(channel)
-            if len(self._floors) > MAX_POSITIONS:
+            if len(self._floors) > MAX_FLOORS:
                 self._floors.popitem(last=False)
         return floor

@@ -18,7 +18,9 @@ from starlette.types import Receive, Scope, Send
 from gateway.auth import bearer
 from gateway.errors import RequestError, Throttled
 from gateway.jsontext import dumps
+from gateway.networks import network
 
+from .checks import MAX_NAME
 from .desk import Desk, Refused, Visitor
 from .ids import NAME
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from .adapter import StreamrAdapter
 
 BODY_SECONDS = 30.0  # for all of a body to come
+MAX_TARGET = 8_192  # bytes of a path and its query: a stream's name in percent-encoded UTF-8 has at most 6,144
 UNREAD = (408, 413)  # who is told so may be sending still, for ever: the connection ends
 CORS = {
     "Access-Control-Allow-Methods": "GET, POST, PUT, DELETE, OPTIONS",
@@ -65,7 +68,8 @@ def answering(adapter: StreamrAdapter, desk: Desk, handle: Handler, explain: Exp
             origin = request.headers.get("origin")
             desk.admit(origin, request.headers.get("host"))
             welcome = CORS | {"Access-Control-Allow-Origin": origin} if origin is not None else {}
-            desk.throttle(visitor_of(request), request.scope["path"])
+            _check_target(request)
+            desk.throttle(visitor_of(request))
             response = await handle(request)
         except Exception as error:
             status, message = explain(error)
@@ -83,6 +87,12 @@ def answering(adapter: StreamrAdapter, desk: Desk, handle: Handler, explain: Exp
         return response
 
     return answer
+
+
+def _check_target(request: Request) -> None:
+    """Raise `Refused` 414 where the path and the query are too long to be looked at."""
+    if len(request.scope.get("raw_path") or request.scope["path"]) + len(request.scope["query_string"]) > MAX_TARGET:
+        raise Refused(414, f"a path and its query have at most {MAX_TARGET} bytes")
 
 
 def explained(error: Exception) -> tuple[int, str]:
@@ -112,16 +122,19 @@ def as_json(value: Any, status: int = 200) -> Response:
 
 
 def named(segment: str) -> str:
-    """What a *segment* of a path says; `Refused` 400 where it is no UTF-8, percent-encoded or not."""
+    """What a *segment* of a path says; `Refused` 400 where it is no UTF-8, percent-encoded or not, or too long."""
     try:
-        return unquote_to_bytes(segment.encode("latin-1")).decode()
+        text = unquote_to_bytes(segment.encode("latin-1")).decode()
     except UnicodeError:
         raise Refused(400, f"not percent-encoded UTF-8: {segment!r}") from None
+    if len(text) > MAX_NAME:
+        raise Refused(400, f"a name in a path has at most {MAX_NAME} characters")
+    return text
 
 
 def visitor_of(request: Request) -> Visitor:
     """Who makes a request."""
-    return Visitor(bearer(request.headers.get("authorization")), request.client.host if request.client else "")
+    return Visitor(bearer(request.headers.get("authorization")), network(request.client.host) if request.client else "")
 
 
 async def on_disk(adapter: StreamrAdapter) -> None:

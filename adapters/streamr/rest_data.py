@@ -71,7 +71,9 @@ CALLS = (
 )
 # fmt: on
 ERROR: dict[str, Any] = {"content": {"application/json": {}}}
-RESPONSES: dict[int | str, dict[str, Any]] = dict.fromkeys((400, 401, 403, 404, 408, 413, 422, 429, 500, 503), ERROR)
+RESPONSES: dict[int | str, dict[str, Any]] = dict.fromkeys(
+    (400, 401, 403, 404, 408, 413, 414, 422, 429, 500, 503), ERROR
+)
 
 
 def router(adapter: StreamrAdapter, desk: Desk) -> APIRouter:

@@ -8,6 +8,7 @@ from gateway.auth import ANYBODY
 from gateway.jsontext import loads
 from gateway.session import Principal
 
+from .checks import MAX_NAME
 from .desk import MAX_DIGITS, Desk, Refused, Visitor
 from .ids import NAME, channel_of, inbox_of
 from .login import ADDRESS
@@ -23,8 +24,8 @@ class StreamsDesk(Desk):
     def create(self, visitor: Visitor, fields: dict[str, Any]) -> dict[str, Any]:
         """Make a stream exist, if the visitor may publish there; one that does stays as it is."""
         stream = fields.get("id") or fields.get("name")
-        if not isinstance(stream, str) or not stream or inbox_of(stream) is not None:
-            raise Refused(400, "a stream needs an id or a name, and it cannot be that of an inbox")
+        if not isinstance(stream, str) or not 0 < len(stream) <= MAX_NAME or inbox_of(stream) is not None:
+            raise Refused(400, f"a stream needs an id of at most {MAX_NAME} characters, and not that of an inbox")
         principal, address = self._asker(visitor)
         if not self._may(principal, "stream_publish", stream, address):
             raise Refused(403, f"Not allowed to create stream: {stream}")

@@ -47,7 +47,10 @@ def node_list(name: str, value: Any) -> tuple[str, ...]:
     nodes = checks.array(name, value)
     if len(nodes) > MAX_NODES:
         raise StreamrError(f"Expected {name} to have at most {MAX_NODES} elements.")
-    return tuple(checks.text(f"{name}[{index}]", node) for index, node in enumerate(nodes))
+    for index, node in enumerate(nodes):
+        if len(checks.text(f"{name}[{index}]", node)) > checks.MAX_ID:
+            raise StreamrError(f"Expected {name}[{index}] to have at most {checks.MAX_ID} characters.")
+    return tuple(nodes)
 
 
 # fmt: off
@@ -115,7 +118,7 @@ def decode_tracker(data: bytes | str) -> TrackerMessage:
     try:
         return _decode(row)
     except StreamrError as error:
-        error.request_id = row[2] if len(row) > 2 and type(row[2]) is str else ""
+        error.request_id = checks.echoed(row[2]) if len(row) > 2 else ""
         raise
 
 

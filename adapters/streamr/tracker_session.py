@@ -185,6 +185,8 @@ def _part(value: Any) -> StreamPart:
         partition = value.get("streamPartition", value.get("partition", 0))
         return StreamPart(checks.nonempty("streamId", stream), checks.integer("streamPartition", partition))
     text = checks.nonempty("status.streams", value)
+    if len(text) > checks.MAX_NAME:
+        raise StreamrError(f"Expected status.streams to have names of at most {checks.MAX_NAME} characters.")
     stream, separator, digits = text.rpartition("::")
     if separator and stream and digits.isascii() and digits.isdigit() and len(digits) < MAX_DIGITS:
         return StreamPart(stream, int(digits))

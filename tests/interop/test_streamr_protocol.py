@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -115,14 +116,24 @@ def messages() -> Iterator[list[Any]]:
         yield ALICE.message(EXCHANGE, content, now, 10 + kind, kind=kind)
 
 
+def log_in(server: Server) -> str:
+    """A session token of Alice."""
+    login = f"http://{server.http}/api/v1/login"
+    challenge = httpx.post(f"{login}/challenge/{ALICE.address}").json()
+    signature = ALICE.sign(challenge["challenge"])
+    answer = {"challenge": challenge, "signature": signature, "address": ALICE.address}
+    return str(httpx.post(f"{login}/response", json=answer).json()["token"])
+
+
 async def conversation(server: Server) -> list[Listener]:
     """Everything that clients of all versions are told, while all kinds of things are said."""
     url = f"ws://{server.http}/api/v1/ws?controlLayerVersion={{}}&messageLayerVersion={{}}"
     listeners = [Listener(await connect(url.format(*pair)), *pair) for pair in PAIRS]
+    token = log_in(server)
     async with RelayClient(server.http) as relay, connect(url.format(2, 32)) as publisher:
         for listener in listeners:
             for stream in ("all", "sealed", EXCHANGE):
-                await listener.ask(9, stream, 0, None, ends=(2,))
+                await listener.ask(9, stream, 0, token, ends=(2,))
         for number, row in enumerate(messages()):
             await publisher.send(json.dumps([2, 8, f"publish {number}", row, None]))
         await publisher.send(json.dumps([2, 10, "end", "nothing", 0]))
