@@ -153,6 +153,8 @@ class StreamrAdapter(Adapter):
     def accept(self, request: Request) -> StreamrSession | TrackerSession | Refusal:
         """A session in the versions the client asks for; the reference's words where there are no such ones."""
         if request.path == TRACKER:
+            if not self.services.access.known(request.principal):
+                return Refusal(403, "a tracker is for those who may do something here: connect with a key")
             return TrackerSession(self, self.tracker, request, self._url(request), self.options.max_outbox)
         asked: list[int | None] = []
         for parameter, layer, supported in VERSIONS:

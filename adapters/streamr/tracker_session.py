@@ -1,12 +1,16 @@
 """One node that asks this gateway as its tracker: it reports what it has, and is told whom to connect with.
 
 A node is called what it says (`?address=` or the header `streamr-peer-id`, as nodes of the libraries have it), else by
-its number. Names are claims: who takes the name of another gets what is relayed to it.
+its number. Names are claims: who takes the name of another gets what is relayed to it, unless the other has a key.
+
+What a status costs is bounded by what is in it: a node is told of the stream partitions that its status names, at most
+`BURST` of them at once and `RATE` a second from then on. Others whose neighbours change are told within a second, and
+only how it is then.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -31,6 +35,12 @@ if TYPE_CHECKING:
 PATH = "/tracker"
 MAX_PARTS = 1_000  # stream partitions that a node may report
 MAX_NAME = 255  # characters of a node's name
+MAX_NAMES = 64 << 10  # bytes of the names of streams that a node may report
+MAX_ALL_NAMES = 16 << 20  # the same of all nodes together
+MAX_NETWORK_NAMES = 4 << 20  # and of those from one network
+BURST = 1_000  # instructions that a node is given at once
+RATE = 100  # instructions a second after that
+MAX_RELAYED = 64 << 10  # bytes of a message to another node; genuine ones offer and answer connections in some 5,000
 MAX_SHOWN = 256  # nodes in a report to the operator
 MAX_DIGITS = 10  # of a partition
 UNKNOWN_PEER = "RTC_UNKNOWN_PEER"  # the libraries' code for who is not there
@@ -42,6 +52,7 @@ class Tracker:
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._counter = 0
+        self._names: Counter[str] = Counter()  # bytes of what nodes reported, by network
         self.topology: Topology[TrackerSession] = Topology()
         self.nodes: OrderedDict[str, TrackerSession] = OrderedDict()
 
@@ -50,10 +61,31 @@ class Tracker:
         self._counter = max(self._counter + 1, self._clock())
         return self._counter
 
+    @property
+    def held(self) -> int:
+        """The bytes of the names of streams that all nodes have reported."""
+        return self._names.total()
+
+    def hold(self, network: str, more: int) -> None:
+        """Take *more* bytes of names (fewer where that is negative) from *network*; `StreamrError` without room."""
+        if more > 0 and (self.held + more > MAX_ALL_NAMES or self._names[network] + more > MAX_NETWORK_NAMES):
+            raise StreamrError("This tracker has no room for more stream partitions", code=REQUEST_FAILED)
+        self._names[network] += more
+        if not self._names[network]:
+            del self._names[network]
+
     def report(self) -> list[dict[str, Any]]:
         """Who reported what, for the operator."""
         nodes = islice(self.nodes.items(), MAX_SHOWN)
         return [{"node": name, "streams": len(self.topology.parts(node))} for name, node in nodes]
+
+    def name(self, session: TrackerSession, name: str) -> str:
+        """What *session*, which calls itself *name*, is called: its number, where *name* is that of another key."""
+        holder = self.nodes.get(name)
+        if not name or (holder is not None and holder.principal.name != session.principal.name):
+            name = str(session.peer.number)
+        self.nodes[name] = session
+        return name
 
 
 class TrackerSession(Session):
@@ -69,8 +101,12 @@ class TrackerSession(Session):
         self._tracker = tracker
         self._url = url
         self._spoken = TrackerMessage(type=TrackerType.STATUS)  # the last message: its version and numbers are used
-        self.name = name_of(request.query, request.headers) or str(self.peer.number)
-        tracker.nodes[self.name] = self
+        self._untold: dict[
+            StreamPart, str | None
+        ] = {}  # whose neighbours are new, and the status that asked, if one did
+        self._credit = BURST  # instructions that it may be given now
+        self._names = 0  # bytes of the names that it reported
+        self.name = tracker.name(self, name_of(request.query, request.headers))
 
     def handle(self, data: bytes) -> None:
         """Act on one message; whatever it is, the connection lives."""
@@ -92,23 +128,32 @@ class TrackerSession(Session):
         """The node is gone, and its neighbours are told."""
         if self._tracker.nodes.get(self.name) is self:
             del self._tracker.nodes[self.name]
-        self._place([], "")
+        self._place({})
         super().receive_eof()
+
+    def tick(self, now: int) -> None:
+        """A second has passed: tell what is new."""
+        super().tick(now)
+        self._credit = min(BURST, self._credit + RATE)
+        self._tell(self.put)
 
     # What the types of messages do
 
     def status(self, message: TrackerMessage) -> None:
         """Take what the node has, and tell it and the others of it whom to connect with."""
-        parts = dict.fromkeys(reported(message.status))
-        if message.status.get("singleStream") is True:
-            parts = dict.fromkeys((*self._tracker.topology.parts(self), *parts))
+        named = dict.fromkeys(reported(message.status))
+        parts = named if message.status.get("singleStream") is not True else self._parts | named
         if len(parts) > MAX_PARTS:
             raise StreamrError(f"Expected status.streams to have at most {MAX_PARTS} elements.")
-        for part in parts:
+        for part in named:
             channel = channel_of(*part)
             if not self.bus.allowed(self.principal, "subscribe", channel):
                 raise StreamrError(f"You are not allowed to subscribe to stream {part[0]}", code=PERMISSION_DENIED)
-        self._place(list(parts), message.request_id)
+        self._place(parts)
+        for part in named:
+            self._untold.pop(part, None)
+            self._untold[part] = message.request_id
+        self._tell(self.send)
 
     def storage_nodes(self, message: TrackerMessage) -> None:
         """Tell who keeps a stream: this gateway, for every partition that there is."""
@@ -128,28 +173,48 @@ class TrackerSession(Session):
         target = self._tracker.nodes.get(message.target)
         if target is None:
             raise StreamrError(f"No such node: {message.target}", code=UNKNOWN_PEER, request_id=message.request_id)
-        target.put(text_frame(encode_tracker(message)))
+        frame = text_frame(encode_tracker(message))
+        if len(frame) > MAX_RELAYED:
+            raise StreamrError(f"A message to another node has at most {MAX_RELAYED} bytes")
+        target.put(frame)
 
     def unknown(self, message: TrackerMessage) -> None:
         """Refuse what only trackers send."""
         raise StreamrError(f"Unknown request type: {message.number}", request_id=message.request_id)
 
-    def instruct(self, part: StreamPart, nodes: list[TrackerSession], request_id: str | None) -> None:
-        """Tell the node whom to connect with for a stream partition; *request_id* is of its status, if it asked."""
+    @property
+    def _parts(self) -> dict[StreamPart, None]:
+        return self._tracker.topology.parts(self)
+
+    def _place(self, parts: dict[StreamPart, None]) -> None:
+        """Take *parts* for all that the node has; the others whose neighbours change are told at their next tick."""
+        size = sum(len(part.stream_id.encode(errors="replace")) for part in parts)
+        if size > MAX_NAMES:
+            raise StreamrError(f"Expected status.streams to have names of at most {MAX_NAMES} bytes together.")
+        self._tracker.hold(self.principal.address, size - self._names)
+        self._names = size
+        for node, part in self._tracker.topology.report(self, parts):
+            node._untold.setdefault(part, None)
+        for part in [part for part in self._untold if part not in parts]:
+            del self._untold[part]
+
+    def _tell(self, put: Callable[[bytes], None]) -> None:
+        """Tell what is new, as far as the node may be told so much now; *put* is `send` for what it asked for."""
+        for part in list(islice(self._untold, self._credit)):
+            self._credit -= 1
+            put(self._instruction(part, self._untold.pop(part)))
+
+    def _instruction(self, part: StreamPart, request_id: str | None) -> bytes:
+        """Whom to connect with for a stream partition; *request_id* is of the status that asked, if one did."""
         counter = self._tracker.count()
-        frame = self._frame(
+        return self._frame(
             TrackerType.INSTRUCTION,
             request_id=request_id or str(counter),
             stream_id=part.stream_id,
             stream_partition=part.partition,
-            nodes=tuple(node.name for node in nodes),
+            nodes=tuple(node.name for node in self._tracker.topology.neighbours(self, part)),
             counter=counter,
         )
-        (self.put if request_id is None else self.send)(frame)
-
-    def _place(self, parts: list[StreamPart], request_id: str) -> None:
-        for (node, part), others in self._tracker.topology.report(self, parts).items():
-            node.instruct(part, others, request_id if node is self else None)
 
     def _frame(self, kind: TrackerType, **fields: Any) -> bytes:
         number = numbered_like(kind, self._spoken)
@@ -174,6 +239,8 @@ def reported(status: Mapping[str, Any]) -> Iterator[StreamPart]:
     streams = status.get("streams", [])
     if type(streams) not in (dict, list):
         raise StreamrError(f"Expected status.streams to be an object or an array but was {checks.js_text(streams)}.")
+    if len(streams) > MAX_PARTS:
+        raise StreamrError(f"Expected status.streams to have at most {MAX_PARTS} elements.")
     for name in streams:
         yield _part(name)
 

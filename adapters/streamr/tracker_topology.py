@@ -1,7 +1,8 @@
 """Which nodes of a stream partition are to be connected with which: what a tracker tells them.
 
 Nodes stand in a circle, in the order in which they came. Each is connected with the nearest `NEIGHBOURS` of them, half
-on either side: so nobody is left alone, and no node carries many. What changes touches few of the others.
+on either side: so nobody is left alone, and no node carries many. Whoever comes or goes touches those nearest to it and
+nobody else, and that costs the same however many stand there.
 """
 
 from __future__ import annotations
@@ -21,56 +22,82 @@ class StreamPart(NamedTuple):
     partition: int
 
 
+class Circle(Generic[Node]):
+    """The nodes of one stream partition."""
+
+    def __init__(self) -> None:
+        self._next: dict[Node, Node] = {}
+        self._before: dict[Node, Node] = {}
+
+    def __len__(self) -> int:
+        return len(self._next)
+
+    def add(self, node: Node) -> None:
+        """Put *node*, which is not there, behind the last."""
+        first = next(iter(self._next), node)
+        last = self._before.get(first, node)
+        self._join(last, node)
+        self._join(node, first)
+
+    def remove(self, node: Node) -> None:
+        """Take *node* out."""
+        before, behind = self._before.pop(node), self._next.pop(node)
+        if before is not node:
+            self._join(before, behind)
+
+    def neighbours(self, node: Node) -> list[Node]:
+        """Whom *node* is to be connected with; nobody where it does not stand here."""
+        found: dict[Node, None] = {}
+        ahead = back = node
+        for _ in range(NEIGHBOURS // 2 if node in self._next else 0):
+            ahead, back = self._next[ahead], self._before[back]
+            found |= {ahead: None, back: None}
+        found.pop(node, None)
+        return list(found)
+
+    def _join(self, one: Node, other: Node) -> None:
+        self._next[one], self._before[other] = other, one
+
+
 class Topology(Generic[Node]):
     """Who reported which stream partitions."""
 
     def __init__(self) -> None:
-        self._nodes: dict[StreamPart, dict[Node, None]] = {}
+        self._circles: dict[StreamPart, Circle[Node]] = {}
         self._parts: dict[Node, dict[StreamPart, None]] = {}
 
-    def parts(self, node: Node) -> list[StreamPart]:
-        """What *node* reported."""
-        return list(self._parts.get(node, ()))
+    def parts(self, node: Node) -> dict[StreamPart, None]:
+        """What *node* reported; not to be changed."""
+        return self._parts.get(node, {})
 
-    def report(self, node: Node, parts: Iterable[StreamPart]) -> dict[tuple[Node, StreamPart], list[Node]]:
-        """Take *parts* for all that *node* has; return who, for which of them, is to be connected with whom.
+    def neighbours(self, node: Node, part: StreamPart) -> list[Node]:
+        """Whom *node* is to be connected with for *part*."""
+        circle = self._circles.get(part)
+        return [] if circle is None else circle.neighbours(node)
 
-        Those are the others whose neighbours are other ones now, and *node* itself for all that it has.
-        """
-        before, now = self._parts.get(node, {}), dict.fromkeys(parts)
-        told: dict[tuple[Node, StreamPart], list[Node]] = {}
+    def report(self, node: Node, parts: Iterable[StreamPart]) -> dict[tuple[Node, StreamPart], None]:
+        """Take *parts* for all that *node* has; return which others, for which of them, have new neighbours now."""
+        before, now = self.parts(node), dict.fromkeys(parts)
+        changed: dict[tuple[Node, StreamPart], None] = {}
         for part in before.keys() - now.keys():
-            told |= self._change(part, node, member=False)
-        for part in now:
-            if part not in before:
-                told |= self._change(part, node, member=True)
-            told[node, part] = neighbours(list(self._nodes[part]), node)
+            changed |= self._leave(part, node)
+        for part in now.keys() - before.keys():
+            changed |= self._enter(part, node)
         if now:
             self._parts[node] = now
         else:
             self._parts.pop(node, None)
-        return told
+        return changed
 
-    def _change(self, part: StreamPart, node: Node, *, member: bool) -> dict[tuple[Node, StreamPart], list[Node]]:
-        nodes = self._nodes.setdefault(part, {})
-        before = list(nodes)
-        if member:
-            nodes[node] = None
-        else:
-            del nodes[node]
-        now = list(nodes)
-        if not now:
-            del self._nodes[part]
-        near = neighbours(now if member else before, node)  # whoever stands further away stands as before
-        changed = (each for each in near if set(neighbours(before, each)) != set(neighbours(now, each)))
-        return {(each, part): neighbours(now, each) for each in changed}
+    def _enter(self, part: StreamPart, node: Node) -> dict[tuple[Node, StreamPart], None]:
+        circle = self._circles.setdefault(part, Circle())
+        circle.add(node)
+        return {(each, part): None for each in circle.neighbours(node)}
 
-
-def neighbours(circle: list[Node], node: Node) -> list[Node]:
-    """Whom *node* is to be connected with in a *circle* that it may be in."""
-    if node not in circle:
-        return []
-    size, at = len(circle), circle.index(node)
-    half = NEIGHBOURS // 2
-    steps = [step for distance in range(1, half + 1) for step in (distance, -distance)]
-    return list(dict.fromkeys(circle[(at + step) % size] for step in steps if circle[(at + step) % size] is not node))
+    def _leave(self, part: StreamPart, node: Node) -> dict[tuple[Node, StreamPart], None]:
+        circle = self._circles[part]
+        near = circle.neighbours(node)
+        circle.remove(node)
+        if not circle:
+            del self._circles[part]
+        return {(each, part): None for each in near}

@@ -45,12 +45,12 @@ def requests(publisher: Any, now: int) -> Iterator[list[Any]]:
     for number in range(1_000):
         name = f"{number}{LONG}"
         key_exchange = f"SYSTEM/keyexchange/{name}"
-        row = [32, ["s", 0, now, number, "", ""], None, 27, 0, 0, None, "1", None, 0, None]
+        row: list[Any] = [32, ["s", 0, now, number, "", ""], None, 27, 0, 0, None, "1", None, 0, None]
         stream = [32, [name, 0, now, 0, "", ""], *row[2:]]
         author = [32, ["s", 0, now, 0, name, ""], *row[2:]]
         chain = [32, ["s", 0, now, 0, "", name], *row[2:]]
         key = [*row[:5], 2, name, *row[7:]]
-        yield from (
+        frames: list[list[Any]] = [
             [2, 9, "r", name, 0, None],
             [2, 9, "r", key_exchange, 0, None],
             [2, 9, name, "s", 0, None],
@@ -61,7 +61,8 @@ def requests(publisher: Any, now: int) -> Iterator[list[Any]]:
             [2, 11, name, "s", 0, 1, None],
             *([2, 8, "r", message, None] for message in (stream, author, chain, key)),
             [2, 8, "r", [32, [key_exchange, *row[1][1:]], None, 28, *row[4:]], None],
-        )
+        ]
+        yield from frames
         if number % 100 == 0:  # to sign takes a while
             yield [2, 8, "r", publisher.message(key_exchange, ["r"], now, number, kind=28), None]
 

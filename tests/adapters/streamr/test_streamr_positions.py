@@ -41,6 +41,7 @@ said = st.tuples(st.sampled_from("st"), st.sampled_from("abc"), st.tuples(st.int
 def test_what_is_beyond_was_never_said(before: list[Any], later: list[Any], room: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(positions, "MAX_POSITIONS", room)
+        patch.setattr(positions, "MAX_FLOORS", room)
         log = set(before)
         known = Positions(lambda channel: max((p[0] for c, _, p in log if c == channel), default=0))
         for each in later:

@@ -16,7 +16,7 @@ from adapters.streamr import tracker, tracker_session
 from adapters.streamr.errors import StreamrError
 from adapters.streamr.tracker import TRACKER, TrackerMessage, TrackerType, decode_tracker, encode_tracker
 from adapters.streamr.tracker_session import MAX_NAME, TrackerSession
-from adapters.streamr.tracker_topology import NEIGHBOURS, StreamPart, Topology, neighbours
+from adapters.streamr.tracker_topology import NEIGHBOURS, Circle, StreamPart, Topology
 from gateway.adapter import Request
 from gateway.frames import payload
 from gateway.limits import Limits, Rate, Throttle
@@ -135,9 +135,12 @@ def test_what_nodes_were_told_last_is_always_what_holds(reports: list[tuple[int,
     known: dict[tuple[int, StreamPart], list[int]] = {}
     for node, parts in reports:
         having[node] = dict.fromkeys(sorted(parts))
-        known |= topology.report(node, having[node])
+        changed = topology.report(node, having[node])
+        assert len(changed) <= NEIGHBOURS * len(PARTS)
+        known |= {(each, part): topology.neighbours(each, part) for each, part in changed}
+        known |= {(node, part): topology.neighbours(node, part) for part in having[node]}
         known = {(each, part): others for (each, part), others in known.items() if part in having[each]}
-    assert {each: topology.parts(each) for each in having} == {each: list(parts) for each, parts in having.items()}
+    assert {each: topology.parts(each) for each in having} == having
     for (node, part), others in known.items():
         assert node not in others
         assert len(others) <= NEIGHBOURS
@@ -148,12 +151,14 @@ def test_what_nodes_were_told_last_is_always_what_holds(reports: list[tuple[int,
 
 
 def test_everybody_is_reached_from_everybody() -> None:
-    circle = list(range(50))
+    circle: Circle[int] = Circle()
+    for number in range(50):
+        circle.add(number)
     reached, frontier = {0}, [0]
     while frontier:
-        frontier = [other for node in frontier for other in neighbours(circle, node) if other not in reached]
+        frontier = [other for node in frontier for other in circle.neighbours(node) if other not in reached]
         reached.update(frontier)
-    assert reached == set(circle)
+    assert reached == set(range(50))
 
 
 # Nodes
@@ -162,14 +167,19 @@ def test_everybody_is_reached_from_everybody() -> None:
 class Node:
     """A connected node."""
 
-    def __init__(self, broker: Any, principal: str = "streamr:anonymous", **query: str) -> None:
+    def __init__(self, broker: Any, principal: str = "streamr:anonymous", where: str = "", **query: str) -> None:
         headers = {"host": "gateway.example:8080"}
-        session = broker.adapter.accept(Request(Principal(principal), "/tracker", query, headers))
+        session = broker.adapter.accept(Request(Principal(principal, where), "/tracker", query, headers))
         assert isinstance(session, TrackerSession)
         self.session = session
 
     def ask(self, *frame: Any) -> list[Any]:
         self.session.receive_data(json.dumps(frame).encode())
+        return self.heard()
+
+    def told(self) -> list[Any]:
+        """What it hears when a second is over."""
+        self.session.tick(0)
         return self.heard()
 
     def heard(self) -> list[Any]:
@@ -182,10 +192,10 @@ def test_a_status_is_answered_by_who_else_is_there_with_a_rising_counter(broker:
     assert first[:6] == [2, 2, "r1", "my/s", 3, []]
     [second] = two.ask(2, 1, "r2", {"streams": {"my/s::3": {}}})
     assert second[:6] == [2, 2, "r2", "my/s", 3, ["ws://one"]]
-    [told] = one.heard()
+    [told] = one.told()
     assert told[3:6] == ["my/s", 3, ["ws://two"]]
     two.session.receive_eof()
-    [left] = one.heard()
+    [left] = one.told()
     assert left[3:6] == ["my/s", 3, []]
     assert first[6] < min(second[6], told[6]) <= max(second[6], told[6]) < left[6]
     [again] = one.ask(2, 1, "r3", {"streams": {"my/s::3": {}}})
@@ -245,7 +255,7 @@ def test_a_single_stream_status_adds_to_what_was_reported(broker: Any) -> None:
     node.ask(2, 1, "r", {"streams": {"t::0": {}}, "singleStream": True})
     assert other.ask(2, 1, "r", {"streams": ["s"]})[0][5] == [node.session.name]
     node.ask(2, 1, "r", {"streams": {"t::0": {}}})
-    assert other.heard()[-1][3:6] == ["s", 0, []]
+    assert other.told()[-1][3:6] == ["s", 0, []]
 
 
 def test_messages_are_relayed_to_the_node_that_they_are_for(broker: Any) -> None:
@@ -282,7 +292,8 @@ def test_a_name_that_cannot_be_shown_is_no_name(broker: Any) -> None:
 
 def test_rights_decide_whose_neighbour_somebody_is(make_broker: Callable[..., Any]) -> None:
     broker = make_broker(grants={"streamr:k": ("subscribe:s",)})
-    assert Node(broker).ask(2, 1, "r", {"streams": ["s"]})[0][1:4] == [6, "r", "PERMISSION_DENIED"]
+    refusal = broker.adapter.accept(Request(Principal("streamr:anonymous"), "/tracker", {}, {}))
+    assert (refusal.status, refusal.text.startswith("a tracker is for those who may")) == (403, True)
     node = Node(broker, "streamr:k")
     assert node.ask(2, 1, "r", {"streams": ["s"]})[0][1] == 2
     assert node.ask(2, 1, "r", {"streams": ["s", "t"]})[0][1:4] == [6, "r", "PERMISSION_DENIED"]
@@ -294,6 +305,96 @@ def test_what_a_node_reports_is_bounded(broker: Any, monkeypatch: pytest.MonkeyP
     assert node.ask(2, 1, "r", {"streams": ["a", "b", "c"]})[0][1] == 6
     assert node.ask(2, 1, "r", {"streams": ["a", "b"]})[0][1] == 2
     assert node.ask(2, 1, "r", {"streams": ["c"], "singleStream": True})[0][1] == 6
+
+
+def test_the_name_of_who_has_another_key_is_not_taken(make_broker: Callable[..., Any]) -> None:
+    broker = make_broker(grants={f"streamr:{name}": ("subscribe:s",) for name in "kl"})
+    one, two = Node(broker, "streamr:k", id="n"), Node(broker, "streamr:l", id="n")
+    again = Node(broker, "streamr:k", id="n")
+    assert [node.session.name for node in (one, two, again)] == ["n", str(two.session.peer.number), "n"]
+
+
+def test_a_status_costs_what_is_in_it(broker: Any) -> None:
+    """Fifty bytes were answered by an instruction for each of the stream partitions that were ever reported."""
+    node, others = Node(broker, id="n" * MAX_NAME), [Node(broker, id=str(n) + "o" * 200) for n in range(9)]
+    streams = [f"{number:03}{'s' * 50}" for number in range(tracker_session.MAX_PARTS)]
+    for each in (node, *others):
+        assert len(each.ask(2, 1, "r", {"streams": streams})) == tracker_session.BURST
+    for each in (node, *others):
+        each.session._credit = tracker_session.BURST
+        each.told()
+    small = json.dumps([2, 1, "r", {"singleStream": True, "streams": {}}]).encode()
+    answers = 0
+    for _ in range(1_000):
+        node.session.receive_data(small)
+        answers += len(node.heard())
+    assert answers == 0
+    for number in range(20):  # what is reported again is answered, at a rate
+        answers += len(node.ask(2, 1, f"r{number}", {"streams": streams}))
+    assert answers <= tracker_session.BURST
+    for _ in range(10):
+        node.ask(2, 1, "r", {"streams": []})
+        node.ask(2, 1, "r", {"streams": streams})
+    told = [len(each.told()) for each in others]
+    assert max(told) <= tracker_session.BURST, "however often it changed meanwhile"
+    assert node.session.closing is None
+
+
+def test_who_may_not_be_told_more_now_is_told_how_it_is_then(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracker_session, "BURST", 3)
+    monkeypatch.setattr(tracker_session, "RATE", 2)
+    node, other = Node(broker, id="n"), Node(broker, id="o")
+    assert [answer[3] for answer in node.ask(2, 1, "r", {"streams": list("abcdef")})] == ["a", "b", "c"]
+    other.ask(2, 1, "r", {"streams": ["e", "x"]})
+    told = [[(answer[3], answer[5]) for answer in node.told()] for _ in range(3)]
+    assert told == [[("d", []), ("e", ["o"])], [("f", [])], []]
+
+
+def test_all_that_nodes_report_is_bounded_and_no_network_has_all_of_it(
+    broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracker_session, "MAX_NAMES", 100)
+    monkeypatch.setattr(tracker_session, "MAX_NETWORK_NAMES", 150)
+    monkeypatch.setattr(tracker_session, "MAX_ALL_NAMES", 250)
+    here, there = [Node(broker) for _ in range(3)], Node(broker, where="192.0.2.2")
+    assert "names of at most 100 bytes" in here[0].ask(2, 1, "r", {"streams": ["x" * 101]})[0][5]
+    for node, taken in zip(here, (2, 6, 6), strict=True):
+        assert node.ask(2, 1, "r", {"streams": ["x" * 100]})[0][1] == taken
+    assert there.ask(2, 1, "r", {"streams": ["x" * 100]})[0][1] == 2
+    assert broker.adapter.tracker.held == 200
+    here[0].session.receive_eof()
+    assert here[1].ask(2, 1, "r", {"streams": ["x" * 100]})[0][1] == 2
+
+
+def test_a_message_to_another_node_is_no_way_to_close_it(broker: Any) -> None:
+    one, two = Node(broker, id="one"), Node(broker, id="two")
+    answer = one.ask(2, 5, "r", {}, "two", "rtcOffer", {"description": "d" * tracker_session.MAX_RELAYED})
+    assert "has at most" in answer[0][5]
+    assert two.heard() == []
+
+
+def test_to_come_and_go_costs_the_same_however_many_are_there() -> None:
+    """What is looked at is counted, by the nodes that are compared."""
+
+    class Counted:
+        looked = 0
+
+        def __hash__(self) -> int:
+            Counted.looked += 1
+            return id(self)
+
+    costs = []
+    for crowd in (10, 2_000):
+        topology: Topology[Counted] = Topology()
+        for _ in range(crowd):
+            topology.report(Counted(), PARTS)
+        Counted.looked = 0
+        for _ in range(10):
+            node = Counted()
+            topology.report(node, PARTS)
+            topology.report(node, [])
+        costs.append(Counted.looked)
+    assert costs[1] <= 2 * costs[0]
 
 
 def test_who_asks_too_much_is_told_so(broker: Any) -> None:
@@ -309,7 +410,8 @@ def test_a_node_that_is_gone_leaves_nothing(broker: Any) -> None:
     assert broker.adapter.report()["tracker"] == [{"node": "n", "streams": 2}]
     node.session.receive_eof()
     assert broker.adapter.report()["tracker"] == []
-    assert broker.adapter.tracker.topology._nodes == {}
+    assert broker.adapter.tracker.topology._circles == {}
+    assert broker.adapter.tracker.held == 0
     assert broker.bus.sessions() == []
 
 
