@@ -39,6 +39,7 @@ class EventSession(Session):
 
     def __init__(self, gateway: Gateway, caller: Caller, channel: str, after: int | None = None) -> None:
         super().__init__(gateway.bus, caller.principal)
+        self.budget = gateway.budget
         self._gateway = gateway
         self._channel = channel
         self._unsynced: deque[Message] = deque()  # heard, but not on disk yet
@@ -81,10 +82,10 @@ class EventSession(Session):
         """Say who left."""
         self.put(event("left", dumps(views.peer(peer))))
 
-    def overflow(self) -> None:
-        """What waits for the disk is given up as well."""
+    def _release(self) -> None:
+        """What waits for the disk goes as well."""
         self._unsynced.clear()
-        super().overflow()
+        super()._release()
 
     # What the shell takes
 
@@ -152,11 +153,14 @@ class EventStream(EventSourceResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the session until either side has had enough."""
+        budget = self._session.budget
+        budget.enter(self._session)
         try:
             await super().__call__(scope, receive, send)
         except SendTimeoutError:  # nobody reads: the server closes what was not finished
             self._session.bus.metrics.overflow(PROTOCOL)
         finally:
+            budget.leave(self._session)
             self._session.receive_eof()
 
 

@@ -107,6 +107,8 @@ class Connection(asyncio.Protocol):
         self.transport = transport
         self._session = session
         self._house.add(self)
+        if (inflow := session.bus.inflow) is not None:
+            inflow.budget.enter(self)
         keep_alive(transport.get_extra_info("socket"))
         session.wake = partial(self._flusher.add, self)
         session.blocked = False
@@ -191,7 +193,28 @@ class Connection(asyncio.Protocol):
     def _detach(self) -> None:
         session, self._session = self._session, None
         if session is not None:
+            if (inflow := session.bus.inflow) is not None:
+                inflow.budget.leave(self)
             session.receive_eof()
+
+    # What the budget asks
+
+    @property
+    def network(self) -> str:
+        """Where the peer is."""
+        return "" if self._session is None else self._session.network
+
+    @property
+    def holding(self) -> int:
+        """How many bytes are kept for the peer."""
+        session = 0 if self._session is None else self._session.holding
+        return session + sum(map(len, self._rest or ())) + self.transport.get_write_buffer_size()
+
+    def give_up(self) -> None:
+        """Let go of them; the peer is told if it reads."""
+        self._rest = None
+        if self._session is not None:
+            self._session.give_up()
 
     # The transport's side
 
@@ -392,6 +415,16 @@ class WebSocketProtocol(Connection):
         elif answers and self._paused:  # a peer that pings and does not read is not read either
             self._stuffed = True
             self._hold()
+
+    @property
+    def holding(self) -> int:
+        """The unfinished message as well."""
+        return super().holding + self._reader.holding
+
+    def give_up(self) -> None:
+        """Let go of that too."""
+        self._reader = Reader()
+        super().give_up()
 
     def farewell(self, close: Close) -> None:
         """Send the code."""

@@ -14,6 +14,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.http11 import Request
 
 from .fast import WebSocketProtocol
+from .networks import network
 from .problems import Problem
 from .serve import EXTENSION, HANDSHAKE_SECONDS, LINGER
 from .session import Session
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from .runtime import Gateway
 
 MAX_HEAD = 1 << 16  # bytes of a request's first line and headers
+MAX_PIPELINE = 4  # requests that wait for the one before them; what follows stays unread
+HEAD_SLICE = 256  # bytes that are parsed at once where requests may begin, some ten requests; a body is parsed at once
+MAX_BODY = 2 << 20  # bytes of a body that are counted as kept: longer ones are worked off while they arrive
+STALLED_SECONDS = 60.0  # for a client to read anything of an answer; then the connection ends
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 10\r\n"
     b"connection: close\r\ncontent-length: %d\r\n\r\n%b"
@@ -96,17 +101,26 @@ class FastWebSocket(WebSocketsSansIOProtocol):
 
 
 class FastHttp(HttpToolsProtocol):
-    """uvicorn's protocol, with limits: to the number of connections, and to the time and the size of a request's head.
+    """uvicorn's protocol, with limits: to connections, to the time and size of a request's head, to what is kept.
 
-    The door of *gateway* counts the connections that are not handed over.
+    The door of *gateway* counts the connections that are not handed over, and its budget what they hold. Requests are
+    parsed a few at a time: what a client sends before it was answered stays as it came, and is not read on.
     """
 
     gateway: Gateway | None = None
     head_seconds = HANDSHAKE_SECONDS
+    stalled_seconds = STALLED_SECONDS
     max_head = MAX_HEAD
-    _address: str | None = None  # that is counted
-    _deadline: asyncio.TimerHandle | None = None
+    network = ""  # that is counted
+    _deadline: asyncio.TimerHandle | None = None  # for the head of a request
+    _stalled: asyncio.TimerHandle | None = None  # for a client to read on
     _head = 0  # bytes of it so far
+    _half_head = False  # the clock of a head stands still: the rest of it may be in `_later`
+    _body = 0  # bytes of the body of the last request
+    _length = 0  # bytes that it is said to have
+    _later = b""  # read, and not parsed yet
+    _pacing = False  # nothing is parsed for a while
+    _upgraded = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """The clock runs from the connection on, so a silent one ends too."""
@@ -121,6 +135,9 @@ class FastHttp(HttpToolsProtocol):
         """The end."""
         self._leave()
         self._have_head()
+        self._later = b""
+        if self._stalled is not None:
+            self._stalled.cancel()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -129,7 +146,66 @@ class FastHttp(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.loop.call_later(2 * LINGER, self.transport.abort)
 
+    # What arrives
+
     def data_received(self, data: bytes) -> None:
+        """Parse what there is room for; the rest waits for answers, or for its turn."""
+        if self._later or self._pacing:
+            self._put_off(data)
+            return
+        self._parse(data)
+        if self.gateway is None or self._upgraded or not (inflow := self.gateway.bus.inflow):
+            return
+        if wait := inflow.bytes(self.network, len(data)):
+            self._pacing = True
+            self.flow.pause_reading()
+            self.loop.call_later(wait, self._paced)
+
+    def on_response_complete(self) -> None:
+        """The next request may be parsed."""
+        super().on_response_complete()
+        if self._later:
+            self.flow.pause_reading()  # uvicorn has just resumed it, and there is enough
+            self.loop.call_soon(self._go_on)
+
+    def _paced(self) -> None:
+        self._pacing = False
+        if self._later:
+            self._go_on()
+        elif self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
+            self.flow.resume_reading()
+
+    def _go_on(self) -> None:
+        if not self._pacing and not self.transport.is_closing():
+            data, self._later = self._later, b""
+            if self._half_head:
+                self._half_head = False
+                self._deadline = self.loop.call_later(self.head_seconds, self.transport.abort)
+            self._parse(data)
+            if not self._later:
+                self.flow.resume_reading()
+
+    def _parse(self, data: bytes) -> None:
+        """Parse *data* in slices, as long as not too many requests wait for the one before them."""
+        at = 0
+        while at < len(data) and not self.transport.is_closing() and not self._upgraded:
+            if len(self.pipeline) >= MAX_PIPELINE:
+                self._put_off(data[at:])
+                return
+            in_body = self._deadline is None and self.cycle is not None and self.cycle.more_body
+            end = at + (max(HEAD_SLICE, self._length - self._body) if in_body else HEAD_SLICE)
+            self._parse_slice(data[at:end])
+            at = end
+
+    def _put_off(self, data: bytes) -> None:
+        """Parse *data* later; nothing more is read until then, and no clock runs."""
+        self._later += data
+        self.flow.pause_reading()
+        if self._deadline is not None:
+            self._have_head()
+            self._half_head = True
+
+    def _parse_slice(self, data: bytes) -> None:
         """Parse, and count where that did not complete the head."""
         deadline = self._deadline
         super().data_received(data)
@@ -141,6 +217,7 @@ class FastHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request begins, the first or another."""
         super().on_message_begin()
+        self._body = self._length = 0
         self._await_head()
 
     def on_headers_complete(self) -> None:
@@ -148,12 +225,58 @@ class FastHttp(HttpToolsProtocol):
         self._have_head()
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.max_head:
             raise ValueError("the head of the request is too long")
+        lengths = [value for name, value in self.headers if name == b"content-length"]
+        self._length = int(lengths[0]) if lengths and lengths[0].isdigit() else 0
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of a body, which somebody may keep."""
+        self._body += len(body)
+        super().on_body(body)
 
     def handle_websocket_upgrade(self) -> None:
         """It is to be a session, which is counted where it is let in."""
+        self._upgraded = True
         self._leave()
         super().handle_websocket_upgrade()
+
+    # What is written
+
+    def pause_writing(self) -> None:
+        """The client does not read; if it goes on like that, the connection ends."""
+        super().pause_writing()
+        self._watch(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+        super().resume_writing()
+
+    def _watch(self, left: int) -> None:
+        self._stalled = self.loop.call_later(self.stalled_seconds, self._look, left)
+
+    def _look(self, before: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left >= before:
+            self.transport.abort()
+        else:
+            self._watch(left)
+
+    # What the door and the budget ask
+
+    @property
+    def holding(self) -> int:
+        """How many bytes are kept for the client."""
+        answered = self.cycle is None or self.cycle.response_complete
+        body = 0 if answered else min(self._body, MAX_BODY)
+        return body + len(self._later) + self.transport.get_write_buffer_size()
+
+    def give_up(self) -> None:
+        """Let go of them, and of the client: half an answer cannot be ended politely."""
+        self._later = b""
+        self.transport.abort()
 
     def _enter(self) -> str | None:
         """Be counted; why there is no room, or None."""
@@ -161,13 +284,15 @@ class FastHttp(HttpToolsProtocol):
             return None
         address = str((self.transport.get_extra_info("peername") or ("",))[0])
         if (reason := self.gateway.door.enter(address)) is None:
-            self._address = address
+            self.network = network(address)
+            self.gateway.budget.enter(self)
         return reason
 
     def _leave(self) -> None:
-        if self._address is not None and self.gateway is not None:
-            self.gateway.door.leave(self._address)
-            self._address = None
+        if self.network and self.gateway is not None:
+            self.gateway.door.leave(self.network)
+            self.gateway.budget.leave(self)
+            self.network = ""
 
     def _await_head(self) -> None:
         if self._deadline is None:

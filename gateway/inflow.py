@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .buckets import Buckets
+from .budget import Budget
 
 if TYPE_CHECKING:
     from .session import Session
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 PAUSE = 0.125  # seconds of reading that a refused request costs its connection
 FREE = 20  # refused requests that cost nothing, gained again at the rate that `PAUSE` allows
 STRIKES = 300  # malformed requests at once after which a connection is closed; one a second more is allowed
+UNLIMITED = 1 << 62  # bytes
 LONGEST = 2.0  # seconds that one pause lasts at most
 
 
@@ -31,31 +33,40 @@ class Conduct:
 
 
 class Inflow:
-    """Paces the reading of all connections. *bytes* has a bucket for each network; *clock* gives seconds."""
+    """Hears of all that shells read, and says how long to wait before more is read.
 
-    def __init__(self, bytes: Buckets, clock: Callable[[], float]) -> None:
+    *bytes* has a bucket for each network; without it nothing is paced, and nothing is held against anybody. *clock*
+    gives seconds. What is read may be kept, so the *budget* hears of it as well.
+    """
+
+    def __init__(self, bytes: Buckets | None, clock: Callable[[], float], budget: Budget | None = None) -> None:
+        self.budget = budget or Budget(UNLIMITED)
         self._bytes = bytes
         self._clock = clock
 
     def read(self, session: Session, size: int) -> float:
         """*size* bytes were read for *session*; the seconds to wait before more is read."""
-        network = session.principal.address
-        wait = self._bytes.spend(network, size) if network else 0.0
+        wait = self.bytes(session.network, size)
         if session.conduct is not None:
             wait = max(wait, session.conduct.paused - self._clock())
         return min(wait, LONGEST) if wait > 0 else 0.0
 
-    def body(self, network: str, size: int) -> float:
-        """*size* bytes were read of an HTTP connection from *network*; the seconds to wait before more is read."""
-        return min(self._bytes.spend(network, size), LONGEST)
+    def bytes(self, network: str, size: int) -> float:
+        """*size* bytes were read from *network*, which a link has none of; the seconds to wait before more is read."""
+        self.budget.grew(size)
+        return min(self._bytes.spend(network, size), LONGEST) if network and self._bytes is not None else 0.0
 
     def refused(self, session: Session) -> None:
         """A request of *session* was over a rate limit."""
+        if self._bytes is None:
+            return
         now, conduct = self._clock(), self._conduct(session)
         conduct.paused = max(conduct.paused, now - FREE * PAUSE) + PAUSE
 
     def malformed(self, session: Session) -> None:
         """*session* sent something that its protocol has no place for, or a signature that is none."""
+        if self._bytes is None:
+            return
         self.refused(session)
         now, conduct = self._clock(), self._conduct(session)
         conduct.struck = max(conduct.struck, now - STRIKES) + 1.0

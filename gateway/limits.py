@@ -33,6 +33,9 @@ class Limits(BaseModel):
     peer: Rate = Rate(rate=1_000, burst=5_000)
     channel: Rate = Rate(rate=5_000, burst=20_000)
     bytes: Rate = Rate(rate=16 << 20, burst=64 << 20)
+    memory: int | None = Field(
+        default=None, ge=1 << 20, description="bytes that may be kept for all peers together; else a quarter of all"
+    )
     connections: int = Field(
         default=20_000, ge=1, description="sessions of all protocols together; as many again may only ask by HTTP"
     )

@@ -22,6 +22,7 @@ COUNTERS = {
     "undeliverable": ("Messages that did not fit a protocol", ("protocol",)),
     "undecrypted": ("Encrypted messages whose key did not come: others got them as they are", ("protocol",)),
     "overflows": ("Connections closed because they read too slowly", ("protocol",)),
+    "given_up": ("Connections closed because too much memory was held for all of them", ()),
     "refused": ("Requests, nodes or messages refused", ("protocol", "reason")),
     "connections": ("Connections accepted", ("protocol",)),
     "faults": ("Things that should not happen: failed writes, damaged records, bugs", ("kind",)),

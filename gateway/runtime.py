@@ -17,9 +17,11 @@ from typing import Any
 
 import structlog
 
+from . import machine
 from .adapter import Adapter, Home, Services
 from .auth import BadSecret, read_secret, write_secret
 from .buckets import Buckets
+from .budget import Budget, Holder
 from .bus import Bus, Receipt
 from .channels import Channels
 from .config import Settings
@@ -39,6 +41,7 @@ from .warden import Warden
 
 MINUTE = 60_000  # ms
 DAY = 1440 * MINUTE
+MEMORY_SHARE = 4  # what is kept for peers may be one part of so many of the machine's, or the container's, memory
 
 logger = structlog.get_logger("trellis")
 
@@ -164,14 +167,27 @@ class Gateway:
             authors=self.adapters,
             allowed=self.access.allowed,
             throttle=Throttle(limits, monotonic) if limits.rates == "on" else None,
-            inflow=Inflow(Buckets(limits.bytes.rate, limits.bytes.burst, monotonic), monotonic)
-            if limits.rates == "on"
-            else None,
+            inflow=self._inflow(),
             last_time=self.index.last_time,
             subscriptions=limits.subscriptions,
         )
         self.log.on_room = self.bus.room
         self.door = Door(self.access, limits, self.bus, self.metrics)
+
+    def _inflow(self) -> Inflow:
+        limits = self.settings.limits
+        self.budget = Budget(limits.memory or machine.memory() // MEMORY_SHARE, self._given_up)
+        rate = limits.bytes
+        buckets = Buckets(rate.rate, rate.burst, monotonic) if limits.rates == "on" else None
+        return Inflow(buckets, monotonic, self.budget)
+
+    def _given_up(self, holder: Holder, size: int) -> None:
+        self.metrics.count("given_up")
+        logger.warning(
+            "a connection was given up: too much memory is held for peers (limits.memory)",
+            network=holder.network,
+            bytes=size,
+        )
 
     def _configure_channels(self) -> None:
         """Make the channels that the operator names; a pin that comes too late is not followed, and said."""
@@ -200,6 +216,7 @@ class Gateway:
 
     def tick(self) -> None:
         """A second has passed."""
+        self.budget.audit()
         self.bus.tick()
         self.warden.tick()
         self._tell_flows()

@@ -73,6 +73,8 @@ class _Pump:
     async def run(self) -> None:
         self._session.wake = self._wake
         self._session.blocked = False
+        if (inflow := self._session.bus.inflow) is not None:
+            inflow.budget.enter(self._session)
         deadline = math.inf
         try:
             async with anyio.create_task_group() as tasks:
@@ -100,6 +102,8 @@ class _Pump:
     def _end(self) -> None:
         if not self._ended:
             self._ended = True
+            if (inflow := self._session.bus.inflow) is not None:
+                inflow.budget.leave(self._session)
             self._session.receive_eof()
 
     async def _read(self) -> None:

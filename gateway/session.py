@@ -344,15 +344,35 @@ class Session(ABC):
         if self.blocked or self._size > BURST * self.max_outbox:
             self.overflow()
 
+    @property
+    def network(self) -> str:
+        """Where the peer is, as limits count it; empty for a link."""
+        return self.principal.address
+
+    @property
+    def holding(self) -> int:
+        """How many bytes are kept for the peer; protocols that keep more than is here add theirs."""
+        return self._size + sum(map(len, self._backlog))
+
+    def give_up(self) -> None:
+        """Let go of all that is kept for the peer, and of the peer: the gateway is short of memory."""
+        self._release()
+        self.close(1013, "the gateway is short of memory, and this connection held most of it")
+
     def overflow(self) -> None:
         """Give up on a peer that does not read what it asked for."""
         self._settle()
         if self.closing is not None:
             return
-        self._queue, self._size, self._held = [], 0, 0
-        self._streams.clear()
+        self._release()
         self.bus.metrics.overflow(self.protocol)
         self.close(1013, "too slow: more than its share is waiting to be read")
+
+    def _release(self) -> None:
+        """Drop what waits for the peer."""
+        self._settle()
+        self._queue, self._size, self._held = [], 0, 0
+        self._streams.clear()
 
     def close(self, code: int, reason: str) -> None:
         """End the connection once everything queued so far is written."""

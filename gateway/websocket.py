@@ -47,6 +47,11 @@ class Reader:
         self._message: bytearray | None = None  # a message of which more frames are to come
         self._utf8: codecs.IncrementalDecoder | None = None  # where that is text
 
+    @property
+    def holding(self) -> int:
+        """How many bytes of an unfinished message are kept."""
+        return len(self._rest) + len(self._message or b"")
+
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that *data* completes, as (opcode, payload); do not call again after a `CLOSE` or a failure.
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import struct
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -17,12 +18,11 @@ import uvicorn
 from anyio.from_thread import start_blocking_portal
 from fastapi import FastAPI, WebSocket
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, StreamingResponse
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from gateway import fast, handover, serve
-from gateway.buckets import Buckets
 from gateway.bus import Bus, Receipt
 from gateway.channels import Channels
 from gateway.frames import text_frame
@@ -98,6 +98,7 @@ class Echo(Session):
 
 class Http(handover.FastHttp):
     head_seconds = HEAD_SECONDS
+    stalled_seconds = HEAD_SECONDS
 
 
 class Service:
@@ -113,6 +114,7 @@ class Service:
         self.app.add_api_websocket_route("/refused", self.refused)
         self.app.add_route("/length", self.length, methods=["POST"])
         self.app.add_route("/slow", self.slow)
+        self.app.add_route("/long", self.long)
 
     def new_session(self) -> Echo:
         self.sessions.append(Echo(self.bus))
@@ -146,6 +148,13 @@ class Service:
 
     async def length(self, request: Request) -> PlainTextResponse:
         return PlainTextResponse(str(len(await request.body())))
+
+    async def long(self, request: Request) -> StreamingResponse:  # noqa: ARG002
+        async def pieces() -> AsyncIterator[bytes]:
+            for _ in range(1000):
+                yield bytes(1 << 20)
+
+        return StreamingResponse(pieces())
 
     async def slow(self, request: Request) -> PlainTextResponse:  # noqa: ARG002
         await asyncio.sleep(HEAD_SECONDS * 1.5)
@@ -392,6 +401,58 @@ def test_a_body_is_no_head(server: Harness) -> None:
         assert take(peer, 6) == b"300000"
 
 
+def test_pipelined_requests_are_answered_in_order_and_parsed_a_few_at_a_time(
+    server: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = [0]
+    parse = Http._parse_slice
+
+    def counting(self: Http, data: bytes) -> None:
+        parse(self, data)
+        waiting.append(len(self.pipeline))
+
+    monkeypatch.setattr(Http, "_parse_slice", counting)
+    bodies = [b"x" * (size % 700) for size in range(3000)]
+    request = b"POST /length HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
+    said = b"".join(request % (len(body), body) for body in bodies)
+    with server.connect() as peer:
+        sender = threading.Thread(target=peer.sendall, args=(said,))
+        sender.start()
+        for body in bodies:
+            assert head(peer).startswith(b"HTTP/1.1 200")
+            assert take(peer, len(str(len(body)))) == b"%d" % len(body)
+        sender.join()
+    assert max(waiting) <= handover.MAX_PIPELINE + handover.HEAD_SLICE // 40
+
+
+def test_what_a_client_sends_before_it_was_answered_is_not_read(server: Harness) -> None:
+    with server.connect() as peer:
+        peer.settimeout(1)
+        sent = 0
+        with suppress(TimeoutError):
+            while sent < 1 << 26:
+                sent += peer.send(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
+        assert sent < 1 << 25, "the sockets take some megabytes"
+
+
+def test_a_client_that_reads_nothing_of_an_answer_is_cut(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: list[Http] = []
+
+    def connection_lost(self: Http, error: Exception | None) -> None:
+        lost.append(self)
+        handover.FastHttp.connection_lost(self, error)
+
+    monkeypatch.setattr(Http, "connection_lost", connection_lost)
+    with server.connect() as peer:
+        peer.sendall(b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        server.eventually(lambda: lost)
+        left = 0
+        with suppress(ConnectionError):
+            while data := peer.recv(1 << 20):
+                left += len(data)
+        assert left < 1 << 28, "what the sockets held"
+
+
 # One flush a turn
 
 
@@ -537,7 +598,7 @@ def test_a_paced_connection_is_not_read_and_loses_nothing(sock: socket.socket) -
 
     async def check() -> None:
         ((connection, transport, session),) = await connections(1, sock)
-        session.bus.inflow = Patient(Buckets(1, 1, time.monotonic), time.monotonic)
+        session.bus.inflow = Patient(None, time.monotonic)
         connection.data_received(masked(b"x") * 10_000)
         assert transport.paused
         while connection._rest is not None or transport.paused:

@@ -35,7 +35,7 @@ def test_bytes_are_paced_for_a_network_and_not_for_who_has_none(paced: Paced) ->
     assert paced.inflow.read(one, 1000) == 0
     assert paced.inflow.read(two, 50) == pytest.approx(0.5)
     assert paced.inflow.read(other, 50) == 0
-    assert paced.inflow.body("192.0.2.2", 1000) == pytest.approx(0.5)
+    assert paced.inflow.bytes("192.0.2.2", 1000) == pytest.approx(0.5)
     assert paced.inflow.read(one, 1_000_000) == LONGEST, "nobody is left alone for longer"
     assert paced.inflow.read(link, 1_000_000) == 0
 
@@ -80,7 +80,9 @@ def test_a_little_malformed_input_now_and_then_is_borne_for_ever(paced: Paced) -
 
 
 def test_nothing_is_held_against_anybody_where_there_are_no_limits(core: Any, toy_session: Any) -> None:
-    session = toy_session(core.bus)
+    core.bus.inflow = Inflow(None, lambda: 0.0)
+    session = toy_session(core.bus, "somebody", "192.0.2.1")
     for _ in range(2 * STRIKES):
         session.offend()
     assert session.closing is None
+    assert core.bus.inflow.read(session, 1 << 40) == 0

@@ -305,3 +305,16 @@ def test_the_default_words_of_presence_are_none(core: Core) -> None:
     a.receive_data(b"echo")
     core.say()
     assert a.data_to_send() == [b"echo", b'"hi"']
+
+
+def test_what_is_kept_for_a_peer_is_known_and_can_be_let_go(session: ToySession) -> None:
+    assert session.holding == 0
+    session.send(b"x" * LOW_WATER)
+    session.receive_data(b"y" * 1000)
+    assert session.holding == LOW_WATER + 1000
+    session.stream(iter([b"z"]))
+    session.give_up()
+    assert session.holding == 0
+    assert session.closing is not None
+    assert session.closing.code == 1013
+    assert session.data_to_send() == []

@@ -1,0 +1,42 @@
+"""What the machine, or the container, gives this process: memory and file descriptors."""
+
+from __future__ import annotations
+
+import os
+import resource
+from contextlib import suppress
+from pathlib import Path
+
+# The limit of the process's own container: cgroups version 2, then version 1.
+CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+UNLIMITED = 1 << 20  # descriptors; the kernel's own limit (fs.nr_open) where there is no other
+RESERVED = 256  # descriptors for the log, the index, listeners, links and programs that the gateway runs
+
+
+def memory() -> int:
+    """The bytes of memory that there are for this process: the machine's, or its container's if that has fewer."""
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in CGROUPS:
+        with suppress(OSError, ValueError):  # there is no such file, or it says "max"
+            sizes.append(int(path.read_text()))
+    return min(sizes)
+
+
+def raise_descriptors() -> int:
+    """Allow this process as many open files as the system lets it have; how many that are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):  # some systems refuse what they said is allowed
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return descriptors()
+
+
+def descriptors() -> int:
+    """How many files this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return UNLIMITED if soft == resource.RLIM_INFINITY else soft
+
+
+def connections() -> int:
+    """How many connections of peers there is room for."""
+    return max(1, descriptors() - RESERVED)
