@@ -17,7 +17,7 @@ from adapters import ADAPTERS
 
 from . import fast, rest, serve
 from .adapter import Adapter, Listener, Refusal
-from .config import Settings, tls_context
+from .config import Settings
 from .runtime import Gateway, Post
 from .session import Session
 
@@ -115,7 +115,7 @@ async def _listen(gateway: Gateway, tasks: TaskGroup, stack: AsyncExitStack) -> 
 async def _open(
     gateway: Gateway, adapter: Adapter, listener: Listener, tasks: TaskGroup, stack: AsyncExitStack
 ) -> str | None:
-    context = tls_context(gateway.settings) if listener.tls else None
+    context = gateway.certificate.context(gateway.settings) if listener.tls else None
     if listener.tls and context is None:
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from .commands.certificates import dev_cert
 from .commands.common import ConfigFile, Data, Failed, load_settings, say
 from .commands.demo import demo
 from .commands.pipeline import pipeline
+from .config import load
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -71,7 +73,7 @@ def serve(
     }
     settings = load_settings(config, flags)
     try:
-        run(settings)
+        run(settings, partial(load, ADAPTERS, config, flags))
     except (CannotStart, InUse) as error:
         raise Failed(str(error)) from None
 

@@ -6,13 +6,12 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING
 
 from .adapter import Adapter
 from .origins import ANY, is_local
 from .rights import Right
+from .values import values
 
 if TYPE_CHECKING:
     from .config import Settings
@@ -77,7 +76,7 @@ def _origins(settings: Settings) -> Iterator[str]:
 def _ports(settings: Settings) -> Iterator[str]:
     """Two listeners cannot have one port (0 takes a free one)."""
     named = defaultdict(list)
-    for key, value in _values(settings):
+    for key, value in values(settings):
         if key.rpartition(".")[2] in ("port", "tls_port") and value:
             named[value].append(key)
     for port, keys in named.items():
@@ -86,7 +85,7 @@ def _ports(settings: Settings) -> Iterator[str]:
 
 
 def _numbers(settings: Settings) -> Iterator[str]:
-    for key, value in _values(settings):
+    for key, value in values(settings):
         if isinstance(value, float) and not math.isfinite(value):
             yield f"{key}: {value} is no limit; leave it out, or say a number"
 
@@ -101,13 +100,3 @@ def _secrets(settings: Settings) -> Iterator[str]:
     path = settings.tls_key
     if path is not None and path.is_file() and path.stat().st_mode & 0o007:
         yield f"tls_key: {path} may be read or changed by everybody on this machine; `chmod o= {path}`"
-
-
-def _values(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value in *section*, by its dotted key."""
-    for name in type(section).model_fields:
-        value = getattr(section, name)
-        if isinstance(value, BaseModel):
-            yield from _values(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value

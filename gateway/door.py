@@ -19,7 +19,7 @@ class Door:
 
     def __init__(self, access: Access, limits: Limits, bus: Bus, metrics: Metrics) -> None:
         self._access = access
-        self._limits = limits
+        self.limits = limits
         self._bus = bus
         self._metrics = metrics
         self._callers: Counter[str] = Counter()  # HTTP connections that are no session, by address
@@ -74,9 +74,9 @@ class Door:
         return self._beyond(self._bus.population, self._bus.population_of(network(address)))
 
     def _beyond(self, all: int, here: int) -> str | None:
-        if all >= self._limits.connections:
+        if all >= self.limits.connections:
             return "too many connections; the setting is limits.connections"
-        if here >= self._limits.connections_per_address:
+        if here >= self.limits.connections_per_address:
             return "too many from here; the setting is limits.connections_per_address"
         return None
 

@@ -23,6 +23,7 @@ from .auth import BadSecret, read_secret, write_secret
 from .buckets import Buckets
 from .budget import Budget, Holder
 from .bus import Bus, Receipt
+from .certificate import Certificate
 from .channels import Channels
 from .config import Settings
 from .door import Door
@@ -83,6 +84,7 @@ class Gateway:
         settings.data.mkdir(parents=True, exist_ok=True)
         self._lock = lock(settings.data)
         self.home = _home(settings.data / "keys", self.version)
+        self.certificate = Certificate(settings)
         self.warden = Warden(settings, settings.data / "keys")
         self.access = self.warden.access
         self.adapters = [row(settings.section(row), self.home) for row in adapters if settings.section(row).enabled]

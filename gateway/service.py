@@ -8,7 +8,9 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -21,6 +23,7 @@ from .auth import BadSecret
 from .config import Settings
 from .handover import FastHttp, FastWebSocket
 from .origins import is_local
+from .reload import on_hangup
 from .welcome import welcome
 
 BACKLOG = 4096
@@ -33,8 +36,12 @@ class CannotStart(Exception):
     """Why the service did not start, and what to do about it."""
 
 
-def run(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT; `CannotStart` if that is impossible."""
+def run(settings: Settings, again: Callable[[], Settings] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT; `CannotStart` if that is impossible.
+
+    At each SIGHUP *again* reads the configuration once more; without it, only keys and certificates are.
+    """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `on_hangup` listens
     configure_logging(settings.log_format)
     with _bind(settings.host, settings.port, "--port") as listener:
         try:
@@ -55,7 +62,15 @@ def run(settings: Settings) -> None:
         for name in SERVERS:
             logging.getLogger(name).addFilter(lambda _: app.state.failure is None)  # it is told below, in one sentence
         try:
-            anyio.run(serve, app, settings, listener, backend=settings.loop, backend_options=options)
+            anyio.run(
+                serve,
+                app,
+                settings,
+                again or (lambda: settings),
+                listener,
+                backend=settings.loop,
+                backend_options=options,
+            )
         except BaseException:  # what it is depends on the server, and it may be in a group
             if app.state.failure is None:
                 raise
@@ -147,7 +162,10 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-async def _serve_asyncio(app: FastAPI, settings: Settings, listener: socket.socket) -> None:
+async def _serve_asyncio(
+    app: FastAPI, settings: Settings, again: Callable[[], Settings], listener: socket.socket
+) -> None:
+    certificate = app.state.gateway.certificate
     config = uvicorn.Config(
         app,
         lifespan="on",
@@ -166,6 +184,7 @@ async def _serve_asyncio(app: FastAPI, settings: Settings, listener: socket.sock
         timeout_graceful_shutdown=STOP_SECONDS,
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
+        ssl_context_factory=(lambda _config, default: certificate.follow(default())) if settings.tls_cert else None,
     )
     server = _Server(config, app, listener)
 
@@ -175,11 +194,12 @@ async def _serve_asyncio(app: FastAPI, settings: Settings, listener: socket.sock
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stop)
+        tasks.start_soon(on_hangup, app.state.gateway, again)
         await server._serve([listener])
         tasks.cancel_scope.cancel()
 
 
-async def _serve_trio(app: FastAPI, settings: Settings, listener: socket.socket) -> None:
+async def _serve_trio(app: FastAPI, settings: Settings, again: Callable[[], Settings], listener: socket.socket) -> None:
     import hypercorn.config
     import hypercorn.trio
     import trio
@@ -188,6 +208,10 @@ async def _serve_trio(app: FastAPI, settings: Settings, listener: socket.socket)
         def create_sockets(self) -> hypercorn.config.Sockets:
             secure = [listener] if self.ssl_enabled else []
             return hypercorn.config.Sockets(secure, [] if secure else [listener], [])
+
+        def create_ssl_context(self) -> ssl.SSLContext | None:
+            context = super().create_ssl_context()
+            return None if context is None else app.state.gateway.certificate.follow(context)
 
     config = Config()
     config.backlog = BACKLOG
@@ -215,6 +239,7 @@ async def _serve_trio(app: FastAPI, settings: Settings, listener: socket.socket)
         nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(on_hangup, app.state.gateway, again)
         await nursery.start(serve)
         if app.state.listening is not None:  # hypercorn goes on for a moment where the application did not start
             _announce(app, listener)

@@ -1,0 +1,128 @@
+"""SIGHUP: the configuration, the certificate and the keys are read again, and followed as a whole or not at all.
+
+Everything is read and checked first, in a thread. If anything in it is wrong, or a setting changed that a running
+gateway cannot follow, nothing changes and the log names every reason. Otherwise the log tells what changed, setting by
+setting and key by key, and never anything that is secret.
+"""
+
+from __future__ import annotations
+
+import signal
+import ssl
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, NamedTuple
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from . import certificate
+from .auth import Key, KeyFile
+from .config import BadConfiguration, Settings
+from .limits import Throttle
+from .origins import Origins
+from .runtime import Gateway
+from .values import values
+from .warden import difference, origins
+
+# What a running gateway follows; whatever else changes needs a restart.
+LIVE = frozenset(
+    {
+        *("auth.grants", "auth.origins", "tls_cert", "tls_key", "warehouse"),
+        *(f"limits.{who}.{what}" for who in ("address", "peer", "channel") for what in ("rate", "burst")),
+        *("limits.connections", "limits.connections_per_address", "limits.subscriptions"),
+    }
+)
+MAX_SHOWN = 200  # characters of a value in the log
+
+logger = structlog.get_logger("trellis")
+
+
+class Read(NamedTuple):
+    """What was read, checked, and can be followed without anything that fails."""
+
+    settings: Settings
+    keys: list[Key]
+    tls: ssl.SSLContext | None
+    fingerprint: str | None
+    origins: Origins
+    throttle: Throttle | None
+
+
+async def on_hangup(gateway: Gateway, again: Callable[[], Settings]) -> None:
+    """Reload at each SIGHUP; *again* reads the configuration as at the start."""
+    with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+        async for _ in signals:
+            await reload(gateway, again)
+
+
+async def reload(gateway: Gateway, again: Callable[[], Settings]) -> bool:
+    """Follow what is configured now, as a whole; False if anything speaks against it."""
+    before = gateway.settings
+    try:
+        found = await anyio.to_thread.run_sync(read, gateway.warden.keys, again)
+    except BadConfiguration as error:
+        return _refuse(error.faults)
+    except (OSError, ValueError) as error:
+        return _refuse([str(error)])
+    except Exception as error:  # a bug in reading must not end a gateway that runs well
+        return _refuse([f"it could not be read ({type(error).__name__})"])
+    changed = changes(before, found.settings)
+    if reasons := [f"{key}: a running gateway cannot follow this; restart it" for key in changed if key not in LIVE]:
+        return _refuse(reasons)
+    if (before.tls_cert is None) != (found.settings.tls_cert is None):
+        return _refuse(["tls_cert: whether listeners speak TLS cannot change while they listen; restart the gateway"])
+    told = difference(gateway.access.listed(), found.keys)
+    new_certificate = found.fingerprint != gateway.certificate.fingerprint
+    _follow(gateway, found)
+    logger.info("reloaded", settings=changed, keys=told, certificate="new" if new_certificate else "the same")
+    return True
+
+
+def read(keys: KeyFile, again: Callable[[], Settings]) -> Read:
+    """Read and check everything; whatever is wrong raises."""
+    settings = again()
+    limits = settings.limits
+    return Read(
+        settings,
+        KeyFile(keys.path).load(),
+        certificate.read(settings),
+        certificate.fingerprint(settings),
+        origins(settings),
+        Throttle(limits, monotonic) if limits.rates == "on" else None,
+    )
+
+
+def changes(before: Settings, after: Settings) -> dict[str, str]:
+    """The settings that differ, by their keys, as `old -> new`; what is secret is stars by its type."""
+    old, new = dict(values(before)), dict(values(after))
+    return {
+        key: f"{_shown(old.get(key))} -> {_shown(new.get(key))}"
+        for key in dict.fromkeys((*old, *new))
+        if old.get(key) != new.get(key)
+    }
+
+
+def _follow(gateway: Gateway, found: Read) -> None:
+    """From now on; nothing in here can fail."""
+    limits, before = found.settings.limits, gateway.settings.limits
+    gateway.settings = found.settings
+    gateway.certificate.current, gateway.certificate.fingerprint = found.tls, found.fingerprint
+    gateway.access.origins = found.origins
+    gateway.access.grant(found.settings.auth.grants)
+    gateway.access.use(found.keys)
+    gateway.door.limits = limits
+    gateway.bus.subscriptions = limits.subscriptions
+    if (limits.address, limits.peer, limits.channel) != (before.address, before.peer, before.channel):
+        gateway.bus.throttle = found.throttle  # with full buckets
+
+
+def _refuse(reasons: list[str]) -> bool:
+    logger.error("the reload is refused", reasons=reasons, consequence="everything stays as it was")
+    return False
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

@@ -1,0 +1,18 @@
+"""Every value of a model and of the models in it, by its dotted key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+
+def values(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Pairs of a key, such as `log.keep_days`, and what is set there."""
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, BaseModel):
+            yield from values(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
