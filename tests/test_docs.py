@@ -19,12 +19,14 @@ from gateway import config
 from gateway.app import create_app
 from gateway.cli import app
 from gateway.config import OTHERS, PREFIX, settings_model
+from gateway.metrics import COUNTERS
 from gateway.welcome import lines_to_try
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = (ROOT / "README.md").read_text()
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 NO_EFFECT = "No effect yet."
 REGISTRIES = ("pypi", "pythonhosted", "npmjs", "proxy.golang", "crates.io", "docker.io", "ghcr")
 
@@ -82,6 +84,27 @@ def test_the_readme_agrees_about_settings() -> None:
     defaults = settings()
     for key, default, _ in rows(README, "key", "default", "what it does"):
         assert default == shown(defaults[key.strip("`")])
+
+
+def test_each_limit_says_what_happens_there() -> None:
+    """Whatever bounds something is in the table of limits, and nothing else is."""
+    bounds = r"limits\..*|.*\.(max_\w+|limit)|log\.(keep_\w+|segment_bytes)"
+    limits = {key for key in settings() if re.fullmatch(bounds, key)}
+    cells = " ".join(row[0] for row in rows(OPERATIONS, "limit", "default", "at the limit", "where it shows"))
+    assert set(re.findall(r"`([^`]+)`", cells)) == limits
+
+
+def test_each_metric_says_what_it_means() -> None:
+    cells = " ".join(row[0] for row in rows(OPERATIONS, "metric", "counts", "look when"))
+    assert set(re.findall(r"`trellis_(\w+)_total`", cells)) == COUNTERS.keys()
+
+
+def test_each_kind_of_fault_is_named() -> None:
+    sources = [*(ROOT / "gateway").rglob("*.py"), *(ROOT / "adapters").rglob("*.py")]
+    program = "\n".join(path.read_text() for path in sources)
+    kinds = set(re.findall(r'count\("faults", "(\w+)"', program))
+    assert kinds
+    assert all(f"`{kind}`" in OPERATIONS for kind in kinds), kinds
 
 
 def test_settings_without_effect_are_said_to_have_none() -> None:
