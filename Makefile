@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SPARK := $(VENV)/.spark
 
-.PHONY: env run test check format bench fuzz soak demo pipeline lock clean
+.PHONY: env run test check format bench fuzz soak demo pipeline lock audit clean
 
 env: $(READY)
 
@@ -66,6 +66,17 @@ COMPILE = $(BIN)/pip-compile --quiet --allow-unsafe --generate-hashes --no-emit-
 lock: env
 	$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
 	$(COMPILE) --extra pipeline --constraint requirements.lock --output-file requirements-pipeline.lock pyproject.toml
+
+# In an environment of its own: what it needs is not what we ship. Strict: what could not be asked about is a failure.
+AUDIT := $(VENV)/audit
+
+$(AUDIT)/bin/pip-audit: $(READY)
+	$(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/pip install --quiet --disable-pip-version-check 'pip-audit>=2.9,<3'
+
+audit: $(AUDIT)/bin/pip-audit
+	$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off \
+		-r requirements.lock -r requirements-pipeline.lock
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,19 @@ def rows(text: str, *head: str) -> list[list[str]]:
     """The rows of the table with these headings."""
     lines = text.split("| " + " | ".join(head) + " |\n")[1].split("\n\n")[0].splitlines()[1:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+# Dependencies
+
+
+def test_each_dependency_has_a_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    wanted = [[re.split(r"[\[<>=~!; ]", line)[0] for line in group] for group in groups]
+    text = (ROOT / "docs" / "dependencies.md").read_text()
+    tables = [rows(part, "package", "why") for part in text.split("\n## ")[1:]]
+    assert [[row[0] for row in table] for table in tables] == wanted
+    assert all(row[1] for table in tables for row in table)
 
 
 # Settings
