@@ -203,6 +203,15 @@ class Adapter(ABC):
         return ()
 
     @classmethod
+    def flaw(cls, entry: Message | Fact) -> str | None:  # noqa: ARG003  (the default finds none)
+        """What of this protocol's own makes no sense in *entry*, out of a log; None if nothing does.
+
+        A log may have been changed, with good checksums, by anybody: what has a flaw is left out and reported, and so
+        nothing else here has to look. Addresses are looked at in `channel` facts.
+        """
+        return None
+
+    @classmethod
     def proof(cls) -> Callable[[Message | Fact], str | None]:
         """Checks what its authors signed, entry by entry of one log: what is wrong, None if nothing is."""
         return lambda _entry: None

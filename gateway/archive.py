@@ -17,9 +17,10 @@ from .message import Message, Peer
 from .peers import BLOCK
 from .record import BadRecord, Entry, Fact, decode, encode
 from .retention import is_fact
-from .segments import FACTS, NEVER, OPEN, Fault, Segments, firsts, head, paths, sync_directory, trusted
+from .segments import FACTS, NEVER, OPEN, Fault, Segments, firsts, paths, sync_directory, trusted
 
 SEGMENT = 64 << 20  # bytes of a segment that an import writes
+DAY = 86_400_000  # ms
 
 # Facts that are about the other gateway and its run, not about what was said: an import leaves them behind.
 OTHERS = ("start", "counts", "form")
@@ -39,7 +40,14 @@ class Report:
     faults: list[Fault] = field(default_factory=list)
 
 
-def verify(directory: Path, check: Callable[[Entry], str | None] = lambda _entry: None) -> Report:
+Check = Callable[[Entry], str | None]
+
+
+def _no_flaw(_entry: Entry) -> str | None:
+    return None
+
+
+def verify(directory: Path, check: Check = _no_flaw) -> Report:
     """Look at every record in the log at *directory*: checksums, sequences without gaps, times that never decrease.
 
     *check* says what else is wrong with an entry, None if nothing. What is just being written is left alone.
@@ -94,17 +102,20 @@ def export(directory: Path, out: BinaryIO, after: int = 0, until: int = NEVER) -
     return report
 
 
-def import_(lines: Iterable[bytes], data: Path, now: int) -> Report:
+def import_(lines: Iterable[bytes], data: Path, now: int, check: Check = _no_flaw) -> Report:
     """Put exported *lines* into the log of the data directory *data*, in which no gateway runs; *now* is in ms.
+
+    *check* is as for `verify`, and is shown what is in the log before. What it finds fault with is refused, and so is
+    what cannot be: accepted later than a day from now, by a number or at an address that is somebody else's.
 
     Into an empty log they go as they are. Otherwise messages, entities and durable peers are appended: with new
     sequences, with peer numbers of this gateway, accepted now; messages whose id is known are passed over.
     """
     directory = data / "log"
     if directory.is_dir() and firsts(directory):
-        return _append(lines, Segments(directory), now)
-    directory.mkdir(parents=True, exist_ok=True)
-    return _copy(lines, directory)
+        return _append(lines, Segments(directory), now, check)
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return _copy(lines, directory, now, check)
 
 
 def segments(directory: Path) -> list[Path]:
@@ -162,16 +173,18 @@ def _count(report: Report, seq: int) -> None:
 # Into an empty log
 
 
-def _copy(lines: Iterable[bytes], directory: Path) -> Report:
+def _copy(lines: Iterable[bytes], directory: Path, now: int, check: Check) -> Report:
     """Write *lines* as segments: dense ones, and what retention once left as facts with gaps."""
-    report = Report()
+    report, before, known = Report(), 0, _Known()
     with ExitStack() as stack:
         segment: _Segment | None = None
-        for offset, line in _trusted(lines, report):
-            seq, _ = head(line)
-            if seq <= report.last:
-                report.faults.append(Fault("", offset, f"record {seq} comes after record {report.last}"))
+        for offset, line, entry in _trusted(lines, report, check):
+            seq = entry.seq
+            if wrong := _misplaced(entry, report.last, before, now) or known.conflict(entry):
+                report.faults.append(Fault("", offset, wrong))
                 continue
+            known.learn(entry)
+            before = entry.time
             if segment is None or not segment.takes(seq, line):
                 if segment is not None:
                     segment.seal()
@@ -179,8 +192,20 @@ def _copy(lines: Iterable[bytes], directory: Path) -> Report:
             segment.write(seq, line)
             _count(report, seq)
         if segment is not None:
+            if known.highest >= known.next_number:  # a part of a log: what gave the numbers away is not in it
+                given = Fact("peer", {"first": known.highest, "count": 1}, report.last + 1, before)
+                segment.write(given.seq, encode(given))
             segment.seal()
     return report
+
+
+def _misplaced(entry: Entry, last: int, before: int, now: int) -> str | None:
+    """What is wrong with where *entry* stands: behind record *last*, which was accepted at *before*."""
+    if entry.seq <= last:
+        return f"record {entry.seq} comes after record {last}"
+    if entry.time < before:
+        return f"record {entry.seq} is older than the one before it"
+    return f"record {entry.seq} was accepted in the future" if entry.time > now + DAY else None
 
 
 class _Segment:
@@ -188,7 +213,7 @@ class _Segment:
 
     def __init__(self, directory: Path, first: int) -> None:
         self._open, self._sealed, self._facts = paths(directory, first)
-        self._file = self._open.open("wb")
+        self._file = created(self._open)
         self._next = first
         self._size = 0
         self._only_facts = True
@@ -220,33 +245,41 @@ class _Segment:
         sync_directory(self._open.parent)
 
 
-def _trusted(lines: Iterable[bytes], report: Report) -> Iterator[tuple[int, bytes]]:
-    """The good ones of *lines*, and where each stands; the others are reported."""
+def _trusted(lines: Iterable[bytes], report: Report, check: Check) -> Iterator[tuple[int, bytes, Entry]]:
+    """The good ones of *lines*, where each stands and what it says; the others are reported."""
     offset = 0
     for given in lines:
         line = given if given.endswith(b"\n") else given + b"\n"
         try:
-            decode(line)
             trusted(line)
+            entry = decode(line)
+            wrong = check(entry)
         except BadRecord as error:
-            report.faults.append(Fault("", offset, str(error)))
+            wrong = str(error)
+        if wrong is not None:
+            report.faults.append(Fault("", offset, wrong))
         else:
-            yield offset, line
+            yield offset, line, entry
         offset += len(given)
+
+
+def created(path: Path) -> BinaryIO:
+    """A new file that nobody else may read."""
+    return os.fdopen(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb")
 
 
 # Into a log that has something already
 
 
-def _append(lines: Iterable[bytes], segments: Segments, now: int) -> Report:
+def _append(lines: Iterable[bytes], segments: Segments, now: int, check: Check) -> Report:
     report = Report()
-    appender = _Appender(segments, max(now, segments.last_time))
+    appender = _Appender(segments, max(now, segments.last_time), check)
     try:
-        for offset, line in _trusted(lines, report):
+        for offset, _, entry in _trusted(lines, report, check):
             try:
-                seq = appender.take(decode(line))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                report.faults.append(Fault("", offset, f"not a record of ours: {error}"))
+                seq = appender.take(entry)
+            except BadRecord as error:
+                report.faults.append(Fault("", offset, str(error)))
                 continue
             if seq:
                 _count(report, seq)
@@ -261,7 +294,7 @@ def _append(lines: Iterable[bytes], segments: Segments, now: int) -> Report:
 class _Appender:
     """Writes what a log has not got yet into new segments of it."""
 
-    def __init__(self, segments: Segments, now: int) -> None:
+    def __init__(self, segments: Segments, now: int, check: Check) -> None:
         self._segments = segments
         self._now = now
         self._seq = segments.next_seq
@@ -271,7 +304,10 @@ class _Appender:
         self._left = 0  # numbers of the last block that nobody has yet
         self._known = _Known()
         for line in segments.scan():
-            self._known.learn(decode(line.data))
+            with suppress(BadRecord):  # a checksum alone makes no sense of it
+                entry = decode(line.data)
+                if isinstance(entry, Message) or check(entry) is None:
+                    self._known.learn(entry)
 
     def take(self, entry: Entry) -> int:
         """Append *entry* and return its sequence; 0 if it is known or of no use here."""
@@ -325,7 +361,7 @@ class _Appender:
         decode(line)  # what comes from elsewhere may have a good checksum and still be no JSON
         if self._file is None:
             self._first = self._seq
-            self._file = self._segments.open_path(self._first).open("wb")
+            self._file = created(self._segments.open_path(self._first))
         self._file.write(line)
         self._known.learn(entry)
         self._seq += 1
@@ -339,13 +375,17 @@ class _Known:
 
     def __init__(self) -> None:
         self.numbers: dict[tuple[str, str], int] = {}
+        self.identities: dict[int, tuple[str, str]] = {}
+        self.addresses: dict[tuple[str, str], str] = {}
         self.next_number = 0
+        self.highest = -1  # of the numbers that said something
         self._ids: set[str] = set()
         self._things: set[tuple[str, str, str]] = set()
 
     def learn(self, entry: Entry) -> None:
         """Remember *entry*."""
         if isinstance(entry, Message):
+            self.highest = max(self.highest, entry.sender.number)
             self._ids.update(_ids(entry))
             return
         self._things.update(_things(entry))
@@ -354,6 +394,26 @@ class _Known:
                 self.next_number = max(self.next_number, first + count)
             case "peer", {"peer": number, "protocol": protocol, "sender": identity}:
                 self.numbers[protocol, identity] = number
+                self.identities[number] = protocol, identity
+            case "channel", {"channel": name, "addresses": addresses}:
+                self.addresses |= dict.fromkeys(addresses.items(), name)
+
+    def conflict(self, entry: Entry) -> str | None:
+        """Why *entry* cannot be true beside what is known, None if it can."""
+        if isinstance(entry, Message):
+            who = entry.sender.protocol, entry.sender.identity
+            if entry.sender.identity is not None and self.identities.get(entry.sender.number, who) != who:
+                return f"peer {entry.sender.number} is somebody else"
+            return None
+        match entry.kind, entry.fields:
+            case "peer", {"peer": number, "protocol": protocol, "sender": identity}:
+                other = self.identities.get(number, (protocol, identity)) != (protocol, identity)
+                if other or self.numbers.get((protocol, identity), number) != number:
+                    return f"peer {number} is somebody else"
+            case "channel", {"channel": name, "addresses": addresses}:
+                if any(self.addresses.get(item, name) != name for item in addresses.items()):
+                    return f"an address of the channel {name!r} is another's"
+        return None
 
     def has(self, entry: Entry) -> bool:
         """Whether *entry* is a copy of something in the log."""

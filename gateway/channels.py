@@ -82,6 +82,10 @@ class Channels:
         address = self._addresses.get(channel, {}).get(protocol)
         return self._follow(protocol, channel) if address is None else address
 
+    def holder(self, protocol: str, address: str) -> str | None:
+        """The channel in this table that has *address* in *protocol*; None where none has."""
+        return self._names.get(protocol, {}).get(address)
+
     def addresses(self, channel: str) -> Mapping[str, str]:
         """Every address of *channel*, by protocol."""
         return self._all(channel) | self._addresses.get(channel, {})

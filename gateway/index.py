@@ -40,6 +40,9 @@ class Indexed(Protocol):
     def tables(self) -> str:
         """SQL that makes the adapter's tables."""
 
+    def flaw(self, entry: Entry) -> str | None:
+        """What makes no sense to the adapter in *entry*, which comes out of the log; None if nothing does."""
+
     def rows(self, entries: Sequence[Entry]) -> Iterable[Row]:
         """What *entries* add to the adapter's tables; the same when they come back out of the log."""
 
@@ -67,6 +70,7 @@ class Index(Lookup):
         self._stopping = threading.Event()
         self._failure: str | None = None  # of the last write
         self._level = 0  # the last sequence that was applied; of the thread
+        self._number_end = 0  # the first number that nobody has, never less than before
         self._remakings: SimpleQueue[threading.Event] = SimpleQueue()
         self._tables.on_damage = lambda: self._queue.put(_NOTHING)
         self._thread = threading.Thread(target=self._run, name="index", daemon=True)
@@ -143,6 +147,7 @@ class Index(Lookup):
     def _catch_up(self) -> int:
         if self._tables.meta("applied") >= self._segments.next_seq:
             self._tables.clear()  # the log ends before they do: it was replaced, or the disk lied
+        self._number_end = self._tables.meta("next_number")
         done = 0
         entries = self._entries_after(self._tables.meta("applied"))
         while batch := list(islice(entries, BATCH)):
@@ -163,9 +168,14 @@ class Index(Lookup):
     def _entries_after(self, seq: int) -> Iterator[tuple[Entry, int]]:
         for line in self._segments.scan(seq):
             try:
-                yield decode(line.data), line.offset
+                entry = decode(line.data)
+                wrong = next(filter(None, (adapter.flaw(entry) for adapter in self._adapters)), None)
             except BadRecord as error:
-                self._segments.fault(Fault(self._segments.path(line.first).name, line.offset, str(error)))
+                wrong = str(error)
+            if wrong is None:
+                yield entry, line.offset
+            else:
+                self._segments.fault(Fault(self._segments.path(line.first).name, line.offset, wrong))
 
     # The writer's thread
 
@@ -191,9 +201,9 @@ class Index(Lookup):
         while True:
             try:
                 self._apply(batch)
-            except sqlite3.Error as error:
+            except Exception as error:  # what is no `sqlite3.Error` is a bug, and must not end this thread
                 self._fails(error)
-                if damaged(error):
+                if isinstance(error, sqlite3.Error) and damaged(error):
                     self._tables.damage = str(error)
                     return True  # what is made anew from the log has this batch too
                 if self._stopping.wait(RETRY):
@@ -218,7 +228,7 @@ class Index(Lookup):
             self._tables.damage = self._tables.damage or "it was of no use"
             try:
                 self._post(self._segments.reserve.lend(self._tables.remake))
-                self._level = 0
+                self._level = self._number_end = 0
                 if done := self._follows():
                     self._tables.damage = None
             except (sqlite3.Error, OSError) as error:
@@ -256,9 +266,22 @@ class Index(Lookup):
         rows: dict[str, list[tuple[Any, ...]]] = {"meta": [("applied", last.seq), ("time", last.time)]}
         rows |= _records(batch) | _id_rows(self._chosen_ids(entries))
         facts = (row for entry in entries if isinstance(entry, Fact) for row in _fact_rows(entry))
+        end = max([self._number_end, *(_number_end(entry) for entry in entries if isinstance(entry, Fact))])
+        rows["meta"].append(("next_number", end))
         for table, values in chain(facts, *(each.rows(entries) for each in self._adapters)):
             rows.setdefault(table, []).append(values)
         self._tables.put(rows)
+        self._number_end = end
+
+
+def _number_end(fact: Fact) -> int:
+    """The first number beyond those that *fact* gives away; 0 where it gives none."""
+    match fact.kind, fact.fields:
+        case "peer", {"first": first, "count": count}:
+            return int(first + count)
+        case "peer", {"peer": number}:
+            return int(number) + 1
+    return 0
 
 
 def _records(batch: Synced) -> dict[str, list[tuple[Any, ...]]]:
@@ -288,8 +311,8 @@ def _id_rows(chosen: Iterable[tuple[str, int]]) -> dict[str, list[tuple[Any, ...
 
 def _fact_rows(fact: Fact) -> Iterator[Row]:
     match fact.kind, fact.fields:
-        case "peer", {"first": first, "count": count}:
-            yield Row("meta", ("next_number", first + count))
+        case "peer", {"first": _}:
+            pass
         case "peer", {"peer": number, "protocol": protocol, "sender": identity, **rest}:
             yield Row("peers", (number, protocol, identity, rest.get("name")))
         case "channel", {"channel": name, "addresses": addresses, "open": is_open}:

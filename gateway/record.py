@@ -17,6 +17,7 @@ from zlib_ng.zlib_ng import crc32
 
 from .jsontext import MAX_DEPTH, dumps, loads, one_line
 from .message import Message, Peer
+from .sound import flaw
 
 CRC = b',"crc":"'
 _TAIL = len(CRC) + len('12345678"}')
@@ -64,6 +65,8 @@ def encode(entry: Entry) -> bytes:
 def decode(line: bytes) -> Entry:
     """Read a line back; `BadRecord` says why it cannot be trusted."""
     record, body = fields(line)
+    if (wrong := flaw(record)) is not None:
+        raise BadRecord(f"not a record: {wrong}")
     try:
         return _entry(record, body)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

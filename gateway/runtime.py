@@ -24,7 +24,7 @@ from .buckets import Buckets
 from .budget import Budget, Holder
 from .bus import Bus, Receipt
 from .certificate import Certificate
-from .channels import Channels
+from .channels import Channels, valid_name
 from .config import Settings
 from .door import Door
 from .index import Index
@@ -154,7 +154,7 @@ class Gateway:
         about = self.settings.channels
         self.channels = Channels(self.adapters, self._channel_fact, create=about.create == "open", limit=about.limit)
         for name, addresses, is_open in self.index.channels():
-            self.channels.load(name, addresses, open=is_open)
+            self._load_channel(name, addresses, is_open)
         self.peers = Peers(
             self.index.next_number, self._block_fact, self._peer_fact, self.index.peer, self.index.peer_numbered
         )
@@ -190,6 +190,16 @@ class Gateway:
             network=holder.network,
             bytes=size,
         )
+
+    def _load_channel(self, name: str, addresses: dict[str, str], is_open: bool) -> None:
+        """Take over what the log says of a channel; an address that another one has is left out, and said."""
+        if not valid_name(name):
+            return
+        taken = {key for key, address in addresses.items() if self.channels.holder(key, address) not in (None, name)}
+        if taken:
+            self.metrics.count("faults", "channel")
+            logger.error("addresses of a channel are another's", channel=name, left_out=sorted(taken))
+        self.channels.load(name, {key: each for key, each in addresses.items() if key not in taken}, open=is_open)
 
     def _configure_channels(self) -> None:
         """Make the channels that the operator names; a pin that comes too late is not followed, and said."""

@@ -19,10 +19,12 @@ from typing import BinaryIO, NamedTuple, TypeVar
 
 from .descriptors import Reserve, exhausted
 from .record import BadRecord, checked
+from .sound import MAX_SEQ, MAX_TIME
 
 OPEN = ".open-"
 SUFFIX = ".jsonl"
 FACTS = ".facts.jsonl"
+MAX_FAULTS = 1_000  # that are told one by one: a log with more is not mended by hand
 MAX_READERS = 64  # file descriptors kept for reading
 NEVER = 1 << 62
 TAIL = 4 << 20  # bytes at the end of a segment that hold a whole record, unless they are damaged
@@ -61,7 +63,7 @@ def sync_directory(path: Path) -> None:
 def firsts(directory: Path) -> list[int]:
     """The first sequence of every segment in *directory*, in order."""
     matches = (_NAME.fullmatch(path.name) for path in directory.iterdir())
-    return sorted({int(match[1]) for match in matches if match})
+    return sorted({first for match in matches if match and (first := int(match[1])) <= MAX_SEQ})
 
 
 def paths(directory: Path, first: int) -> tuple[Path, Path, Path]:
@@ -82,7 +84,10 @@ def trusted(line: bytes) -> tuple[int, int]:
     if not line.endswith(b"\n"):
         raise BadRecord("torn: the line does not end")
     checked(line)
-    return head(line)
+    seq, time = head(line)
+    if seq > MAX_SEQ or time > MAX_TIME:
+        raise BadRecord("its sequence or its time is beyond what there can be")
+    return seq, time
 
 
 class Segments:
@@ -205,8 +210,8 @@ class Segments:
         self.reserve.close()
 
     def fault(self, fault: Fault) -> None:
-        """Report something that cannot be trusted, once."""
-        if fault not in self.faults:
+        """Report something that cannot be trusted, once, unless there is too much of it."""
+        if len(self.faults) < MAX_FAULTS and fault not in self.faults:
             self.faults.append(fault)
             self.on_fault(fault)
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from .errors import Unavailable
 
 SCHEMA = """
+-- 2: nothing is in it but what makes sense
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE records (
     seq INTEGER PRIMARY KEY, offset INTEGER, channel TEXT, sender INTEGER, at INTEGER, parent TEXT

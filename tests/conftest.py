@@ -37,6 +37,9 @@ class Toy:
     name = "toy"
     tables = ""
 
+    def flaw(self, _entry: Entry) -> str | None:
+        return None
+
     def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:
         address = channel.upper()
         while taken(address):

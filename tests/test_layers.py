@@ -17,6 +17,7 @@ CORE = {
 STORAGE = {
     "jsontext",
     "record",
+    "sound",
     "descriptors",
     "segments",
     "log",

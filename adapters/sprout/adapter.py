@@ -25,7 +25,7 @@ from .intake import Intake
 from .keyfile import KEY_FILE, make_key, read_key
 from .mint import Mint
 from .peering import link, read_address
-from .proof import Proof
+from .proof import Proof, flaw
 from .relay import Relay
 from .session import MAX_OUTBOX, SproutSession
 from .signers import Signers
@@ -195,6 +195,11 @@ class SproutAdapter(Adapter):
     def rows(self, entries: Sequence[Entry]) -> Iterable[Row]:
         """Where nodes stand."""
         return rows(entries)
+
+    @classmethod
+    def flaw(cls, entry: Entry) -> str | None:
+        """Nodes are nodes and have their ids, and what refers to one does so by an id."""
+        return flaw(entry)
 
     @classmethod
     def proof(cls) -> Callable[[Entry], str | None]:

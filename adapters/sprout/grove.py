@@ -19,6 +19,7 @@ from gateway.session import Principal
 from . import base64url
 from .codec import NodeLine, node_line
 from .forest import Community, Identity, NodeError, decode, node_id
+from .gateways import is_node_id
 from .session import SproutSession
 from .tables import NAME
 
@@ -104,7 +105,10 @@ def line_of(entry: Entry) -> NodeLine | None:
     wire = entry.wire if isinstance(entry, Message) else entry.fields.get("wire")
     if wire is None:
         return None
-    raw = unbinary(wire)
+    try:
+        raw = unbinary(wire)
+    except (ValueError, TypeError):
+        return None
     return node_line(node_id(raw), raw)
 
 
@@ -148,15 +152,25 @@ def gather(adapter: SproutAdapter, folder: Path, settle: Callable[[], None]) -> 
     report = Report()
     for line in _lines(adapter, settle):
         name, _, wire = line.partition(b" ")
-        path, raw = folder / name.decode(), base64url.decode(wire)
-        if not path.exists():
-            path.write_bytes(raw)
-            report.done += 1
-        elif path.read_bytes() == raw:
+        _write(folder, name.decode(), base64url.decode(wire), report)
+    return report
+
+
+def _write(folder: Path, name: str, raw: bytes, report: Report) -> None:
+    """Write one node, into a file that is new; its name is its id, and leads nowhere else."""
+    if not is_node_id(name) or node_id(raw) != name:
+        report.flaws.append(Flaw(name, "the log gives it an id that it has not"))
+        return
+    path = folder / name
+    try:
+        with path.open("xb") as file:
+            file.write(raw)
+        report.done += 1
+    except FileExistsError:
+        if path.is_file() and path.read_bytes() == raw:
             report.known += 1
         else:
-            report.flaws.append(Flaw(path.name, "a file of that name holds something else; it stays as it is"))
-    return report
+            report.flaws.append(Flaw(name, "a file of that name holds something else; it stays as it is"))
 
 
 def _lines(adapter: SproutAdapter, settle: Callable[[], None]) -> Iterator[bytes]:

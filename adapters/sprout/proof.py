@@ -1,14 +1,81 @@
-"""Whether the nodes in a log are what they say: their ids, and their authors' signatures."""
+"""Whether the nodes in a log are what they say: their form, their ids, and their authors' signatures."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gateway.channels import valid_name
 from gateway.message import Message
 from gateway.record import Entry, unbinary
 
-from .forest import Identity, NodeError, decode_as, signed_part
+from .forest import Identity, Node, NodeError, Reply, decode_as, signed_part
+from .gateways import is_node_id
+from .mint import GATEWAY, PEER
 from .openpgp import PublicKey
 from .packets import OpenPGPError
-from .tables import NAME
+from .tables import DAY, NAME, read_day
+
+_WIRE: Final = re.compile(r"[A-Za-z0-9_-]+={0,2}")
+_REFS: Final = {"parent": str, "depth": int, "conversation": str, "community": str}
+
+
+def flaw(entry: Entry) -> str | None:
+    """What of Arbor's makes no sense in *entry*, None if nothing does; signatures are not looked at."""
+    try:
+        if isinstance(entry, Message):
+            _check_message(entry)
+        elif entry.kind == "channel":
+            address = entry.fields["addresses"].get(NAME)
+            return None if address is None or is_node_id(address) else "the address of its community is none"
+        elif entry.protocol == NAME and entry.kind == "entity":
+            _check_entity(entry.fields)
+        elif entry.protocol == NAME and entry.kind == "form":
+            _id_of(entry.fields["native"])
+    except (NodeError, ValueError, OverflowError) as error:
+        return f"it holds no node: {error}"
+    return None
+
+
+def _check_message(message: Message) -> None:
+    if message.protocol == NAME and (message.wire is not None or message.native is not None):
+        node = _node(message.native, "" if message.wire is None else message.wire.decode())
+        if not isinstance(node, Reply):
+            raise ValueError("a message is a reply")
+    refs = message.refs.get(NAME, {})
+    if type(refs) is not dict or any(type(refs[name]) is not kind for name, kind in _REFS.items() if name in refs):
+        raise ValueError("it refers to nothing")
+
+
+def _check_entity(fields: Mapping[str, Any]) -> None:
+    _node(fields["native"], fields["wire"])
+    what, channel, alias, copy = (fields.get(name) for name in ("what", "channel", "alias", "copy"))
+    if what is not None and not (type(what) is str and _is_minted(what)):
+        raise ValueError("nobody mints a node for that")
+    if not all(name is None or (type(name) is str and valid_name(name)) for name in (channel or None, alias)):
+        raise ValueError("its channel can be none")
+    if copy is not None and type(copy) is not str:
+        raise ValueError("it is the copy of nothing")
+
+
+def _is_minted(what: str) -> bool:
+    if what.startswith(DAY):
+        return valid_name(read_day(what)[2])
+    return what == GATEWAY or (what.startswith(PEER) and what.removeprefix(PEER).isdecimal())
+
+
+def _node(native: Any, wire: str) -> Node:
+    if not _WIRE.fullmatch(wire):
+        raise ValueError("no base64url")
+    return decode_as(_id_of(native), unbinary(wire))
+
+
+def _id_of(native: Any) -> str:
+    id = native.get(NAME) if type(native) is dict else None
+    if type(id) is not str or not is_node_id(id):
+        raise ValueError("no id of a node")
+    return id
 
 
 class Proof:
@@ -19,11 +86,15 @@ class Proof:
 
     def __call__(self, entry: Entry) -> str | None:
         """What is wrong with the node in *entry*, None if nothing is or if it holds none."""
+        if entry.protocol != NAME or flaw(entry) is not None:
+            return None  # nothing that could be signed
         if isinstance(entry, Message):
-            native, wire = entry.native or {}, entry.wire
+            native, wire = entry.native, entry.wire
+        elif entry.kind == "entity":
+            native, wire = entry.fields["native"], entry.fields["wire"]
         else:
-            native, wire = entry.fields.get("native", {}), entry.fields.get("wire")
-        if entry.protocol != NAME or wire is None or NAME not in native:
+            return None
+        if native is None or wire is None:
             return None
         try:
             return self._look(str(native[NAME]), unbinary(wire))

@@ -34,7 +34,7 @@ from .network_session import PATH as NETWORK
 from .network_session import NetworkSession, Nodes
 from .participant import Participant
 from .publishers import Publishers
-from .publishing import unproven
+from .publishing import flaw, unproven
 from .refusals import Unauthenticated
 from .resends import Turns
 from .saved import SavedFile
@@ -334,6 +334,11 @@ class StreamrAdapter(Adapter):
         return self.author.seal(message, utf16=utf16).row(LATEST)
 
     # What is found again
+
+    @classmethod
+    def flaw(cls, entry: Message | Fact) -> str | None:
+        """Messages are messages and have their ids, and places in a chain are numbers."""
+        return flaw(entry)
 
     @classmethod
     def proof(cls) -> Callable[[Message | Fact], str | None]:

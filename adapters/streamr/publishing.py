@@ -7,13 +7,16 @@ departures that docs/protocols.md names.
 from __future__ import annotations
 
 from hashlib import sha256
+from typing import Any
 
 from gateway import jsontext
 from gateway.bus import DIRECT_MEMORY
+from gateway.channels import MAX_NAME
 from gateway.errors import RequestError
 from gateway.frames import text_frame
 from gateway.message import Form, Message, Peer
 from gateway.record import Fact
+from gateway.sound import MAX_NUMBER
 
 from . import message as kinds
 from .codec import FORMS, encode_broadcast
@@ -24,6 +27,7 @@ from .signing import digests, verify
 
 MAX_AHEAD = 300_000  # ms that a timestamp may lie in the future
 DIRECT_SKEW = DIRECT_MEMORY // 2  # ms, before and after: together what the bus remembers of direct messages
+MAX_LINK = 5  # values of a place in a chain (`author.Link`)
 MAX_CHAIN = 255  # characters of a msgChainId; genuine clients use 20
 MAX_SHOWN = 1_000  # characters of a refused message that the error repeats
 SIGNED_BYTES = 16  # of the digest of what was signed: nobody finds two texts with the same ones
@@ -161,6 +165,46 @@ def as_sent(message: StreamMessage, ids: Ids, channel: str, sender: Peer, contro
     # By position: by name it would take twice as long, and one is made for each publish.
     return Message(
         channel, sender, NAME, content, message.wire, parent, forms, "", 0, 0, timestamp, None, names, {NAME: native}
+    )
+
+
+def flaw(entry: Message | Fact) -> str | None:
+    """What of Streamr's makes no sense in *entry*, None if nothing does; signatures are not looked at."""
+    if not isinstance(entry, Message):
+        return _flaw_of_fact(entry)
+    if (link := entry.refs.get(NAME)) is not None and not _is_link(link):
+        return "its place in a chain is none"
+    if entry.protocol != NAME or entry.native is None:
+        return None
+    if entry.wire is None:
+        return "the message is missing"
+    try:
+        stream, partition, timestamp, sequence, publisher, chain = parse_message(entry.wire).id
+    except (StreamrError, ValueError) as error:
+        return f"it holds no message: {error}"
+    native = [stream, partition, timestamp, sequence, publisher.lower(), chain]
+    return None if entry.native.get(NAME) == native else "its id is another"
+
+
+def _flaw_of_fact(fact: Fact) -> str | None:
+    native = fact.fields.get("native")
+    if fact.kind == "channel":
+        return None if fact.fields["addresses"].get(NAME) in (None, fact.fields["channel"]) else "no such stream"
+    if (
+        fact.kind == "entity"
+        and fact.protocol == NAME
+        and not (type(native) is dict and type(native.get(NAME)) is str and 0 < len(native[NAME]) <= MAX_NAME)
+    ):
+        return "it describes no stream"
+    return None
+
+
+def _is_link(link: Any) -> bool:
+    return (
+        type(link) is list
+        and 2 <= len(link) <= MAX_LINK
+        and all(type(each) is int for each in link[:2])
+        and all(each is None or (type(each) is int and abs(each) <= MAX_NUMBER) for each in link)
     )
 
 

@@ -16,9 +16,10 @@ from gateway.adapter import Adapter, Refusal, Request, Spoken
 from gateway.channels import valid_name
 from gateway.frames import text_frame
 from gateway.message import Form, Message, Peer, Pending
+from gateway.record import Fact
 from gateway.session import MAX_OUTBOX
 
-from .codec import MAX_PACKET, MAX_TOPIC, decode, encode, fits, forward, units
+from .codec import MAX_PACKET, MAX_TOPIC, Refused, decode, encode, fits, forward, units
 from .session import NAME, TopicRelaySession
 from .spoken import packets
 
@@ -92,6 +93,20 @@ class TopicRelayAdapter(Adapter):
     def may_be_pinned(cls, address: str) -> bool:
         """Any topic."""
         return units(address) <= MAX_TOPIC
+
+    @classmethod
+    def flaw(cls, entry: Message | Fact) -> str | None:
+        """Topics are not too long, and what was received is a packet."""
+        if isinstance(entry, Fact):
+            address = entry.fields["addresses"].get(NAME) if entry.kind == "channel" else None
+            return None if address is None or cls.may_be_pinned(address) else "its topic is too long"
+        if entry.protocol != NAME or entry.wire is None:
+            return None
+        try:
+            decode(entry.wire)
+        except Refused as error:
+            return f"it holds no packet: {error}"
+        return None
 
     def describe(self, address: str) -> dict[str, Any]:
         """The topic."""

@@ -22,7 +22,7 @@ def import_grove(settings: Settings, folder: Path) -> None:
     aside = f", {len(report.aside)} not kept" if report.aside else ""
     typer.echo(f"{report.done} nodes imported, {report.known} known already{aside}, faults: {len(report.flaws)}")
     for name, reason in report.aside:
-        say(f"{visible(name)}: {reason}")
+        say(f"{visible(name)}: {visible(reason)}")
     _complain(report)
 
 
@@ -49,6 +49,6 @@ def _adapter(here: Offline) -> SproutAdapter:
 
 def _complain(report: grove.Report) -> None:
     for name, reason in report.flaws:
-        say(f"{visible(name)}: {reason}")
+        say(f"{visible(name)}: {visible(reason)}")
     if report.flaws:
         raise Failed("what is of no use was left out; everything else is good")

@@ -18,7 +18,7 @@ from gateway import archive
 from gateway.record import decode
 from gateway.segments import NEVER
 
-from .common import ConfigFile, Data, Failed, data_directory, load_settings, say
+from .common import ConfigFile, Data, Failed, data_directory, load_settings, say, visible
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
 
@@ -41,8 +41,7 @@ def verify(data: Data = None, config: ConfigFile = None) -> None:
     nothing; the gateway may run.
     """
     directory = _log_directory(config, data)
-    proofs = [adapter.proof() for adapter in ADAPTERS]
-    report = archive.verify(directory, lambda entry: next(filter(None, (proof(entry) for proof in proofs)), None))
+    report = archive.verify(directory, _check())
     typer.echo(f"{report.records} records, {report.first} to {report.last}, faults: {len(report.faults)}")
     _complain(report)
 
@@ -134,11 +133,17 @@ def _import_files(files: list[Path], data: Path | None, config: Path | None) -> 
     except InUse as error:
         raise Failed(str(error)) from None
     try:
-        report = archive.import_(_lines(files), directory, clock())
+        report = archive.import_(_lines(files), directory, clock(), _check())
     finally:
         os.close(taken)
-    typer.echo(f"{report.records} records imported, {report.skipped} passed over, faults: {len(report.faults)}")
+    typer.echo(f"{report.records} records imported, {report.skipped} passed over, refused: {len(report.faults)}")
     _complain(report)
+
+
+def _check() -> archive.Check:
+    """What is wrong with an entry of a log for any protocol: in what it says, and in who signed it."""
+    checks = [*(adapter.flaw for adapter in ADAPTERS), *(adapter.proof() for adapter in ADAPTERS)]
+    return lambda entry: next(filter(None, (check(entry) for check in checks)), None)
 
 
 def _log_directory(config: Path | None, data: Path | None) -> Path:
@@ -164,7 +169,7 @@ def _lines(files: list[Path]) -> Iterator[bytes]:
 def _complain(report: archive.Report) -> None:
     """Name every fault; a log with one is a failure."""
     for fault in report.faults:
-        say(f"{fault.file or 'input'}, byte {fault.offset}: {fault.reason}")
+        say(f"{fault.file or 'input'}, byte {fault.offset}: {visible(fault.reason)}")
     if report.faults:
         raise Failed("what cannot be trusted was left out; everything else is good")
 

@@ -80,6 +80,6 @@ def _adapter(here: Offline, kind: type[Kind]) -> Kind:
 def _tell(done: int, known: int, flaws: Flaws, what: str) -> None:
     typer.echo(f"{done} {what} imported, {known} known already, faults: {len(flaws)}")
     for place, reason in flaws:
-        say(f"{visible(place)}: {reason}")
+        say(f"{visible(place)}: {visible(reason)}")
     if flaws:
         raise Failed("what is of no use was left out; everything else is good")

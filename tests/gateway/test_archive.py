@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.conftest import Core
 
 EACH = Sealing(bytes=1)
+NOW = 1_763_700_000_000 + 1_000_000  # ms; after everything in these logs
 MakeCore = Callable[..., "Core"]
 
 
@@ -157,7 +158,7 @@ def test_an_export_leaves_out_what_is_damaged(log: Path) -> None:
 
 
 def test_into_an_empty_directory_it_is_the_same_log(log: Path, tmp_path: Path) -> None:
-    report = import_(exported(log)[1], tmp_path / "new", 0)
+    report = import_(exported(log)[1], tmp_path / "new", NOW)
     assert (report.faults, report.skipped, report.records) == ([], 0, len(lines(log)))
     assert lines(tmp_path / "new" / "log") == lines(log)
     assert verify(tmp_path / "new" / "log").faults == []
@@ -165,7 +166,7 @@ def test_into_an_empty_directory_it_is_the_same_log(log: Path, tmp_path: Path) -
 
 def test_a_retired_log_comes_back_as_it_was(log: Path, tmp_path: Path) -> None:
     retire(log, 3)
-    import_(exported(log)[1], tmp_path / "new", 0)
+    import_(exported(log)[1], tmp_path / "new", NOW)
     new = tmp_path / "new" / "log"
     assert lines(new) == lines(log)
     assert verify(new).faults == []
@@ -174,14 +175,16 @@ def test_a_retired_log_comes_back_as_it_was(log: Path, tmp_path: Path) -> None:
 
 
 def test_a_part_of_a_log_can_be_a_log(log: Path, tmp_path: Path) -> None:
-    import_(exported(log, 4)[1], tmp_path / "new", 0)
-    assert lines(tmp_path / "new" / "log") == lines(log)[4:]
+    import_(exported(log, 4)[1], tmp_path / "new", NOW)
+    *same, given = lines(tmp_path / "new" / "log")
+    assert same == lines(log)[4:]
+    assert b'"kind":"peer"' in given  # no number of those who speak in it is given to anybody else
     assert verify(tmp_path / "new" / "log").faults == []
 
 
 def test_segments_of_an_import_are_bounded(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "SEGMENT", 400)
-    import_(exported(log)[1], tmp_path / "new", 0)
+    import_(exported(log)[1], tmp_path / "new", NOW)
     sizes = [path.stat().st_size for path in (tmp_path / "new" / "log").iterdir()]
     assert len(sizes) > 3
     assert max(sizes) < 800
@@ -191,7 +194,7 @@ def test_segments_of_an_import_are_bounded(log: Path, tmp_path: Path, monkeypatc
 def test_what_is_damaged_or_out_of_order_is_refused(log: Path, tmp_path: Path) -> None:
     good = lines(log)
     given = [good[0], b"nonsense\n", good[1], good[0], good[2].replace(b"kind", b"kinx"), *good[2:]]
-    report = import_(given, tmp_path / "new", 0)
+    report = import_(given, tmp_path / "new", NOW)
     assert lines(tmp_path / "new" / "log") == good
     assert [fault.offset for fault in report.faults] == [
         sum(map(len, given[:1])),
@@ -201,7 +204,7 @@ def test_what_is_damaged_or_out_of_order_is_refused(log: Path, tmp_path: Path) -
 
 
 def test_lines_without_their_end(log: Path, tmp_path: Path) -> None:
-    import_([line.rstrip(b"\n") for line in lines(log)], tmp_path / "new", 0)
+    import_([line.rstrip(b"\n") for line in lines(log)], tmp_path / "new", NOW)
     assert lines(tmp_path / "new" / "log") == lines(log)
 
 
@@ -272,7 +275,7 @@ def test_what_has_a_good_checksum_and_is_nothing_is_not_appended(make_core: Make
         b'"sender_protocol":[],"content":1',
     ]
     before = lines(core.data / "log")
-    report = import_([b'%b,"crc":"%08x"}\n' % (body, crc32(body)) for body in bodies], core.data, 0)
+    report = import_([b'%b,"crc":"%08x"}\n' % (body, crc32(body)) for body in bodies], core.data, NOW)
     assert len(report.faults) == 5
     assert lines(core.data / "log")[: len(before)] == before
     assert not any(isinstance(decode(line), Message) for line in lines(core.data / "log")[len(before) :])
@@ -292,7 +295,7 @@ def test_an_entity_and_a_channel_come_once(make_core: MakeCore) -> None:
         Fact("form", {"protocol": "toy", "of": 1, "native": "z"}, 6, 1),
     ]
     for records in (3, 0):
-        report = import_(map(encode, facts), core.data, 0)
+        report = import_(map(encode, facts), core.data, NOW)
         assert (report.records, report.skipped) == (records, len(facts) - records)
     found = make_core().channels
     assert found.addresses("lobby") == {"toy": "LOBBY"}

@@ -80,6 +80,9 @@ class Words:
     def channel(self, _address: str) -> str | None:
         return None
 
+    def flaw(self, _entry: Entry) -> str | None:
+        return None
+
     def rows(self, entries: Sequence[Entry]) -> Iterator[Row]:
         for entry in entries:
             if isinstance(entry, Message):

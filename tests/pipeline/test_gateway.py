@@ -116,7 +116,7 @@ def test_a_key_is_needed_where_the_gateway_asks_for_one(make_run: MakeRun, tmp_p
 def test_everybody_hears_the_statistics_once(make_run: MakeRun, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    import_(lines(mixed(400)), data, 0)
+    import_(lines(mixed(400)), data, 1 << 47)
     key = KeyFile(data / "keys" / "api-keys.json").add("pipeline", ["*:*", "admin:*"])
     with Server(data, env={"TRELLIS_AUTH__GRANTS": json.dumps(GRANTS)}) as server:
         url = f"http://{server.http}"
