@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SPARK := $(VENV)/.spark
 
-.PHONY: env run test check format bench fuzz soak demo pipeline lock audit clean
+.PHONY: env run test check format bench fuzz soak attacks demo pipeline lock audit clean
 
 env: $(READY)
 
@@ -54,10 +54,14 @@ bench: env
 
 fuzz: env
 	TRELLIS_FUZZ=5000 $(BIN)/python -m pytest --timeout 0 tests/properties tests/adapters -k "property or any_bytes or fuzz"
+	TRELLIS_FUZZ=100 $(BIN)/python -m pytest --timeout 0 tests/attacks/test_fuzz_connections.py
+
+attacks: env
+	$(BIN)/python -m tests.attacks
 
 soak: $(SPARK)
 	TRELLIS_SOAK=200 $(BIN)/python -m pytest tests/faults tests/properties/test_direct_machine.py \
-		tests/pipeline/test_live.py tests/pipeline/test_processes.py
+		tests/pipeline/test_live.py tests/pipeline/test_processes.py tests/attacks/test_fuzz_connections.py
 
 COMPILE = $(BIN)/pip-compile --quiet --allow-unsafe --generate-hashes --no-emit-index-url --no-emit-trusted-host \
 	--no-emit-find-links --strip-extras

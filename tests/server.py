@@ -15,13 +15,18 @@ START_SECONDS = 30
 
 
 class Server:
-    """A running gateway. `http` and `sprout` are addresses; `log` is what it wrote to standard error."""
+    """A running gateway. `http` and `sprout` are addresses; `log` is what it wrote to standard error.
 
-    def __init__(self, data: Path, *flags: str, env: dict[str, str] | None = None) -> None:
+    *descriptors* is how many it may open, where that is not what this process may.
+    """
+
+    def __init__(
+        self, data: Path, *flags: str, env: dict[str, str] | None = None, descriptors: int | None = None
+    ) -> None:
         self.data = data
         command = [sys.executable, "-m", "gateway", "serve", "--data", str(data), "--port", "0", "--sprout-port", "0"]
         self.process = subprocess.Popen(
-            [*command, *flags],
+            [*_with(descriptors), *command, *flags],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -86,3 +91,8 @@ class Server:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self._errors.append(line)
+
+
+def _with(descriptors: int | None) -> list[str]:
+    """The beginning of a command that may open so many; prlimit(1) belongs to every Linux."""
+    return [] if descriptors is None else ["prlimit", f"--nofile={descriptors}:{descriptors}"]

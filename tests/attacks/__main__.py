@@ -1,0 +1,88 @@
+"""`python -m tests.attacks [NAME ...]`: play attacks, each on a gateway of its own, and print the table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from .stage import Outcome, Stage
+from .table import BY_NAME
+
+COLUMNS = (
+    "attack",
+    "told",
+    "dropped",
+    "MiB",
+    "left",
+    "CPU",
+    "fds",
+    "p50 moved",
+    "longest before",
+    "during",
+    "work",
+    "lost",
+    "verdict",
+)
+
+
+def main() -> int:
+    """Play, print, and tell by the exit code whether every bound held."""
+    parser = argparse.ArgumentParser(prog="python -m tests.attacks", description="Attacks, and what they cost others.")
+    parser.add_argument("names", nargs="*", choices=[*BY_NAME, []], metavar="NAME", help="which; all if none is named")
+    parser.add_argument("--seconds", type=float, default=5.0, help="how long each goes on, where any time will do")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each is played; the median one is printed")
+    parser.add_argument("--tree", type=Path, help="the source of the gateway that is attacked, if not this one")
+    parser.add_argument("--data", type=Path, help="where data directories go: a RAM disk leaves the disk out of it")
+    arguments = parser.parse_args()
+    env = {} if arguments.tree is None else {"PYTHONPATH": str(arguments.tree), "PYTHONSAFEPATH": "1"}
+    failed = 0
+    write(COLUMNS, ("-" * 3,) * len(COLUMNS))
+    for name in arguments.names or BY_NAME:
+        outcomes = [_play(name, arguments.seconds, arguments.data, env) for _ in range(arguments.rounds)]
+        outcomes.sort(key=lambda each: each.wait.moved)
+        outcome = outcomes[len(outcomes) // 2]
+        failed += bool(outcome.faults() or outcome.strict())
+        write(row(outcome))
+    return int(failed > 0)
+
+
+def _play(name: str, seconds: float, data: Path | None, env: dict[str, str]) -> Outcome:
+    attack = BY_NAME[name]
+    with (
+        tempfile.TemporaryDirectory(prefix="trellis-", dir=data) as folder,
+        Stage(Path(folder), attack.needs, env) as stage,
+    ):
+        time.sleep(1)
+        return stage.play(attack, seconds)
+
+
+def row(outcome: Outcome) -> tuple[str, ...]:
+    """A line of the table."""
+    report, cost, wait = outcome.report, outcome.cost, outcome.wait
+    told = ", ".join(f"{words} ({count})" for words, count in report.told.most_common(3))
+    drops = f"{len(report.dropped)} of {report.connections}"
+    drops += f", {max(report.dropped):.1f} s" if report.dropped else ""
+    taken = f"{cost.memory:.0f}", f"{cost.left:.0f}", f"{cost.cpu:.1f}", str(cost.descriptors)
+    waited = (
+        f"{wait.moved:+.0%}",
+        f"{wait.usual:.0f} ms",
+        f"{wait.longest:.0f} ms",
+        f"{wait.work:.0f} ms ({wait.where})",
+    )
+    verdict = "; ".join([*(f"FAULT {fault}" for fault in outcome.faults()), *outcome.strict()]) or "held"
+    return outcome.attack.name, told, drops, *taken, *waited, f"{wait.lost} of {wait.said}", verdict
+
+
+def write(*rows: Iterable[str]) -> None:
+    """Lines of a table in Markdown."""
+    for cells in rows:
+        sys.stdout.write("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""Good requests, and forged ones, as fast as the gateway takes them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+
+from coincurve import PrivateKey
+from sha3 import keccak_256
+
+from adapters.sprout import forest
+from gateway.clients import Node
+from gateway.clients.sprout import _line
+from gateway.commands.forge import Author
+
+from .spoken import RELAY, STREAMR, broadcast, http, message, publish, request, said, subscribe_relay, websocket
+from .target import Report, Target
+from .unread import community_of
+from .wire import Raw, drive
+
+KEY = PrivateKey.from_int(0xA77AC4)
+BATCH = 300  # messages that are made beforehand
+NAMES = 20_000
+
+
+def _keccak(data: bytes) -> bytes:
+    return bytes(keccak_256(data).digest())
+
+
+ADDRESS = "0x" + _keccak(KEY.public_key.format(compressed=False)[1:])[12:].hex()
+
+
+def sign(text: str, key: PrivateKey = KEY) -> str:
+    """A signature by `personal_sign`."""
+    data = text.encode()
+    raw = key.sign_recoverable(_keccak(b"\x19Ethereum Signed Message:\n%d" % len(data) + data), hasher=None)
+    return f"0x{raw[:64].hex()}{raw[64] + 27:02x}"
+
+
+def relay(target: Target, seconds: float) -> Report:
+    """Broadcasts."""
+    feed = broadcast("flood", "x") * BATCH
+    report = Report()
+    drive([websocket(target, RELAY, feed) for _ in range(4)], report, seconds)
+    return report
+
+
+def streamr(target: Target, seconds: float) -> Report:
+    """Unsigned messages."""
+    now, report = time.time_ns() // 1_000_000, Report()
+    feed = b"".join(publish(message("flood", '"x"', now + n, n)) for n in range(BATCH * 10))
+    drive([websocket(target, STREAMR, feed) for _ in range(4)], report, seconds)
+    return report
+
+
+def forged_streamr(target: Target, seconds: float) -> Report:
+    """Messages whose signatures are another's: each has to be looked at."""
+    now, report = time.time_ns() // 1_000_000, Report()
+    victim = "0x" + "ab" * 20
+    rows = [message("forged", '"x"', now + n, 0, victim, sign(str(n))) for n in range(BATCH)]
+    feed = b"".join(map(publish, rows))
+    peers = [websocket(target, STREAMR, feed) for _ in range(4)]
+    listener = websocket(target, STREAMR, said([2, 9, "s", "forged", 0, None]))
+    listener.turns = 1
+    drive([*peers, listener], report, seconds)
+    report.hold("nothing forged is on the bus", b'"forged",0,' not in listener.last + listener.first)
+    return report
+
+
+def sprout(target: Target, seconds: float) -> Report:
+    """Announces of good nodes, over and over."""
+    return _announces(target, seconds, "flood/sprout", lambda node: node)
+
+
+def forged_sprout(target: Target, seconds: float) -> Report:
+    """Announces of nodes whose signature is not the author's."""
+    return _announces(target, seconds, "forged/sprout", _forged)
+
+
+def _forged(node: Node) -> Node:
+    raw = node.raw[:-20] + bytes((node.raw[-20] ^ 1,)) + node.raw[-19:]
+    return Node(forest.node_id(raw), raw)
+
+
+def _announces(target: Target, seconds: float, channel: str, change: Callable[[Node], Node]) -> Report:
+    community, author, report = community_of(target, channel), Author("attacker"), Report()
+    nodes = [change(author.reply(community, f"{n}", {})) for n in range(BATCH)]
+    feed = "".join(f"announce {n} 1\n{_line(node)}\n" for n, node in enumerate(nodes)).encode()
+    first = f"announce 0 1\n{_line(author.identity())}\n".encode()
+    drive([Raw(target.sprout, feed, first) for _ in range(4)], report, seconds)
+    return report
+
+
+def rest(target: Target, seconds: float) -> Report:
+    """Publishing by REST."""
+    feed, report = request(target, "/v1/channels/flood/messages", "POST", b'"x"') * 20, Report()
+    drive([Raw(target.http, feed) for _ in range(8)], report, seconds)
+    return report
+
+
+def asking(target: Target, seconds: float) -> Report:
+    """Everything that can be asked by REST, all the time."""
+    paths = ("/v1/channels?limit=1000", "/v1/stats", "/v1/protocols", "/metrics", "/docs", "/openapi.json",
+             "/asyncapi.json", "/v1/channels/flood", "/v1/channels/flood/messages", "/v1/channels/flood/peers",
+             "/v1/peers/1", "/api/v1/streams", "/api/v1/users/me", "/healthz", "/nowhere")  # fmt: skip
+    report = Report()
+    drive([Raw(target.http, request(target, path)) for path in paths], report, seconds)
+    return report
+
+
+def logins(target: Target, seconds: float) -> Report:
+    """Logins with one key after another, while somebody else is logged in."""
+    report, deadline = Report(), time.monotonic() + seconds
+    token = _login(target, KEY)
+    for n in count(1):
+        if time.monotonic() > deadline:
+            break
+        report.sent += 1
+        if not _login(target, PrivateKey.from_int(n)):
+            report.told["refused"] += 1
+    answer = http(target, "/api/v1/users/me", headers={"Authorization": f"Bearer {token}"})
+    report.hold("who was logged in still is", b"200 OK" in answer[:20] or b" 429 " in answer[:20])
+    return report
+
+
+def _login(target: Target, key: PrivateKey) -> str:
+    """A session token; empty where none is given."""
+    address = "0x" + _keccak(key.public_key.format(compressed=False)[1:])[12:].hex()
+    head, _, body = http(target, f"/api/v1/login/challenge/{address}", "POST").partition(b"\r\n\r\n")
+    if b" 200 " not in head[:20]:
+        return ""
+    challenge = json.loads(body)
+    answer = {"challenge": challenge, "signature": sign(challenge["challenge"], key), "address": address}
+    found = http(target, "/api/v1/login/response", "POST", json.dumps(answer).encode())
+    return str(json.loads(found.partition(b"\r\n\r\n")[2]).get("token", "")) if b" 200 " in found[:20] else ""
+
+
+def challenges(target: Target, seconds: float) -> Report:
+    """Challenges, at full speed."""
+    report = Report()
+    feed = request(target, f"/api/v1/login/challenge/{ADDRESS}", "POST") * 20
+    drive([Raw(target.http, feed) for _ in range(8)], report, seconds)
+    return report
+
+
+def channels(target: Target, seconds: float) -> Report:
+    """A new channel with every request, on all protocols."""
+    report, numbers = Report(), count()
+    puts = b"".join(request(target, f"/v1/channels/filled%2F{next(numbers)}", "PUT") for _ in range(NAMES))
+    said_ = b"".join(broadcast(f"filled/{next(numbers)}", "x") for _ in range(NAMES))
+    listened = b"".join(subscribe_relay(f"filled/{next(numbers)}") for _ in range(NAMES))
+    streams = b"".join(said([2, 9, "s", f"filled/{next(numbers)}", 0, None]) for _ in range(NAMES))
+    peers = [Raw(target.http, puts), websocket(target, RELAY, said_), websocket(target, RELAY, listened)]
+    drive([*peers, websocket(target, STREAMR, streams)], report, seconds)
+    answer = http(target, "/v1/channels/honest%2Fposts/messages", "POST", b"1")
+    report.hold("who has a channel still speaks there", b" 201 " in answer[:20] or b" 429 " in answer[:20])
+    return report
+
+
+def subscriptions(target: Target, seconds: float) -> Report:
+    """One connection that subscribes to more and more."""
+    report = Report()
+    feed = b"".join(subscribe_relay(f"some/{n}") for n in range(11_000))
+    drive([websocket(target, RELAY, feed)], report, seconds)
+    return report
+
+
+def churn(target: Target, seconds: float) -> Report:
+    """Connections that are opened, half used, and reset, as fast as that goes."""
+    report, deadline = Report(), time.monotonic() + seconds
+    halves = [
+        (target.http, b""),
+        (target.http, b"GET / HTTP/1.1\r\n"),
+        (target.sprout, b""),
+        (target.sprout, b"version"),
+    ]
+    opened = [partial(Raw, port, b"", text) for port, text in halves] + [
+        partial(websocket, target, RELAY), partial(websocket, target, STREAMR)
+    ]  # fmt: skip
+    for n in count():
+        if time.monotonic() > deadline:
+            break
+        try:
+            raw = opened[n % len(opened)]()
+        except OSError:
+            report.told["no connection"] += 1
+            continue
+        if n % 3:
+            raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        raw.socket.close()
+        report.connections += 1
+    return report

@@ -1,0 +1,214 @@
+"""Honest peers, in a process of their own: a pair of each protocol, whose partners wait for what they say.
+
+`python -m tests.attacks.honest HTTP SPROUT PID [KEY]` prints `ready`. To every line on standard input it answers, when
+nothing is outstanding any more or after `DRAIN` seconds, with all that was said since the last one, as a line of JSON:
+[[kind, when, seconds, work], ...]. `when` is time.monotonic(). `work` is how much CPU time the gateway, process PID,
+took meanwhile: that tells what came first, however busy the machine is. Both are null for what never came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from itertools import count
+
+from gateway.clients import Client, Node, RelayClient, RestClient, SproutClient, StreamrClient
+from gateway.clients.client import trust
+from gateway.commands.forge import Author
+
+INTERVAL = 0.05  # seconds between two messages of a pair
+MOST = 40  # of a kind under way: 2 seconds' worth; who waits that long says nothing more until it is answered
+DRAIN = 15.0
+AHEAD = 200  # nodes signed before it begins: a signature would hold up the others for a millisecond
+
+Say = Callable[[int], Awaitable[object]]
+Sample = tuple[str, float, float | None, float | None]
+
+
+class Prepared(Author):
+    """An author whose replies were signed beforehand, as long as they last."""
+
+    def __init__(self, name: str, community: str) -> None:
+        super().__init__(name)
+        self._texts = [self._signed(community, str(n)) for n in range(AHEAD)]
+
+    def _signed(self, community: str, text: str) -> Node:
+        return super().reply(community, text, {})
+
+    def reply(self, community: str, text: str, twig: dict[str, str]) -> Node:
+        """The next one: it says its number."""
+        number = int(text)
+        return self._texts[number] if number < len(self._texts) else super().reply(community, text, twig)
+
+
+class Book:
+    """What was said, when, and when it was heard. *pid* is the gateway."""
+
+    def __init__(self, pid: int) -> None:
+        self.samples: list[Sample] = []
+        self._clock = ~pid << 3 | 2  # of the CPU time of a process, as clock_getcpuclockid(3) makes it
+        self._waiting: dict[tuple[str, int], tuple[float, float]] = {}
+
+    def say(self, kind: str, number: int) -> None:
+        """Message *number* is said now."""
+        self._waiting[kind, number] = time.monotonic(), time.clock_gettime(self._clock)
+
+    def waiting(self, kind: str) -> int:
+        """How many of a *kind* have not come."""
+        return sum(1 for each, _ in self._waiting if each == kind)
+
+    def hear(self, kind: str, number: int) -> None:
+        """It is here."""
+        if (said := self._waiting.pop((kind, number), None)) is not None:
+            when, work = said
+            self.samples.append((kind, when, time.monotonic() - when, time.clock_gettime(self._clock) - work))
+
+    async def settle(self) -> list[Sample]:
+        """All samples up to now; what has not come is lost."""
+        due, now = set(self._waiting), time.monotonic()
+        while due & self._waiting.keys() and time.monotonic() < now + DRAIN:
+            await asyncio.sleep(0.02)
+        self.samples += [(kind, self._waiting.pop((kind, n))[0], None, None) for kind, n in due & self._waiting.keys()]
+        samples, self.samples = self.samples, []
+        return samples
+
+
+async def every(book: Book, kind: str, act: Say) -> None:
+    """Do something every `INTERVAL` seconds, not waiting for it."""
+    tasks = set[asyncio.Task[None]]()
+    for number in count():
+        when = time.monotonic()
+        if book.waiting(kind) < MOST:
+            book.say(kind, number)
+            task = asyncio.create_task(_done(act, number))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        await asyncio.sleep(max(0, when + INTERVAL - time.monotonic()))
+
+
+async def _done(act: Say, number: int) -> None:
+    try:
+        await act(number)
+    except Exception as error:  # it is lost, and the report says so
+        sys.stderr.write(f"honest: {error!r}\n")
+
+
+async def pair(book: Book, kind: str, say: Say, listener: Client) -> None:
+    """What is said is heard by *listener*."""
+    await listener.subscribe(f"honest/{kind}")
+
+    async def hear() -> None:
+        while True:
+            content = (await listener.heard.get()).content
+            book.hear(kind, int(content["content"]))
+
+    hearing = asyncio.create_task(hear())
+    try:
+        await every(book, kind, say)
+    finally:
+        hearing.cancel()
+
+
+class Asker:
+    """A program that asks one thing after another on a connection that it keeps."""
+
+    def __init__(self, http: str, status: bytes) -> None:
+        self._tls = trust() if http.startswith("https") else None
+        self._host, _, self._port = http.rpartition("/")[2].rpartition(":")
+        self._status = status
+        self._turn = asyncio.Lock()
+        self._stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(self._host, int(self._port), ssl=self._tls)
+
+    async def ask(self, request: bytes) -> None:
+        """Make a request; `ValueError` where the answer is another."""
+        async with self._turn:
+            reader, writer = self._stream = self._stream or await self._dial()
+            try:
+                writer.write(request)
+                head = await reader.readuntil(b"\r\n\r\n")
+                size = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+                await reader.readexactly(int(size.partition(b":")[2]))
+            except BaseException:
+                self._stream = None
+                writer.close()
+                raise
+        if not head.startswith(b"HTTP/1.1 " + self._status):
+            raise ValueError(head.decode())
+
+
+def saying(speaker: Client) -> Say:
+    """How *speaker* says a number."""
+    return lambda number: speaker.say(f"honest/{speaker.protocol}", {"content": str(number)})
+
+
+def head(http: str, key: str | None, request: str) -> str:
+    """The head of a request, but for its length."""
+    host = http.rpartition("/")[2]
+    return f"{request} HTTP/1.1\r\nHost: {host}\r\n" + (f"Authorization: Bearer {key}\r\n" if key else "")
+
+
+def posting(book: Book, http: str, key: str | None) -> Say:
+    """How a program says a number by REST; that it is accepted is a kind of its own."""
+    asker, first = Asker(http, b"201"), head(http, key, "POST /v1/channels/honest%2Frest/messages")
+
+    async def post(number: int) -> None:
+        book.say("post", number)
+        body = f'{{"content":"{number}"}}'
+        await asker.ask(f"{first}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        book.hear("post", number)
+
+    return post
+
+
+def polling(book: Book, http: str, key: str | None) -> Say:
+    """How somebody looks whether the gateway is ready."""
+    asker, text = Asker(http, b"200"), (head(http, key, "GET /readyz") + "\r\n").encode()
+
+    async def poll(number: int) -> None:
+        await asker.ask(text)
+        book.hear("readyz", number)
+
+    return poll
+
+
+async def main(http: str, sprout: str, pid: str, key: str | None = None) -> None:
+    """Run until standard input ends."""
+    book = Book(int(pid))
+    community = await SproutClient(http, sprout, Author("finder"), key).community("honest/sprout")
+    speakers = (
+        RelayClient(http, key),
+        StreamrClient(http, key),
+        SproutClient(http, sprout, Prepared("honest", community), key),
+    )
+    listeners: list[Client] = [
+        RelayClient(http, key), StreamrClient(http, key), SproutClient(http, sprout, Author("b"), key),
+        RestClient(http, key),
+    ]  # fmt: skip
+    for client in (*speakers, *listeners):
+        await client.__aenter__()
+    says = [*map(saying, speakers), posting(book, http, key)]
+    tasks = [
+        asyncio.create_task(pair(book, listener.protocol, say, listener))
+        for say, listener in zip(says, listeners, strict=True)
+    ]
+    tasks.append(asyncio.create_task(every(book, "readyz", polling(book, http, key))))
+    print("ready", flush=True)  # noqa: T201
+    try:
+        while await asyncio.to_thread(sys.stdin.readline):
+            print(json.dumps(await book.settle()), flush=True)  # noqa: T201
+            for task in tasks:
+                if task.done():
+                    task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

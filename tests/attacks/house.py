@@ -1,0 +1,73 @@
+"""Attacks as tests: one gateway for many of them, each played for a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from .attack import Attack
+from .stage import Outcome, Stage
+from .table import ATTACKS, OPEN
+
+SECONDS = 2.0  # that an attack goes on, where any time will do
+
+BRIEF = [attack for attack in ATTACKS if attack.brief]
+USUAL = [attack for attack in BRIEF if not attack.needs and not attack.seconds]
+SPECIAL = [attack for attack in BRIEF if attack.needs or attack.seconds]
+
+
+class House:
+    """A gateway that is attacked again and again; after a fault there comes another one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._count = 0
+        self._stage: Stage | None = None
+
+    def play(self, attack: Attack) -> Outcome:
+        """Play *attack*."""
+        if self._stage is None:
+            self._count += 1
+            self._stage = Stage(self._folder / str(self._count), attack.needs).__enter__()
+        try:
+            outcome = self._stage.play(attack, SECONDS)
+        except BaseException:
+            self._leave(RuntimeError())
+            raise
+        if outcome.faults():
+            self._leave(RuntimeError())
+        return outcome
+
+    def close(self) -> None:
+        """The gateway stops when it is told to, whatever was done to it."""
+        self._leave(None)
+
+    def _leave(self, error: Exception | None) -> None:
+        stage, self._stage = self._stage, None
+        if stage is not None:
+            stage.__exit__(None if error is None else RuntimeError, error, None)
+
+
+@contextmanager
+def house(folder: Path) -> Iterator[House]:
+    """One that is closed at the end."""
+    made = House(folder)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def rows(attacks: Iterable[Attack]) -> list[object]:
+    """Parameters of a test: those that do not hold yet are expected to fail."""
+    return [
+        pytest.param(
+            attack,
+            id=attack.name,
+            marks=[pytest.mark.xfail(reason=OPEN[attack.name], strict=False)] if attack.name in OPEN else [],
+        )
+        for attack in attacks
+    ]

@@ -1,0 +1,156 @@
+"""What an attack costs: the memory, CPU time, descriptors and threads of the gateway, and what honest peers notice."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from .honest import DRAIN, Sample
+
+LOOK = 0.05  # seconds between two looks at the gateway's process
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the gateway's process took: MiB beyond what it had before, seconds of CPU time, and what it held at most.
+
+    `left` is what of the memory it still had two seconds later.
+    """
+
+    memory: float
+    left: float
+    cpu: float
+    descriptors: int
+    threads: int
+
+
+class Meter:
+    """Watches process *pid* from when it is made until `read`."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self._path = Path(f"/proc/{pid}")
+        self._before = self._process.memory_info().rss
+        with suppress(OSError):
+            (self._path / "clear_refs").write_text("5")  # proc(5): the peak begins anew
+        self._cpu = self._cpu_seconds()
+        self._descriptors = self._threads = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def read(self, settle: float = 2.0) -> Cost:
+        """What it took up to now."""
+        cpu, peak = self._cpu_seconds() - self._cpu, self._peak()
+        self._over.set()
+        self._thread.join()
+        time.sleep(settle)
+        left = self._process.memory_info().rss - self._before
+        over = round(max(0, peak - self._before) / MIB, 1), round(max(0, left) / MIB, 1)
+        return Cost(*over, round(cpu, 2), self._descriptors, self._threads)
+
+    def _cpu_seconds(self) -> float:
+        times = self._process.cpu_times()
+        return times.user + times.system
+
+    def _peak(self) -> int:
+        """The largest resident size since it was set back, in bytes."""
+        lines = (self._path / "status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) << 10
+
+    def _watch(self) -> None:
+        while not self._over.wait(LOOK):
+            with suppress(psutil.Error, OSError):
+                self._descriptors = max(self._descriptors, self._process.num_fds())
+                self._threads = max(self._threads, self._process.num_threads())
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What honest peers noticed: by kind the median in ms, before and during; the longest waits in ms; what was lost.
+
+    `work` is the most CPU time in ms that the gateway took while one of them, of the kind `where`, waited: `longest`
+    is as much where nothing else runs on the machine. `usual` is the longest wait in quiet time.
+    """
+
+    before: dict[str, float]
+    during: dict[str, float]
+    usual: float
+    longest: float
+    work: float
+    where: str
+    lost: int
+    said: int
+
+    @property
+    def moved(self) -> float:
+        """By how much the medians moved, over all kinds: 0.1 is a tenth longer."""
+        ratios = [self.during[kind] / self.before[kind] for kind in self.during.keys() & self.before.keys()]
+        return statistics.median(ratios) - 1 if ratios else 0.0
+
+
+class Honest:
+    """The honest peers' process; everything it measured since the last `take`."""
+
+    def __init__(self, arguments: Sequence[str], env: dict[str, str]) -> None:
+        command = [sys.executable, "-m", "tests.attacks.honest", *arguments]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **env}
+        )
+        assert self._line() == "ready", "the honest peers did not begin"
+
+    def take(self) -> list[Sample]:
+        """What was said and heard since the last time."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return [(kind, when, seconds, work) for kind, when, seconds, work in json.loads(self._line())]
+
+    def close(self) -> None:
+        """End it."""
+        self._process.terminate()
+        self._process.communicate(timeout=10)
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        timer = threading.Timer(2 * DRAIN, self._process.kill)
+        timer.start()
+        line = self._process.stdout.readline()
+        timer.cancel()
+        assert line, "the honest peers have ended"
+        return line.strip()
+
+
+def compare(samples: Sequence[Sample], begin: float, end: float) -> Wait:
+    """What was noticed of what happened from *begin* to *end* (time.monotonic); all the rest is quiet time."""
+    during = [sample for sample in samples if begin <= sample[1] <= end]
+    quiet = [sample for sample in samples if not begin <= sample[1] <= end]
+    work, where = max(((work * 1000, kind) for kind, *_, work in during if work is not None), default=(0.0, ""))
+    lost = sum(sample[2] is None for sample in samples)
+    waits = round(_longest(quiet), 1), round(_longest(during), 1), round(work, 1)
+    return Wait(medians(quiet), medians(during), *waits, where, lost, len(samples))
+
+
+def _longest(samples: Sequence[Sample]) -> float:
+    return max((seconds * 1000 for _, _, seconds, _ in samples if seconds is not None), default=0.0)
+
+
+def medians(samples: Sequence[Sample]) -> dict[str, float]:
+    """By kind, in milliseconds."""
+    kinds: dict[str, list[float]] = {}
+    for kind, _, seconds, _ in samples:
+        if seconds is not None:
+            kinds.setdefault(kind, []).append(seconds * 1000)
+    return {kind: round(statistics.median(found), 2) for kind, found in sorted(kinds.items())}

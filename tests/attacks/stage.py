@@ -1,0 +1,127 @@
+"""A gateway with its honest peers, on which attacks are played one after another."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from gateway.auth import VERBS, KeyFile
+from gateway.commands.certificates import dev_cert
+from tests.server import Server
+
+from .attack import Attack
+from .measure import Cost, Honest, Meter, Wait, compare
+from .target import Report, Target
+
+QUIET = 1.0  # seconds before and after an attack, to compare with
+PORTS = ("http", "sprout", "sprout_tls")
+FEW = 300  # descriptors, where there are few
+OVER = 60.0  # seconds after which an attack that does not end is ended
+
+
+def _prepare(data: Path, needs: frozenset[str]) -> tuple[dict[str, str], list[str], dict[str, str]]:
+    """Make what a gateway has that *needs* name: its keys by name, its flags, and variables."""
+    keys: dict[str, str] = {}
+    flags: list[str] = []
+    env: dict[str, str] = {}
+    if "keys" in needs:
+        file = KeyFile(data / "gateway" / "keys" / "api-keys.json")
+        keys = {verb: file.add(verb, [f"{verb}:*"]) for verb in VERBS if verb != "admin"}
+        keys["honest"] = file.add("honest", [f"{verb}:honest/*" for verb in VERBS])
+        env["TRELLIS_AUTH__GRANTS"] = json.dumps({"sprout:anonymous": ["*:honest/*"]})
+    if "tls" in needs:
+        certs = data / "certs"
+        dev_cert(folder=certs)
+        flags += ["--tls-cert", str(certs / "cert.pem"), "--tls-key", str(certs / "key.pem")]
+        env |= {"TRELLIS_SPROUT__TLS_PORT": "0", "SSL_CERT_FILE": str(certs / "ca.pem")}
+    if "trio" in needs:
+        flags += ["--loop", "trio"]
+    return keys, flags, env
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of an attack."""
+
+    attack: Attack
+    report: Report
+    cost: Cost
+    wait: Wait
+
+    def faults(self) -> list[str]:
+        """The bounds that did not hold and never depend on how busy the machine is, but for a generous wait."""
+        attack, report = self.attack, self.report
+        found = list(report.broken)
+        if self.cost.memory > attack.memory:
+            found.append(f"{self.cost.memory} MiB of memory, not {attack.memory}")
+        if self.wait.lost:
+            found.append(f"{self.wait.lost} of {self.wait.said} honest messages were lost")
+        if self.wait.work > attack.patience * 1000:
+            found.append(f"the gateway worked {self.wait.work:.0f} ms while an honest peer ({self.wait.where}) waited")
+        if attack.dropped is not None:
+            found += self._drops(attack.dropped)
+        if missing := [words for words in attack.told if not any(words in told for told in report.told)]:
+            found.append(f"the attacker was not told {missing}, but {dict(report.told)}")
+        return found
+
+    def _drops(self, seconds: float) -> list[str]:
+        kept = self.report.connections - len(self.report.dropped)
+        late = [drop for drop in self.report.dropped if drop > seconds]
+        return [f"{kept} connections were not dropped"] * bool(kept) + [f"dropped after {late[:3]} s"] * bool(late)
+
+    def strict(self) -> list[str]:
+        """What quality.md asks beyond that: it takes a machine on which nothing else runs."""
+        slower = [f"the median moved by {self.wait.moved:+.0%}"] * (self.wait.moved > 0.10)
+        if self.wait.longest > 250:
+            slower.append(f"the longest wait is {self.wait.longest:.0f} ms, of {self.wait.work:.0f} ms of work")
+        return slower
+
+
+class Stage:
+    """The gateway, with what the attacks need of it: *needs* are words of `Attack.needs`."""
+
+    def __init__(self, data: Path, needs: frozenset[str] = frozenset(), env: dict[str, str] | None = None) -> None:
+        keys, flags, own = _prepare(data, needs)
+        descriptors = FEW if "few" in needs else None
+        rates = {"TRELLIS_LIMITS__RATES": "on"}
+        self.server = Server(data / "gateway", *flags, env={**rates, **own, **(env or {})}, descriptors=descriptors)
+        http, sprout, tls = (int((self.server.ready.get(name) or ":0").rpartition(":")[2]) for name in PORTS)
+        self.target = Target(http, sprout, tls, keys)
+        url = f"https://{self.server.http}" if "tls" in needs else self.server.http
+        key = [keys["honest"]] if keys else []
+        self.honest = Honest(
+            [url, self.server.sprout, str(self.server.pid), *key], {name: own[name] for name in own if "SSL" in name}
+        )
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.honest.close()
+        if error is not None:
+            self.server.kill()
+        else:
+            assert self.server.stop(30) == 0
+            assert "Traceback" not in self.server.log, self.server.log
+
+    def play(self, attack: Attack, seconds: float) -> Outcome:
+        """Play *attack* for so long (an attack whose time is given takes that)."""
+        self.honest.take()
+        time.sleep(QUIET)
+        meter, begin = Meter(self.server.pid), time.monotonic()
+        report = attacked(attack, self.target, attack.seconds or seconds)
+        end = time.monotonic()
+        cost = meter.read(settle=QUIET)
+        return Outcome(attack, report, cost, compare(self.honest.take(), begin, end))
+
+
+def attacked(attack: Attack, target: Target, seconds: float) -> Report:
+    """What an attack tells that runs in a process of its own."""
+    command = [sys.executable, "-m", "tests.attacks.attacker", attack.name, str(seconds), target.text()]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=seconds + OVER, check=True)
+    return Report.read(done.stdout)

@@ -1,0 +1,59 @@
+"""Where the gateway is that is attacked, and what an attack has to tell afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+
+HOST = "127.0.0.1"
+SOURCE = "127.0.0.66"  # where attackers come from: rate limits are for each address, and honest peers have another
+
+
+@dataclass(frozen=True)
+class Target:
+    """Ports of the gateway on `HOST`; 0 where there is none. *keys* are API keys by name, where there are any."""
+
+    http: int
+    sprout: int
+    sprout_tls: int = 0
+    keys: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def host(self) -> str:
+        """The Host header of a request."""
+        return f"{HOST}:{self.http}"
+
+    def text(self) -> str:
+        """All of it, for the command line of another process."""
+        return json.dumps(asdict(self))
+
+
+@dataclass
+class Report:
+    """What became of an attack. `dropped` has a figure in seconds for each connection that the gateway ended.
+
+    `told` counts what the gateway answered; `broken` names promises that it did not keep.
+    """
+
+    connections: int = 0
+    dropped: list[float] = field(default_factory=list)
+    told: Counter[str] = field(default_factory=Counter)
+    sent: int = 0
+    received: int = 0
+    broken: list[str] = field(default_factory=list)
+
+    def hold(self, promise: str, kept: object) -> None:
+        """Remember that a promise was not *kept*."""
+        if not kept and promise not in self.broken:
+            self.broken.append(promise)
+
+    def text(self) -> str:
+        """All of it, for another process."""
+        return json.dumps(vars(self))
+
+    @classmethod
+    def read(cls, text: str) -> Report:
+        """What `text` wrote."""
+        fields = json.loads(text)
+        return cls(**{**fields, "told": Counter(fields["told"])})
