@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
+from . import modes
 from .message import Message, Peer
 from .peers import BLOCK
 from .record import BadRecord, Entry, Fact, decode, encode
@@ -114,7 +115,7 @@ def import_(lines: Iterable[bytes], data: Path, now: int, check: Check = _no_fla
     directory = data / "log"
     if directory.is_dir() and firsts(directory):
         return _append(lines, Segments(directory), now, check)
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    modes.folder(directory)
     return _copy(lines, directory, now, check)
 
 
@@ -265,7 +266,7 @@ def _trusted(lines: Iterable[bytes], report: Report, check: Check) -> Iterator[t
 
 def created(path: Path) -> BinaryIO:
     """A new file that nobody else may read."""
-    return os.fdopen(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb")
+    return os.fdopen(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, modes.FILE), "wb")
 
 
 # Into a log that has something already

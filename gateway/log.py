@@ -22,6 +22,7 @@ from itertools import accumulate, count
 from time import monotonic, sleep
 from typing import NamedTuple
 
+from . import modes
 from .record import Entry, Fact, encode
 from .segments import Segments
 
@@ -279,7 +280,7 @@ class _Writer:
         self._segments.seal(self._first)
 
     def _open(self, first: int) -> None:
-        opening = partial(os.open, self._segments.open_path(first), os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+        opening = partial(os.open, self._segments.open_path(first), os.O_CREAT | os.O_TRUNC | os.O_WRONLY, modes.FILE)
         file = self._segments.reserve.run(opening)
         try:
             self._segments.sync()

@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from . import modes
 from .index import Index
 from .record import BadRecord
 from .segments import Fault, Segments, head, paths, sync_directory, trusted
@@ -91,6 +92,7 @@ class Retention:
         """Leave only the facts of the segment that begins with *first* and ends before *end*."""
         _, sealed, facts = paths(self._segments.directory, first)
         temporary = sealed.with_name(f".retire-{first:020d}")
+        temporary.touch(modes.FILE)
         with sealed.open("rb") as source, temporary.open("wb") as kept:
             kept.writelines(self._facts(sealed, source))
             kept.flush()

@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from . import machine
+from . import machine, modes
 from .adapter import Adapter, Home, Services
 from .auth import BadSecret, read_secret, write_secret
 from .buckets import Buckets
@@ -81,7 +81,9 @@ class Gateway:
         self.version = version("trellis-gateway")
         self.metrics = Metrics()
         self.started = clock()
-        settings.data.mkdir(parents=True, exist_ok=True)
+        modes.folder(settings.data)
+        for error in modes.tighten(settings.data):
+            logger.warning("others may read what is kept", error=str(error), consequence="it stays as it is")
         self._lock = lock(settings.data)
         self.home = _home(settings.data / "keys", self.version)
         self.certificate = Certificate(settings)

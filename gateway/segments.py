@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeVar
 
+from . import modes
 from .descriptors import Reserve, exhausted
 from .record import BadRecord, checked
 from .sound import MAX_SEQ, MAX_TIME
@@ -98,7 +99,7 @@ class Segments:
     """
 
     def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+        modes.folder(directory)
         self.directory = directory
         self.faults: list[Fault] = []
         self.on_fault: Callable[[Fault], None] = lambda _fault: None

@@ -17,6 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
+from . import modes
 from .errors import Unavailable
 
 SCHEMA = """
@@ -207,6 +208,7 @@ def _remove(path: Path) -> None:
 def _open(path: Path, schema: str) -> sqlite3.Connection:
     """The database at *path*, made anew where it is missing, damaged, or of another make."""
     for _attempt in range(2):
+        path.touch(modes.FILE)  # its journal is made with the same mode
         connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
             connection.execute("PRAGMA journal_mode = WAL")

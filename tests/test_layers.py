@@ -18,6 +18,7 @@ STORAGE = {
     "jsontext",
     "record",
     "sound",
+    "modes",
     "descriptors",
     "segments",
     "log",

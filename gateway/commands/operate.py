@@ -14,7 +14,7 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from adapters import ADAPTERS
-from gateway import archive
+from gateway import archive, modes
 from gateway.record import decode
 from gateway.segments import NEVER
 
@@ -127,7 +127,7 @@ def _import_files(files: list[Path], data: Path | None, config: Path | None) -> 
     from gateway.runtime import InUse, clock, lock  # half of the gateway, which the other commands do not need
 
     directory = data_directory(config, data)
-    directory.mkdir(parents=True, exist_ok=True)
+    modes.folder(directory)
     try:
         taken = lock(directory)
     except InUse as error:

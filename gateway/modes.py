@@ -1,0 +1,34 @@
+"""Who may read what is kept: the gateway's own user and nobody else, whatever made the files."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+FOLDER: Final = 0o700
+FILE: Final = 0o600
+
+
+def folder(path: Path) -> None:
+    """Make the directory *path*, with those above it, if it is not there yet."""
+    path.mkdir(mode=FOLDER, parents=True, exist_ok=True)
+
+
+def tighten(data: Path) -> Iterator[OSError]:
+    """Take from everybody else what they may do with the data directory *data*, its log and its index.
+
+    An error for each of them that cannot be changed.
+    """
+    log = data / "log"
+    files = [*data.glob("index.sqlite*"), *(log.iterdir() if log.is_dir() else ())]
+    for path in (data, log, data / "keys", *files):
+        try:
+            mode = stat.S_IMODE(path.stat().st_mode)
+            if mode & ~FOLDER:
+                path.chmod(mode & FOLDER)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            yield error
