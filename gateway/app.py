@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import sniffio
+import structlog
 from anyio.abc import TaskGroup
 from fastapi import FastAPI, WebSocket
 from starlette.responses import PlainTextResponse
@@ -18,8 +19,12 @@ from adapters import ADAPTERS
 from . import fast, rest, serve
 from .adapter import Adapter, Listener, Refusal
 from .config import Settings
-from .runtime import Gateway, Post
+from .runtime import Gateway
 from .session import Session
+from .turns import turns_of
+from .worker import Post
+
+logger = structlog.get_logger("trellis")
 
 RAW_PATHS = ("/v1/", "/api/v1/")  # where a name in a path may hold an encoded slash
 
@@ -36,6 +41,8 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
             tasks = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(tasks.cancel_scope.cancel)
             tasks.start_soon(_tick, gateway)
+            if sniffio.current_async_library() == "asyncio":
+                _watch_loop(gateway)
             app.state.listening = await _listen(gateway, tasks, stack)
             for link in gateway.links:
                 tasks.start_soon(link.run)
@@ -128,10 +135,24 @@ async def _open(
     return f"{host}:{port}"
 
 
+def _watch_loop(gateway: Gateway) -> None:
+    """Watch what the fast shell does in the loop for all connections together."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    gateway.watchdog.watch("the flusher", lambda: fast.flusher_of(loop).progress)
+    gateway.watchdog.watch("the turns", lambda: turns_of(loop).progress)
+
+
 async def _tick(gateway: Gateway) -> None:
+    gateway.watchdog.start()
     while True:
         await anyio.sleep(1)
-        gateway.tick()
+        try:
+            gateway.tick()
+        except Exception:  # a bug; the next tick may do what this one did not
+            gateway.metrics.count("faults", "tick")
+            logger.exception("not everything that is due each second was done")
 
 
 def _post() -> Post:

@@ -7,6 +7,7 @@ to the log before it is delivered; what is direct never touches the log. See doc
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
@@ -29,6 +30,8 @@ MAX_DIRECT_IDS = 100_000
 SUBSCRIPTIONS = 10_000  # channels that one session may listen to, so that `channels.limit` is not one peer's to use up
 MAX_ID = 512  # characters of an id in `inReplyTo`; a longer one is nobody's
 DIRECT = 1 << 43  # what the ids of direct messages carry for a sequence: numbers that the log never reaches
+
+logger = logging.getLogger(__name__)
 
 
 class Receipt(NamedTuple):
@@ -379,7 +382,11 @@ class Bus:
             self._direct_ids.popitem(last=False)
         self.presence.tick(now)
         for session in list(self._sessions):
-            session.tick(now)
+            try:
+                session.tick(now)
+            except Exception:  # a bug in one session must not stop the others
+                logger.exception("a connection failed; the others go on")
+                session.close(1011, "something is wrong with the gateway; its log says more")
 
     def await_room(self, session: Session) -> None:
         """Wake *session* when the log takes messages again."""

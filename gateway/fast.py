@@ -23,6 +23,7 @@ from anyio.abc import TaskGroup
 from .serve import BACKLOG, HANDSHAKE_SECONDS, LINGER, Accept, keep_alive
 from .session import Close, Session
 from .turns import CHEAP, FIRST, Portion, turns_of
+from .watchdog import Progress
 from .websocket import CLOSE, PING, PONG, TEXT, Reader, close_frame, control_frame
 
 MAX_TURNS = 64  # of the loop that a flush waits while more is coming in
@@ -46,6 +47,12 @@ class Flusher:
         self._crowded = False
         self._turns = 0  # that the next flush may still wait
         self._seen = 0  # arrivals when it was put off
+        self._flushes = 0
+
+    @property
+    def progress(self) -> Progress:
+        """What waits, and what was done."""
+        return Progress(len(self._woken), self._flushes)
 
     def add(self, connection: Connection) -> None:
         """Flush *connection* soon, once."""
@@ -61,6 +68,7 @@ class Flusher:
             self._seen = self.arrivals
             self._loop.call_soon(self._flush)
             return
+        self._flushes += 1
         woken, self._woken = self._woken, {}  # first: looking at a connection may wake others, which come next
         self._crowded = False
         for place, connection in enumerate(woken):
@@ -74,6 +82,11 @@ class Flusher:
 
 
 _flushers: WeakKeyDictionary[asyncio.AbstractEventLoop, Flusher] = WeakKeyDictionary()
+
+
+def flusher_of(loop: asyncio.AbstractEventLoop) -> Flusher:
+    """The flusher of *loop*."""
+    return _flushers.get(loop) or _flushers.setdefault(loop, Flusher(loop))
 
 
 class Connection(asyncio.Protocol):
@@ -90,7 +103,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop, house: MutableSet[Any]) -> None:
         self._loop = loop
         self._house = house  # everybody who is to be told when the gateway stops
-        self._flusher = _flushers.get(loop) or _flushers.setdefault(loop, Flusher(loop))
+        self._flusher = flusher_of(loop)
         self._session: Session | None = None
         self._held = False  # reading stopped
         self._paused = False  # the peer does not read what was written

@@ -83,6 +83,11 @@ class Index(Lookup):
         return None if self._failure is None else f"the index cannot be written: {self._failure}"
 
     @property
+    def level(self) -> int:
+        """The last sequence that was applied, as far as the thread has come."""
+        return self._level
+
+    @property
     def applied_seq(self) -> int:
         """The last sequence that the tables know; `Unavailable` where they cannot be read."""
         row = self.one(META, ("applied",))

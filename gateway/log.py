@@ -11,6 +11,7 @@ dense, and `time` never decreases, whatever the clock does.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections import deque
@@ -30,6 +31,8 @@ MAX_UNSYNCED = 16 << 20  # bytes that may wait for the disk; beyond it publisher
 LINGER = 0.02  # seconds that a batch may gather while nobody waits for it
 RETRY = 1.0  # seconds until a failed batch is tried again at the latest
 DOUBT = 5.0  # seconds of failing after which those who wait are told that it is not known what becomes of it
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +229,11 @@ class Log:
         self.synced_seq = batch.entries[-1].seq
         self.on_synced(batch)
         while self._waiting and self._waiting[0][0] <= self.synced_seq:
-            heappop(self._waiting).callback()
+            callback = heappop(self._waiting).callback
+            try:
+                callback()
+            except Exception:  # a bug of whoever waited; the others are told all the same
+                logger.exception("what waited for the disk failed; the others go on")
         if self.congested and self._unsynced <= MAX_UNSYNCED // 2:
             self.congested = False
             self.on_room()

@@ -6,12 +6,9 @@ import fcntl
 import json
 import os
 import secrets
-import threading
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from queue import SimpleQueue
 from time import monotonic, time_ns
 from typing import Any
 
@@ -39,14 +36,14 @@ from .record import Entry
 from .retention import Keep, Retention
 from .segments import Fault, Segments
 from .warden import Warden
+from .watchdog import Progress, Watchdog
+from .worker import Post, Worker
 
 MINUTE = 60_000  # ms
 DAY = 1440 * MINUTE
 MEMORY_SHARE = 4  # what is kept for peers may be one part of so many of the machine's, or the container's, memory
 
 logger = structlog.get_logger("trellis")
-
-Post = Callable[[Callable[[], None]], None]
 
 
 class InUse(Exception):
@@ -91,6 +88,7 @@ class Gateway:
         self.access = self.warden.access
         self.adapters = [row(settings.section(row), self.home) for row in adapters if settings.section(row).enabled]
         self.ready = False
+        self.watchdog = Watchdog(self._stalled, self._late)
         self.links: list[Dialler] = []  # whoever has a loop runs them
         self.at_goodbye: set[Callable[[], None]] = set()  # how those that are no session learn of it
         self._retained = 0
@@ -117,7 +115,15 @@ class Gateway:
         for adapter in self.adapters:
             self._start_adapter(adapter, services)
             self.links += [Dialler(adapter.name, link, clock) for link in adapter.links()]
+        self._watch()
         self.ready = True
+
+    def _watch(self) -> None:
+        """Watch whether everything that has work to do makes progress."""
+        log, index, dog = self.log, self.index, self.watchdog
+        dog.watch("the log", lambda: Progress(log.next_seq - 1 - log.synced_seq, log.synced_seq))
+        dog.watch("the index", lambda: Progress(index.synced_seq - index.level, index.level))
+        dog.watch("the worker", lambda: self._worker.progress)
 
     def _start_adapter(self, adapter: Adapter, services: Services) -> None:
         """Start *adapter*; where it finds nonsense in its tables they are made anew, and it is started again."""
@@ -226,10 +232,11 @@ class Gateway:
             found.append("the disk does not keep up")
         if self.index.trouble is not None:
             found.append(self.index.trouble)
-        return found
+        return found + [f"{name} makes no progress" for name in self.watchdog.stalled]
 
     def tick(self) -> None:
         """A second has passed."""
+        self.watchdog.tick()
         self.budget.audit()
         self.bus.tick()
         self.warden.tick()
@@ -262,6 +269,7 @@ class Gateway:
     def stop(self) -> None:
         """Finish what was begun, write what is left, and let go of the data directory."""
         self.ready = False
+        self.watchdog.stop()
         self._worker.stop()
         self.warden.stop()
         self._tell_flows(last=True)
@@ -299,39 +307,17 @@ class Gateway:
         self.metrics.count("faults", "disk")
         logger.error("the log cannot be written", error=str(error), consequence="publishing is refused until it can")
 
+    def _stalled(self, name: str) -> None:
+        self.metrics.count("faults", "stalled")
+        logger.error("no progress", of=name, consequence="the gateway is not ready until it goes on")
+
+    def _late(self, seconds: float, where: str) -> None:
+        self.metrics.count("faults", "late")
+        logger.error("the event loop is late", seconds=round(seconds, 1), where=where)
+
     def _worker_fault(self, error: Exception) -> None:
         self.metrics.count("faults", "worker")
         logger.error("a form could not be made", error=repr(error))
-
-
-class Worker:
-    """One thread for what takes long (RSA): calls are done in order, results come back on the loop."""
-
-    def __init__(self, post: Post, on_fault: Callable[[Exception], None]) -> None:
-        self._post = post
-        self._on_fault = on_fault
-        self._queue: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
-        self._thread.start()
-
-    def do(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Run *call* in the thread, then *done* with its result on the loop; None if it raised."""
-        self._queue.put((call, done))
-
-    def stop(self) -> None:
-        """Finish what was begun."""
-        self._queue.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (task := self._queue.get()) is not None:
-            call, done = task
-            try:
-                result = call()
-            except Exception as error:
-                result = None
-                self._post(partial(self._on_fault, error))
-            self._post(partial(done, result))
 
 
 def lock(data: Path) -> int:

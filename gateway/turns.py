@@ -13,6 +13,8 @@ from time import perf_counter
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
+from .watchdog import Progress
+
 TURN = 0.002  # seconds of a turn of the loop that go to all busy connections together
 SHARE = 0.2  # of the time: a connection that uses more of the loop is busy
 ALLOWANCE = 0.005  # seconds that a connection may use at once before it counts as busy
@@ -34,6 +36,12 @@ class Turns:
         self._loop = loop
         self._waiting: deque[Busy] = deque()
         self._due = False  # a call of `_run` is on its way
+        self._runs = 0
+
+    @property
+    def progress(self) -> Progress:
+        """What waits, and what was done."""
+        return Progress(len(self._waiting), self._runs)
 
     def add(self, busy: Busy) -> None:
         """Let *busy* go on in one of the next turns; once for each call."""
@@ -47,6 +55,7 @@ class Turns:
 
     def _run(self) -> None:
         self._due = False  # first: whatever happens below, the next `add` is heard
+        self._runs += 1
         end = perf_counter() + TURN
         try:
             for _ in range(len(self._waiting)):

@@ -436,16 +436,16 @@ def test_what_a_client_sends_before_it_was_answered_is_not_read(server: Harness)
 
 
 def test_a_client_that_reads_nothing_of_an_answer_is_cut(server: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    lost: list[Http] = []
+    lost: list[tuple[str, int] | None] = []
 
     def connection_lost(self: Http, error: Exception | None) -> None:
-        lost.append(self)
+        lost.append(self.client)
         handover.FastHttp.connection_lost(self, error)
 
     monkeypatch.setattr(Http, "connection_lost", connection_lost)
     with server.connect() as peer:
         peer.sendall(b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        server.eventually(lambda: lost)
+        server.eventually(lambda: peer.getsockname() in lost)
         left = 0
         with suppress(ConnectionError):
             while data := peer.recv(1 << 20):

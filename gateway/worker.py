@@ -1,0 +1,51 @@
+"""The thread for what takes long, such as RSA signatures."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from .watchdog import Progress
+
+Post = Callable[[Callable[[], None]], None]  # runs a call on the loop
+
+
+class Worker:
+    """One thread for what takes long (RSA): calls are done in order, results come back on the loop."""
+
+    def __init__(self, post: Post, on_fault: Callable[[Exception], None]) -> None:
+        self._post = post
+        self._on_fault = on_fault
+        self._given = self._done = 0  # calls
+        self._queue: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
+        self._thread.start()
+
+    def do(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Run *call* in the thread, then *done* with its result on the loop; None if it raised."""
+        self._given += 1
+        self._queue.put((call, done))
+
+    @property
+    def progress(self) -> Progress:
+        """What waits, and what was done."""
+        return Progress(self._given - self._done, self._done)
+
+    def stop(self) -> None:
+        """Finish what was begun."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (task := self._queue.get()) is not None:
+            call, done = task
+            try:
+                result = call()
+            except Exception as error:
+                result = None
+                self._post(partial(self._on_fault, error))
+            self._done += 1
+            self._post(partial(done, result))
