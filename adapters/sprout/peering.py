@@ -105,7 +105,7 @@ class Peering(SproutSession):
         Two relays that each read nothing until the other has read would wait for ever; so the one that dialled reads
         on while its own announces wait, up to half of what may wait at all.
         """
-        return self._slow or self._answering or self.bus.congested or self._size >= MAX_OUTBOX // 2
+        return self._slow or self._answering is not None or self.bus.congested or self._size >= MAX_OUTBOX // 2
 
     def tick(self, now: int) -> None:
         """Hang up on who does not answer; it is dialled again. A relay that is dialled need not speak first."""

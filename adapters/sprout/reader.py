@@ -1,13 +1,13 @@
 """What is read of the forest: the answers to `list`, `query`, `ancestry` and `leaves_of`, as lines.
 
-A peer gets what it may read, and nothing tells it of the rest.
+A peer gets what it may read, and nothing tells it of the rest. Lines come one by one, those that matter most first, and
+None where a step found nothing to show: each step takes little, so that whoever asks can stop and go on later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from heapq import merge
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gateway.message import Form
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MAX_PASSED: Final = 4096  # nodes that an answer passes over because the peer may not read them
 
+Lines = Iterator[Form | None]
+
 
 class Reader:
     """Finds nodes for those who ask; the lines of some may still be being made."""
@@ -29,35 +31,37 @@ class Reader:
         self._relay = relay
         self._store = relay.store
 
-    def newest(self, asker: Session, type: int, quantity: int) -> list[Form]:
+    def newest(self, asker: Session, type: int, quantity: int) -> Lines:
         """The newest nodes of a type, newest first."""
         if type == REPLY:
             return self._lines_at(asker, self._store.newest(quantity), quantity)
         return self._lines_of(asker, self._store.of_type(type, quantity) if type < REPLY else ())
 
-    def held(self, asker: Session, ids: Iterable[str]) -> list[Form]:
+    def held(self, asker: Session, ids: Iterable[str]) -> Lines:
         """The nodes with these ids, as far as they are held."""
-        return self._lines_of(asker, (spot for id in ids if (spot := self._relay.spot(id)) is not None))
+        return self._lines_of(asker, map(self._relay.spot, ids))
 
-    def above(self, asker: Session, id: str, levels: int) -> list[Form] | None:
-        """The nodes above the node *id*, shallowest first; None where that is unknown."""
+    def above(self, asker: Session, id: str) -> Callable[[int], Lines] | None:
+        """Finds so many nodes above the node *id*, the deepest first; None where that is unknown."""
         spot = self._relay.spot(id)
         if spot is None or not self._relay.may_read(asker, spot):
             return None
-        above: list[Spot] = []
-        while len(above) < levels and (spot := self._parent(spot)) is not None:
-            above.append(spot)
-        return self._lines_of(asker, above[::-1])
+        return lambda levels: self._lines_of(asker, self._above(spot, levels))
 
-    def below(self, asker: Session, id: str, quantity: int) -> list[Form]:
-        """The newest nodes that are, or are below, the node *id*; oldest first."""
+    def _above(self, spot: Spot | None, levels: int) -> Iterator[Spot]:
+        while levels > 0 and spot is not None and (spot := self._parent(spot)) is not None:
+            levels -= 1
+            yield spot
+
+    def below(self, asker: Session, id: str, quantity: int) -> Lines:
+        """The newest nodes that are, or are below, the node *id*; newest first."""
         spot = self._relay.spot(id)
         if spot is None or not self._relay.may_read(asker, spot):
-            return []
-        places = merge(self._below(id, spot, quantity), [spot.where], reverse=True)
-        return self._lines_at(asker, places, quantity, own=spot.seq)[::-1]
+            return iter(())
+        places = _with(self._below(id, spot, quantity), spot.where)
+        return self._lines_at(asker, places, quantity, own=spot.seq)
 
-    def _below(self, id: str, spot: Spot, hint: int) -> Iterable[Where]:
+    def _below(self, id: str, spot: Spot, hint: int) -> Iterable[Where | None]:
         if spot.type == IDENTITY:
             return ()
         if spot.type == COMMUNITY:
@@ -80,21 +84,37 @@ class Reader:
         name = entry.fields.get("what") if isinstance(entry, Fact) else None
         return [id] if name is None else [id, name]
 
-    def _lines_of(self, asker: Session, spots: Iterable[Spot]) -> list[Form]:
-        lines = (self._relay.line_at(spot.seq) for spot in spots if self._relay.may_read(asker, spot))
-        return [line for line in lines if line is not None]
+    def _lines_of(self, asker: Session, spots: Iterable[Spot | None]) -> Lines:
+        for spot in spots:
+            readable = spot is not None and self._relay.may_read(asker, spot)
+            yield self._relay.line_at(spot.seq) if spot is not None and readable else None
 
-    def _lines_at(self, asker: Session, places: Iterable[Where], quantity: int, own: int | None = None) -> list[Form]:
+    def _lines_at(self, asker: Session, places: Iterable[Where | None], quantity: int, own: int | None = None) -> Lines:
         """The lines of the first *quantity* replies that *asker* may read; the node at *own* it may."""
-        lines: list[Form] = []
-        readable: dict[str, bool] = {}
-        for _, seq, channel in islice(places, quantity + MAX_PASSED) if quantity else ():
-            if channel not in readable:
-                readable[channel] = self._relay.bus.allowed(asker.principal, "history", channel)
-            if not readable[channel] and seq != own:
+        may = partial(self._relay.bus.allowed, asker.principal, "history")
+        readable: dict[str, bool] = {"": False}
+        passed = 0
+        for place in places if quantity else ():
+            if place is None:
+                yield None
                 continue
-            if (line := self._relay.line_at(seq)) is not None:
-                lines.append(line)
-                if len(lines) == quantity:
-                    break
-        return lines
+            _, seq, channel = place
+            if channel not in readable:
+                readable[channel] = may(channel)
+            line = self._relay.line_at(seq) if readable[channel] or seq == own else None
+            yield line
+            quantity, passed = (quantity, passed + 1) if line is None else (quantity - 1, passed)
+            if not quantity or passed > MAX_PASSED:
+                return
+
+
+def _with(places: Iterable[Where | None], own: Where) -> Iterator[Where | None]:
+    """*places*, which are newest first, and *own* among them."""
+    left: Where | None = own
+    for place in places:
+        if place is not None and left is not None and place < left:
+            yield left
+            left = None
+        yield place
+    if left is not None:
+        yield left

@@ -33,15 +33,25 @@ PEER: Final = "sprout:peer"  # who is dialled: the operator chose it, and many s
 
 
 class Relay:
-    """The connections and the forest. *known* tells who may do anything; `mint` and `author` are set once made."""
+    """The connections and the forest. *known* tells who may do anything; `mint` and `author` are set once made.
+
+    *post* runs a call when the loop comes to it.
+    """
 
     mint: Mint
     author: Author
 
     def __init__(
-        self, bus: Bus, store: Store, directs: Directs, known: Callable[[Principal], bool], identify: Identify
+        self,
+        bus: Bus,
+        store: Store,
+        directs: Directs,
+        known: Callable[[Principal], bool],
+        identify: Identify,
+        post: Callable[[Callable[[], None]], None],
     ) -> None:
         self.bus = bus
+        self.post = post
         self.known = known
         self.store = store
         self.directs = directs

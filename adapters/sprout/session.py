@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import accumulate, groupby
 from operator import itemgetter
@@ -20,6 +19,7 @@ from gateway.message import Form, Message, Peer, Pending
 from gateway.session import Principal, Session
 
 from . import codec
+from .answers import Answer, Find
 from .arrivals import MAX_RUN, Arrivals, Batch
 from .codec import MAX_BODY, MAX_NODES, Frame, SproutError, StatusCode
 from .intake import Intake
@@ -56,7 +56,7 @@ class SproutSession(Session):
         self._next_id = 0
         self._work: Callable[[], None] | None = None
         self._slow = False  # until the next tick
-        self._answering = False  # a long answer is still being made
+        self._answering: Answer | None = None  # that is still being gathered, or made
         self._half = 0  # seconds since the beginning of a message without its end
         self.handshake: float | None = None  # seconds for the first message; None once it is there, or is not awaited
 
@@ -65,7 +65,7 @@ class SproutSession(Session):
     @property
     def saturated(self) -> bool:
         """Whether the next request has to wait; also for the next second, or for an answer that is being made."""
-        return self._slow or self._answering or super().saturated
+        return self._slow or self._answering is not None or super().saturated
 
     def handle(self, data: bytes) -> None:
         """Act on what arrived, request by request, as long as there is room for answers."""
@@ -127,13 +127,25 @@ class SproutSession(Session):
     def receive_eof(self) -> None:
         """The connection is over."""
         self._relay.sessions.pop(self, None)
-        self._arrivals.clear()
+        self._let_go()
         super().receive_eof()
 
+    def give_up(self) -> None:
+        """Let go of all that is kept for the peer: the gateway is short of memory."""
+        self._let_go()
+        super().give_up()
+
+    def _let_go(self) -> None:
+        self._arrivals.clear()
+        self._parser = Parser(self._expects)
+        if self._answering is not None:
+            self._answering.over = True
+
     @property
-    def kept(self) -> int:
-        """About how many bytes are kept for the peer beside its outbox and what is not read yet."""
-        return self._parser.size + self._arrivals.size + _PER_WANTED * len(self.wanted)
+    def holding(self) -> int:
+        """About how many bytes are kept for the peer."""
+        gathered = 0 if self._answering is None else self._answering.size
+        return super().holding + gathered + self._parser.size + self._arrivals.size + _PER_WANTED * len(self.wanted)
 
     def _expects(self, id: int) -> bool:
         """Whether the request *id* is one of ours that waits for nodes."""
@@ -264,10 +276,10 @@ class SproutSession(Session):
     def _ancestry(self, frame: codec.Ancestry) -> None:
         """The nodes above one, shallowest first."""
         self._relay.pace(self, "")
-        above = self._relay.reader.above(self, frame.node_id, min(frame.levels, MAX_NODES))
+        levels, above = min(frame.levels, MAX_NODES), self._relay.reader.above(self, frame.node_id)
         if above is None:
             raise SproutError("no such node", StatusCode.UNKNOWN_NODE)
-        self._answer(frame.id, lambda: above, nearest_last=True)
+        self._answer(frame.id, lambda: above(levels), nearest_last=True)
 
     def _leaves_of(self, frame: codec.LeavesOf) -> None:
         """The newest nodes that are, or are below, one; oldest first."""
@@ -301,29 +313,18 @@ class SproutSession(Session):
 
     # Answers
 
-    def _answer(self, id: int, find: Callable[[], list[Form]], *, nearest_last: bool = False) -> None:
-        """Respond with the nodes that *find* finds, once the last of them is made.
+    def _answer(self, id: int, find: Find, *, nearest_last: bool = False) -> None:
+        """Respond with the nodes that *find* finds: at once, or when they are gathered and the last of them is made."""
+        response = Pending()
 
-        They are looked for again then: what was made may have opened a conversation, which is among them as well.
-        """
-        forms = find()
-        if not _unmade(forms):
-            self.send(_response(id, forms, nearest_last))
-            return
-        response, self._answering = Pending(), True
+        def done(lines: list[bytes] | None) -> None:
+            self._answering = None
+            malformed = codec.encode_status(id, StatusCode.MALFORMED)  # half an answer must not look whole
+            response.fill(malformed if lines is None else _response(id, lines, nearest_last))
 
-        def made() -> None:
-            self._answering = False
-            response.fill(_response(id, forms, nearest_last))
-
-        def found() -> None:
-            nonlocal forms
-            with suppress(Unavailable):  # the tables cannot be read now; what was found before is not wrong
-                forms = find()
-            _when_made(forms, made)
-
+        self._answering = Answer(find, self._relay.post, done)
+        self._answering.go_on()
         self.put(response)
-        _when_made(forms, found)
 
     def _next(self) -> int:
         """The id of our next request; what is to be announced before it gets its own first."""
@@ -365,11 +366,9 @@ VERBS: Final[dict[type, Callable[[SproutSession, Any], None]]] = {
 # fmt: on
 
 
-def _response(id: int, forms: list[Form], nearest_last: bool) -> bytes:
-    """A response with as many lines as fit, from the end if those at the end matter most."""
-    made = (form.data if isinstance(form, Pending) else form for form in forms)
-    lines = [line for line in made if line is not None]
-    fitting = _fitting(lines[::-1] if nearest_last else lines)
+def _response(id: int, lines: list[bytes], nearest_last: bool) -> bytes:
+    """A response with as many lines as fit, the first of them, in their order or the other way round."""
+    fitting = _fitting(lines)
     return codec.encode_response(id, fitting[::-1] if nearest_last else fitting)
 
 
@@ -379,28 +378,6 @@ def _fitting(lines: list[bytes]) -> list[bytes]:
         return lines  # nearly always
     sizes = accumulate(len(line) + 1 for line in lines)
     return lines[: max(1, sum(size <= MAX_BODY for size in sizes))]
-
-
-def _unmade(forms: Sequence[Form]) -> list[Pending]:
-    """Those that are still being made."""
-    return [form for form in forms if isinstance(form, Pending) and not form.done]
-
-
-def _when_made(forms: Sequence[Form], then: Callable[[], None]) -> None:
-    """Call *then* once all of them are made, or could not be."""
-    unmade = _unmade(forms)
-    left = len(unmade)
-
-    def one_is() -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            then()
-
-    if not unmade:
-        then()
-    for form in unmade:
-        form.when_done(one_is)
 
 
 def _nothing() -> None:

@@ -25,7 +25,7 @@ from .recent import Recent
 from .spelling import ANEW, canonical_id
 from .tables import COMMUNITY, DAY, DAY_MS, IDENTITY, NAME, REPLY, Spot, Where, read_day, rows, spot_of
 
-MAX_WALK: Final = 1 << 14  # replies below one that is deep in a thread that are looked at
+MAX_WALK: Final = 1 << 13  # replies below one that is deep in a thread that are looked at
 MAX_SPOTS: Final = 1 << 13  # places that are kept, about 0.5 KiB each
 _PRUNE: Final = 256  # notes between two looks at what the index has applied
 _END: Final = 1 << 62  # beyond all times and sequences
@@ -43,14 +43,9 @@ NEWEST: Final = {
     "messages": "SELECT at, seq, channel FROM records WHERE channel = ?" + _PAGED.format("at"),
     "all messages": "SELECT at, seq, channel FROM records WHERE channel IS NOT NULL" + _PAGED.format("at"),
 }
-WALK: Final = """
-WITH RECURSIVE below (created, seq, channel, key) AS (
-    SELECT created, seq, channel, key FROM sprout_replies WHERE parent = ?
-    UNION ALL
-    SELECT child.created, child.seq, child.channel, child.key
-    FROM below CROSS JOIN sprout_replies child ON child.parent = below.key LIMIT ?
-) SELECT * FROM below
-"""
+CHILDREN: Final = (
+    "SELECT created, seq, channel, key FROM sprout_replies WHERE parent = ? AND seq > ? ORDER BY seq LIMIT ?"
+)
 
 
 class Store:
@@ -216,15 +211,28 @@ class Store:
                 parts.append(self._of_day(name))
         return _merged(*parts)
 
-    def below(self, channel: str, key: str) -> list[Where]:
-        """The replies below the one that is known as *key*, newest first; `MAX_WALK` are looked at."""
-        rows = {row[1]: row for row in self._index.rows(WALK, (key, MAX_WALK))}
-        keys = {key, *(row[3] for row in rows.values())}
+    def below(self, channel: str, key: str) -> Iterator[Where | None]:
+        """The replies below the one that is known as *key*, newest first; `MAX_WALK` are looked at.
+
+        None comes for each look at the tables, before the first of them.
+        """
+        found: dict[int, Where] = {}
+        keys, left = {key}, [(key, 0)]
+        while left and len(found) < MAX_WALK:
+            parent, after = left.pop()
+            page = self._index.rows(CHILDREN, (parent, after, PAGE))
+            if len(page) == PAGE:
+                left.append((parent, page[-1][1]))
+            for created, seq, where, child in page:
+                found[seq] = Where(created, seq, where)
+                keys.add(child)
+                left.append((child, 0))
+            yield None
         for row in self._fresh_replies(channel)[:MAX_WALK]:  # parents before children
             if row[2] in keys:
                 keys.add(row[1])
-                rows[row[0]] = (row[4], row[0], row[3])
-        return sorted((Where(*row[:3]) for row in rows.values()), reverse=True)
+                found[row[0]] = _where_of(row)
+        yield from sorted(found.values(), reverse=True)
 
     def _fresh_replies(self, channel: str) -> list[tuple[Any, ...]]:
         """The rows that the tables may lack of replies of *channel*, in the order of the log."""
@@ -242,9 +250,12 @@ class Store:
     def _of_day(self, name: str) -> Iterator[Where]:
         """What was said elsewhere, and stands right below the conversation of a day."""
         _, since, channel = read_day(name)
-        messages = islice(self._index.newest(channel, since, since + DAY_MS), MAX_WALK)
-        spots = (spot_of(message) for message in messages if message.protocol != NAME)
-        return (spot.where for spot in spots if spot is not None and spot.parent == name)
+        for message in islice(self._index.newest(channel, since, since + DAY_MS), MAX_WALK):
+            spot = spot_of(message) if message.protocol != NAME else None
+            if spot is not None and spot.parent == name:
+                yield spot.where
+            else:
+                yield _where(message)._replace(channel="")  # nobody can read that: it is passed over
 
     def _pages(self, question: str, values: tuple[Any, ...], hint: int) -> Iterator[Where]:
         """The answers to one of `NEWEST`, page by page."""

@@ -56,12 +56,12 @@ def test_the_largest_make_room_for_who_needs_little(place: Any, lobby: str, alic
     missing = alice.reply(lobby, "never shown")
     place.adapter.relay.room._limit = 1 << 20
     greedy = fill(place, orphans(alice, lobby, 8))
-    assert greedy.session.kept > 1 << 19
+    assert greedy.session.holding > 1 << 19
     modest = place.connect()
     small = [alice.reply(missing, f"{number} {'x' * 9000}") for number in range(4)]
     for number, node in enumerate(small):
         assert "status" in modest.ask(f"announce {number} 1\n{node}\n")
-    assert greedy.session.kept < 1 << 10, "it kept most, and keeps nothing"
+    assert greedy.session.holding < 1 << 10, "it kept most, and keeps nothing"
     modest.ask(f"announce 9 1\n{missing}\n")
     assert all(place.store.seq(id_of(node)) is not None for node in small), "nothing of this was lost"
     assert place.gateway.metrics.counts["refused"]["sprout", CROWDED] >= 1
@@ -72,7 +72,7 @@ def test_who_keeps_most_is_refused_more(place: Any, lobby: str, alice: Any) -> N
     line = fill(place, orphans(alice, lobby, 8))
     (another,) = orphans(alice, lobby, 1, "y" * HEAP)
     assert line.ask(f"announce 77 1\n{another}\n").endswith("status 77 1\n")
-    assert line.session.kept <= 1 << 20
+    assert line.session.holding <= 1 << 20
 
 
 def test_ids_that_are_put_off_take_room_too() -> None:
@@ -91,13 +91,13 @@ def test_ids_that_are_put_off_take_room_too() -> None:
 def test_half_a_message_is_told(place: Any, half: str) -> None:
     line = place.connect()
     line.send(half)
-    assert 50_000 <= line.session.kept < 60_000
+    assert 50_000 <= line.session.holding < 60_000
 
 
 def test_nodes_of_a_long_announce_that_wait_for_the_rest_are_told(place: Any, lobby: str, alice: Any) -> None:
     line, nodes = place.connect(), orphans(alice, lobby, 3)
     line.send("\n".join((f"announce 1 {len(nodes) + 1}", *nodes, "")))
-    assert line.session.kept >= 3 * HEAP
+    assert line.session.holding >= 3 * HEAP
 
 
 def test_an_answer_that_nobody_asked_for_is_not_kept(place: Any, lobby: str, alice: Any) -> None:
@@ -105,7 +105,7 @@ def test_an_answer_that_nobody_asked_for_is_not_kept(place: Any, lobby: str, ali
     line.send("version 0 0.0\n")
     for node in orphans(alice, lobby, 5):
         line.send(f"response 7 1024\n{node}\n")
-    assert line.session.kept < 1000
+    assert line.session.holding < 1000
     assert line.send("version 1 0.0\n") == "status 1 0\n"
 
 
@@ -113,7 +113,7 @@ def test_subscriptions_are_told(place: Any) -> None:
     line = place.connect()
     for number in range(100):
         line.send(f"subscribe {number} SHA512_B32__{number:043}\n")
-    assert line.session.kept >= 100 * 64
+    assert line.session.holding >= 100 * 64
 
 
 def test_a_direct_message_is_remembered_without_its_signature(alice: Any, lobby: str) -> None:

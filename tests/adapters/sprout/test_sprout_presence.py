@@ -433,3 +433,18 @@ def test_a_peer_from_elsewhere_is_addressed_by_who_it_is_in_arbor(
     assert message.target == Peer(watcher.peer.number, "toy")
     nobody = alice.reply(lobby, "psst", twig.encode({"to/1": place.adapter.mint.id.encode()}))
     assert announce(line, nobody) == "status 77 4\n", "the gateway itself is no peer"
+
+
+def test_many_who_subscribe_at_once_are_told_in_turns(
+    place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "TOLD", 4)
+    announce(place.connect(), word(alice, lobby))
+    many = [listen(place, lobby) for _ in range(6)]
+    gone = many.pop(2)
+    gone.close()
+    heard: list[int] = []
+    for _ in range(4):
+        settle(place)
+        heard.append(sum(len(told(line)) for line in many))
+    assert heard == [2, 1, 2, 0], "each hears of it once, and some a second later"

@@ -386,7 +386,7 @@ def test_a_response_holds_as_much_as_is_allowed(place: Any, lobby: str, alice: A
     line = place.connect()
     for start in range(0, 60, 20):
         announce(line, *big[start : start + 20])
-    answer = line.send(f"leaves_of 1 {id_of(lobby)} 1024\n")
+    answer = line.ask(f"leaves_of 1 {id_of(lobby)} 1024\n")
     assert len(answer) <= codec.MAX_BODY + 100
     held = ids(answer)
     assert held == [id_of(node) for node in big[-len(held) :]], "the newest are kept"
