@@ -208,13 +208,17 @@ def _read(data: bytes) -> tuple[bytes, Any]:
         raise Refused("InvalidParams" if _deep(data) else "InvalidJSON") from None
 
 
-_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
-_STEPS = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = [0] * 256
+for _bracket, _step in zip(b"[{]}", (1, 1, -1, -1), strict=True):
+    _STEPS[_bracket] = _step
 
 
 def _deep(text: bytes) -> bool:
     """Whether *text* is nested more deeply than anything that `loads` reads."""
-    return max(accumulate(_STEPS.get(token, 0) for token in _TOKENS.findall(text)), default=0) > MAX_DEPTH
+    brackets = _STRING.sub(b"", text).translate(None, _NO_BRACKETS)
+    return any(depth > MAX_DEPTH for depth in accumulate(map(_STEPS.__getitem__, brackets)))
 
 
 def _number(text: bytes, fields: Mapping[str, Any], key: str) -> float | None:

@@ -266,3 +266,21 @@ def test_what_is_refused_for_other_reasons_is_no_offence(relay: Relay) -> None:
         (answer,) = relay.ask(a, '{"type":2,"topic":"t"}')
         assert answer["error"] == "AlreadySubscribed"
     assert a.closing is None
+
+
+def test_on_a_full_disk_publishing_is_refused_and_all_else_goes_on(relay: Relay) -> None:
+    a, b = relay.members(2)
+    relay.ledger.congested, relay.ledger.failing = True, "No space left on device"
+    said = [b'{"type":6,"topic":"t","n":%d}' % n for n in range(3)]
+    a.receive_all([*said, b'{"type":1,"topic":"alive?"}', b'{"n":4,"type":6,"topic":"t"}'])
+    answers = relay.packets(a)
+    assert [answer.get("error") for answer in answers] == ["Unavailable"] * 3 + [None, "Unavailable"]
+    assert [answer.get("n") for answer in answers] == [0, 1, 2, None, 4]
+    assert a.readable
+    assert relay.packets(b) == []
+    assert relay.ask(a, '{"type":3,"topic":"t"}') == []
+    assert relay.ask(a, b'{"type":4,"topic":"t","dst":%d,"n":1}' % b.peer.number) == []
+    assert [packet["n"] for packet in relay.packets(b)] == [1], "what is not logged needs no disk"
+    relay.ledger.congested, relay.ledger.failing = False, None
+    assert relay.ask(a, said[0]) == []
+    assert [packet["n"] for packet in relay.packets(b)] == [0]
