@@ -132,6 +132,7 @@ class Place:
         for _ in range(2):  # what the worker made is appended as well
             self.posted.until_called(lambda done: self.adapter.services.work(lambda: None, lambda _: done()))
             self.posted.until_called(lambda done: self.gateway.log.when_synced(self.gateway.log.next_seq - 1, done))
+        self.posted.drain()  # long answers are gathered in many turns
 
     def index(self) -> None:
         """Wait until everything appended is in the tables."""

@@ -391,7 +391,7 @@ def test_a_response_holds_as_much_as_is_allowed(place: Any, lobby: str, alice: A
     held = ids(answer)
     assert held == [id_of(node) for node in big[-len(held) :]], "the newest are kept"
     assert 40 < len(held) < 60
-    newest_first = ids(line.send("list 2 2 1024\n"))
+    newest_first = ids(line.ask("list 2 2 1024\n"))
     assert newest_first == held[::-1]
 
 
@@ -413,10 +413,10 @@ def test_a_deep_thread_works(place: Any, lobby: str, alice: Any, announce: Any) 
     line = place.connect()
     assert announce(line, *thread) == "status 77 0\n"
     expected = [id_of(node) for node in thread]
-    assert ids(line.send(f"ancestry 1 {expected[-1]} 9999\n")) == [id_of(lobby), *expected[:-1]]
+    assert ids(line.ask(f"ancestry 1 {expected[-1]} 9999\n")) == [id_of(lobby), *expected[:-1]]
     assert ids(line.send(f"ancestry 1 {expected[-1]} 2\n")) == expected[-3:-1]
     place.index()
-    assert ids(line.send(f"leaves_of 1 {expected[5]} 9999\n")) == expected[5:]
+    assert ids(line.ask(f"leaves_of 1 {expected[5]} 9999\n")) == expected[5:]
     assert ids(line.send(f"leaves_of 1 {expected[0]} 10\n")) == expected[-10:]
 
 
