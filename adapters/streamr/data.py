@@ -105,6 +105,24 @@ class Data:
         self._desk = desk
         self._last = (0, 0)  # where the last message stands that was given no place
 
+    def admit(self, visitor: Visitor, stream: str, query: Mapping[str, str]) -> None:
+        """Raise unless who asks, or who signed according to the *query*, may say something on a partition of *stream*.
+
+        This is asked before the body is read; `produce` asks again, when it is known who signed what.
+        """
+        self._adapter.bus.check_log()
+        with _named(stream):
+            self._channel(stream, 0)
+        allowed, channels = self._adapter.bus.allowed, self._adapter.channels_of(stream)
+        author = Principal(f"{NAME}:{query.get('address', '').lower()}", visitor.address)
+        if query.get("signature") and any(allowed(author, "publish", channel) for channel in channels):
+            return
+        asker, _ = self._adapter.asker((visitor.token,), RestSpeaker(self._adapter, visitor).principal)
+        if not any(allowed(asker, "publish", channel) for channel in channels):
+            if query.get("signature"):
+                raise Invalid(f"{query.get('address', '')} is not a publisher on stream {stream}")
+            raise Forbidden("publish", stream)
+
     def produce(self, visitor: Visitor, stream: str, query: Mapping[str, str], body: bytes) -> None:
         """Say *body*, a JSON text, on *stream*; it is accepted once it is on disk."""
         with _named(stream):

@@ -2,7 +2,7 @@
 
 Laws of this file. Whatever is taken is said: opened, or after `HOLD` as it came. What one publisher says in one
 partition is said in the order it came, so what follows a message that waits for its key waits as well, and nothing
-else does. What waits is bounded; beyond that whoever waits longest is given up. A key is believed if its publisher
+else does. What waits is bounded; beyond that whoever waits with most is given up. A key is believed if its publisher
 signed for it: an answer by who was asked, an announce by who publishes on the stream. RSA is done in the worker.
 See S0, GroupKeyRequest and the types after it.
 """
@@ -109,9 +109,9 @@ class Decryption:
             say(opened)
             return
         self._lanes.hold(lane, Held(message, say, refuse))
-        while self._lanes.full and (oldest := self._lanes.oldest) is not None:
-            self._hush(oldest.owner)
-            self._release(oldest)
+        while self._lanes.full and (largest := self._lanes.largest) is not None:
+            self._hush(largest.owner)
+            self._release(largest)
 
     def learn(self, message: StreamMessage) -> None:
         """Take over the key in a GroupKeyRotate (S2), if the one before is known."""
@@ -215,6 +215,8 @@ class Decryption:
     def _hush(self, owner: Owner) -> None:
         self._silent[owner] = self._clock()
         self._silent.move_to_end(owner)
+        if len(self._silent) > MAX_WANTED:
+            self._silent.popitem(last=False)
 
     # What is answered
 

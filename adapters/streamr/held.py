@@ -15,7 +15,9 @@ from .keyring import Owner
 from .message import StreamMessage
 
 MAX_HELD = 1_000  # messages that wait, of all publishers together
-MAX_HELD_SIZE = 4 << 20  # the same in characters of their contents
+MAX_HELD_SIZE = 4 << 20  # the same in bytes of their texts, and in characters of their contents
+
+SMALLEST = 512  # what each message takes beside that
 
 Say = Callable[[StreamMessage], None]
 Refuse = Callable[[RequestError], None]
@@ -43,6 +45,7 @@ class Lanes:
     def __init__(self, open: Open) -> None:
         self._open = open
         self._lanes: OrderedDict[Lane, deque[Held]] = OrderedDict()
+        self._sizes: dict[Lane, int] = {}
         self._count = self._size = 0
 
     def __contains__(self, lane: Lane) -> bool:
@@ -58,32 +61,50 @@ class Lanes:
         """The lane in which something waits for longest, if there is one."""
         return next(iter(self._lanes), None)
 
+    @property
+    def largest(self) -> Lane | None:
+        """The lane that waits with most, if there is one: who says much does not end the waiting of others."""
+        return max(self._sizes, key=lambda lane: self._sizes[lane], default=None)
+
+    @property
+    def size(self) -> int:
+        """How much waits, in all lanes, as `MAX_HELD_SIZE` counts it."""
+        return self._size
+
     def hold(self, lane: Lane, held: Held) -> None:
         """Let *held* wait at the end of *lane*."""
         self._lanes.setdefault(lane, deque()).append(held)
         self._count += 1
-        self._size += len(held.message.content)
+        self._size += size_of(held)
+        self._sizes[lane] = self._sizes.get(lane, 0) + size_of(held)
 
     def drain(self, owner: Owner) -> None:
         """Say what *owner* said, up to what still has to wait."""
         for lane in [lane for lane in self._lanes if lane.owner == owner]:
             queue = self._lanes[lane]
             while queue and (opened := self._open(queue[0].message)) is not None:
+                self._sizes[lane] -= size_of(queue[0])
                 self._say(queue.popleft(), opened)
             if not queue:
-                del self._lanes[lane]
+                del self._lanes[lane], self._sizes[lane]
 
     def release(self, lane: Lane) -> int:
         """Say everything in *lane* as it came; how much that was."""
         queue = self._lanes.pop(lane)
+        del self._sizes[lane]
         for held in queue:
             self._say(held, held.message)
         return len(queue)
 
     def _say(self, held: Held, message: StreamMessage) -> None:
         self._count -= 1
-        self._size -= len(held.message.content)
+        self._size -= size_of(held)
         try:
             held.say(message)
         except RequestError as error:
             held.refuse(error)
+
+
+def size_of(held: Held) -> int:
+    """What a message that waits takes: its content, and its text, which it keeps as well."""
+    return SMALLEST + len(held.message.content) + len(held.message.wire or b"")

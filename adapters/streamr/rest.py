@@ -141,7 +141,9 @@ def _endpoint(adapter: StreamrAdapter, desk: StreamsDesk, call: Call) -> Handler
         given: dict[str, Any] = {name: named(value) for name, value in request.path_params.items()}
         given |= {"visitor": visitor_of(request), "query": request.query_params}
         for name in BODIES.keys() & set(call.takes):
-            given[name] = await _value(request, BODIES[name])
+            if "visitor" in call.takes:
+                desk.admit_change(given["visitor"], given.get("stream"))
+            given[name] = await _value(adapter, request, BODIES[name])
         before = adapter.bus.ledger.next_seq
         answer = call.answer(desk, *(given[name] for name in call.takes))
         if adapter.bus.ledger.next_seq > before:
@@ -167,10 +169,10 @@ def _told(error: Exception, status: int, message: str) -> dict[str, str]:
     return {"code": getattr(error, "code", None) or CODES[status], "message": message}
 
 
-async def _value(request: Request, kind: type) -> Any:
+async def _value(adapter: StreamrAdapter, request: Request, kind: type) -> Any:
     """The body as a JSON value, whatever its type is said to be: clients also send it as plain text."""
     try:
-        value = loads(await body_of(request, MAX_BODY))
+        value = loads(await body_of(adapter, request, MAX_BODY))
     except ValueError as error:
         raise Refused(400, f"not JSON: {error}") from None
     if not isinstance(value, kind):

@@ -16,7 +16,7 @@ from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from gateway.auth import bearer
-from gateway.errors import RequestError, Throttled
+from gateway.errors import RequestError, Throttled, Unknown
 from gateway.jsontext import dumps
 from gateway.networks import network
 
@@ -138,19 +138,66 @@ def visitor_of(request: Request) -> Visitor:
 
 
 async def on_disk(adapter: StreamrAdapter) -> None:
-    """Wait until everything that was said so far is on disk."""
-    done = anyio.Event()
+    """Wait until everything that was said so far is on disk; `Unknown` where the disk fails meanwhile."""
+    done, doubts = anyio.Event(), list[bool]()
     ledger = adapter.bus.ledger
-    ledger.when_synced(ledger.next_seq - 1, done.set)
+
+    def doubt() -> None:
+        doubts.append(True)
+        done.set()
+
+    ledger.when_synced(ledger.next_seq - 1, done.set, doubt)
     await done.wait()
+    if doubts:
+        raise Unknown(f"the log cannot be written: {ledger.failing}")
 
 
-async def body_of(request: Request, limit: int) -> bytes:
-    """The body; `Refused` 413 as soon as it is longer than *limit* bytes, `TimeoutError` if it does not come."""
-    body = bytearray()
-    with anyio.fail_after(BODY_SECONDS):
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > limit:
-                raise Refused(413, f"more than {limit} bytes")
-    return bytes(body)
+class Body:
+    """A body that is coming: a holder of the memory budget, which ends it where memory is short."""
+
+    def __init__(self, network: str) -> None:
+        self.network = network
+        self.data = bytearray()
+        self.scope = anyio.CancelScope()
+
+    @property
+    def holding(self) -> int:
+        """The bytes that have come."""
+        return len(self.data)
+
+    def give_up(self) -> None:
+        """Read no more of it."""
+        self.scope.cancel()
+
+
+async def body_of(adapter: StreamrAdapter, request: Request, limit: int) -> bytes:
+    """The body; `Refused` 413 as soon as it is longer than *limit* bytes, `TimeoutError` if it does not come.
+
+    Whoever asks for it has looked before at all that can be refused without it.
+    """
+    _check_length(request, limit)
+    body = Body(visitor_of(request).address)
+    inflow = adapter.bus.inflow
+    if inflow is not None:
+        inflow.budget.enter(body)
+    try:
+        with anyio.fail_after(BODY_SECONDS), body.scope:
+            async for chunk in request.stream():
+                body.data += chunk
+                if body.scope.cancel_called:  # what has come already is given without waiting, and so not interrupted
+                    break
+                if len(body.data) > limit:
+                    raise Refused(413, f"more than {limit} bytes")
+    finally:
+        if inflow is not None:
+            inflow.budget.leave(body)
+    if body.scope.cancel_called:
+        raise Refused(503, "the gateway is short of memory; try again in a moment")
+    return bytes(body.data)
+
+
+def _check_length(request: Request, limit: int) -> None:
+    """Raise `Refused` 413 where a body says itself that it is longer than *limit* bytes."""
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or len(length) > len(str(limit)) or int(length) > limit:
+        raise Refused(413, f"more than {limit} bytes")

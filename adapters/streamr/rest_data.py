@@ -100,8 +100,10 @@ def router(adapter: StreamrAdapter, desk: Desk) -> APIRouter:
 
 def _endpoint(adapter: StreamrAdapter, data: Data, room: Room, name: str) -> Handler:
     async def produce(request: Request) -> Response:
-        body = await body_of(request, MAX_BODY)
-        data.produce(visitor_of(request), named(request.path_params["stream"]), request.query_params, body)
+        visitor, stream = visitor_of(request), named(request.path_params["stream"])
+        data.admit(visitor, stream, request.query_params)
+        body = await body_of(adapter, request, MAX_BODY)
+        data.produce(visitor, stream, request.query_params, body)
         await on_disk(adapter)
         return Response()
 

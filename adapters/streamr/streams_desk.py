@@ -21,6 +21,14 @@ FIELD_TYPES = {dict: "map", list: "list", str: "string", bool: "boolean", int: "
 class StreamsDesk(Desk):
     """Answers with JSON values, or raises `Refused`; whoever may `admin` a channel may change what is said of it."""
 
+    def admit_change(self, visitor: Visitor, stream: str | None) -> None:
+        """Raise unless the visitor may know of *stream*, and something can be written: asked before a body is read."""
+        self._adapter.bus.check_log()
+        if stream is None:
+            self._asker(visitor)
+        else:
+            self._look(visitor, stream)
+
     def create(self, visitor: Visitor, fields: dict[str, Any]) -> dict[str, Any]:
         """Make a stream exist, if the visitor may publish there; one that does stays as it is."""
         stream = fields.get("id") or fields.get("name")
@@ -47,6 +55,7 @@ class StreamsDesk(Desk):
     def delete(self, visitor: Visitor, stream: str) -> None:
         """Forget what was said of a stream and take it off the list; its history stays."""
         self._manage(visitor, stream, "stream_delete")
+        self._adapter.bus.check_log()
         channels = self._adapter.channels_of(stream)
         try:
             self._adapter.streams.forget(stream)
@@ -104,6 +113,7 @@ class StreamsDesk(Desk):
     def revoke(self, visitor: Visitor, stream: str, permission: str) -> None:
         """Take a permission back."""
         self._manage(visitor, stream, "stream_share")
+        self._adapter.bus.check_log()
         number = int(permission) if permission.isdecimal() and len(permission) < MAX_DIGITS else -1
         if not self._adapter.streams.revoke(stream, number):
             raise Refused(404, f"Permission not found: {permission}")

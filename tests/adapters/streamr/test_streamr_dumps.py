@@ -129,3 +129,9 @@ def test_the_command_takes_dumps_and_names_what_is_wrong(tmp_path: Path) -> None
         assert [line for line in bad.stderr.splitlines() if place in line and reason in line], place
     assert isinstance(bad.exception, Failed | SystemExit)
     assert run().exit_code == 2
+    hostile = f'[32,["\x9b2J\u202e",0,1,0,"",""],null,27,0,0,null,"{chr(0x9B)}31m",null,0,null]'
+    (tmp_path / "hostile").write_text(hostile)
+    told = run("hostile").stderr
+    assert "message 1" in told
+    assert "\x9b" not in told
+    assert "\u202e" not in told
