@@ -236,7 +236,7 @@ class Arrivals:
         """Make as many of the requests that queue as may be open; not for what came by another connection."""
         while (request := self._questions.next()) is not None:
             missing, frame = request
-            if all(self._store.seq(each) is not None for each in missing):
+            if all(map(self._store.has, missing)):
                 self._questions.drop(missing)
                 for here in missing:
                     self._release(here)

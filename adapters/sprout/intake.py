@@ -145,7 +145,8 @@ class Intake:
             node = decode_as(line.id, line.raw)
         except NodeError as error:
             return Taken(reason=str(error), forged=True)
-        if (seq := self._store.lookup(line.id, node.created)) is not None:
+        seq = self._store.lookup(line.id, node.created)
+        if seq is not None and not (asked and self._store.entry(seq) is None):  # what is damaged is logged once more
             return Taken(seq)
         canonical = canonical_id(line.id, node, line.raw)
         anew = "" if canonical == line.id else canonical

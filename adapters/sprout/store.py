@@ -144,6 +144,11 @@ class Store:
         """The record of the node at *seq*; None where it cannot be read any more."""
         return self._index.entry(seq)
 
+    def has(self, id: str) -> bool:
+        """Whether the node *id* is in the log and can be read: a damaged record is as good as none."""
+        seq = self.seq(id)
+        return seq is not None and self.entry(seq) is not None
+
     def spot(self, seq: int) -> Spot | None:
         """What is known of the node at *seq*."""
         if (spot := self._spots.get(seq)) is not None:

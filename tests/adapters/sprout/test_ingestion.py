@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -207,3 +208,25 @@ def test_who_waits_is_asked_for_where_the_announce_ends_early(
     leaf = alice.reply(alice.reply(lobby, "top"), "leaf")
     heard = place.connect().ask(f"announce 1 9\n{leaf}\nversion 2 0.0\n")
     assert f"ancestry 0 {id_of(leaf)} 2\n" in heard
+
+
+@pytest.mark.timeout(30)
+def test_who_waits_for_a_node_that_is_damaged_in_the_log_gets_it_back(
+    make_place: Callable[..., Any], alice: Any, announce: Callable[..., str], tmp_path: Path
+) -> None:
+    """What cannot be read is as good as not held: it is asked for, and logged once more."""
+    place = make_place()
+    lobby = alice.community("lobby")
+    top = alice.reply(lobby, "top")
+    announce(place.connect(), alice.identity, lobby, top)
+    place.index()
+    place.stop()
+    (segment,) = (tmp_path / "data/log").iterdir()
+    whole = top.partition(" ")[2].encode()
+    segment.write_bytes(segment.read_bytes().replace(whole, whole.swapcase()))
+    place, leaf = make_place(), alice.reply(top, "leaf")
+    peer = Peer(place.connect(), [lobby, top, leaf])
+    assert peer.announce(leaf) == "status 77 0"
+    assert sum(peer.open) == 1
+    assert held(place, [leaf]) == 1
+    assert top in peer.line.ask(f"query 1 1\n{id_of(top)}\n").splitlines()
