@@ -1,0 +1,5 @@
+"""`python -m tests.faults.harness` plays runs."""
+
+from .run import main
+
+main()

@@ -1,0 +1,305 @@
+"""The promises, compared with what the gateway serves and what is on its disk. Everything here is asked of it anew.
+
+What was accepted is there, once, with its content byte for byte; in each chain in the order in which it was sent;
+nobody is shown what nobody said. Sequences are dense and times never decrease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+from zlib import crc32
+
+from adapters import ADAPTERS
+from gateway import archive
+from gateway.clients import Node
+from gateway.sse import EventReader
+
+from .ledger import Ledger, plain, token_of
+from .load import CHANNELS, STREAMR, author, path_of, streamr_content
+from .nursery import Running
+from .wires import PATIENCE, Http, Socket, Sprout
+
+LEAVES = 20  # of a community that are asked for: those of others are signed for it
+ASKED = 500  # nodes in one query
+LATE = 600_000  # ms, as docs/protocols.md has it
+TRIES = 9  # at reading a history while something still comes in
+CALM = 2  # times in a row that the history was the same
+FAULTS = re.compile(r'^trellis_faults_total\{kind="(\w+)"\} (\S+)$', re.MULTILINE)
+CONTENT = b'"content":'
+
+
+class Record(NamedTuple):
+    """A line of the log: the file it stands in, its place there, its number and time, and what it holds."""
+
+    path: Path
+    offset: int
+    size: int
+    seq: int
+    time: int
+    fields: dict[str, Any]
+
+
+class Served(NamedTuple):
+    """A message as the gateway's history shows it; one that came *late* is not shown live on other protocols."""
+
+    seq: int
+    token: str
+    id: str
+    content: Any
+    late: bool
+
+    @classmethod
+    def of(cls, shown: Any) -> Served:
+        """Out of what REST shows; the canonical id says when it was accepted."""
+        accepted = int(shown["id"].replace("-", "")[:12], 16)
+        late = shown["timestamp"] < accepted - LATE
+        return cls(shown["sequence"], token_of(shown["content"]), shown["id"], shown["content"], late)
+
+
+def records(log: Path) -> list[Record]:
+    """Every good record of the segments in *log*, read without the gateway's help.
+
+    What follows where the next segment begins was given up, and does not count.
+    """
+    paths = sorted(log.glob("*.jsonl"), key=first_of)
+    found: list[Record] = []
+    for path, after in zip(paths, [*paths, None][1:], strict=True):
+        end = 1 << 62 if after is None else first_of(after)
+        offset = 0
+        for line in path.read_bytes().splitlines(keepends=True):
+            if (record := _record(path, offset, line)) is not None:
+                if record.seq >= end:
+                    break
+                found.append(record)
+            offset += len(line)
+    return found
+
+
+def first_of(path: Path) -> int:
+    """The sequence that a segment begins with."""
+    return int(path.name.removeprefix(".open-").partition(".")[0])
+
+
+def _record(path: Path, offset: int, line: bytes) -> Record | None:
+    body, mark, check = line.rpartition(b',"crc":"')
+    if not mark or check != b'%08x"}\n' % crc32(body):
+        return None
+    fields = json.loads(body + b"}")
+    return Record(path, offset, len(line), fields["seq"], fields["time"], fields)
+
+
+async def served(http: Http, channel: str) -> tuple[list[Served], bytes]:
+    """The whole history of *channel*, and the text of the answers."""
+    found: list[Served] = []
+    texts: list[bytes] = []
+    path: str | None = path_of(channel) + "?limit=256"
+    while path is not None:
+        status, body = await http.ask("GET", path)
+        if status != 200:
+            raise Refused(status, body.decode())
+        page = json.loads(body)
+        found += map(Served.of, page["messages"])
+        texts.append(body)
+        path = page["next"]
+    return found, b"".join(texts)
+
+
+class Refused(Exception):
+    """A question was answered with an error."""
+
+
+def whole(ledger: Ledger, channel: str, found: list[Served], text: bytes = b"") -> None:
+    """Complain of what is missing, twice there, changed, in another order, or nobody's, in the history of *channel*."""
+    place = {served.token: number for number, served in enumerate(found)}
+    for token, times in Counter(served.token for served in found).items():
+        if times > 1:
+            ledger.complain(f"{token} is in the history {times} times")
+    for served in found:
+        said = ledger.said.get(served.token)
+        if said is None or said.channel != channel:
+            ledger.complain(f"the history of {channel} has {served.content!r}, which nobody said")
+        elif plain(served.content) != said.content:
+            ledger.complain(f"the history has {served.token} as {served.content!r}")
+        elif text and said.text is not None and CONTENT + said.text.encode() not in text:
+            ledger.complain(f"the history has {served.token}, but not as it was written")
+    expected = [said for said in ledger.accepted if said.channel == channel]
+    if lost := [said.token for said in expected if said.token not in place]:
+        ledger.complain(f"{len(lost)} that were accepted are lost: {', '.join(lost[:9])}")
+    for said in expected:
+        if said.token in place and said.seq is not None:
+            now = found[place[said.token]]
+            if (said.seq, said.id) != (now.seq, now.id):
+                ledger.complain(f"{said.token} was accepted as {said.seq} {said.id} and is {now.seq} {now.id}")
+    seqs = [served.seq for served in found]
+    if seqs != sorted(set(seqs)):
+        ledger.complain(f"the history of {channel} is not in the order of its sequences")
+    for connection, tokens in ledger.chains.items():
+        places = [place[token] for token in tokens if token in place and token not in ledger.again]
+        if connection[1] == channel and places != sorted(places):
+            ledger.complain(f"what {connection[0]} said in {channel} is in another order")
+    by_seq = {served.seq: served.token for served in found}
+    for (name, seq), token in ledger.seen.items():
+        if name == channel and by_seq.get(seq) != token:
+            ledger.complain(f"{token} was shown as record {seq} of {channel}, which is {by_seq.get(seq)!r} now")
+
+
+class Asking:
+    """Asks a gateway in every protocol for what it holds. *sure*: what its forest hangs on was not damaged by us."""
+
+    def __init__(self, running: Running, ledger: Ledger, communities: dict[str, str], *, sure: bool) -> None:
+        self._running = running
+        self._ledger = ledger
+        self._communities = communities
+        self._sure = sure
+
+    async def everything(self) -> None:
+        """Complain of whatever is not as promised, once nothing more comes in."""
+        await self._calm()
+        async with Http(self._running.http) as http:
+            for channel in CHANNELS:
+                await self._channel(http, channel)
+        if self._sure:
+            await self._nodes()
+
+    async def _calm(self) -> None:
+        """Wait until what was on its way when its senders left has arrived."""
+        async with Http(self._running.http) as http:
+            before, same = None, 0
+            while same < CALM:
+                await asyncio.sleep(0.04)
+                texts = [(await served(http, channel))[1] for channel in CHANNELS]
+                same = same + 1 if texts == before else 0
+                before = texts
+
+    async def _channel(self, http: Http, channel: str) -> None:
+        """The history of a channel, by each way to read it; again where something came in meanwhile."""
+        found, text = await served(http, channel)
+        wrong: list[str] = []
+        for _ in range(TRIES):
+            middle = found[len(found) // 2].seq if found else 0
+            wrong = [*await self._events(channel, 0, found), *await self._resends(channel, found)]
+            wrong += await self._events(channel, middle, [each for each in found if each.seq > middle])
+            before, (found, text) = found, await served(http, channel)
+            if found == before:
+                break
+        whole(self._ledger, channel, found, text)
+        for complaint in wrong:
+            self._ledger.complain(complaint)
+
+    async def _events(self, channel: str, after: int, expected: list[Served]) -> list[str]:
+        """An event stream that goes on after the sequence *after* shows what the history has from there on."""
+        found: list[Served] = []
+        async with asyncio.timeout(PATIENCE), Http(self._running.http) as http:
+            await http.begin("GET", f"/v1/channels/{quote(channel, safe='')}/events", {"last-event-id": str(after)})
+            await http.head()
+            reader, pieces = EventReader(), http.pieces()
+            while len(found) < len(expected):
+                events = reader.receive_data(await anext(pieces))
+                found += [Served.of(json.loads(event.data)) for event in events if event.name == "message"]
+        return [] if found == expected else [f"events of {channel} after {after} are not what the history has"]
+
+    async def _resends(self, channel: str, found: list[Served]) -> list[str]:
+        """A resend of everything is the history, as it was written; one from its middle on is its rest."""
+        wrong: list[str] = []
+        async with Socket(self._running.http, STREAMR) as socket:
+            resent = await self._resend(socket, channel, 0)
+            tokens = [token_of(streamr_content(message)) for message in resent]
+            if sorted(tokens) != sorted(served.token for served in found):
+                missing = {served.token for served in found} - set(tokens)
+                wrong.append(f"a resend of {channel} has {len(tokens)} of {len(found)}, without {missing}")
+            for message, token in zip(resent, tokens, strict=True):
+                said = self._ledger.said.get(token)
+                if said is not None and said.text is not None and message[7] != said.text:
+                    wrong.append(f"{token} was resent as {message[7]!r}")
+            if resent:
+                since = resent[len(resent) // 2][1][2]
+                rest = [message for message in resent if message[1][2] >= since]
+                if await self._resend(socket, channel, since) != rest:
+                    wrong.append(f"a resend of {channel} from {since} on is not its rest")
+        return wrong
+
+    async def _resend(self, socket: Socket, channel: str, since: int) -> list[Any]:
+        await socket.send(json.dumps([2, 12, "resend", channel, 0, [since, 0], None, None]))
+        found: list[Any] = []
+        async with asyncio.timeout(PATIENCE):
+            while (frame := await socket.receive())[1] not in (5, 6):
+                if frame[1] == 7:
+                    raise Refused(frame)
+                if frame[1] == 1:
+                    found.append(frame[3])
+        return found
+
+    async def _nodes(self) -> None:
+        """Every node that was accepted is given to whoever asks for it, and leads to its community."""
+        held = {said.node: said for said in self._ledger.accepted if said.node is not None}
+        ids = list(held)
+        async with Sprout(self._running.sprout) as sprout:
+            for begin in range(0, len(ids), ASKED):
+                some = ids[begin : begin + ASKED]
+                found = {node.id: node.raw for node in await sprout.response(f"query {{}} {len(some)}", some)}
+                for id in some:
+                    if found.get(id) != held[id].raw:
+                        self._ledger.complain(f"the node of {held[id].token} is not given to who asks for it")
+            for channel, community in self._communities.items():
+                leaves = await sprout.response(f"leaves_of {{}} {community} {LEAVES}")
+                self._leaves(channel, community, leaves)
+            for id in ids[-3:]:
+                above = await sprout.response(f"ancestry {{}} {id} 9")
+                if not above or above[0].id != self._communities[held[id].channel]:
+                    self._ledger.complain(f"the ancestry of {held[id].token} does not begin with its community")
+
+    def _leaves(self, channel: str, community: str, leaves: list[Node]) -> None:
+        """The leaves of a community are messages of its channel, and nobody else's."""
+        replies = [(node, author().read(node.raw)) for node in leaves if node.id != community]
+        for node, reply in replies:
+            if reply is None or reply.keys & {"channel/1", "activity/1"}:
+                continue
+            content = json.loads(reply.text) if "json/1" in reply.keys else {"content": reply.text}
+            said = self._ledger.said.get(token_of(content))
+            if said is None or said.channel != channel or plain(content) != said.content:
+                self._ledger.complain(f"a leaf of {channel} is {content!r}")
+            elif said.raw and said.raw != node.raw:
+                self._ledger.complain(f"the leaf {said.token} is not the node that was announced")
+
+
+def log_is_good(ledger: Ledger, log: Path, damaged: set[int]) -> None:
+    """Complain of the files in *log*, as we and `trellis verify` read them; *damaged* are records that we changed."""
+    found = records(log)
+    seqs = [record.seq for record in found]
+    if missing := set(range(1, max(seqs, default=0) + 1)) - set(seqs) - damaged:
+        ledger.complain(f"the log has no records {sorted(missing)[:9]}")
+    if seqs != sorted(set(seqs)):
+        ledger.complain("the records of the log are not in order, or some are there twice")
+    if [record.time for record in found] != sorted(record.time for record in found):
+        ledger.complain("the times in the log decrease")
+    proofs = [adapter.proof() for adapter in ADAPTERS]
+    report = archive.verify(log, lambda entry: next(filter(None, (proof(entry) for proof in proofs)), None))
+    if report.faults and not damaged - set(seqs):
+        ledger.complain(f"`trellis verify` finds {report.faults[:3]}")
+    if damaged & set(range(1, max(seqs, default=0))) - set(seqs) and not report.faults:
+        ledger.complain("`trellis verify` does not see the damage")
+
+
+async def reported(http: Http) -> Counter[str]:
+    """How many faults the gateway has reported in this life, by kind, as `/metrics` tells."""
+    _, text = await http.ask("GET", "/metrics")
+    counts = FAULTS.findall(text.decode())
+    return Counter({kind: int(float(count)) for kind, count in counts})
+
+
+async def ready(http: Http, seconds: float) -> bool:
+    """Whether the gateway says within so many *seconds* that it is ready."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        status, _ = await http.ask("GET", "/readyz")
+        if status == 200:
+            return True
+        await asyncio.sleep(0.02)
+    return False

@@ -1,0 +1,115 @@
+"""What the harness knows to have said and to have been told; the only witness that the checks believe.
+
+Every message has a token that nobody else uses: the first word of its `content`, or, where that is encrypted, the id
+of its group key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Said:
+    """A message that was sent, and what came of it. *text* is its content as it was written, None where it is rebuilt.
+
+    *node* is its Arbor id, *key* its Idempotency-Key; `seq` and `id` are what REST answered.
+    """
+
+    token: str
+    channel: str
+    protocol: str
+    content: Any
+    text: str | None = None
+    node: str | None = None
+    raw: bytes = b""
+    key: str | None = None
+    accepted: bool = False
+    seq: int | None = None
+    id: str | None = None
+
+
+@dataclass
+class Ledger:
+    """Everything that was said, by token; `chains` are the tokens that one connection sent to a channel, in order."""
+
+    said: dict[str, Said] = field(default_factory=dict)
+    chains: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    seen: dict[tuple[str, int], str] = field(default_factory=dict)  # an event showed it, by channel and sequence
+    heard: int = 0  # deliveries on the topic relay, Streamr and Sprout
+    excused: set[str] = field(default_factory=set)  # their records were damaged by us
+    again: set[str] = field(default_factory=set)  # sent more than once
+    wrong: list[str] = field(default_factory=list)  # promises that were broken, in words
+    latest: dict[str, int] = field(default_factory=dict)  # by listener, the last sequence it was shown
+
+    def say(self, connection: str, said: Said) -> Said:
+        """A message is about to be sent on *connection*."""
+        if said.token in self.said:
+            self.again.add(said.token)
+            return self.said[said.token]
+        self.said[said.token] = said
+        self.chains.setdefault((connection, said.channel), []).append(said.token)
+        return said
+
+    def accept(self, said: Said, seq: int | None = None, id: str | None = None) -> None:
+        """It was answered as accepted; a second answer has to be the first one."""
+        if said.accepted and said.token not in self.excused and (said.seq, said.id) != (seq, id):
+            self.complain(f"{said.token} was answered {said.seq} {said.id}, and again {seq} {id}")
+        if seq is not None:
+            self.excused.discard(said.token)
+        said.accepted, said.seq, said.id = True, seq, id
+
+    def show(self, listener: str, channel: str, seq: int, content: Any) -> None:
+        """An event stream showed the record *seq*: so it is on disk."""
+        token = token_of(content)
+        if seq <= self.latest.get(listener, 0):
+            self.complain(f"{listener} was shown {seq} after {self.latest[listener]}")
+        self.latest[listener] = seq
+        if self.seen.setdefault((channel, seq), token) != token:
+            self.complain(f"record {seq} of {channel} was {self.seen[channel, seq]}, and is {token}")
+        self.hear(channel, content)
+
+    def hear(self, channel: str, content: Any) -> None:
+        """Somebody was told something: it is what was sent."""
+        self.heard += 1
+        token = token_of(content)
+        said = self.said.get(token)
+        if said is None or said.channel != channel:
+            self.complain(f"{channel} heard {token!r}, which nobody said there")
+        elif plain(content) != said.content:
+            self.complain(f"{token} was heard as {content!r}")
+
+    def excuse(self, tokens: set[str], last: int) -> None:
+        """The records of *tokens* were damaged while the gateway was down; *last* is the last that is left whole.
+
+        They may be gone, and the numbers beyond *last* may be given again.
+        """
+        self.excused |= tokens
+        self.seen = {place: token for place, token in self.seen.items() if token not in self.excused}
+        self.latest = {listener: min(seq, last) for listener, seq in self.latest.items()}
+
+    def complain(self, what: str) -> None:
+        """A promise was broken."""
+        if what not in self.wrong:
+            self.wrong.append(what)
+
+    @property
+    def accepted(self) -> list[Said]:
+        """What was accepted and not damaged by us."""
+        return [said for said in self.said.values() if said.accepted and said.token not in self.excused]
+
+
+def plain(content: Any) -> Any:
+    """The *content* as its author wrote it: what it answers is told apart from it."""
+    return {name: value for name, value in content.items() if name != "inReplyTo"}
+
+
+def token_of(content: Any) -> str:
+    """Which message has this *content*; empty for none of ours."""
+    match content:
+        case {"content": str(text)}:
+            return text.partition(" ")[0]
+        case {"encrypted": {"groupKeyId": str(token)}}:
+            return token
+    return ""

@@ -1,0 +1,179 @@
+"""Gateways in processes of their own, started quickly.
+
+Most of a start is importing. One process, the nursery, has imported everything; each gateway is forked from it and
+runs what `python -m gateway` runs, with the fault layer below it. A nursery has one gateway at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import faulthandler
+import importlib
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from .shim import Control, library
+
+START_SECONDS = 30.0
+STOP_SECONDS = 20.0
+ASK_WHERE = signal.SIGUSR2  # a gateway that gets it writes where each of its threads is
+MODULES = ("gateway.app", "gateway.cli", "gateway.service", "adapters", "uvloop", "uvicorn.loops.uvloop", "httptools")
+
+
+class DidNotStart(Exception):
+    """The gateway ended before it was ready; its text is what it wrote."""
+
+
+@dataclass
+class Running:
+    """A gateway that runs. *log* is the file it writes its messages to."""
+
+    pid: int
+    http: str
+    sprout: str
+    log: Path
+    control: Control
+
+    @property
+    def said(self) -> str:
+        """Its messages so far."""
+        return self.log.read_text(errors="replace")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it with signal 9."""
+        self.signal(signal.SIGKILL)
+
+    async def where(self) -> None:
+        """Let it write down a few times where each of its threads is."""
+        for _ in range(3):
+            self.signal(ASK_WHERE)
+            await asyncio.sleep(0.1)
+
+    def stop(self) -> None:
+        """Ask it to stop, as an operator would."""
+        self.signal(signal.SIGTERM)
+
+
+class Nursery:
+    """The process that gateways are forked from."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "tests.faults.harness.nursery"]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment | {"LD_PRELOAD": str(library())},
+        )
+
+        self._ending: asyncio.Future[dict[str, Any]] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(STOP_SECONDS)
+        self._process.stdout.close()
+
+    async def start(self, data: Path, place: Path, settings: dict[str, str], control: Control) -> Running:
+        """Start a gateway on *data*; what it writes goes below *place*. `DidNotStart` where it ends instead."""
+        place.mkdir()
+        order = {"data": str(data), "place": str(place), "control": str(control.path), "settings": settings}
+        pid = int(self._order(order)["pid"])
+        end = time.monotonic() + START_SECONDS
+        while not (line := (place / "stdout").read_text() if (place / "stdout").exists() else "").endswith("\n"):
+            if time.monotonic() > end or not _alive(pid):
+                if _alive(pid):
+                    os.kill(pid, signal.SIGKILL)
+                code = await self.ended()
+                raise DidNotStart(f"it ended with {code}: {(place / 'stderr').read_text(errors='replace')}")
+            await asyncio.sleep(0.01)
+        ready = json.loads(line)
+        return Running(pid, ready["http"], ready["sprout"], place / "stderr", control)
+
+    async def ended(self, seconds: float = STOP_SECONDS) -> int:
+        """Wait for the end of the gateway; its exit code, negative for a signal. `TimeoutError` if it does not end."""
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().run_in_executor(None, self._answer)
+        code = (await asyncio.wait_for(asyncio.shield(self._ending), seconds))["code"]
+        self._ending = None
+        return int(code)
+
+    def _order(self, order: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+# Inside of the nursery
+
+
+def main() -> None:
+    """Import the gateway; then fork one for each line of standard input, and say how it ended."""
+    for name in MODULES:
+        importlib.import_module(name)
+    for line in sys.stdin:
+        order = json.loads(line)
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            _become(order)
+            return
+        print(json.dumps({"pid": pid}), flush=True)  # noqa: T201  # that is how it answers
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        print(json.dumps({"code": code}), flush=True)  # noqa: T201
+
+
+def _become(order: dict[str, Any]) -> None:
+    """Be the gateway of *order*."""
+    os.setsid()
+    place = Path(order["place"])
+    for descriptor, path, flags in (
+        (0, Path(os.devnull), os.O_RDONLY),
+        (1, place / "stdout", os.O_WRONLY | os.O_CREAT),
+        (2, place / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND),
+    ):
+        opened = os.open(path, flags, 0o600)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    os.environ.update(order["settings"])
+    faulthandler.register(ASK_WHERE)
+    ctypes.CDLL(None).faults_attach(order["control"].encode(), order["data"].encode())
+    sys.argv = ["gateway", "serve", "--data", order["data"], "--port", "0", "--sprout-port", "0"]
+    runpy.run_module("gateway", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

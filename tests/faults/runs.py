@@ -1,0 +1,48 @@
+"""How the test files share the runs of the fault harness: each file has its own part, and its own nursery."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.harness.nursery import Nursery
+from tests.faults.harness.run import play
+from tests.faults.harness.shim import NoCompiler, library
+
+RUNS = 40  # that `make test` plays; `make soak` plays a thousand
+PARTS = 4
+
+
+def part(number: int) -> range:
+    """The seeds of one file."""
+    return range(number, RUNS, PARTS)
+
+
+def require_compiler() -> None:
+    """Skip the test, or with TRELLIS_REQUIRE_INTEROP=1 fail it, where the fault layer cannot be compiled."""
+    try:
+        library()
+    except NoCompiler as error:
+        if os.environ.get("TRELLIS_REQUIRE_INTEROP") == "1":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """Where the gateways of a file come from."""
+    require_compiler()
+    with Nursery() as nursery:
+        yield nursery
+
+
+def check(seed: int, nursery: Nursery, place: Path) -> None:
+    """Play the run of *seed*; every promise holds."""
+    outcome = asyncio.run(play(seed, nursery, place))
+    assert outcome.accepted
+    replay = f"python -m tests.faults.harness --seed {seed}"
+    assert not outcome.wrong, "\n".join([str(outcome), *outcome.wrong, f"replay it: {replay}"])

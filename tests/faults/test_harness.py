@@ -1,0 +1,257 @@
+"""The harness itself: a seed says what happens, the fault layer does it, and the checks notice what they are for."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.record import Fact, encode
+from tests.faults.harness.checks import Served, records, whole
+from tests.faults.harness.disk import cut_power, damage
+from tests.faults.harness.ledger import Ledger, Said
+from tests.faults.harness.plan import BLOWS, DAMAGE, ENDS, WEATHER, plan
+from tests.faults.harness.shim import Call, Control, Kind, library
+from tests.faults.runs import RUNS, require_compiler
+
+# Appends lines to a file below the fault layer, as the log does; prints what each call came to.
+WRITER = """
+import os, sys, time
+path, data = sys.argv[1], sys.argv[2].encode()
+file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+print("ready", flush=True)
+for line in sys.stdin:
+    try:
+        match line.strip():
+            case "write": print(os.write(file, data), flush=True)
+            case "sync": os.fdatasync(file); print("synced", flush=True)
+            case "name":
+                folder = os.open(os.path.dirname(path), os.O_RDONLY)
+                os.fsync(folder); os.close(folder); print("named", flush=True)
+            case "cut": os.ftruncate(file, 0); print("cut", flush=True)
+            case "open": os.close(os.open(path, os.O_RDONLY)); print("opened", flush=True)
+            case "time": print(time.time(), flush=True)
+    except OSError as error:
+        print(error.errno, flush=True)
+"""
+
+
+class Writer:
+    """The program above, with the fault layer below it."""
+
+    def __init__(self, place: Path) -> None:
+        require_compiler()
+        self.log = place / "data" / "log"
+        self.log.mkdir(parents=True)
+        self.path = self.log / ".open-00000000000000000001.jsonl"
+        self.control = Control(place / "control")
+        layer = {"LD_PRELOAD": str(library()), "FAULTS_CONTROL": str(self.control.path)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(self.path), "0123456789"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | layer | {"FAULTS_DATA": str(place / "data")},
+        )
+        assert self._answer() == "ready"
+
+    def do(self, what: str) -> str:
+        """Let it do something; what came of it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(what + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def end(self) -> None:
+        """Kill it."""
+        self._process.kill()
+        self._process.communicate()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Any:
+    writer = Writer(tmp_path)
+    yield writer
+    writer.end()
+
+
+def test_a_seed_says_what_happens() -> None:
+    assert [plan(seed) for seed in range(50)] == [plan(seed) for seed in range(50)]
+    assert plan(7).chance("talk 0").random() == plan(7).chance("talk 0").random()
+
+
+def test_the_runs_of_the_suite_have_everything_in_them() -> None:
+    happens = {name for seed in range(RUNS) for name in plan(seed).faults}
+    wanted = {*BLOWS, *WEATHER, *ENDS, *DAMAGE} - {"calm", "nothing", "stop"}
+    assert happens == wanted
+
+
+@pytest.mark.parametrize(
+    ("call", "does"), [(Call.WRITE, "write"), (Call.SYNC, "sync"), (Call.TRUNCATE, "cut"), (Call.OPEN, "open")]
+)
+def test_a_call_fails_as_often_as_it_should(writer: Writer, call: Call, does: str) -> None:
+    writer.control.fail(Kind.LOG, call, errno.EIO, times=2)
+    assert [writer.do(does) == str(errno.EIO) for _ in range(4)] == [True, True, False, False]
+    assert writer.control.failures(Kind.LOG) == writer.control.failures(Kind.LOG, call) == 2
+    writer.control.fail(Kind.INDEX, call, errno.EIO)
+    assert writer.do(does) != str(errno.EIO), "it is no file of the index"
+
+
+def test_a_write_does_half(writer: Writer) -> None:
+    writer.control.fail(Kind.LOG, Call.WRITE, 0, halves=True)
+    assert writer.do("write") == "5"
+    writer.control.fail(Kind.LOG, Call.WRITE, errno.ENOSPC, halves=True)
+    assert [writer.do("write") for _ in range(3)] == ["5", str(errno.ENOSPC), "5"]
+    writer.control.heal()
+    assert writer.do("write") == "10"
+
+
+def test_the_clock_is_put_elsewhere(writer: Writer) -> None:
+    before = float(writer.do("time"))
+    writer.control.clock(86_400)
+    assert 86_000 < float(writer.do("time")) - before < 90_000
+
+
+def test_a_power_cut_takes_what_was_not_synced(writer: Writer) -> None:
+    writer.do("name")
+    for what in ("write", "sync", "write"):
+        writer.do(what)
+    writer.end()
+    kept = set()
+    for seed in range(30):
+        with writer.path.open("r+b") as file:  # the same inode
+            file.write(b"0123456789" * 2)
+        cut_power(writer.control, writer.log, random.Random(seed))
+        data = writer.path.read_bytes()
+        kept.add(len(data))
+        assert data[:10] == b"0123456789"
+    assert min(kept) < 14
+    assert max(kept) > 16
+
+
+def test_what_a_failed_sync_left_in_doubt_is_lost(writer: Writer) -> None:
+    writer.do("name")
+    for what in ("write", "sync", "write"):
+        writer.do(what)
+    writer.control.fail(Kind.LOG, Call.SYNC, errno.EIO, times=1)
+    assert [writer.do("sync"), writer.do("sync")] == [str(errno.EIO), "synced"]
+    (file,) = [file for file in writer.control.files().values() if file.synced]
+    assert file.synced == 10, "the kernel tells of a lost write once"
+
+
+def test_a_name_that_was_not_synced_may_go(writer: Writer) -> None:
+    writer.do("write")
+    writer.do("sync")
+    (file,) = writer.control.files().values()
+    assert file.unnamed
+    writer.do("name")
+    assert not file.unnamed
+
+
+def line(seq: int) -> bytes:
+    return encode(Fact("counts", {"minute": 0, "flows": []}, seq, 1000 + seq))
+
+
+@pytest.mark.parametrize("kind", ["flip in sealed", "flip in open", "cut sealed", "cut open", "zeros"])
+@pytest.mark.parametrize("seed", range(5))
+def test_damage_is_known_to_who_does_it(tmp_path: Path, kind: str, seed: int) -> None:
+    log = tmp_path / "log"
+    log.mkdir()
+    (log / f"{1:020d}.jsonl").write_bytes(b"".join(map(line, range(1, 6))))
+    (log / f".open-{6:020d}.jsonl").write_bytes(b"".join(map(line, range(6, 11))))
+    harm = damage(kind, tmp_path, random.Random(seed))
+    left = {record.seq for record in records(log)}
+    assert harm.seqs == set(range(1, 11)) - left
+    assert harm.seqs
+    assert harm.roots
+    assert (min(harm.seqs) > 5) == ("open" in kind) or kind == "zeros"
+
+
+def test_a_segment_counts_up_to_where_the_next_begins(tmp_path: Path) -> None:
+    (tmp_path / f"{1:020d}.jsonl").write_bytes(b"".join(map(line, range(1, 6))))
+    (tmp_path / f".open-{4:020d}.jsonl").write_bytes(b"".join(map(line, range(4, 7))))
+    assert [record.seq for record in records(tmp_path)] == [1, 2, 3, 4, 5, 6]
+
+
+def told(seq: int, token: str, **more: Any) -> Served:
+    return Served(seq, token, f"id {seq}", {"content": token} | more, late=False)
+
+
+def ledger(*tokens: str) -> Ledger:
+    """What somebody said and was told to be accepted."""
+    ledger = Ledger()
+    for seq, token in enumerate(tokens, 1):
+        content = {"content": token}
+        said = ledger.say("c", Said(token, "lobby", "rest", content, json.dumps(content)))
+        ledger.accept(said, seq, f"id {seq}")
+    return ledger
+
+
+GOOD = [told(1, "a"), told(2, "b"), told(3, "c")]
+
+
+def test_a_history_that_is_whole() -> None:
+    held = ledger("a", "b", "c")
+    text = b"".join(b'{"content":{"content": "%b"}}' % token.encode() for token in ("a", "b", "c"))
+    whole(held, "lobby", GOOD, text)
+    assert held.wrong == []
+
+
+@pytest.mark.parametrize(
+    ("found", "what"),
+    [
+        (GOOD[:2], "1 that were accepted are lost: c"),
+        ([*GOOD, told(4, "b")], "b is in the history 2 times"),
+        ([*GOOD, told(4, "d")], "which nobody said"),
+        ([told(1, "a"), told(2, "b", more=1), told(3, "c")], "the history has b as"),
+        ([told(1, "b"), told(2, "a"), told(3, "c")], "is in another order"),
+        ([told(1, "a"), told(2, "b"), told(9, "c")], "c was accepted as 3 id 3 and is 9 id 9"),
+        ([GOOD[1], GOOD[0], GOOD[2]], "not in the order of its sequences"),
+    ],
+)
+def test_a_history_that_is_not(found: list[Served], what: str) -> None:
+    held = ledger("a", "b", "c")
+    whole(held, "lobby", found)
+    assert any(what in wrong for wrong in held.wrong), held.wrong
+
+
+def test_a_text_that_is_not_what_was_written() -> None:
+    held = ledger("a")
+    whole(held, "lobby", GOOD[:1], b'{"content":{"content":"a"}}')
+    assert held.wrong == ["the history has a, but not as it was written"]
+
+
+def test_what_was_damaged_may_be_gone() -> None:
+    held = ledger("a", "b", "c")
+    held.excuse({"c"}, 2)
+    whole(held, "lobby", GOOD[:2])
+    assert held.wrong == []
+
+
+def test_an_event_that_was_shown_is_on_disk() -> None:
+    held = ledger("a", "b")
+    held.say("d", Said("c", "lobby", "relay", {"content": "c"}))
+    held.show("listener", "lobby", 3, {"content": "c"})
+    whole(held, "lobby", GOOD[:2])
+    assert held.wrong == ["c was shown as record 3 of lobby, which is None now"]
+    held.show("listener", "lobby", 3, {"content": "c"})
+    assert "was shown 3 after 3" in held.wrong[-1]
+
+
+def test_the_second_answer_is_the_first() -> None:
+    held = ledger("a")
+    held.accept(held.said["a"], 1, "id 1")
+    assert held.wrong == []
+    held.accept(held.said["a"], 2, "id 2")
+    assert held.wrong == ["a was answered 1 id 1, and again 2 id 2"]
