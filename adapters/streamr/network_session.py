@@ -69,9 +69,7 @@ class NetworkSession(StreamrSession):
     def handle(self, data: bytes) -> None:
         """Act on one message; whatever it is, the connection lives."""
         try:
-            value = parse_network(data)
-            self._version, self._object = spoken(value)
-            message = decode_value(value, data)
+            message = self._decode(data)
             if message.type is NetworkType.WRAPPER:
                 super().handle(message.control)
             else:
@@ -81,6 +79,15 @@ class NetworkSession(StreamrSession):
             self.send(self.failure(error.message, error.code, error.request_id))
         except RequestError as error:
             self.send(self.failure(str(error), REQUEST_FAILED, ""))
+
+    def _decode(self, data: bytes) -> NetworkMessage:
+        try:
+            value = parse_network(data)
+            self._version, self._object = spoken(value)
+            return decode_value(value, data)
+        except StreamrError:
+            self.offend()
+            raise
 
     def receive_all(self, messages: Sequence[bytes]) -> None:
         """Take what the node sent at once, one after another: it is wrapped."""

@@ -76,6 +76,7 @@ class StreamrSession(Session):
         try:
             frame = decode_control(data)
         except StreamrError as error:
+            self.offend()
             if not self._negotiated and data.lstrip().startswith(b"[1,"):
                 self._speak(1)
             self.send(self.failure(error.message, error.code, error.request_id))

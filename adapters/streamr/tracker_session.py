@@ -112,7 +112,7 @@ class TrackerSession(Session):
         """Act on one message; whatever it is, the connection lives."""
         request_id = ""
         try:
-            message = decode_tracker(data)
+            message = self._decode(data)
             self._spoken, request_id = message, message.request_id
             self.pace(PATH)
             ACTIONS.get(message.type, TrackerSession.unknown)(self, message)
@@ -120,6 +120,18 @@ class TrackerSession(Session):
             self._fail(error.request_id or request_id, error.code, error.message)
         except RequestError as error:
             self._fail(request_id, REQUEST_FAILED, str(error))
+
+    def _decode(self, data: bytes) -> TrackerMessage:
+        try:
+            return decode_tracker(data)
+        except StreamrError:
+            self.offend()
+            raise
+
+    @property
+    def holding(self) -> int:
+        """What is kept for the node, with the names of what it reported."""
+        return super().holding + self._names
 
     def deliver(self, message: Message) -> None:
         """Nothing: a node listens to no channel here."""

@@ -187,6 +187,16 @@ def test_a_session_answers_and_lives(make_broker: Any, path: str, versions: dict
     holds()
 
 
+@pytest.mark.parametrize("path", ["/api/v1/ws", "/network", "/tracker"])
+def test_malformed_input_is_held_against_who_sends_it(broker: Any, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    session = broker.adapter.accept(Request(Principal("streamr:anonymous"), path, {}))
+    offences: list[int] = []
+    monkeypatch.setattr(session, "offend", lambda: offences.append(1))
+    for data in (b"nonsense", b"[2,99]", b'{"version":7}'):
+        session.receive_data(data)
+    assert len(offences) == 3
+
+
 REST = [
     "/streams",
     "/streams/s/permissions",
