@@ -10,11 +10,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.responses import StreamingResponse
 
 from . import asyncapi, history, stats, views
+from .bulk import NDJSON
 from .callers import Caller
 from .channels import MAX_NAME
 from .events import MAX_OUTBOX
 from .problems import PROTOCOL
-from .publish import MAX_CONTENT, NDJSON
+from .publish import MAX_CONTENT
 from .routes import MAX, After, Route
 from .runtime import Gateway
 

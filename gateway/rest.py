@@ -12,11 +12,12 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.routing import Match
 
 from . import history, operations, views, whois
+from .bulk import NDJSON, Bulk
 from .callers import Caller, unquoted
 from .events import open_stream
 from .message import Message
 from .problems import PROTOCOL, Problem
-from .publish import NDJSON, Bulk, Publisher, content_of, read_body, synced
+from .publish import Publisher, content_read, read_body, synced
 from .routes import MAX, After, ProblemRoute, Route, add
 from .runtime import Gateway
 
@@ -73,7 +74,7 @@ class Rest:
         publisher = Publisher(Caller(self.gateway, request), channel, headers.get("idempotency-key"))
         if headers.get("content-type", "").partition(";")[0].strip().lower() in NDJSON:
             return Bulk(publisher, request)
-        taken = publisher.publish(await read_body(request))
+        taken = publisher.publish(await content_read(await read_body(request)))
         await synced(self.gateway, taken.seq)
         return Response(publisher.answer(taken), 201, media_type=views.MEDIA_TYPE)
 
@@ -135,6 +136,7 @@ class Rest:
         """Make a channel; 200 if there is one already."""
         caller, name = Caller(self.gateway, request), unquoted(channel)
         caller.check("publish", name)
+        self.gateway.bus.check_log()
         existed = self.gateway.channels.exists(name)
         self.gateway.channels.settle(name)
         await synced(self.gateway, self.gateway.log.next_seq - 1)
@@ -143,6 +145,7 @@ class Rest:
     async def close_channel(self, request: Request, channel: Channel) -> Response:
         """Take a channel off the list until somebody uses it again; its history and its addresses stay."""
         name = self._existing(Caller(self.gateway, request), channel, "admin")
+        self.gateway.bus.check_log()
         self.gateway.channels.close(name)
         await synced(self.gateway, self.gateway.log.next_seq - 1)
         return Response(status_code=204)
@@ -158,8 +161,8 @@ class Rest:
         """Say something to one peer in a channel; it is never logged, and 202 says how many connections got it."""
         caller = Caller(self.gateway, request)
         name = caller.look("direct", channel)
-        content, _ = content_of(await read_body(request))
-        message = Message(name, caller.who, PROTOCOL, content)
+        content = await content_read(await read_body(request))
+        message = Message(name, caller.who, PROTOCOL, content.text)
         delivered = self.gateway.bus.direct(message, number)
         if message.undelivered and not delivered:
             raise Problem(404, f"peer {number} cannot get it: too long for {', '.join(message.undelivered)}; send less")

@@ -16,6 +16,7 @@ CORE = {
 }
 STORAGE = {
     "jsontext",
+    "nesting",
     "record",
     "sound",
     "modes",

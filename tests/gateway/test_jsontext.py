@@ -5,10 +5,11 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.jsontext import MAX_DEPTH, SHORT, dumps, is_json, loads, one_line
+from gateway.jsontext import MAX_DEPTH, SHORT, check, dumps, is_json, loads, one_line
+from gateway.nesting import depth
 
 
 @pytest.mark.parametrize(
@@ -52,10 +53,10 @@ def test_what_is_not_json_is_refused(text: str | bytes) -> None:
 
 def test_nesting_is_bounded_and_brackets_in_strings_do_not_nest() -> None:
     assert loads("[" * MAX_DEPTH + "]" * MAX_DEPTH)
-    for depth in (MAX_DEPTH + 1, 5_000, 1_000_000):
+    for levels in (MAX_DEPTH + 1, 5_000, 1_000_000):
         with pytest.raises(ValueError, match="nested"):
-            loads("[" * depth + "]" * depth)
-        assert not is_json("[" * depth + "]" * depth)
+            loads("[" * levels + "]" * levels)
+        assert not is_json("[" * levels + "]" * levels)
     assert loads(dumps(["[{" * 10_000]))
     assert loads(dumps([[]] * 1_000))
 
@@ -93,3 +94,124 @@ def test_no_text_is_short_and_nested_too_deeply() -> None:
     assert loads(deepest) == orjson.loads(deepest)
     with pytest.raises(ValueError, match="nested deeper"):
         loads(f"[{deepest}]")
+
+
+def by_character(text: str) -> tuple[int, bool]:
+    """The deepest nesting of brackets outside strings, and whether a backslash stands outside of them."""
+    level = deepest = 0
+    in_string = escaped = astray = False
+    for character in text:
+        if in_string:
+            if escaped:
+                escaped = False
+            elif character == "\\":
+                escaped = True
+            elif character == '"':
+                in_string = False
+        elif character == '"':
+            in_string = True
+        elif character in "[{":
+            level += 1
+            deepest = max(deepest, level)
+        elif character in "]}":
+            level -= 1
+        elif character == "\\":
+            astray = True
+    return deepest, astray
+
+
+# What JSON is made of, and what it is not.
+marks = st.text(alphabet='[]{}",:\\a1 é', max_size=200)
+
+
+@given(marks | st.lists(marks).map("".join))
+@example('"' * 1001 + "[[")
+@example("]]]][[[[" * 20)
+@example('["' + "\\" * 7 + '"]' * 9)
+@example("[" * 9 + '"]')
+def test_depth_is_what_a_walk_over_the_characters_finds(text: str) -> None:
+    deepest, astray = by_character(text)
+    if not astray:  # else it is no JSON, and is refused for that
+        assert depth(text) == deepest
+        assert depth(text.encode()) == deepest
+
+
+@given(values, st.booleans())
+def test_depth_of_what_is_json(value: Any, ascii: bool) -> None:
+    text = json.dumps(value, ensure_ascii=ascii)
+    assert depth(text) == by_character(text)[0]
+
+
+HOSTILE = [
+    "[",
+    "]",
+    "[]",
+    "[],",
+    '{"":',
+    '"',
+    "\\",
+    '"[',
+    '"[",',
+    '{"[":1},',
+    '["\\"[\\\\"],',
+    "\\u",
+    "\\ud800",
+    "9",
+    "1e999,",
+]
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_a_mib_of_anything_is_answered_by_every_reader(piece: str) -> None:
+    """Each of them took a second or more where it walked, or went over the same text again and again."""
+    text = piece * ((1 << 20) // len(piece))
+    for said in (text, f'"{text}', f"[{text}", f"[{text}1]"):
+        deepest, astray = by_character(said)
+        assert astray or depth(said) == deepest
+        assert agree(said.encode())
+
+
+def agree(text: bytes) -> bool:
+    """Whether `check` and `loads` say the same of *text*."""
+    try:
+        value = loads(text)
+    except ValueError:
+        value = ValueError
+    try:
+        reply = check(text)
+    except ValueError:
+        return value is ValueError
+    said = value.get("inReplyTo") if isinstance(value, dict) else None
+    half = any(0xD800 <= ord(each) <= 0xDFFF for each in json.dumps(value, ensure_ascii=False))
+    return value is not ValueError and (reply == (said if isinstance(said, str) else None) or (half and reply is None))
+
+
+MARKS = [*'[]{},:"é', "1", "-0", "1e400", "1E5", "01", "1.", "null", "nul", "true", "NaN", " ", "\n", "\x0b", "\ufeff"]
+STRINGS = ['"a"', '"\\ud800"', '"\\ud83d\\ude00"', '"\\\\ud800"', '"\\x"', '"\x01"', '"inReplyTo"', '"\u2028"']
+tokens = st.sampled_from(MARKS + STRINGS)
+
+
+@given(st.lists(tokens).map("".join))
+@example('{"inReplyTo":"a","inReplyTo":"\\u0062"}')
+@example('{"inReplyTo":"a","inReplyTo":null}')
+@example('{"inReplyTo":"\\ud800"}')
+@example('{"inReplyTo":"a","b":"\\uD800"}')
+@example(' {"inRepl\\u0079To":"x"} ')
+@example("9" * 5000)
+def test_check_refuses_what_loads_refuses_and_finds_what_is_answered(text: str) -> None:
+    assert agree(text.encode())
+
+
+@given(st.binary())
+def test_check_agrees_about_any_bytes(data: bytes) -> None:
+    assert agree(data)
+
+
+@given(values)
+def test_check_takes_what_is_json(value: Any) -> None:
+    assert agree(json.dumps({"inReplyTo": value}).encode())
+
+
+def test_half_a_character_is_json_in_a_string_that_has_it() -> None:
+    assert is_json('"\ud800"')
+    assert not is_json("\ud800")

@@ -11,19 +11,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway import jsontext, log, operations, publish, rest
+from gateway import bulk, jsontext, log, operations, publish, rest
 from gateway.auth import KeyFile
-from gateway.publish import Lines
+from gateway.bulk import Lines
 
 PATIENCE = 60.0
 ROUTES = rest.ROUTES + operations.ROUTES
@@ -236,7 +238,7 @@ def test_lines_are_answered_while_more_are_written(make_process: Callable[..., A
 def test_a_client_that_does_not_read_its_results_is_not_read_either(
     local: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publish, "MAX_UNSENT", 1 << 16)
+    monkeypatch.setattr(bulk, "MAX_UNSENT", 1 << 16)
     total, size = 60, 1_000
     with Wire(local, buffer=4096) as wire:
         sent: list[int] = []
@@ -531,11 +533,55 @@ def test_a_disk_that_fails_is_named_and_who_waits_for_it_is_told(
     assert "No space left on device" in refused
     assert "nothing was accepted" in refused
     assert "No space left on device" in http.get("/readyz").json()["status"]
+    for method, path in (("PUT", "/v1/channels/new"), ("DELETE", "/v1/channels/lobby")):
+        assert "nothing was accepted" in problem(http.request(method, path), 503), "it is not waited for"
+    results = lines(http.post(LOBBY, content=b"3\n4\n", headers=NDJSON))
+    assert [(result["line"], result["status"]) for result in results] == [(1, 503), (2, 503)]
     full.clear()
     while http.get("/readyz").status_code == 503:
         time.sleep(0.02)
     assert http.post(LOBBY, content="1", headers=key).status_code == 201
+    assert http.get("/v1/channels").json()["channels"][0]["name"] == "lobby"
     assert [message["content"] for message in http.get(LOBBY).json()["messages"]] == [1]
+
+
+def test_lines_that_wait_for_a_disk_that_fails_are_answered_and_the_stream_ends(
+    local: Any, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(http)
+    sync, full = os.fdatasync, threading.Event()
+
+    def fdatasync(file: int) -> None:
+        if full.is_set():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(file)
+
+    def body() -> Iterator[bytes]:
+        yield b"1\n"
+        while http.get(LOBBY).json()["messages"][-1]["content"] != 1:
+            time.sleep(0.01)
+        full.set()
+        yield b"2\n3\n"
+        while local.gateway.log.failing is None:
+            time.sleep(0.01)
+        while True:
+            yield b"4\n"
+            time.sleep(0.01)
+
+    monkeypatch.setattr(log, "RETRY", 0.02)
+    monkeypatch.setattr(log, "DOUBT", 0.1)
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    results: list[Any] = []
+    with (
+        suppress(httpx.TransportError),  # the stream ends before the body does
+        http.stream("POST", LOBBY, content=body(), headers=NDJSON) as answer,
+    ):
+        results += map(orjson.loads, answer.iter_lines())
+    full.clear()
+    assert "sequence" in results[0]
+    assert [(result["line"], result["status"]) for result in results[1:3]] == [(2, 503), (3, 503)]
+    assert all("may be accepted later" in result["detail"] for result in results[1:3])
+    assert all("nothing was accepted" in result["detail"] for result in results[3:])
 
 
 def test_who_is_too_fast_is_told_when_to_come_back(

@@ -25,7 +25,7 @@ from gateway.adapter import Request
 from gateway.callers import Caller
 from gateway.events import EventSession
 from gateway.problems import Problem
-from gateway.publish import Publisher
+from gateway.publish import Publisher, content_of
 from gateway.session import Principal, Session
 from tests.properties.house import House
 from tests.still import Clock
@@ -301,7 +301,7 @@ class RestParty(Party):
         super().leave(channel)
 
     def say(self, channel: str, text: str) -> None:
-        Publisher(self._caller(), channel, None).publish(json.dumps({"content": text}).encode())
+        Publisher(self._caller(), channel, None).publish(content_of(json.dumps({"content": text}).encode()))
 
     def tell(self, channel: str, number: int, text: str) -> bool:
         request = self._request({"content": text})
