@@ -6,22 +6,31 @@ table; what an address looks like is the adapters' business.
 
 A channel is *entered* while somebody listens to it (memory only) and *settled* once it carried a message or
 was asked for by name (a fact in the log). Looking a channel up does neither.
+
+The limit counts what is entered, what is settled and open, and what is closed as long as a message of it is kept: to
+close a channel frees its place at once or when retention takes its last message, after a restart too. What it was
+called stays its own for ever, so there is a second limit, to the names that are remembered.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Protocol
 
 from .errors import TooManyChannels, UnknownChannel
+from .names import SortedNames
 
 MAX_NAME = 255
 LIMIT = 100_000  # channels, about 1 KiB of memory each
+REMEMBERED = 4  # times the limit: names that are remembered, of closed channels of which nothing is kept too
+AT_ONCE = 64  # closed channels that are looked at, when there is no room, for whether anything of theirs is kept
 OWN = "gateway/"  # channels on which only the gateway itself speaks
 INBOX = "/@"  # marks the address of one peer inside a channel
 
 Record = Callable[[str, Mapping[str, str], bool], None]
+Kept = Callable[[Sequence[str]], Collection[str]]
 
 
 class Addressing(Protocol):
@@ -51,18 +60,31 @@ class Channels:
     """The table of channels and addresses.
 
     *record* is called with (channel, addresses, open) whenever a settled channel changes; it writes the fact.
-    With *create* off only channels that were settled by configuration exist. There are at most *limit* that users made.
+    With *create* off only channels that were settled by configuration exist. There are at most *limit* that users made;
+    *kept* says of which of some closed channels a message is kept.
     """
 
-    def __init__(self, rules: Iterable[Addressing], record: Record, *, create: bool = True, limit: int = LIMIT) -> None:
+    def __init__(
+        self,
+        rules: Iterable[Addressing],
+        record: Record,
+        *,
+        create: bool = True,
+        limit: int = LIMIT,
+        kept: Kept = lambda names: names,
+    ) -> None:
         self._rules = {rule.name: rule for rule in rules}
         self._record = record
         self._create = create
         self._limit = limit
+        self._kept = kept
         self._addresses: dict[str, dict[str, str]] = {}
         self._names: dict[str, dict[str, str]] = {protocol: {} for protocol in self._rules}
         self._settled: set[str] = set()
-        self._closed: set[str] = set()
+        self._closed: dict[str, None] = {}  # those that were looked at for room come last
+        self._entered: set[str] = set()
+        self._spent: set[str] = set()  # closed, of which no message is kept: they take nobody's place
+        self._listed = SortedNames()  # settled and open, or entered
         self._behind: set[str] = set()  # settled when some adapter was switched off that is on now
         self._ready: set[str] = set()  # settled, neither closed nor behind
 
@@ -95,21 +117,24 @@ class Channels:
         return channel in self._settled and channel not in self._closed
 
     def settled(self) -> list[str]:
-        """The names of all channels that exist, sorted."""
-        return sorted(self._settled - self._closed)
+        """The names of all channels that exist, sorted; it looks at each of them."""
+        return [name for name in self._listed if self.exists(name)]
+
+    def listed(self, after: str, limit: int) -> list[str]:
+        """At most *limit* names that come after one, in order, of channels that exist or that somebody listens to."""
+        return self._listed.after(after, limit)
 
     def enter(self, channel: str) -> None:
-        """Make *channel* known in memory; `UnknownChannel` where channels are only configured, or `TooManyChannels`."""
-        if channel in self._addresses and (self._create or channel not in self._closed):
-            return
-        if not self._create or not valid_name(channel):
-            raise UnknownChannel(channel)
-        if len(self._addresses) >= self._limit:
-            raise TooManyChannels(f"there are {self._limit:,} channels already (channels.limit)")
-        self.load(channel, self._all(channel), settled=False)
+        """Somebody listens to *channel*; `UnknownChannel` where channels are only configured, or `TooManyChannels`."""
+        self.know(channel)
+        self._entered.add(channel)
+        self._listed.add(channel)
 
     def leave(self, channel: str) -> None:
         """Nobody listens any more: what was only in memory is forgotten."""
+        self._entered.discard(channel)
+        if not self.exists(channel):
+            self._listed.discard(channel)
         if channel not in self._settled:
             for protocol, address in self._addresses.pop(channel, {}).items():
                 del self._names[protocol][address]
@@ -117,7 +142,7 @@ class Channels:
     def settle(self, channel: str) -> None:
         """Make *channel* exist for good; nothing happens if it does."""
         if channel not in self._ready:
-            self.enter(channel)
+            self.know(channel)
             self._settle(channel)
 
     def configure(self, channel: str) -> None:
@@ -133,7 +158,7 @@ class Channels:
             raise ValueError(f"{address!r} is the address of {self._names[protocol][address]!r} already")
         if self.address(protocol, channel) == address and channel in self._settled:
             return
-        self.enter(channel)
+        self.know(channel)
         self._put(protocol, channel, address)
         self._settle(channel)
 
@@ -152,8 +177,11 @@ class Channels:
     def close(self, channel: str) -> None:
         """Take *channel* off the list until somebody uses it again; its addresses stay its own."""
         if self.exists(channel):
-            self._closed.add(channel)
+            self._closed[channel] = None
             self._ready.discard(channel)
+            if channel not in self._entered:
+                self._listed.discard(channel)
+                self._spend((channel,))
             self._record(channel, self._addresses[channel], False)
 
     def load(self, channel: str, addresses: Mapping[str, str], *, settled: bool = True, open: bool = True) -> None:
@@ -164,17 +192,52 @@ class Channels:
                 self._put(protocol, channel, address)
         if settled:
             self._settled.add(channel)
-            (self._closed.discard if open else self._closed.add)(channel)
+            self._closed.pop(channel, None)
+            if open:
+                self._listed.add(channel)
+            else:
+                self._closed[channel] = None
             if self._all(channel).keys() - self._addresses[channel].keys():
                 self._behind.add(channel)
             (self._ready.discard if channel in self._behind or not open else self._ready.add)(channel)
+
+    def know(self, channel: str) -> None:
+        """Make *channel* known in memory, if there is room."""
+        known = channel in self._addresses
+        if known and channel not in self._spent and (self._create or channel not in self._closed):
+            return
+        if not self._create or not valid_name(channel):
+            raise UnknownChannel(channel)
+        self._make_room()
+        if not known and len(self._addresses) >= self._limit * REMEMBERED:
+            raise TooManyChannels(f"{self._limit * REMEMBERED:,} names are taken ({REMEMBERED} times channels.limit)")
+        self._spent.discard(channel)
+        if not known:
+            self.load(channel, self._all(channel), settled=False)
+
+    def _make_room(self) -> None:
+        """Raise `TooManyChannels` unless there is room for one more; a closed channel makes it if nothing is kept."""
+        if len(self._addresses) - len(self._spent) >= self._limit:
+            some = list(islice(self._closed, AT_ONCE))
+            for name in some:
+                del self._closed[name]
+                self._closed[name] = None
+            self._spend([name for name in some if name not in self._entered and name not in self._spent])
+        if len(self._addresses) - len(self._spent) >= self._limit:
+            raise TooManyChannels(f"there are {self._limit:,} channels already (channels.limit)")
+
+    def _spend(self, closed: Sequence[str]) -> None:
+        """Those of *closed* channels of which no message is kept take no place any more."""
+        self._spent.update(set(closed).difference(self._kept(closed)))
 
     def _settle(self, channel: str) -> None:
         for protocol, address in self._all(channel).items():
             if protocol not in self._addresses[channel]:
                 self._put(protocol, channel, address)
         self._settled.add(channel)
-        self._closed.discard(channel)
+        self._listed.add(channel)
+        self._closed.pop(channel, None)
+        self._spent.discard(channel)
         self._behind.discard(channel)
         self._ready.add(channel)
         self._record(channel, dict(self._addresses[channel]), True)

@@ -52,10 +52,19 @@ class Throttle:
             Buckets(each.rate, each.burst, clock) for each in (limits.address, limits.peer, limits.channel)
         )
 
-    def __call__(self, principal: Principal, peer: Peer, channel: str) -> float:
-        """Seconds to wait, 0 when the request may pass."""
+    def __call__(self, principal: Principal, peer: Peer | None, channel: str) -> float:
+        """Seconds to wait, 0 when the request may pass; strangers that are nobody's *peer* have their address only."""
         return (
             (self._addresses.take(principal.address) if principal.address else 0.0)
-            or self._peers.take(peer.number)
+            or (self._peers.take(peer.number) if peer is not None else 0.0)
             or (self._channels.take(channel) if channel else 0.0)
         )
+
+    def visit(self, address: str) -> float:
+        """Seconds to wait before a request from *address* is looked at, 0 when it may pass."""
+        return self._addresses.take(address) if address else 0.0
+
+    def charge(self, address: str, requests: float) -> None:
+        """Let a request from *address* that is as much work as some count as so many."""
+        if address:
+            self._addresses.spend(address, requests)

@@ -160,13 +160,16 @@ class Gateway:
     def _open_bus(self, ids: MessageIds) -> None:
         """The channels, the peers, and the bus between them."""
         about = self.settings.channels
-        self.channels = Channels(self.adapters, self._channel_fact, create=about.create == "open", limit=about.limit)
+        self.channels = Channels(
+            self.adapters, self._channel_fact, create=about.create == "open", limit=about.limit, kept=self._kept
+        )
         for name, addresses, is_open in self.index.channels():
             self._load_channel(name, addresses, is_open)
         self.peers = Peers(
             self.index.next_number, self._block_fact, self._peer_fact, self.index.peer, self.index.peer_numbered
         )
         limits = self.settings.limits
+        self.throttle = Throttle(limits, monotonic) if limits.rates == "on" else None
         self.bus = Bus(
             self.log,
             self.channels,
@@ -176,7 +179,7 @@ class Gateway:
             self.metrics,
             authors=self.adapters,
             allowed=self.access.allowed,
-            throttle=Throttle(limits, monotonic) if limits.rates == "on" else None,
+            throttle=self.throttle,
             inflow=self._inflow(),
             last_time=self.index.last_time,
             subscriptions=limits.subscriptions,
@@ -277,6 +280,10 @@ class Gateway:
         self.index.close()
         os.close(self._lock)
         logger.info("stopped", last_seq=self.log.next_seq - 1)
+
+    def _kept(self, channels: Sequence[str]) -> set[str]:
+        """Those of *channels* of which a message is kept, or about to be."""
+        return {name for name, seq in self.index.last_seqs(channels).items() if seq or self.index.unapplied(name)}
 
     def _channel_fact(self, channel: str, addresses: Any, is_open: bool) -> None:
         self.log.fact("channel", {"channel": channel, "addresses": dict(addresses), "open": is_open})

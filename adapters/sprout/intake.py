@@ -220,7 +220,7 @@ class Intake:
             return self._alias(line, node, said, session)
         name = said or self._relay.channel(line.id) or self._name(line.id, node.name.text or "")
         self._relay.admit(session, "publish", name, node.author)
-        self._bus.channels.enter(name)  # raises where channels are only configured
+        self._bus.channels.know(name)  # raises where channels are only configured
         seq = self._store.entity(line)
         self._relay.tell(line.line, name, skip=session)
         self._bus.channels.assign(NAME, name, line.id)

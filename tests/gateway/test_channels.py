@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.channels import LIMIT, MAX_NAME, Channels, valid_name
+from gateway.channels import LIMIT, MAX_NAME, REMEMBERED, Channels, valid_name
 from gateway.errors import TooManyChannels, UnknownChannel
 
 
@@ -42,9 +42,10 @@ class Desk:
     def __init__(
         self, *, create: bool = True, limit: int = LIMIT, protocols: tuple[str, ...] = ("capitals", "minted")
     ) -> None:
+        self.kept: set[str] = set()  # the channels of which a message is kept
         self.facts: list[tuple[str, dict[str, str], bool]] = []
         rules: list[Any] = [rule for rule in (Capitals(), Minted()) if rule.name in protocols]
-        self.table = Channels(rules, self._record, create=create, limit=limit)
+        self.table = Channels(rules, self._record, create=create, limit=limit, kept=self.kept.intersection)
 
     def restarted(self, **options: object) -> Desk:
         """What the log's facts make of it."""
@@ -211,6 +212,46 @@ def test_a_pin_moves_nothing() -> None:
     assert desk.table.address("minted", "weather") is None, "all of it or nothing"
     desk.table.pin("weather", {"minted": "m1"})
     assert desk.restarted().table.channel("minted", "m1") == "weather", "what had no address yet gets one"
+
+
+def test_a_closed_channel_takes_no_place_once_nothing_of_it_is_kept() -> None:
+    desk = Desk(limit=2)
+    for name in ("one", "two"):
+        desk.table.settle(name)
+    desk.kept.add("one")
+    desk.table.close("one")
+    with pytest.raises(TooManyChannels):
+        desk.table.settle("three")
+    desk.table.close("two")
+    desk.table.settle("three")
+    with pytest.raises(TooManyChannels):
+        desk.table.enter("two")
+    desk.kept.clear()  # retention takes what was said
+    desk.table.enter("two")
+    assert desk.table.listed("", 9) == ["three", "two"]
+    assert desk.table.channel("capitals", "ONE") == "one", "its address stays its own"
+
+
+def test_who_listens_to_a_closed_channel_takes_its_place() -> None:
+    desk = Desk(limit=1)
+    desk.table.settle("one")
+    desk.table.enter("one")
+    desk.table.close("one")
+    for _ in range(2):
+        with pytest.raises(TooManyChannels):
+            desk.table.settle("two")
+    desk.table.leave("one")
+    desk.table.settle("two")
+
+
+def test_names_are_not_remembered_without_end() -> None:
+    desk = Desk(limit=1)
+    for number in range(REMEMBERED):
+        desk.table.settle(str(number))
+        desk.table.close(str(number))
+    with pytest.raises(TooManyChannels, match="names"):
+        desk.table.settle("one more")
+    desk.table.settle("0")
 
 
 def test_users_make_only_so_many() -> None:
