@@ -107,7 +107,7 @@ class Counters(Protocol):
 
 
 Allowed = Callable[["Principal", str, str], bool]
-Throttle = Callable[["Principal", Peer, str], float]
+Throttle = Callable[["Principal", Peer | None, str], float]
 
 
 class Group(NamedTuple):
@@ -202,7 +202,7 @@ class Bus:
         else:
             self._unbind(session)
             session.link = True
-        if session.who.number != before.number:
+        if session.who is not before:
             self.presence.rename(session, before)
 
     def sessions(self) -> list[Session]:
@@ -368,8 +368,8 @@ class Bus:
 
     # Time and room
 
-    def pace(self, principal: Principal, peer: Peer, channel: str) -> None:
-        """Raise `Throttled` where *principal*, as *peer*, asks too often about *channel*."""
+    def pace(self, principal: Principal, peer: Peer | None, channel: str) -> None:
+        """Raise `Throttled` where *principal*, as *peer* or as nobody's, asks too often about *channel*."""
         if self.throttle is not None and (wait := self.throttle(principal, peer, channel)):
             raise Throttled(wait)
 

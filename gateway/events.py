@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator
+from functools import lru_cache
 
 import anyio
 from sse_starlette import EventSourceResponse
@@ -76,11 +77,11 @@ class EventSession(Session):
 
     def greet(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # a stream has one
         """Say who came."""
-        self.put(event("joined", dumps(views.peer(peer))))
+        self.put(_presence("joined", peer))
 
     def farewell(self, channel: str, peer: Peer) -> None:  # noqa: ARG002
         """Say who left."""
-        self.put(event("left", dumps(views.peer(peer))))
+        self.put(_presence("left", peer))
 
     def _release(self) -> None:
         """What waits for the disk goes as well."""
@@ -142,6 +143,11 @@ class EventSession(Session):
 def event(name: str, data: bytes) -> bytes:
     """An event called *name*; *data* is JSON on one line."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+
+
+@lru_cache(maxsize=4)  # all in a channel are told of the same peer
+def _presence(name: str, peer: Peer) -> bytes:
+    return event(name, dumps(views.peer(peer)))
 
 
 class EventStream(EventSourceResponse):

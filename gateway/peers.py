@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from .message import Peer
 
+MAX_NAME = 255  # characters of a peer's name that are known to the others: 100,000 of them are in memory
 BLOCK = 1024
 RESERVE = 256  # numbers left when the next block is asked for, so that it is on disk before it is needed
 MAX_KNOWN = 100_000  # durable peers kept in memory; far more than can be waiting for the index
@@ -46,7 +47,8 @@ class Peers:
         return Peer(self._number(), protocol)
 
     def identity(self, protocol: str, identity: str, name: str | None = None) -> Peer:
-        """The durable peer of *identity*, made at its first use; a new *name* is taken over."""
+        """The durable peer of *identity*, made at its first use; a new *name* is taken over, `MAX_NAME` of it."""
+        name = name and name[:MAX_NAME]
         peer = self.known(protocol, identity)
         if peer is None:
             peer = Peer(self._number(), protocol, identity, name)

@@ -26,17 +26,45 @@ class Word(NamedTuple):
     until: int | None
 
 
+class Room:
+    """Who listens to one channel: the peers by their numbers, first come first, and each one's connections there."""
+
+    __slots__ = ("connections", "peers")
+
+    def __init__(self) -> None:
+        self.peers: dict[int, Peer] = {}
+        self.connections: dict[int, int] = {}
+
+    def add(self, peer: Peer) -> None:
+        """Another connection of *peer* listens."""
+        self.peers[peer.number] = peer
+        self.connections[peer.number] = self.connections.get(peer.number, 0) + 1
+
+    def remove(self, number: int) -> None:
+        """A connection of the peer with *number* listens no more."""
+        left = self.connections.pop(number) - 1
+        if left:
+            self.connections[number] = left
+        else:
+            del self.peers[number]
+
+
 class Presence:
-    """Keeps what peers say of themselves; *members* are the sessions that listen, by channel."""
+    """Keeps what peers say of themselves; *members* are the sessions that listen, by channel.
+
+    Whether somebody is in a channel is told without a look at the others there.
+    """
 
     def __init__(self, members: Mapping[str, Mapping[Session, None]]) -> None:
         self._members = members
+        self._rooms: dict[str, Room] = {}
         self._words: dict[str, dict[int, Word]] = {}  # of guests, and of those who listen and are away
         self._guests: dict[tuple[str, int], None] = {}  # by channel and number; the oldest first
 
     def of(self, channel: str) -> dict[int, Peer]:
         """The peers in *channel* by their numbers, in the order in which they came; guests are last."""
-        here = {session.who.number: session.who for session in self._members.get(channel, ())}
+        room = self._rooms.get(channel)
+        here = {} if room is None else room.peers.copy()
         for number, word in self._words.get(channel, {}).items():
             if word.until is None:
                 here.pop(number, None)
@@ -61,20 +89,29 @@ class Presence:
         if peer.number not in others:
             self._greet(channel, peer)
         self._forget(channel, peer.number)
+        self._rooms.setdefault(channel, Room()).add(peer)
         return list(others.values())
 
     def exit(self, channel: str, peer: Peer, but: Session | None = None) -> None:
         """A connection of *peer* listens to *channel* no more; all *but* one hear of it."""
+        room = self._rooms[channel]
+        room.remove(peer.number)
+        if not room.peers:
+            del self._rooms[channel]
         if not self._listens(channel, peer.number) and self._forget(channel, peer.number) is None:
             self._farewell(channel, peer, but)
 
     def rename(self, session: Session, before: Peer) -> None:
-        """Who was known as *before*, where *session* listens, has another number now."""
+        """Who was known as *before*, where *session* listens, has another number or name now."""
         who = session.who
         for channel in session.channels:
+            if who.number == before.number:
+                self._rooms[channel].peers[who.number] = who
+                continue
             self.exit(channel, before, session)
             word = self._forget(channel, who.number)
-            known = self._listens(channel, who.number, session) if word is None else word.until is not None
+            known = self._listens(channel, who.number) if word is None else word.until is not None
+            self._rooms.setdefault(channel, Room()).add(who)
             if not known:
                 self._greet(channel, who, session)
 
@@ -125,9 +162,9 @@ class Presence:
             self._words.pop(channel, None)
         return word
 
-    def _listens(self, channel: str, number: int, but: Session | None = None) -> bool:
-        members = self._members.get(channel, ())
-        return any(session.who.number == number and session is not but for session in members)
+    def _listens(self, channel: str, number: int) -> bool:
+        room = self._rooms.get(channel)
+        return room is not None and number in room.peers
 
     def _greet(self, channel: str, peer: Peer, but: Session | None = None) -> None:
         for member in self._members.get(channel, ()):

@@ -246,7 +246,7 @@ def test_a_connection_that_becomes_somebody_is_introduced(core: Core, join: Make
     core.bus.bind(b, alice)
     assert a.take() == c.take() == [("-", "lobby", 1), ("+", "lobby", alice.number)]
     assert b.take() == []
-    assert core.bus.present("lobby") == [a.peer, alice, c.peer]
+    assert core.bus.present("lobby") == [a.peer, c.peer, alice], "who is somebody else now came last"
     core.bus.bind(c, alice)
     assert a.take() == b.take() == [("-", "lobby", 2)]
     assert core.bus.present("lobby") == [a.peer, alice]
