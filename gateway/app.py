@@ -10,7 +10,7 @@ import anyio
 import sniffio
 import structlog
 from anyio.abc import TaskGroup
-from fastapi import FastAPI, WebSocket
+from fastapi import FastAPI, Request, WebSocket
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -18,7 +18,10 @@ from adapters import ADAPTERS
 
 from . import fast, rest, serve
 from .adapter import Adapter, Listener, Refusal
+from .callers import enter
 from .config import Settings
+from .errors import RequestError
+from .problems import PROTOCOL, answer, explain
 from .runtime import Gateway
 from .session import Session
 from .turns import turns_of
@@ -26,7 +29,8 @@ from .worker import Post
 
 logger = structlog.get_logger("trellis")
 
-RAW_PATHS = ("/v1/", "/api/v1/")  # where a name in a path may hold an encoded slash
+RAW_PATHS = ("/v1/", "/api/v1/")  # where a name in a path may hold an encoded slash; they ask who comes themselves
+HEALTH = ("/healthz", "/readyz")  # asked by whatever watches over the process, by any name that it has for the machine
 
 
 def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS) -> FastAPI:
@@ -61,6 +65,7 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
         for router in adapter.routers():
             app.include_router(router)
     app.include_router(rest.router(gateway))
+    app.add_middleware(Guard, gateway=gateway)
     app.add_middleware(RawPaths)
     return app
 
@@ -73,6 +78,25 @@ def _start(app: FastAPI) -> None:
     except (OSError, ValueError, sqlite3.Error) as error:
         app.state.failure = f"{gateway.settings.data} cannot be used: {error}; choose another with --data"
         raise
+
+
+class Guard:
+    """Lets in whoever asks for a page of the operators or of /docs only by the rule of all others, and as often."""
+
+    def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
+        self._app = app
+        self._gateway = gateway
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with a problem in the place of the application, or let it answer."""
+        app = self._app
+        if scope["type"] == "http" and not scope["path"].startswith(RAW_PATHS) and scope["path"] not in HEALTH:
+            try:
+                enter(self._gateway, Request(scope))
+            except RequestError as error:
+                self._gateway.metrics.count("refused", PROTOCOL, str(explain(error).status))
+                app = answer(explain(error))
+        await app(scope, receive, send)
 
 
 class RawPaths:

@@ -27,12 +27,13 @@ from .session import Principal
 __all__ = [
     "ANYBODY", "KEY", "USUAL", "VERBS",
     "Access", "BadSecret", "Key", "KeyFile", "Right", "Rule", "Verdict",
-    "bearer", "digest", "read_secret", "write_secret",
+    "bearer", "digest", "identity_of", "read_secret", "write_secret",
 ]
 # fmt: on
 
 KEY = "key:"  # how the principal of a key begins
 ANYBODY = "anonymous"  # how the principal of those who did not say who they are ends; alone: of whatever protocol
+NOBODY = "(no key)"  # the durable identity of all who come by REST without a key
 MAX_GATHERED = 4096  # principals whose rights are kept together; others are gathered again
 MAX_KEPT_NAME = 128  # characters of their names: peers choose some of these, and memory is not theirs to fill
 
@@ -246,6 +247,13 @@ def _names(name: str) -> list[str]:
 def _gives(rights: Rights, verb: str, channel: str) -> bool:
     found = deciding(rights, verb, channel)
     return found is not None and not found.takes
+
+
+def identity_of(key: str | None) -> str:
+    """The durable identity of the key with this name, or of all who have none; no two are the same."""
+    if key is None:
+        return NOBODY
+    return KEY + key if key.endswith(NOBODY) else key
 
 
 def bearer(header: str | None) -> str | None:

@@ -176,6 +176,7 @@ class Bulk(Response):
     def _result(self, line: Content | Problem) -> _Result:
         number = next(self._numbers)
         try:
+            self._publisher.pace()
             if isinstance(line, Problem):
                 raise line
             taken = self._publisher.publish(line, number)

@@ -6,35 +6,37 @@ from urllib.parse import unquote_to_bytes
 
 from fastapi import Request
 
-from .auth import KEY, bearer
+from .auth import KEY, bearer, identity_of
 from .channels import valid_name
-from .errors import Forbidden, UnknownChannel
+from .errors import Forbidden, Throttled, UnknownChannel
 from .message import Peer
-from .problems import PROTOCOL, Problem
+from .networks import network
+from .problems import PROTOCOL, Problem, shortened
 from .runtime import Gateway
 from .session import Principal
 
-ANONYMOUS = "rest"  # the durable identity of all who come without a key
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="trellis"'}
 
 
 class Caller:
     """The principal behind one request, and the durable peer that others know it as."""
 
-    __slots__ = ("gateway", "principal")
+    __slots__ = ("_paid", "gateway", "principal")
 
     def __init__(self, gateway: Gateway, request: Request, key: str | None = None) -> None:
-        """Find out who sent *request*; *key* is for those who cannot send headers. Raises `Problem` 401 or 403."""
+        """Find out who sent *request*; *key* is for those who cannot send headers.
+
+        Every request takes a token of its address here, whatever becomes of it. Raises `Problem` 401 or 403, or
+        `Throttled`.
+        """
         self.gateway = gateway
-        headers = request.headers
-        if (reason := gateway.access.unwelcome(headers.get("origin"), headers.get("host"))) is not None:
-            raise Problem(403, reason)
-        client = request.scope.get("client")
-        token = bearer(headers.get("authorization")) or key
-        principal = gateway.access.authenticate(PROTOCOL, token, client[0] if client else "")
+        address = enter(gateway, request)
+        token = bearer(request.headers.get("authorization")) or key
+        principal = gateway.access.authenticate(PROTOCOL, token, address)
         if principal is None:
             raise Problem(401, "no such key; send one as `Authorization: Bearer KEY`", CHALLENGE)
         self.principal: Principal = principal
+        self._paid = True  # the first thing that is asked is what the request was let in for
 
     @property
     def key(self) -> str | None:
@@ -45,7 +47,7 @@ class Caller:
     @property
     def who(self) -> Peer:
         """The durable peer: the key's, or the one of all who have none."""
-        return self.gateway.peers.identity(PROTOCOL, self.key or ANONYMOUS, self.key)
+        return self.gateway.peers.identity(PROTOCOL, identity_of(self.key), self.key)
 
     def may(self, verb: str, channel: str) -> bool:
         """Whether the caller has the right to *verb* on *channel*."""
@@ -60,18 +62,42 @@ class Caller:
 
         What concerns no one channel is asked with an empty one, which only a right to all channels covers.
         """
+        self.demand(verb, channel)
+        self.pace(channel)
+
+    def demand(self, verb: str, channel: str) -> None:
+        """Raise `Forbidden` unless the caller has the right to *verb* on *channel*."""
         if not self.may(verb, channel):
             if not self.key and self.gateway.access.enabled:
                 raise Problem(401, f"{Forbidden(verb, channel)} without a key", CHALLENGE)
             raise Forbidden(verb, channel)
-        self.gateway.bus.pace(self.principal, self.who, channel)
 
-    def look(self, verb: str, segment: str) -> str:
-        """The channel that a path's *segment* names, if the caller may *verb* there and there can be one."""
+    def pace(self, channel: str) -> None:
+        """Raise `Throttled` where the caller asks too often; strangers are told apart by their addresses."""
+        paid, self._paid = self._paid, False
+        if self.gateway.throttle is not None:
+            principal = Principal(self.principal.name) if paid else self.principal
+            self.gateway.bus.pace(principal, None if self.key is None else self.who, channel)
+
+    def charge(self, requests: float) -> None:
+        """Count what is asked for as so many *requests*."""
+        if self.gateway.throttle is not None:
+            self.gateway.throttle.charge(self.principal.address, requests)
+
+    def look(self, verb: str, segment: str, *, paced: bool = True) -> str:
+        """The channel that a path's *segment* names, if the caller may *verb* there and there can be one.
+
+        What cannot be a name is refused before anything is looked up or counted by it. What is not *paced* here is so
+        later, part by part.
+        """
         channel = unquoted(segment)
-        self.check(verb, channel)
+        if not valid_name(channel):
+            raise UnknownChannel(channel)
+        self.demand(verb, channel)
+        if paced:
+            self.pace(channel)
         gateway = self.gateway
-        if not valid_name(channel) or (
+        if (
             gateway.settings.channels.create != "open"
             and not gateway.channels.exists(channel)
             and not gateway.bus.members(channel)
@@ -80,9 +106,24 @@ class Caller:
         return channel
 
 
+def enter(gateway: Gateway, request: Request) -> str:
+    """The network that *request* comes from, if its page may ask here, by this name of the gateway's, and now.
+
+    Raises `Problem` 403, or `Throttled`; every request takes a token of its network here.
+    """
+    headers = request.headers
+    if (reason := gateway.access.unwelcome(headers.get("origin"), headers.get("host"))) is not None:
+        raise Problem(403, reason)
+    client = request.scope.get("client")
+    address = network(client[0]) if client else ""
+    if gateway.throttle is not None and (wait := gateway.throttle.visit(address)):
+        raise Throttled(wait)
+    return address
+
+
 def unquoted(segment: str) -> str:
     """What a raw *segment* of a path says (RFC 3986, section 2.1); UTF-8, percent-encoded or not."""
     try:
         return unquote_to_bytes(segment.encode("latin-1")).decode()
     except UnicodeDecodeError:
-        raise Problem(400, f"{segment!r} is not percent-encoded UTF-8") from None
+        raise Problem(400, f"{shortened(segment)} is not percent-encoded UTF-8") from None

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from .adapter import Adapter, Refusal, Request
-from .auth import KEY, Access, bearer
+from .auth import KEY, Access, bearer, identity_of
 from .bus import Bus
 from .limits import Limits
 from .metrics import Metrics
@@ -50,7 +50,7 @@ class Door:
             self._metrics.count("connections", adapter.name)
             if token is not None:
                 name = principal.name.removeprefix(KEY)
-                self._bus.bind(session, self._bus.peers.identity("rest", name, name))
+                self._bus.bind(session, self._bus.peers.identity("rest", identity_of(name), name))
         return session
 
     def enter(self, address: str) -> str | None:

@@ -13,13 +13,14 @@ import anyio
 from . import views
 from .errors import Forbidden
 from .message import Message
-from .problems import Problem
+from .problems import Problem, shortened
 from .runtime import Gateway
 from .segments import Segments, head
 from .session import LOW_WATER
 
 Order = Literal["asc", "desc"]
 
+MAX_ID = 1024  # characters; a Streamr id has a stream, a publisher and a chain of 255 each at most
 PAGE = 32  # messages that are read from the log in one turn of the loop
 MAX_PAGE = 1 << 18  # bytes of content, likewise
 MAX_ANSWER = 4 << 20  # bytes of content after which an answer ends early; `next` goes on
@@ -78,9 +79,9 @@ class Query:
 
 def find(gateway: Gateway, channel: str, id: str) -> Message:
     """The message of *channel* with this canonical or native id; `Problem` 404 without one."""
-    found = gateway.index.message(id)
+    found = gateway.index.message(id) if len(id) <= MAX_ID else None
     if found is None or found.channel != channel:
-        raise Problem(404, f"there is no message {id!r} in {channel!r}; GET its /messages lists what there is")
+        raise Problem(404, f"there is no message {shortened(id)} in {channel!r}; GET its /messages lists what there is")
     return found
 
 

@@ -47,14 +47,14 @@ OWN: Final[dict[str, Any]] = {
 
 
 class Operations:
-    """The handlers; those outside /v1/ need no key."""
+    """The handlers; those outside /v1/ need no key, but for the metrics."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
 
     async def protocols(self, request: Request) -> Response:
         """What is spoken here, in which versions, and what each protocol can and cannot carry."""
-        Caller(self.gateway, request)
+        Caller(self.gateway, request).pace("")
         rows: list[dict[str, Any]] = [
             {
                 "name": adapter.name,
@@ -83,7 +83,9 @@ class Operations:
 
     async def stats(self, request: Request) -> Response:
         """What was counted since the start, by protocol, channel and direction; and what the pipeline last wrote."""
-        Caller(self.gateway, request).check("history", "")
+        caller = Caller(self.gateway, request)
+        caller.check("history", "")
+        caller.charge(stats.COST)
         pipeline = await anyio.to_thread.run_sync(stats.written, self.gateway.settings.warehouse)
         return views.answer(stats.report(self.gateway) | {"pipeline": pipeline})
 
@@ -110,8 +112,9 @@ class Operations:
             return views.answer({"status": "; ".join(troubles)}, 503)
         return views.answer({"status": "ready"})
 
-    async def metrics(self) -> Response:
-        """Everything that is counted, for Prometheus."""
+    async def metrics(self, request: Request) -> Response:
+        """Everything that is counted, for Prometheus; where there are keys, one with `history:*` is needed."""
+        Caller(self.gateway, request).check("history", "")
         return Response(self.gateway.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -123,7 +126,7 @@ ROUTES = [
     Route("GET", "/",             Operations.home),
     Route("GET", "/asyncapi.json", Operations.asyncapi),
     Route("GET", "/healthz",      Operations.healthz),
-    Route("GET", "/readyz",       Operations.readyz),
+    Route("GET", "/readyz",       Operations.readyz, others=(503,)),
     Route("GET", "/metrics",      Operations.metrics, media_type="text/plain"),
 ]
 # fmt: on

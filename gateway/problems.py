@@ -46,6 +46,11 @@ class Problem(RequestError):
         return dumps({"type": "about:blank", "title": title, "status": self.status, "detail": self.detail} | more)
 
 
+def shortened(name: str) -> str:
+    """A *name* that somebody sent, quoted, as long as names are: nobody needs more of it to recognise it."""
+    return repr(name if len(name) <= MAX_NAME else name[:MAX_NAME] + "…")
+
+
 def _forbidden(error: Forbidden) -> Problem:
     return Problem(403, f"{error}; use a key with the right `{error.verb}:{error.channel or '*'}`")
 
@@ -56,7 +61,7 @@ def _throttled(error: Throttled) -> Problem:
 
 def _unknown(error: UnknownChannel) -> Problem:
     if not valid_name(str(error)):
-        return Problem(404, f"no channel can be called {str(error)!r}: {NAMES}")
+        return Problem(404, f"no channel can be called {shortened(str(error))}: {NAMES}")
     return Problem(404, f"there is no channel {str(error)!r}; GET /v1/channels lists those that you may see")
 
 

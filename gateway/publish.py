@@ -99,7 +99,7 @@ class Publisher:
 
     def publish(self, content: Content, *line: int) -> Receipt | Message:
         """Take one message (the *line*-th of a request); raises `RequestError` where it is refused."""
-        self._caller.check("publish", self.channel)
+        self._caller.demand("publish", self.channel)
         if self._key is None:
             return self._publish(content)
         key = f"key:{dumps([self._who.identity, self.channel, self._key, *line]).decode()}"
@@ -110,6 +110,10 @@ class Publisher:
         if isinstance(first, Message) and first.content != content.text:
             raise Conflict(f"another message came with the Idempotency-Key {self._key!r} before")
         return found
+
+    def pace(self) -> None:
+        """Raise `Throttled` where the caller says too much."""
+        self._caller.pace(self.channel)
 
     def answer(self, taken: Receipt | Message) -> bytes:
         """What the sender of *taken* is told."""

@@ -115,7 +115,7 @@ def _follow(gateway: Gateway, found: Read) -> None:
     gateway.door.limits = limits
     gateway.bus.subscriptions = limits.subscriptions
     if (limits.address, limits.peer, limits.channel) != (before.address, before.peer, before.channel):
-        gateway.bus.throttle = found.throttle  # with full buckets
+        gateway.throttle = gateway.bus.throttle = found.throttle  # with full buckets
 
 
 def _refuse(reasons: list[str]) -> bool:

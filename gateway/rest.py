@@ -11,12 +11,14 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.routing import Match
 
-from . import history, operations, views, whois
+from . import history, listing, operations, views, whois
 from .bulk import NDJSON, Bulk
-from .callers import Caller, unquoted
+from .callers import Caller, enter, unquoted
+from .channels import MAX_NAME, valid_name
+from .errors import UnknownChannel
 from .events import open_stream
 from .message import Message
-from .problems import PROTOCOL, Problem
+from .problems import PROTOCOL, Problem, shortened
 from .publish import Publisher, content_read, read_body, synced
 from .routes import MAX, After, ProblemRoute, Route, add
 from .runtime import Gateway
@@ -29,7 +31,7 @@ IDEMPOTENCY_KEY = "Publishes once, however often it is sent; each line of NDJSON
 Channel = Annotated[str, Path(description=CHANNEL)]
 Id = Annotated[str, Path(description="A message's canonical id, or its id in any protocol; percent-encoded.")]
 Number = Annotated[int, Path(ge=0, le=MAX, description="A peer's number.")]
-AfterName = Annotated[str, Query(description="Only channels whose names come later.")]
+AfterName = Annotated[str, Query(max_length=MAX_NAME, description="Only channels whose names come later.")]
 Before = Annotated[int | None, Query(ge=0, le=MAX, description="Only what has a lower sequence.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="How many at most.")]
 Sender = Annotated[int | None, Query(ge=0, le=MAX, description="Only what the peer with this number said.")]
@@ -70,9 +72,13 @@ class Rest:
         still being sent: read them as you write. A refused line is answered with its problem.
         """
         headers = request.headers
-        channel = unquoted(request.path_params["channel"])
-        publisher = Publisher(Caller(self.gateway, request), channel, headers.get("idempotency-key"))
-        if headers.get("content-type", "").partition(";")[0].strip().lower() in NDJSON:
+        caller = Caller(self.gateway, request)
+        lines = headers.get("content-type", "").partition(";")[0].strip().lower() in NDJSON
+        channel = caller.look("publish", request.path_params["channel"], paced=not lines)
+        publisher = Publisher(caller, channel, headers.get("idempotency-key"))
+        if not lines or self.gateway.log.failing is not None:  # lines wait for a disk that is merely slow
+            self.gateway.bus.check_log()
+        if lines:
             return Bulk(publisher, request)
         taken = publisher.publish(await content_read(await read_body(request)))
         await synced(self.gateway, taken.seq)
@@ -89,7 +95,9 @@ class Rest:
         order: Order = "asc",
     ) -> Response:
         """What was said on a channel, a page at a time; `next` is the address of the next page, or null."""
-        name = Caller(self.gateway, request).look("history", channel)
+        caller = Caller(self.gateway, request)
+        name = caller.look("history", channel)
+        caller.charge(limit / history.PAGE)
         query = history.Query(name, after, before, limit, sender, order)
         return Response(await query.answer(self.gateway), media_type=views.MEDIA_TYPE)
 
@@ -120,12 +128,16 @@ class Rest:
     # Channels
 
     async def channels(self, request: Request, after: AfterName = "", limit: Limit = 100) -> Response:
-        """The channels that you may see, by name; `next` is the address of the next page, or null."""
+        """The channels that you may see, by name; `next` is the address of the next page, or null.
+
+        A page ends early, perhaps without a channel, where it would take too long to find more that you may see.
+        """
         caller = Caller(self.gateway, request)
-        names = {*self.gateway.channels.settled(), *self.gateway.bus.active()}
-        visible = [name for name in sorted(names) if name > after and caller.may_know(name)]
-        shown = [views.channel(self.gateway, name) for name in visible[:limit]]
-        url = str(request.url.include_query_params(after=visible[limit - 1]).query) if len(visible) > limit else None
+        caller.pace("")
+        caller.charge(limit / listing.TURN)
+        names, more = await listing.visible(caller, after, limit)
+        shown = await listing.described(self.gateway, names)
+        url = str(request.url.include_query_params(after=more).query) if more is not None else None
         return views.answer({"channels": shown, "next": url and f"/v1/channels?{url}"})
 
     async def channel(self, request: Request, channel: Channel) -> Response:
@@ -135,6 +147,8 @@ class Rest:
     async def make_channel(self, request: Request, channel: Channel) -> Response:
         """Make a channel; 200 if there is one already."""
         caller, name = Caller(self.gateway, request), unquoted(channel)
+        if not valid_name(name):
+            raise UnknownChannel(name)
         caller.check("publish", name)
         self.gateway.bus.check_log()
         existed = self.gateway.channels.exists(name)
@@ -154,8 +168,10 @@ class Rest:
 
     async def peers(self, request: Request, channel: Channel) -> Response:
         """Who listens to a channel, on any protocol; each peer once."""
-        name = Caller(self.gateway, request).look("subscribe", channel)
-        return views.answer({"peers": [views.peer(peer) for peer in self.gateway.bus.present(name)]})
+        caller = Caller(self.gateway, request)
+        peers = self.gateway.bus.present(caller.look("subscribe", channel))
+        caller.charge(len(peers) / listing.TURN)
+        return listing.answer("peers", map(views.peer, peers))
 
     async def direct(self, request: Request, channel: Channel, number: Number) -> Response:
         """Say something to one peer in a channel; it is never logged, and 202 says how many connections got it."""
@@ -177,6 +193,7 @@ class Rest:
         """
         caller = Caller(self.gateway, request)
         caller.check("subscribe", "")
+        caller.charge(whois.COST)
         found = await whois.report(caller, number)
         if found is None:
             raise Problem(404, f"nobody is number {number} now; GET a channel's /peers lists who is there")
@@ -200,7 +217,7 @@ ROUTES = [  # the one that is asked for most comes first: routes are tried in or
     Route("GET",    "/v1/channels/{channel}/events",                  Rest.events, media_type="text/event-stream"),
     Route("GET",    "/v1/channels",                                   Rest.channels),
     Route("GET",    "/v1/channels/{channel}",                         Rest.channel),
-    Route("PUT",    "/v1/channels/{channel}",                         Rest.make_channel, 201),
+    Route("PUT",    "/v1/channels/{channel}",                         Rest.make_channel, 201, others=(200,)),
     Route("DELETE", "/v1/channels/{channel}",                         Rest.close_channel, 204),
     Route("GET",    "/v1/channels/{channel}/peers",                   Rest.peers),
     Route("POST",   "/v1/channels/{channel}/peers/{number}/messages", Rest.direct, 202, more=BODY),
@@ -219,12 +236,13 @@ def router(gateway: Gateway) -> APIRouter:
 
     async def elsewhere(request: Request) -> Response:
         """Say that there is nothing here, or nothing for this method."""
+        enter(gateway, request)
         partly = (route for route in served if route.matches(request.scope)[0] == Match.PARTIAL)
         methods = {method for route in partly for method in getattr(route, "methods", ())}
         if methods:
             allow = ", ".join(sorted(methods))
             raise Problem(405, f"{request.method} is not for this; it takes {allow}", {"Allow": allow})
-        raise Problem(404, f"there is nothing at {request.url.path}; GET /docs says what there is")
+        raise Problem(404, f"there is nothing at {shortened(request.url.path)}; GET /docs says what there is")
 
     methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
     routes.add_api_route("/v1/{path:path}", elsewhere, methods=methods, include_in_schema=False)

@@ -25,7 +25,11 @@ PROBLEM = {"description": "What is wrong, and what to do about it.", "content": 
 
 
 class Route(NamedTuple):
-    """A row of a table of routes. *more* goes to /docs as it is; a *raw* handler is called with the request alone."""
+    """A row of a table of routes.
+
+    *more* goes to /docs as it is; a *raw* handler is called with the request alone. *others* are statuses that are
+    answered in the form of the usual one.
+    """
 
     method: str
     path: str
@@ -34,6 +38,7 @@ class Route(NamedTuple):
     media_type: str = views.MEDIA_TYPE
     more: Mapping[str, Any] = MappingProxyType({})
     raw: bool = False
+    others: tuple[int, ...] = ()
 
 
 class ProblemRoute(APIRoute):
@@ -59,7 +64,8 @@ class RawRoute(ProblemRoute):
 def add(router: APIRouter, owner: object, route: Route) -> None:
     """Serve the *route*, whose handler is a method of *owner*; the handler's docstring describes it."""
     content: dict[str, Any] = {} if route.status == 204 else {"content": {route.media_type: {}}}
-    responses: dict[int | str, dict[str, Any]] = {route.status: {"description": "Done."} | content}
+    done = {"description": "Done."} | content
+    responses: dict[int | str, dict[str, Any]] = dict.fromkeys((route.status, *route.others), done)
     if route.path.startswith(PREFIX):
         responses |= {"default": PROBLEM, 422: PROBLEM}
     summary, _, description = cleandoc(route.handler.__doc__ or "").partition("\n")

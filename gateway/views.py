@@ -6,7 +6,7 @@ no digit of it changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fastapi import Response
@@ -62,10 +62,18 @@ def accepted(channel: bytes, receipt: Receipt | Message) -> bytes:
     )
 
 
+def channels(gateway: Gateway, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Channels: how each protocol calls them, how many listen, and the sequences of their last messages."""
+    last = gateway.index.last_seqs(names)
+    bus = gateway.bus
+    return [
+        {"name": name} | bus.describe(name) | {"members": bus.members(name), "sequence": last[name]} for name in names
+    ]
+
+
 def channel(gateway: Gateway, name: str) -> dict[str, Any]:
-    """A channel: how each protocol calls it, how many listen, and the sequence of its last message."""
-    shown = {"name": name} | gateway.bus.describe(name)
-    return shown | {"members": gateway.bus.members(name), "sequence": gateway.index.last_seq(name)}
+    """One of them."""
+    return channels(gateway, (name,))[0]
 
 
 def joined(name: bytes, items: Iterable[bytes], **more: Any) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import anyio
@@ -13,7 +13,9 @@ from .message import Peer
 from .problems import PROTOCOL
 from .session import Session
 
-MAX_SEARCHED = 1024  # channels, by name, that are looked at for what somebody said
+COST = 20  # requests that one for all of this counts as
+MAX_SEARCHED = 1024  # channels, by name, that are looked at for what somebody said, or where it is
+SAID = "SELECT seq FROM records WHERE channel = ? AND sender = ? ORDER BY seq DESC LIMIT 1"
 MAX_LISTED = 256  # channels in an answer
 TURN = 64  # channels that are looked at in one turn of the loop
 
@@ -31,7 +33,7 @@ async def report(caller: Caller, number: int) -> dict[str, Any] | None:
     Who has no identity and is not connected is known by what it said, as long as that is kept.
     """
     gateway = caller.gateway
-    connections = list(_connections(caller, number))
+    connections = gateway.bus.sessions_of(number)
     found = await _search(caller, number)
     peer = gateway.peers.numbered(number)
     if peer is None and connections:
@@ -42,35 +44,51 @@ async def report(caller: Caller, number: int) -> dict[str, Any] | None:
         return None
     bound = connections[0].who if connections and connections[0].who.number != number else None
     who = bound or peer
-    presence = gateway.bus.presence
-    near = {*presence.where(who.number), *(channel for session in connections for channel in session.channels)}
-    here = sorted(channel for channel in near if presence.has(channel, who.number) and caller.may_know(channel))
+    here = await _present(caller, who.number, connections)
     return views.peer(peer) | {
         "connections": len(connections),
         "connectionNumbers": [session.peer.number for session in connections],
         "protocols": list({peer.protocol: None} | {session.protocol: None for session in connections}),
         "boundTo": None if bound is None else bound.number,
-        "key": who.identity if who.protocol == PROTOCOL and who.name is not None else None,
+        "key": who.name if who.protocol == PROTOCOL else None,
         "addresses": {adapter.name: adapter.names(who) for adapter in gateway.adapters},
         "channels": here[:MAX_LISTED],
         "saidIn": [] if found is None else found.said,
     }
 
 
-def _connections(caller: Caller, number: int) -> Iterator[Session]:
-    for session in caller.gateway.bus.sessions():
-        if number in (session.peer.number, session.who.number):
-            yield session
+async def _present(caller: Caller, number: int, connections: list[Session]) -> list[str]:
+    """The channels in which the peer with *number* is, of those that *caller* may know, by name."""
+    presence = caller.gateway.bus.presence
+    listening = (channel for session in connections for channel in list(session.channels))
+    near = list(dict.fromkeys([*presence.where(number), *islice(listening, MAX_SEARCHED)]))
+    here = []
+    for count, channel in enumerate(near, 1):
+        if presence.has(channel, number) and caller.may_know(channel):
+            here.append(channel)
+        if not count % TURN:
+            await anyio.sleep(0)
+    return sorted(here)
 
 
 async def _search(caller: Caller, number: int) -> _Found | None:
     """Where the peer said something that *caller* may read."""
-    peer, said = None, []
-    names = [name for name in caller.gateway.channels.settled() if caller.may("history", name)]
-    for count, name in enumerate(names[:MAX_SEARCHED], 1):
-        for message in caller.gateway.index.history(name, sender=number, newest_first=True, limit=1):
-            peer = message.sender
-            said.append(name)
-        if not count % TURN:
-            await anyio.sleep(0)
+    index, said, name = caller.gateway.index, list[str](), ""
+    for _ in range(MAX_SEARCHED // TURN):
+        names = caller.gateway.channels.listed(name, TURN)
+        said += [name for name in names if caller.may("history", name) and _spoke(caller, name, number)]
+        if len(names) < TURN:
+            break
+        name = names[-1]
+        await anyio.sleep(0)
+    found = (index.history(name, sender=number, newest_first=True, limit=1) for name in said)
+    peer = next((messages[0].sender for messages in found if messages), None)
     return None if peer is None else _Found(peer, said[:MAX_LISTED])
+
+
+def _spoke(caller: Caller, channel: str, number: int) -> bool:
+    """Whether the peer said something in *channel*; no message is read for that."""
+    index = caller.gateway.index
+    return index.one(SAID, (channel, number)) is not None or any(
+        message.sender.number == number for message in index.unapplied(channel)
+    )

@@ -13,6 +13,7 @@ from random import randrange
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gateway import jsontext
+from gateway.auth import identity_of
 from gateway.errors import Forbidden, RequestError, UnknownChannel
 from gateway.message import Message, Peer
 from gateway.session import Principal
@@ -31,7 +32,6 @@ from .stored import Span
 if TYPE_CHECKING:
     from .adapter import StreamrAdapter
 
-ANONYMOUS = "rest"  # the durable identity of all who come without a token or a key
 NO_BODY = "No request body or invalid request body."
 NO_OFFSETS = (
     'Query parameters "fromOffset" and "toOffset" are no longer supported. '
@@ -81,7 +81,7 @@ class RestSpeaker:
         if address is not None:
             return peers.identity(NAME, address)
         key = None if self._token is None else self._adapter.services.access.name_of(self._token)
-        return peers.identity("rest", key or ANONYMOUS, key)
+        return peers.identity("rest", identity_of(key), key)
 
     @property
     def address(self) -> str | None:

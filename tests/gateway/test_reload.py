@@ -185,10 +185,10 @@ def test_rates_are_followed(tmp_path: Path) -> None:
     with Server(tmp_path / "data", "--config", str(config), env={"TRELLIS_LIMITS__RATES": "on"}) as server:
         statuses = [httpx.get(f"http://{server.http}/v1/channels").status_code for _ in range(5)]
         assert set(statuses) == {200}
-        config.write_text("[limits.peer]\nrate = 0.001\nburst = 2\n")
+        config.write_text("[limits.address]\nrate = 0.001\nburst = 2\n")
         server.process.send_signal(signal.SIGHUP)
         until(lambda: "reloaded" in server.log)
-        assert re.search(r"limits\.peer\.burst.*5000\.0 -> 2\.0", server.log)
+        assert re.search(r"limits\.address\.burst.*10000\.0 -> 2\.0", server.log)
         until(lambda: httpx.put(f"http://{server.http}/v1/channels/x").status_code == 429)
 
 

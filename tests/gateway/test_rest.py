@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -95,7 +94,7 @@ def test_a_message_is_answered_with_where_it_stands_and_found_there(http: httpx.
     (found,) = http.get(LOBBY).json()["messages"]
     assert found == http.get(f"{LOBBY}/{taken['id']}").json()
     assert found == taken | {
-        "sender": {"peer": found["sender"]["peer"], "protocol": "rest", "identity": "rest", "name": None},
+        "sender": {"peer": found["sender"]["peer"], "protocol": "rest", "identity": "(no key)", "name": None},
         "content": {"text": "hello"},
         "inReplyTo": None,
         "native": {},
@@ -414,7 +413,7 @@ def test_peers_are_found_by_number(http: httpx.Client) -> None:
     assert http.get(f"/v1/peers/{number}").json() == {
         "number": number,
         "protocol": "rest",
-        "identity": "rest",
+        "identity": "(no key)",
         "name": None,
         "connections": 0,
         "connectionNumbers": [],
@@ -489,6 +488,29 @@ def test_a_bug_is_a_problem_and_counted(local: Any, http: httpx.Client, monkeypa
     assert http.get("/v1/stats").json()["faults"] == {"request": 1}
 
 
+def test_a_deleted_channel_makes_room_for_another_also_after_a_restart(
+    make_local: Callable[..., Any], client_of: Callable[..., httpx.Client]
+) -> None:
+    everybody = {"grants": {"rest:anonymous": ("*:*", "admin:*")}}
+
+    def put(name: str) -> int:
+        return client_of(local).put(f"/v1/channels/{name}").status_code
+
+    local = make_local(channels={"limit": 2}, auth=everybody)
+    assert [put(name) for name in ("said", "empty", "third")] == [201, 201, 507]
+    http = client_of(local)
+    say(http, path="/v1/channels/said/messages")
+    assert http.delete("/v1/channels/said").status_code == 204
+    assert put("third") == 507, "what was said there is kept"
+    assert http.delete("/v1/channels/empty").status_code == 204
+    local = make_local(channels={"limit": 2}, auth=everybody)
+    assert [put(name) for name in ("third", "fourth", "empty")] == [201, 507, 507]
+    assert client_of(local).delete("/v1/channels/third").status_code == 204
+    assert [put("empty"), put("third"), put("said")] == [201, 507, 201]
+    shown = client_of(local).get("/v1/channels").json()["channels"]
+    assert [row["name"] for row in shown] == ["empty", "said"]
+
+
 def test_a_full_disk_is_503(local: Any, http: httpx.Client) -> None:
     assert http.get("/readyz").status_code == 200
     local.gateway.log.congested = True
@@ -533,10 +555,8 @@ def test_a_disk_that_fails_is_named_and_who_waits_for_it_is_told(
     assert "No space left on device" in refused
     assert "nothing was accepted" in refused
     assert "No space left on device" in http.get("/readyz").json()["status"]
-    for method, path in (("PUT", "/v1/channels/new"), ("DELETE", "/v1/channels/lobby")):
-        assert "nothing was accepted" in problem(http.request(method, path), 503), "it is not waited for"
-    results = lines(http.post(LOBBY, content=b"3\n4\n", headers=NDJSON))
-    assert [(result["line"], result["status"]) for result in results] == [(1, 503), (2, 503)]
+    assert "nothing was accepted" in problem(http.put("/v1/channels/new"), 503), "it is not waited for"
+    assert "nothing was accepted" in problem(http.post(LOBBY, content=b"3\n4\n", headers=NDJSON), 503)
     full.clear()
     while http.get("/readyz").status_code == 503:
         time.sleep(0.02)
@@ -556,32 +576,27 @@ def test_lines_that_wait_for_a_disk_that_fails_are_answered_and_the_stream_ends(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         sync(file)
 
-    def body() -> Iterator[bytes]:
-        yield b"1\n"
-        while http.get(LOBBY).json()["messages"][-1]["content"] != 1:
-            time.sleep(0.01)
+    monkeypatch.setattr(log, "RETRY", 0.02)
+    monkeypatch.setattr(log, "DOUBT", 0.5)
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: 999\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", local.port), PATIENCE) as sock, sock.makefile("rb") as answer:
+        sock.sendall(head % LOBBY.encode() + b"1\n")
+        first = next(line for line in answer if line.startswith(b"{"))
         full.set()
-        yield b"2\n3\n"
+        sock.sendall(b"2\n3\n")
         while local.gateway.log.failing is None:
             time.sleep(0.01)
-        while True:
-            yield b"4\n"
-            time.sleep(0.01)
-
-    monkeypatch.setattr(log, "RETRY", 0.02)
-    monkeypatch.setattr(log, "DOUBT", 0.1)
-    monkeypatch.setattr(os, "fdatasync", fdatasync)
-    results: list[Any] = []
-    with (
-        suppress(httpx.TransportError),  # the stream ends before the body does
-        http.stream("POST", LOBBY, content=body(), headers=NDJSON) as answer,
-    ):
-        results += map(orjson.loads, answer.iter_lines())
+        sock.sendall(b"4\n")
+        results = [orjson.loads(line) for line in answer if line.startswith(b"{")]  # until the stream ends
     full.clear()
-    assert "sequence" in results[0]
-    assert [(result["line"], result["status"]) for result in results[1:3]] == [(2, 503), (3, 503)]
-    assert all("may be accepted later" in result["detail"] for result in results[1:3])
-    assert all("nothing was accepted" in result["detail"] for result in results[3:])
+    assert "sequence" in orjson.loads(first)
+    assert [(result["line"], result["status"]) for result in results[:2]] == [(2, 503), (3, 503)]
+    assert all("may be accepted later" in result["detail"] for result in results[:2])
+    assert all("nothing was accepted" in result["detail"] for result in results[2:])
+    while http.get("/readyz").status_code == 503:
+        time.sleep(0.02)
+    assert [message["content"] for message in http.get(LOBBY).json()["messages"]] == ["hi", 1, 2, 3]
 
 
 def test_who_is_too_fast_is_told_when_to_come_back(
