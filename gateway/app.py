@@ -155,7 +155,15 @@ async def _open(
 
     host = gateway.settings.host
     listen = fast.listen if sniffio.current_async_library() == "asyncio" else serve.listen
-    port = await listen(accept, host, listener.port, tasks=tasks, stack=stack, tls=context)
+    seconds = gateway.settings.limits.handshake_seconds
+    port = await listen(
+        *(accept, host, listener.port),
+        tasks=tasks,
+        stack=stack,
+        tls=context,
+        door=gateway.door,
+        handshake_seconds=seconds,
+    )
     return f"{host}:{port}"
 
 

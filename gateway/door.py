@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from . import machine
 from .adapter import Adapter, Refusal, Request
 from .auth import KEY, Access, bearer, identity_of
 from .bus import Bus
@@ -24,6 +25,7 @@ class Door:
         self._metrics = metrics
         self._callers: Counter[str] = Counter()  # HTTP connections that are no session, by address
         self._calling = 0
+        self._room = machine.connections()
 
     def admit(
         self,
@@ -74,6 +76,8 @@ class Door:
         return self._beyond(self._bus.population, self._bus.population_of(network(address)))
 
     def _beyond(self, all: int, here: int) -> str | None:
+        if self._bus.population + self._calling >= self._room:
+            return "too many connections for the file descriptors that there are; raise their limit (ulimit -n)"
         if all >= self.limits.connections:
             return "too many connections; the setting is limits.connections"
         if here >= self.limits.connections_per_address:

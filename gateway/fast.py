@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections import deque
 from collections.abc import MutableSet
@@ -20,8 +21,9 @@ from weakref import WeakKeyDictionary
 
 from anyio.abc import TaskGroup
 
-from .serve import BACKLOG, HANDSHAKE_SECONDS, LINGER, Accept, keep_alive
+from .serve import BACKLOG, HANDSHAKE_SECONDS, LINGER, Accept, Door, keep_alive
 from .session import Close, Session
+from .tls import TlsServer
 from .turns import CHEAP, FIRST, Portion, turns_of
 from .watchdog import Progress
 from .websocket import CLOSE, PING, PONG, TEXT, Reader, close_frame, control_frame
@@ -365,32 +367,35 @@ async def listen(
     tasks: TaskGroup,  # noqa: ARG001  # the signature is that of `gateway.serve.listen`
     stack: AsyncExitStack,
     tls: ssl.SSLContext | None = None,
+    door: Door | None = None,
+    handshake_seconds: float = HANDSHAKE_SECONDS,
 ) -> int:
-    """Serve TCP, or TLS with the context *tls*, and return the port.
+    """Serve TCP, or TLS with the context *tls*, and return the port; *door* counts those whose handshake is not done.
 
     When *stack* is unwound nobody is accepted any more and every session says goodbye.
     """
     loop = asyncio.get_running_loop()
     house: set[TcpProtocol] = set()
-    server = await loop.create_server(
-        lambda: TcpProtocol(accept, loop, house),
-        host,
-        port,
-        backlog=BACKLOG,
-        ssl=tls,
-        ssl_handshake_timeout=HANDSHAKE_SECONDS if tls else None,
-        ssl_shutdown_timeout=LINGER if tls else None,
-    )
+
+    def protocol() -> TcpProtocol:
+        return TcpProtocol(accept, loop, house)
 
     async def close() -> None:
-        server.close()
         for connection in list(house):
             connection.shutdown()
         while house:  # each is cut `LINGER` seconds after its goodbye
             await asyncio.sleep(0.01)
 
     stack.push_async_callback(close)
-    return int(server.sockets[0].getsockname()[1])
+    if tls is None:
+        server = await loop.create_server(protocol, host, port, backlog=BACKLOG)
+        stack.callback(server.close)
+        return int(server.sockets[0].getsockname()[1])
+    listener = socket.create_server(
+        (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=BACKLOG
+    )
+    stack.push_async_callback(TlsServer(listener, tls, door, handshake_seconds, protocol).close)
+    return int(listener.getsockname()[1])
 
 
 class WebSocketProtocol(Connection):

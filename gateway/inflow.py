@@ -8,6 +8,7 @@ a request costs about as much as serving one. A connection that goes on sending 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING
 
 from .buckets import Buckets
@@ -29,7 +30,7 @@ class Conduct:
     __slots__ = ("paused", "struck")
 
     def __init__(self) -> None:
-        self.paused = self.struck = 0.0
+        self.paused = self.struck = -inf
 
 
 class Inflow:

@@ -10,7 +10,7 @@ from pathlib import Path
 # The limit of the process's own container: cgroups version 2, then version 1.
 CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 UNLIMITED = 1 << 20  # descriptors; the kernel's own limit (fs.nr_open) where there is no other
-RESERVED = 256  # descriptors for the log, the index, listeners, links and programs that the gateway runs
+RESERVED = 256  # descriptors for the log, the index, listeners, links and programs; not more than a quarter of all
 
 
 def memory() -> int:
@@ -39,4 +39,5 @@ def descriptors() -> int:
 
 def connections() -> int:
     """How many connections of peers there is room for."""
-    return max(1, descriptors() - RESERVED)
+    there_are = descriptors()
+    return there_are - min(RESERVED, there_are // 4)

@@ -42,6 +42,16 @@ Accept = Callable[[str], Session | Refusal]  # from an address to a session, or 
 logger = logging.getLogger(__name__)
 
 
+class Door(Protocol):
+    """Counts connections that are no session yet."""
+
+    def enter(self, address: str) -> str | None:
+        """Count one from *address*, or say why there is no room."""
+
+    def leave(self, address: str) -> None:
+        """It is over, or becomes something else."""
+
+
 class Wire(Protocol):
     """What carries a session. The errors of a wire are `GONE`; any other is a bug."""
 
@@ -238,13 +248,17 @@ async def listen(
     tasks: TaskGroup,
     stack: AsyncExitStack,
     tls: ssl.SSLContext | None = None,
+    door: Door | None = None,
+    handshake_seconds: float = HANDSHAKE_SECONDS,
 ) -> int:
     """Serve TCP, or TLS with the context *tls*, and return the port; connections run in *tasks*.
+
+    *door* counts those whose handshake is not done.
 
     When *stack* is unwound nobody is accepted any more and every session says goodbye.
     """
     listeners = await anyio.create_tcp_listener(local_host=host, local_port=port, backlog=BACKLOG)
-    house = _House(accept, tls, tasks)
+    house = _House(accept, tls, tasks, door, handshake_seconds)
     stack.push_async_callback(house.close)
     for listener in listeners.listeners:
         assert isinstance(listener, SocketListener)
@@ -254,10 +268,14 @@ async def listen(
 
 
 class _House:
-    def __init__(self, accept: Accept, tls: ssl.SSLContext | None, tasks: TaskGroup) -> None:
+    def __init__(
+        self, accept: Accept, tls: ssl.SSLContext | None, tasks: TaskGroup, door: Door | None, seconds: float
+    ) -> None:
         self._accept = accept
         self._tls = tls
         self._tasks = tasks
+        self._door = door
+        self._seconds = seconds
         self._sessions: set[Session] = set()
 
     async def admit(self, listener: SocketListener) -> None:
@@ -282,10 +300,11 @@ class _House:
 
     async def _host(self, stream: SocketStream) -> None:
         keep_alive(stream.extra(SocketAttribute.raw_socket))
+        address = str(stream.extra(SocketAttribute.remote_address, ("",))[0])
         try:
-            if (wire := await self._wire(stream)) is None:
+            if (wire := await self._wire(stream, address)) is None:
                 return
-            session = self._accept(str(stream.extra(SocketAttribute.remote_address, ("",))[0]))
+            session = self._accept(address)
             if isinstance(session, Session):
                 self._sessions.add(session)
                 try:
@@ -297,11 +316,16 @@ class _House:
         finally:
             await anyio.aclose_forcefully(stream)
 
-    async def _wire(self, stream: SocketStream) -> Wire | None:
+    async def _wire(self, stream: SocketStream, address: str) -> Wire | None:
         if self._tls is None:
             return StreamWire(stream)
+        if self._door is not None and self._door.enter(address) is not None:
+            return None
         try:
-            with anyio.fail_after(HANDSHAKE_SECONDS):
+            with anyio.fail_after(self._seconds):
                 return StreamWire(await TLSStream.wrap(stream, server_side=True, ssl_context=self._tls))
         except GONE:
             return None
+        finally:
+            if self._door is not None:
+                self._door.leave(address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import logging
@@ -18,12 +19,15 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
+from . import machine
 from .app import create_app
 from .auth import BadSecret
 from .config import Settings
 from .handover import FastHttp, FastWebSocket
 from .origins import is_local
 from .reload import on_hangup
+from .runtime import Gateway
+from .tls import TlsServer
 from .welcome import welcome
 
 BACKLOG = 4096
@@ -43,6 +47,7 @@ def run(settings: Settings, again: Callable[[], Settings] | None = None) -> None
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `on_hangup` listens
     configure_logging(settings.log_format)
+    machine.raise_descriptors()
     with _bind(settings.host, settings.port, "--port") as listener:
         try:
             app = create_app(settings)
@@ -147,16 +152,29 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._app = app
         self._listener = listener
+        self._tls: TlsServer | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then say so."""
-        await super().startup(sockets)
+        """Start, then say so; with a certificate connections are accepted here (see `gateway.tls`)."""
+        gateway: Gateway = self._app.state.gateway
+        context = gateway.certificate.context(gateway.settings)
+        await super().startup(sockets if context is None else [])
+        if context is not None:
+            seconds = gateway.settings.limits.handshake_seconds
+            self._tls = TlsServer(self._listener, context, gateway.door, seconds, self._protocol)
         _announce(self._app, self._listener)
+
+    def _protocol(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        made: asyncio.Protocol = make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        return made
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Tell every peer in its protocol before the server closes what is left."""
         for server in self.servers:
             server.close()
+        if self._tls is not None:
+            await self._tls.close()
         self._app.state.gateway.goodbye()
         await anyio.sleep(0)
         await super().shutdown(sockets)
@@ -165,13 +183,11 @@ class _Server(uvicorn.Server):
 async def _serve_asyncio(
     app: FastAPI, settings: Settings, again: Callable[[], Settings], listener: socket.socket
 ) -> None:
-    certificate = app.state.gateway.certificate
+    seconds = settings.limits.handshake_seconds
     config = uvicorn.Config(
         app,
         lifespan="on",
-        http=type(
-            "Http", (FastHttp,), {"head_seconds": settings.limits.handshake_seconds, "gateway": app.state.gateway}
-        ),
+        http=type("Http", (FastHttp,), {"head_seconds": seconds, "gateway": app.state.gateway}),
         ws=FastWebSocket,
         ws_max_size=MAX_FRAME,
         ws_per_message_deflate=False,
@@ -182,9 +198,6 @@ async def _serve_asyncio(
         server_header=False,
         backlog=BACKLOG,
         timeout_graceful_shutdown=STOP_SECONDS,
-        ssl_certfile=settings.tls_cert,
-        ssl_keyfile=settings.tls_key,
-        ssl_context_factory=(lambda _config, default: certificate.follow(default())) if settings.tls_cert else None,
     )
     server = _Server(config, app, listener)
 

@@ -31,7 +31,7 @@ STORAGE = {
     "archive",
 }
 ACCESS = {"rights", "keyfile", "secretfile", "lastuse", "revoke", "warden", "origins"}
-SHELLS = {"serve", "fast", "turns", "handover"}
+SHELLS = {"serve", "fast", "tls", "turns", "handover"}
 NAMELESS = CORE | STORAGE | SHELLS | {"limits", "metrics", "auth", "door", "runtime"} | ACCESS
 IO = {
     "anyio",

@@ -733,14 +733,35 @@ TLS: Shells = {
 
 @pytest.fixture(params=TLS)
 def secure(request: pytest.FixtureRequest, identity: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(serve, "HANDSHAKE_SECONDS", 0.5)
-    monkeypatch.setattr(fast, "HANDSHAKE_SECONDS", 0.5)
     monkeypatch.setattr(serve, "LINGER", 0.5)
     monkeypatch.setattr(fast, "LINGER", 0.5)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(identity)
     backend, listen = TLS[request.param]
+    listen = partial(listen, handshake_seconds=0.5, door=DOOR)
     yield from run(backend, partial(tcp, listen=listen, tls=context), framed=False)
+    assert DOOR.inside == 0
+
+
+class Counting:
+    """A door that counts whose handshake is not done, and may be closed."""
+
+    inside = 0
+    full = False
+
+    def enter(self, address: str) -> str | None:
+        assert address == "127.0.0.1"
+        if self.full:
+            return "too many"
+        self.inside += 1
+        return None
+
+    def leave(self, address: str) -> None:
+        assert address == "127.0.0.1"
+        self.inside -= 1
+
+
+DOOR = Counting()
 
 
 class Secure(Lines):
@@ -778,6 +799,16 @@ def test_who_does_not_finish_the_tls_handshake_is_dropped(secure: Server, said: 
         with suppress(ConnectionResetError):
             while client.socket.recv(4096):
                 pass
+    assert secure.sessions == []
+
+
+def test_who_is_in_a_tls_handshake_is_counted(secure: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Lines(secure.port), Lines(secure.port):
+        secure.eventually(lambda: DOOR.inside == 2)
+        secure.eventually(lambda: DOOR.inside == 0)
+    monkeypatch.setattr(DOOR, "full", True)
+    with Lines(secure.port) as client, suppress(ConnectionResetError):
+        assert client.socket.recv(1) == b""
     assert secure.sessions == []
 
 

@@ -1,0 +1,82 @@
+"""Accepts TLS connections: each is counted from its acceptance on, and its handshake is timed.
+
+A server of asyncio does the handshake before anybody hears of the connection, so nobody could count those that never
+finish it. Here the door lets a connection in first; when the handshake is done, its protocol takes over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+
+from .serve import ACCEPT_PAUSE, LINGER, Door
+
+CLOSED = (OSError, asyncio.TimeoutError)  # of which `ssl.SSLError` is one
+
+logger = logging.getLogger(__name__)
+
+
+class TlsServer:
+    """Accepts connections on *listener*; *make* makes the protocol of each whose handshake was done in *seconds*."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        context: ssl.SSLContext,
+        door: Door | None,
+        seconds: float,
+        make: Callable[[], asyncio.Protocol],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listener = listener
+        self._context = context
+        self._door = door
+        self._seconds = seconds
+        self._make = make
+        self._handshakes: set[asyncio.Task[None]] = set()
+        listener.setblocking(False)
+        self._accepting = self._loop.create_task(self._accept())
+
+    async def close(self) -> None:
+        """Accept nobody any more; who is in a handshake is cut."""
+        tasks = [self._accepting, *self._handshakes]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._listener.close()
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                peer, address = await self._loop.sock_accept(self._listener)
+            except OSError as error:
+                logger.warning("cannot accept: %s", error)
+                await asyncio.sleep(ACCEPT_PAUSE)
+                continue
+            if self._door is not None and self._door.enter(address[0]) is not None:
+                peer.close()  # before the handshake there are no words for it
+                continue
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does so for its own servers alone
+            task = self._loop.create_task(self._shake_hands(peer, address[0]))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _shake_hands(self, peer: socket.socket, address: str) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                self._make,
+                peer,
+                ssl=self._context,
+                ssl_handshake_timeout=self._seconds,
+                ssl_shutdown_timeout=LINGER,
+            )
+        except CLOSED:
+            with suppress(OSError):
+                peer.close()
+        finally:
+            if self._door is not None:
+                self._door.leave(address)

@@ -1,0 +1,109 @@
+"""A real process with few file descriptors, and with silent peers on every TLS port."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from gateway import machine
+from tests.server import Server
+
+PATIENCE = 30  # seconds
+
+
+def get(http: str, path: str) -> tuple[int, bytes]:
+    with urllib.request.urlopen(f"http://{http}{path}", timeout=PATIENCE) as answer:
+        return answer.status, answer.read()
+
+
+def publish(http: str, content: object) -> int:
+    body = json.dumps(content).encode()
+    request = urllib.request.Request(f"http://{http}/v1/channels/lobby/messages", body, method="POST")
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        return int(answer.status)
+
+
+def ended(peer: socket.socket) -> bool:
+    """Whether the gateway closes the connection before patience ends."""
+    peer.settimeout(PATIENCE)
+    with suppress(ConnectionError):
+        while peer.recv(4096):
+            pass
+    return True
+
+
+def test_as_many_connections_are_let_in_as_there_are_descriptors_for(tmp_path: Path) -> None:
+    command = f"ulimit -n 200; exec {sys.executable} -m gateway serve --data {tmp_path} --port 0 --sprout-port 0"
+    process = subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        assert [publish(ready["http"], number) for number in range(60)] == [201] * 60
+        with ExitStack() as stack:
+            host, port = ready["sprout"].split(":")
+            peers = [stack.enter_context(socket.create_connection((host, int(port)), PATIENCE)) for _ in range(300)]
+            refused = 0
+            for peer in peers:
+                peer.settimeout(0.05)
+                try:
+                    while data := peer.recv(4096):
+                        assert data
+                    refused += 1
+                except TimeoutError:
+                    pass
+                except ConnectionError:
+                    refused += 1
+            assert 300 - 160 <= refused < 300, "some are let in, and descriptors are left"
+            for peer in peers[:20]:
+                peer.close()
+            time.sleep(0.5)
+            status, body = get(ready["http"], "/v1/channels/lobby/messages?limit=60")
+            assert status == 200
+            assert len(json.loads(body)["messages"]) == 60
+            assert publish(ready["http"], "still") == 201
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def test_silent_peers_are_dropped_on_every_tls_port(tmp_path: Path) -> None:
+    certificates = tmp_path / "certs"
+    subprocess.run([sys.executable, "-m", "gateway", "dev-cert", "--folder", str(certificates)], check=True)
+    flags = ["--tls-cert", str(certificates / "cert.pem"), "--tls-key", str(certificates / "key.pem")]
+    env = {"TRELLIS_LIMITS__HANDSHAKE_SECONDS": "1", "TRELLIS_SPROUT__TLS_PORT": "0"}
+    with Server(tmp_path / "data", *flags, env=env) as server, ExitStack() as stack:
+        addresses = [server.http, server.ready["sprout_tls"]]
+        for address in addresses:
+            host, port = address.split(":")
+            peers = [stack.enter_context(socket.create_connection((host, int(port)), PATIENCE)) for _ in range(20)]
+            for peer in peers[::2]:
+                peer.sendall(b"\x16\x03\x01\x02")
+            assert all(ended(peer) for peer in peers)
+
+
+def test_the_limit_of_descriptors_is_raised_as_far_as_it_may_be() -> None:
+    program = "import resource; from gateway import machine; print(machine.raise_descriptors(), machine.connections())"
+    command = f"ulimit -Sn 100; ulimit -Hn 1000; exec {sys.executable} -c '{program}'"
+    found = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
+    assert found == "1000 750\n"
+    assert 0 < machine.connections() < machine.descriptors()
+
+
+def test_the_memory_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = machine.memory()
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(machine, "CGROUPS", (limit,))
+    limit.write_text("max\n")
+    assert machine.memory() >= whole
+    limit.write_text("4096000\n")
+    assert machine.memory() == 4096000
