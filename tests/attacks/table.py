@@ -117,5 +117,4 @@ OPEN: Final = {
     "garbage-tracker": STALLS,
     "garbage-network": STALLS,
     "garbage-rest": STALLS,
-    "pages": "/metrics, /docs and /asyncapi.json answer to any Host",
 }
