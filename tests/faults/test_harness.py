@@ -140,6 +140,25 @@ def test_a_power_cut_takes_what_was_not_synced(writer: Writer) -> None:
     assert max(kept) > 16
 
 
+def test_a_power_cut_tells_of_the_holes_that_it_leaves(tmp_path: Path) -> None:
+    """A record that is torn in the middle of what was never synced, with a whole one behind it."""
+    log = tmp_path / "log"
+    log.mkdir()
+    path = log / f".open-{1:020d}.jsonl"
+    holes = set()
+    for seed in range(60):
+        path.write_bytes(b"".join(map(line, range(1, 6))))
+        control = Control(tmp_path / "control")
+        (file := control.remember(path)).synced = len(line(1))
+        assert file.inode == path.stat().st_ino
+        found = cut_power(control, log, random.Random(seed))
+        left = [record.seq for record in records(log)]
+        assert left[0] == 1
+        assert found == set(range(1, left[-1])) - set(left)
+        holes |= found
+    assert {2, 3} <= holes
+
+
 def test_what_a_failed_sync_left_in_doubt_is_lost(writer: Writer) -> None:
     writer.do("name")
     for what in ("write", "sync", "write"):

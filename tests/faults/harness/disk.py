@@ -40,8 +40,13 @@ class Harm:
         )
 
 
-def cut_power(control: Control, log: Path, chance: random.Random) -> None:
-    """Take away what was never synced: ends of files, some of it torn, and names."""
+def cut_power(control: Control, log: Path, chance: random.Random) -> set[int]:
+    """Take away what was never synced: ends of files, some of it torn, and names.
+
+    Returns the records that are torn although others behind them are whole: they are holes from now on. Nothing of
+    them was accepted, so nobody is excused.
+    """
+    before = {record.seq for record in records(log)}
     known = control.files()
     for path in sorted(log.glob("*.jsonl")):
         about = path.stat()
@@ -57,6 +62,8 @@ def cut_power(control: Control, log: Path, chance: random.Random) -> None:
             path.unlink()
         elif file.renamed and chance.random() < 0.5:
             path.rename(path.with_name(OPEN + path.name))
+    after = {record.seq for record in records(log)}
+    return {seq for seq in before - after if seq < max(after, default=0)}
 
 
 def damage(kind: str, data: Path, chance: random.Random) -> Harm:

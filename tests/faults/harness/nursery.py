@@ -26,6 +26,7 @@ from .shim import Control, library
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0
 ASK_WHERE = signal.SIGUSR2  # a gateway that gets it writes where each of its threads is
+PR_SET_PDEATHSIG = 1
 MODULES = ("gateway.app", "gateway.cli", "gateway.service", "adapters", "uvloop", "uvicorn.loops.uvloop", "httptools")
 
 
@@ -142,6 +143,7 @@ def _alive(pid: int) -> bool:
 
 def main() -> None:
     """Import the gateway; then fork one for each line of standard input, and say how it ended."""
+    _end_with_parent()
     for name in MODULES:
         importlib.import_module(name)
     for line in sys.stdin:
@@ -156,8 +158,14 @@ def main() -> None:
         print(json.dumps({"code": code}), flush=True)  # noqa: T201
 
 
+def _end_with_parent() -> None:
+    """Leave nothing behind: whoever started this process may be killed as well."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _become(order: dict[str, Any]) -> None:
     """Be the gateway of *order*."""
+    _end_with_parent()
     os.setsid()
     place = Path(order["place"])
     for descriptor, path, flags in (

@@ -91,7 +91,7 @@ class Run:
         self._complain_of_the_end(running)
         chance = self._plan.chance(f"damage {number}")
         if life.end == "power cut":
-            disk.cut_power(control, self._data / "log", chance)
+            self._damaged |= disk.cut_power(control, self._data / "log", chance)
         if life.damage == "nothing":
             return disk.Harm()
         harm = disk.damage(life.damage, self._data, chance)

@@ -121,6 +121,12 @@ class Control:
         """Put the gateway's clock so far from ours."""
         self._memory.clock_ns = int(seconds * 1e9)
 
+    def remember(self, path: Path) -> File:
+        """What is known of a file that nothing was known of, to be filled in."""
+        file: File = next(file for file in self._memory.files if not file.inode)
+        file.inode = path.stat().st_ino
+        return file
+
     def files(self) -> dict[int, File]:
         """What is on disk for certain, by inode."""
         return {file.inode: file for file in self._memory.files if file.inode}

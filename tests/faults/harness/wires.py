@@ -48,8 +48,9 @@ class Http:
             self._writer = None
 
     async def connect(self) -> None:
-        """Connect, if that is not done."""
-        if self._writer is None:
+        """Connect, if that is not done or was ended by the gateway, which keeps no idle connection for long."""
+        if self._writer is None or self._reader.at_eof():
+            self.close()
             self._reader, self._writer = await asyncio.open_connection(self._host, self._port, limit=LIMIT)
 
     async def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
