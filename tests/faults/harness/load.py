@@ -42,13 +42,18 @@ def author() -> SequoiaForge:
 
 
 class Crowd:
-    """All peers of one life; *name* tells its tokens from those of other lives."""
+    """All peers of one life; *name* tells its tokens from those of other lives.
 
-    def __init__(self, running: Running, ledger: Ledger, chance: random.Random, name: str) -> None:
+    Where what the forest hangs on was damaged by us (not *sure*), a node may wait for that, for ever: status 0 promises
+    nothing then, not even an order.
+    """
+
+    def __init__(self, running: Running, ledger: Ledger, chance: random.Random, name: str, *, sure: bool) -> None:
         self.running = running
         self.ledger = ledger
         self._chance = chance
         self._name = name
+        self._sure = sure
         self._count = 0
         self._connections = count()
         self._spoken: Counter[str] = Counter()
@@ -189,6 +194,8 @@ class Crowd:
 
             def answered(number: int, code: int) -> None:
                 for said in sent.pop(number, ()):
+                    if not self._sure:
+                        continue
                     if code == 0:
                         self.ledger.accept(said)
                         self._parent = said.channel, Node(said.node or "", said.raw)
@@ -204,6 +211,8 @@ class Crowd:
                     told = [self.ledger.say(connection, said) for said in some]
                     if held and self._chance.random() < 0.1:
                         told.append(self.ledger.say(connection, self._chance.choice(held)))
+                    if not self._sure:
+                        self.ledger.again.update(said.token for said in told)
                     number = sprout.announce([Node(said.node or "", said.raw) for said in told])
                     sent[number] = told
                     await self._pause(connection)

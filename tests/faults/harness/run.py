@@ -113,7 +113,8 @@ class Run:
                 self._ledger.complain(f"unreported: {len(harm.tokens)} damaged messages")
 
     async def _talk(self, running: Running, number: int, life: Life) -> None:
-        crowd = Crowd(running, self._ledger, self._plan.chance(f"talk {number}"), str(number))
+        chance = self._plan.chance(f"talk {number}")
+        crowd = Crowd(running, self._ledger, chance, str(number), sure=self._sure)
         trouble = Trouble(running, self._ledger, self._plan.chance(f"trouble {number}"), str(number))
         crowd.communities.update(self._communities)
         last = number == len(self._plan.lives) - 1
