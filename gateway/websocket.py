@@ -1,8 +1,9 @@
 """What a WebSocket client sends (RFC 6455, section 5): bytes in, whole messages and control frames out.
 
 `Reader.feed` takes the bytes however they were cut. Nothing is ever raised: what breaks the rules ends in
-`Reader.failure`, after the frames before it. What is kept of an unfinished frame or message is bounded by
-*max_size*, and each byte is looked at a bounded number of times, even if they arrive one by one.
+`Reader.failure`, after the frames before it; text that is not UTF-8 at its first bad byte, even if the rest of its
+frame has not arrived. What is kept of an unfinished frame or message is bounded by *max_size*, and each byte is looked
+at a bounded number of times, even if they arrive one by one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ OPCODES = (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG)
 
 _FIN, _RESERVED, _OPCODE, _MASK = 0x80, 0x70, 0x0F, 0x80
 _WHOLE_TEXT = _FIN | TEXT
+_HEADS = {126: 8, 127: 14}  # bytes before the payload, by what the second byte says of its size; else 6
 _MAX_CONTROL = 125
 
 Frame = tuple[int, bytes]
@@ -37,13 +39,15 @@ class _Broken(Exception):
 class Reader:
     """Reads what one client sends after the handshake; messages longer than *max_size* bytes are a failure."""
 
-    __slots__ = ("_max_size", "_message", "_need", "_rest", "_utf8", "failure")
+    __slots__ = ("_ahead", "_looked", "_max_size", "_message", "_need", "_rest", "_utf8", "failure")
 
     def __init__(self, max_size: int = MAX_MESSAGE) -> None:
         self.failure: Close | None = None
         self._max_size = max_size
         self._rest = bytearray()  # an unfinished frame
         self._need = 0  # bytes that it takes to read on
+        self._looked = 0  # bytes of it that were looked at before it is whole
+        self._ahead: codecs.IncrementalDecoder | None = None  # where those are text
         self._message: bytearray | None = None  # a message of which more frames are to come
         self._utf8: codecs.IncrementalDecoder | None = None  # where that is text
 
@@ -61,9 +65,10 @@ class Reader:
         if self._rest:
             self._rest += data
             if len(self._rest) < self._need:
+                self._look_ahead()
                 return []
             data = bytes(self._rest)
-            self._rest.clear()
+            self._drop_rest()
         frames: list[Frame] = []
         try:
             end = self._read(data, frames)
@@ -72,7 +77,41 @@ class Reader:
         else:
             if end < len(data):
                 self._rest += data[end:]
+                self._look_ahead()
         return frames
+
+    def _look_ahead(self) -> None:
+        """Refuse an unfinished frame as soon as its text cannot become UTF-8 any more (RFC 6455, section 8.1)."""
+        rest = self._rest
+        start = _HEADS.get(rest[1] & ~_MASK, 6) if len(rest) > 1 else 6
+        if len(rest) <= start:
+            return
+        if not self._looked:
+            self._looked, self._ahead = start, self._decoder(rest[0] & _OPCODE)
+        if self._ahead is not None:
+            turn = (self._looked - start) % 4
+            mask = rest[start - 4 + turn : start] + rest[start - 4 : start - 4 + turn]
+            try:
+                _decode(self._ahead, apply_mask(rest[self._looked :], mask), final=False)
+            except _Broken as error:
+                self.failure = error.close
+                self._drop_rest()
+                return
+        self._looked = len(rest)
+
+    def _decoder(self, opcode: int) -> codecs.IncrementalDecoder | None:
+        """What decodes the text of the next frame, and leaves the message's own decoder as it is."""
+        if opcode == TEXT:
+            return _Utf8()
+        if opcode != CONTINUATION or self._utf8 is None:
+            return None
+        copy = _Utf8()
+        copy.setstate(self._utf8.getstate())
+        return copy
+
+    def _drop_rest(self) -> None:
+        self._rest.clear()
+        self._looked, self._ahead = 0, None
 
     def _read(self, data: bytes, frames: list[Frame]) -> int:
         """Append the frames in *data* to *frames* and return where the first unfinished one begins."""
@@ -138,19 +177,34 @@ class Reader:
             self._utf8 = _Utf8() if opcode == TEXT else None
         self._message += payload
         if self._utf8 is not None:
-            try:
-                self._utf8.decode(payload, final)
-            except UnicodeDecodeError:
-                raise _Broken(1007, "a text message is UTF-8") from None
+            _decode(self._utf8, payload, final)
         return final
+
+
+def _decode(utf8: codecs.IncrementalDecoder, payload: bytes, final: bool) -> None:
+    """Refuse *payload*, the next bytes of a text, at the first byte that no text goes on with."""
+    begun = utf8.getstate()[0]
+    if payload.isascii() and not begun:
+        return  # nearly always
+    try:
+        utf8.decode(payload, final)
+    except UnicodeDecodeError:
+        raise _not_utf8() from None
+    begun = utf8.getstate()[0]
+    if begun[:1] == b"\xed" and begun[1:] >= b"\xa0":  # a surrogate; the decoder would wait for its third byte
+        raise _not_utf8()
 
 
 def _text(payload: bytes) -> bytes:
     try:
         payload.decode()
     except UnicodeDecodeError:
-        raise _Broken(1007, "a text message is UTF-8") from None
+        raise _not_utf8() from None
     return payload
+
+
+def _not_utf8() -> _Broken:
+    return _Broken(1007, "a text message is UTF-8")
 
 
 def _replaced(payload: bytes) -> bytes:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -71,6 +72,47 @@ def test_binary_is_text_with_replacement_characters() -> None:
 @pytest.mark.parametrize("pieces", [[frame(0x81, b"\xff")], [frame(0x01, b"a"), frame(0x00, b"\xff")]])
 def test_text_that_is_not_utf8_is_refused_at_its_first_bad_frame(pieces: list[bytes]) -> None:
     assert code(*pieces) == 1007
+
+
+BAD = [b"\xff", b"\xce\xba\xf4\x90", b"\xed\xa0", b"\xe0\x9f", b"\xf0\x8f", b"\xc0", b"a\xc3\x28", b"\xf5"]
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("padding", [b"", b"x" * 200, b"x" * 70_000], ids=len)
+@pytest.mark.parametrize("first", [0x81, 0x01])
+def test_text_that_is_not_utf8_is_refused_at_its_first_bad_byte(bad: bytes, padding: bytes, first: int) -> None:
+    """Whatever the size of the frame's head, and although more of the frame is to come."""
+    head = frame(first, padding + bad + b"y" * 100)[:-100]
+    assert code(head[:-1]) is None
+    assert code(head[:-1], head[-1:]) == 1007
+    assert code(head) == 1007
+    assert read(frame(0x81, b"a") + head)[0] == [(TEXT, b"a")]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_fragment_that_is_not_utf8_is_refused_at_its_first_bad_byte(bad: bytes) -> None:
+    """A character may begin in a frame that is whole and go on in one that is not."""
+    for cut in range(len(bad)):
+        whole, head = frame(0x01, bad[:cut]) + frame(0x89, b"p"), frame(0x80, bad[cut:] + b"y")[:-1]
+        assert code(whole, head[:-1]) is None
+        assert code(whole, head[:-1], head[-1:]) == code(whole, head) == code(whole + head) == 1007
+
+
+def test_the_bytes_of_other_frames_are_not_looked_at_as_text() -> None:
+    assert code(frame(0x82, b"\xff\xff")[:-1]) is None
+    assert code(frame(0x02, b"\xff"), frame(0x80, b"\xff\xff")[:-1]) is None
+    assert code(frame(0x01, b"\xc3"), frame(0x89, b"\xff\xff")[:-1]) is None
+    pieces = frame(0x01, b"\xc3"), frame(0x00, b"\xa9\xc3a")[:7], frame(0x00, b"\xa9\xc3a")[7:-1]
+    assert code(*pieces) is None  # the second begins a character that is unfinished
+
+
+def test_nothing_is_kept_of_a_frame_that_was_refused_before_its_end() -> None:
+    reader = Reader()
+    assert reader.feed(frame(0x81, b"x" * 5000)[:4000]) == []
+    assert reader.holding == 4000
+    assert reader.feed(b"\xff" * 100) == []
+    assert reader.failure is not None
+    assert reader.holding == 0
 
 
 def test_what_came_before_a_failure_counts() -> None:
@@ -156,11 +198,50 @@ def test_the_websockets_library_reads_the_same(data: bytes) -> None:
         assert (frames, failure and failure.code) == (others, expected)
 
 
+def early(frames: list[Frame], failure: Close | None, all_frames: list[Frame], all_failure: Close | None) -> bool:
+    """Whether what was read of the first bytes agrees with what is read of them all."""
+    return frames == all_frames[: len(frames)] and (failure is None or failure == all_failure)
+
+
 @given(STREAMS, st.lists(st.integers(0, 400)))
 def test_any_cut_reads_the_same(data: bytes, cuts: list[int]) -> None:
     edges = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
     assert read(*(data[a:b] for a, b in itertools.pairwise(edges))) == read(data)
     assert read(*(data[i : i + 1] for i in range(len(data)))) == read(data)
+
+
+@given(STREAMS, STREAMS, st.integers(0, 400))
+def test_what_follows_changes_nothing_but_the_time_of_a_failure(data: bytes, more: bytes, cut: int) -> None:
+    frames, failure = read(data[:cut])
+    everything = read(data + more)
+    if frames and frames[-1][0] == CLOSE:
+        assert (frames, failure) == everything
+    else:
+        assert early(frames, failure, *everything)
+
+
+def begins_a_text(data: bytes) -> bool:
+    """Whether *data* with some bytes more is UTF-8; the lowest or the highest always do."""
+    for more in [b"\x80" * count for count in range(4)] + [b"\xbf" * count for count in range(1, 4)]:
+        with suppress(UnicodeDecodeError):
+            (data + more).decode()
+            return True
+    return False
+
+
+@settings(max_examples=100)
+@given(st.sampled_from([0x81, 0x01]), st.text(max_size=6), st.binary(max_size=4), st.binary(max_size=130))
+def test_a_text_fails_with_the_byte_that_no_text_has(first: int, text: str, bad: bytes, more: bytes) -> None:
+    """The oracle is Python's decoder, which is asked for each byte whether anything valid begins like this."""
+    payload = text.encode() + bad + more
+    start = 6 if len(payload) < 126 else 8
+    data = frame(first, payload)
+    for end in range(len(payload)):
+        expected = None if begins_a_text(payload[:end]) else 1007
+        assert code(data[: start + end]) == expected
+        assert code(*(data[i : i + 1] for i in range(start + end))) == expected
+        if expected:
+            return
 
 
 def test_one_byte_at_a_time_costs_no_more_than_its_size() -> None:
