@@ -217,6 +217,8 @@ async def _serve_trio(app: FastAPI, settings: Settings, again: Callable[[], Sett
     import hypercorn.trio
     import trio
 
+    from .uncompressed import refuse_compression
+
     class Config(hypercorn.config.Config):
         def create_sockets(self) -> hypercorn.config.Sockets:
             secure = [listener] if self.ssl_enabled else []
@@ -226,6 +228,7 @@ async def _serve_trio(app: FastAPI, settings: Settings, again: Callable[[], Sett
             context = super().create_ssl_context()
             return None if context is None else app.state.gateway.certificate.follow(context)
 
+    refuse_compression()
     config = Config()
     config.backlog = BACKLOG
     config.graceful_timeout = STOP_SECONDS
