@@ -16,7 +16,7 @@ from typing import BinaryIO
 from . import modes
 from .message import Message, Peer
 from .peers import BLOCK
-from .record import BadRecord, Entry, Fact, decode, encode
+from .record import BadRecord, Entry, Fact, decode, encode, examine
 from .retention import is_fact
 from .segments import FACTS, NEVER, OPEN, Fault, Segments, firsts, paths, sync_directory, trusted
 
@@ -61,7 +61,7 @@ def verify(directory: Path, check: Check = _no_flaw) -> Report:
         for offset, line in _lines(path, end):
             try:
                 trusted(line)
-                entry = decode(line)
+                entry = examine(line)
             except BadRecord as error:
                 report.faults.append(Fault(path.name, offset, str(error)))
                 due += 1
@@ -253,7 +253,7 @@ def _trusted(lines: Iterable[bytes], report: Report, check: Check) -> Iterator[t
         line = given if given.endswith(b"\n") else given + b"\n"
         try:
             trusted(line)
-            entry = decode(line)
+            entry = examine(line)
             wrong = check(entry)
         except BadRecord as error:
             wrong = str(error)

@@ -23,7 +23,7 @@ from .jsontext import dumps
 from .log import Synced
 from .lookup import Lookup
 from .message import Message, MessageIds
-from .record import BadRecord, Entry, Fact, decode
+from .record import BadRecord, Entry, Fact, examine
 from .segments import Fault, Segments
 from .tables import ANSWER, FACT, META, SAID, Row, Tables, around, damaged
 
@@ -173,7 +173,7 @@ class Index(Lookup):
     def _entries_after(self, seq: int) -> Iterator[tuple[Entry, int]]:
         for line in self._segments.scan(seq):
             try:
-                entry = decode(line.data)
+                entry = examine(line.data)
                 wrong = next(filter(None, (adapter.flaw(entry) for adapter in self._adapters)), None)
             except BadRecord as error:
                 wrong = str(error)

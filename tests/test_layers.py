@@ -122,7 +122,7 @@ def test_nothing_imports_the_pipeline() -> None:
 def test_the_pipeline_shares_only_what_is_pure(path: Path) -> None:
     names = list(imports(path))
     if path.stem != "submit":  # the command line
-        assert not within(path, {"message", "errors", "jsontext", "record", "segments", "archive"})
+        assert not within(path, {"message", "errors", "jsontext", "record", "sound", "segments", "archive"})
     shared = {"codec", "control", "errors", "forest", "message", "openpgp", "packets", "signing", "stored", "twig"}
     shared |= {"batch", "dumps", "ids"}
     assert {name.split(".")[2] for name in names if name.startswith("adapters.")} <= shared

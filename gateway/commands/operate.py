@@ -15,7 +15,7 @@ import typer
 
 from adapters import ADAPTERS
 from gateway import archive, modes
-from gateway.record import decode
+from gateway.record import examine
 from gateway.segments import NEVER
 
 from .common import ConfigFile, Data, Failed, data_directory, load_settings, say, visible
@@ -109,7 +109,7 @@ def import_(
         if streamr:
             import_dumps(settings, chosen)
         else:
-            import_unsaid(settings, lambda: map(decode, _lines(chosen)))
+            import_unsaid(settings, lambda: map(examine, _lines(chosen)))
     else:
         _import_files(chosen, data, config)
 

@@ -13,44 +13,43 @@ from functools import lru_cache
 from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import Raw
 from zlib_ng.zlib_ng import crc32
 
 from gateway.jsontext import MAX_DEPTH
+from gateway.sound import MAX_NUMBER, MAX_SEQ, is_channel
 
 Row = tuple[Any, ...]
 
-MAX_SEQ: Final = 1 << 62
 MAX_TIME: Final = 253402300800000  # ms; the year 10000
 _DAY: Final = 86_400_000  # ms
 _TAIL: Final = len(',"crc":"12345678"}\n')
 _CONTENT: Final = b',"content":'
 _SHALLOW: Final = 2 * MAX_DEPTH + 100  # bytes, beside the wire text; nested too deep is only what has more
-_NONE: Final = Raw(b"null")
-_Long = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # what a column holds
+_ABSENT: Any = None  # a member that is not there; null is of no type that a member may be
 
 
 class _Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, tag_field="kind", tag="message"):
     """A line that is a message; what is `Raw` is JSON text as it stands there."""
 
-    seq: Annotated[int, msgspec.Meta(gt=0, lt=MAX_SEQ)]
+    seq: Annotated[int, msgspec.Meta(gt=0, le=MAX_SEQ)]
     time: Annotated[int, msgspec.Meta(ge=0, lt=MAX_TIME)]
     channel: str
     id: str
     protocol: str
-    peer: _Long
+    peer: Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
     content: Raw
     crc: str
-    sender: str | None = None
-    sender_protocol: str | None = None
-    timestamp: _Long | UnsetType = UNSET
-    parent: str | None = None
-    native: Raw = _NONE
-    ids: list[str] | None = None
-    key: str | None = None
-    refs: Raw = _NONE
-    undelivered: list[str] | None = None
-    wire: str | None = None
+    sender: str = _ABSENT
+    sender_protocol: str = _ABSENT
+    timestamp: Annotated[int, msgspec.Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)] = _ABSENT
+    parent: str = _ABSENT
+    native: Raw = _ABSENT
+    ids: list[str] = _ABSENT
+    key: str = _ABSENT
+    refs: Raw = _ABSENT
+    undelivered: list[str] = _ABSENT
+    wire: str = _ABSENT
 
 
 _decode: Final = msgspec.json.Decoder(_Message).decode
@@ -74,20 +73,22 @@ def usual(line: bytes, gateway: str) -> Row | None:
         or not line.startswith(content + b',"', start + len(_CONTENT))  # there is space around it
         or line.rfind(b"{", 0, start)  # what was found may be in something else
         or not (native is None or native.startswith(b"{"))
+        or not (refs is None or refs.startswith(b"{"))
+        or not is_channel(m.channel)
         or (len(line) - len(m.wire or "") > _SHALLOW and line.count(b"[") + line.count(b"{") > MAX_DEPTH)
     ):
         return None
     # fmt: off
     return (
         gateway, seq, time, day(time), "message", m.channel, m.id, m.protocol, m.peer, m.sender, m.sender_protocol,
-        time if m.timestamp is UNSET else m.timestamp, content, m.parent, native, m.ids, m.key, refs, m.undelivered,
+        time if m.timestamp is None else m.timestamp, content, m.parent, native, m.ids, m.key, refs, m.undelivered,
         m.wire, None, m.crc,
     )
     # fmt: on
 
 
-def _text(raw: Raw) -> bytes | None:
-    return None if raw is _NONE or (text := bytes(raw)) == b"null" else text
+def _text(raw: Raw | None) -> bytes | None:
+    return None if raw is None else bytes(raw)
 
 
 def day(time: int) -> date:

@@ -6,14 +6,16 @@ from zlib import crc32
 
 import pytest
 
-from gateway.jsontext import MAX_DEPTH
+from gateway import record
+from gateway.jsontext import MAX_DEPTH, loads
 from gateway.message import Message, Peer
-from gateway.record import FACTS, BadRecord, Fact, binary, checked, decode, encode, unbinary
+from gateway.record import BadRecord, Fact, binary, checked, decode, encode, examine, unbinary
+from gateway.sound import FACTS
 
 # What each kind of fact looks like.
 EXAMPLES: dict[str, dict[str, Any]] = {
     "start": {"gateway": "g", "version": "1"},
-    "peer": {"first": 0, "count": 1024},
+    "peer": {"peer": 1, "protocol": "toy", "sender": "who"},
     "channel": {"channel": "lobby", "addresses": {"toy": "LOBBY"}, "open": True},
     "entity": {"protocol": "toy", "native": "x", "wire": "y"},
     "form": {"protocol": "toy", "of": 3, "native": "z"},
@@ -95,6 +97,64 @@ def test_a_number_too_big_for_64_bits_behind_the_content_does_not_harm_it(number
     back = decode(encode(odd))
     assert isinstance(back, Message)
     assert (back.content, back.wire) == (odd.content, odd.wire)
+
+
+def test_no_value_is_made_of_a_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A MiB of empty lists took 50 to 300 ms, and as long for each message of a page of history."""
+    read: list[int] = []
+
+    def counted(text: bytes, *depth: int) -> Any:
+        read.append(len(text))
+        return loads(text, *depth)
+
+    monkeypatch.setattr(record, "loads", counted)
+    for unit in (b"[],", b"{},", b"1e999,", b'"",', b'"\\ud800",', b"[" * 90 + b"]" * 90 + b","):
+        content = b"[" + (unit * ((1 << 20) // len(unit)))[:-1] + b"]"
+        same(decode(encode(message(content, wire=b"w"))), message(content, wire=b"w"))  # type: ignore[arg-type]
+    assert sum(read) < 10_000
+
+
+def test_what_comes_from_elsewhere_is_no_deeper_than_doors_let_in() -> None:
+    for depth, good in ((MAX_DEPTH, True), (MAX_DEPTH + 1, False)):
+        line = encode(message(b"[" * depth + b"]" * depth))
+        if good:
+            same(examine(line), message(b"[" * depth + b"]" * depth))  # type: ignore[arg-type]
+        else:
+            with pytest.raises(BadRecord, match="nested deeper"):
+                examine(line)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (b'"seq":7', b'"seq":0'),
+        (b'"seq":7', b'"seq":7.0'),
+        (b'"seq":7', b'"seq":true'),
+        (b'"seq":7', b'"seq":%d' % (1 << 43)),
+        (b'"time":1763700000123', b'"time":-1'),
+        (b'"peer":3', b'"peer":-1'),
+        (b'"peer":3', b'"peer":%d' % (1 << 62)),
+        (b'"channel":"lobby"', b'"channel":""'),
+        (b'"channel":"lobby"', b'"channel":"a\\u0000"'),
+        (b'"protocol":"toy"', b'"protocol":null'),
+        (b',"content"', b',"sender":null,"content"'),
+        (b',"content"', b',"timestamp":"1","content"'),
+        (b',"content"', b',"native":[],"content"'),
+        (b',"content"', b',"undelivered":[1],"content"'),
+        (b',"content"', b',"native":{"a":1,"content":2},"content"'),
+        (b'"content":{"a":1}', b'"content":{"a":1'),
+        (b'"content":{"a":1}', b'"content":NaN'),
+        (b'"content":{"a":1}', b'"content":"\xff"'),
+        (b'"content":{"a":1}', b'"content" :1'),
+    ],
+)
+def test_every_field_is_of_its_type_and_in_its_range(change: tuple[bytes, bytes]) -> None:
+    body = encode(message()).rpartition(b',"crc"')[0]
+    decode(resealed(body))
+    spoiled = body.replace(*change)
+    assert spoiled != body
+    with pytest.raises(BadRecord):
+        decode(resealed(spoiled))
 
 
 def test_half_characters_behind_the_content() -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import retention as retention_module
+from gateway import sound
 from gateway.log import Sealing
 from gateway.message import Message, Peer
-from gateway.record import FACTS, Fact, encode
+from gateway.record import Fact, encode
 from gateway.retention import Keep, Retention, is_fact
 from gateway.segments import Segments, head
 
@@ -83,7 +84,7 @@ def core(make_core: MakeCore) -> Core:
     return make_core(sealing=EACH)
 
 
-@pytest.mark.parametrize("kind", FACTS)
+@pytest.mark.parametrize("kind", sound.FACTS)
 def test_facts_are_told_from_messages(kind: str) -> None:
     assert is_fact(encode(Fact(kind, {"channel": 'x","kind":"y'}, 7, 8)))
     assert not is_fact(encode(Message(f'"kind":"{kind}"', Peer(1, "toy"), "toy", b'{"kind":"start"}')))

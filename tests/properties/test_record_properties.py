@@ -10,9 +10,11 @@ from zlib import crc32
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gateway.channels import valid_name
 from gateway.jsontext import loads
 from gateway.message import Message, Peer
-from gateway.record import FACTS, BadRecord, Entry, Fact, checked, decode, encode
+from gateway.record import BadRecord, Entry, Fact, checked, decode, encode
+from gateway.sound import FACTS, MAX_SEQ, MAX_TIME
 
 # Text that looks like the record around it.
 TRAPS = st.sampled_from(
@@ -54,6 +56,7 @@ JSON = st.recursive(
     lambda values: st.lists(values, max_size=3) | st.dictionaries(TEXT, values, max_size=3),
     max_leaves=8,
 )
+NAMES = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=20).filter(valid_name)
 NATIVES = st.dictionaries(st.sampled_from(["sprout", "streamr"]), JSON, max_size=2)
 
 
@@ -63,13 +66,13 @@ def messages(draw: st.DrawFn) -> Message:
     named = [id for id in (native or {}).values() if isinstance(id, str)]
     others = draw(st.lists(TEXT.filter(lambda other: other not in named), max_size=2))
     return Message(
-        channel=draw(TEXT),
+        channel=draw(NAMES),
         sender=Peer(draw(st.integers(0, 1 << 53)), "toy", draw(st.none() | TEXT)),
         protocol="toy",
         content=draw(CONTENTS),
         id=draw(TEXT),
-        seq=draw(st.integers(1, 1 << 44)),
-        time=draw(st.integers(0, 1 << 48)),
+        seq=draw(st.integers(1, MAX_SEQ)),
+        time=draw(st.integers(0, MAX_TIME)),
         timestamp=draw(st.integers(0, 1 << 48)),
         parent=draw(st.none() | TEXT),
         ids=(*named, *others),
@@ -81,13 +84,21 @@ def messages(draw: st.DrawFn) -> Message:
     )
 
 
+# What the members of facts are, where they are not just any value.
+MEMBERS: dict[str, st.SearchStrategy[Any]] = {
+    "gateway": TEXT, "version": TEXT, "protocol": TEXT, "sender": TEXT, "wire": TEXT, "channel": NAMES,
+    "peer": st.integers(0, 1 << 53), "of": st.integers(1, MAX_SEQ), "minute": st.integers(0, MAX_TIME),
+    "addresses": st.dictionaries(TEXT, TEXT, max_size=3), "open": st.booleans(), "flows": st.lists(JSON, max_size=3),
+}  # fmt: skip
+
+
 @st.composite
 def facts(draw: st.DrawFn) -> Fact:
     kind = draw(st.sampled_from(sorted(FACTS)))
-    fields = {name: draw(JSON) for name in FACTS[kind]} | draw(
-        st.dictionaries(TEXT.filter(lambda name: name not in ("seq", "time", "kind", "crc")), JSON, max_size=2)
-    )
-    return Fact(kind, fields, draw(st.integers(1, 1 << 44)), draw(st.integers(0, 1 << 48)))
+    taken = ("seq", "time", "kind", "crc", "name", "first", *FACTS[kind])
+    others = draw(st.dictionaries(TEXT.filter(lambda name: name not in taken), JSON, max_size=2))
+    fields = {name: draw(MEMBERS.get(name, JSON)) for name in FACTS[kind]} | others
+    return Fact(kind, fields, draw(st.integers(1, MAX_SEQ)), draw(st.integers(0, MAX_TIME)))
 
 
 def fields(entry: Entry) -> Any:
