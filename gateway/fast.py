@@ -241,7 +241,7 @@ class Connection(asyncio.Protocol):
             return  # it has ended, and what still comes is nobody's
         if self._rest is not None:  # TLS may hand over what it has although reading is paused
             self._rest.append(data)
-        elif portion is not None and portion.busy:
+        elif portion is not None and turns_of(self._loop).over and portion.busy:
             self._rest = deque((data,))
             self._hold()
             self._read_on()
@@ -284,7 +284,7 @@ class Connection(asyncio.Protocol):
         self.take(data)
         if self._portion is not None or perf_counter() - begin > CHEAP:
             self._portion = self._portion or Portion()
-            self._portion.used(begin, len(data))
+            turns_of(self._loop).spend(self._portion.used(begin, len(data)))
         session = self._session
         if session is None:
             return

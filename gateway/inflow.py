@@ -47,6 +47,9 @@ class Inflow:
 
     def read(self, session: Session, size: int) -> float:
         """*size* bytes were read for *session*; the seconds to wait before more is read."""
+        if self._bytes is None:  # spares two calls for each read where nothing is paced
+            self.budget.grew(size)
+            return 0.0
         wait = self.bytes(session.network, size)
         if session.conduct is not None:
             wait = max(wait, session.conduct.paused - self._clock())

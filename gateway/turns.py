@@ -1,8 +1,8 @@
 """Shares an event loop among connections that have more input than one turn of the loop should take.
 
 Nothing that a connection sends occupies the loop for much longer than `TURN`: what is left waits for the next turn,
-after everybody else's. A connection that keeps the loop busy is served only here, so that one which says little is
-served at once.
+after everybody else's. Where the connections that keep the loop busy have used up a turn, they are served here, one
+after the other, and one that says little is served at once.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Turns:
         self._waiting: deque[Busy] = deque()
         self._due = False  # a call of `_run` is on its way
         self._runs = 0
+        self._spent = 0.0  # seconds of this turn of the loop that went to connections which are accounted for
 
     @property
     def progress(self) -> Progress:
@@ -48,6 +49,20 @@ class Turns:
         self._waiting.append(busy)
         self._call()
 
+    @property
+    def over(self) -> bool:
+        """Whether busy connections have had all of this turn."""
+        return self._spent >= TURN
+
+    def spend(self, seconds: float) -> None:
+        """A connection has used *seconds* of this turn."""
+        if not self._spent:
+            self._loop.call_soon(self._begin)
+        self._spent += seconds
+
+    def _begin(self) -> None:
+        self._spent = 0.0
+
     def _call(self) -> None:
         if not self._due:
             self._due = True
@@ -56,11 +71,11 @@ class Turns:
     def _run(self) -> None:
         self._due = False  # first: whatever happens below, the next `add` is heard
         self._runs += 1
-        end = perf_counter() + TURN
+        self._spent = 0.0
         try:
             for _ in range(len(self._waiting)):
                 self._waiting.popleft().go_on()
-                if perf_counter() > end:
+                if self._spent >= TURN:
                     break
         finally:
             if self._waiting:
@@ -90,8 +105,8 @@ class Portion:
         """Whether the connection used more than its share at the last `used`."""
         return self._level > ALLOWANCE and self._level - (perf_counter() - self._then) * SHARE > ALLOWANCE
 
-    def used(self, begin: float, size: int) -> None:
-        """*size* bytes were handled since *begin* (`perf_counter`)."""
+    def used(self, begin: float, size: int) -> float:
+        """*size* bytes were handled since *begin* (`perf_counter`); how many seconds that took."""
         now = perf_counter()
         seconds = now - begin
         self._level = max(0.0, self._level - (begin - self._then) * SHARE) + seconds
@@ -100,3 +115,4 @@ class Portion:
             self.size = max(LEAST, int(min(self.size, size) * TURN / seconds))
         elif size >= self.size and seconds < TURN / 4:
             self.size = min(MOST, self.size * 2)
+        return seconds

@@ -9,8 +9,8 @@ A reader asks `StreamrAdapter.stored` for the messages of a channel (`ids.channe
 `stream_message` for what each of them is in Streamr.
 
 Laws of this file. An answer shows what was taken before it was asked for, and nothing later. Nothing is held but a page
-of keys and the messages of one millisecond. After each `SLICE` steps of work an iterator gives None instead of a
-message: then the reader lets others have their turn, and goes on whenever it likes.
+of keys and the messages of one millisecond. After each `SLICE` steps of work, more of which a long message takes, an
+iterator gives None instead of a message: then the reader lets others have their turn, and goes on whenever it likes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from gateway.tables import Row
 from .checks import MAX_INTEGER
 
 SLICE = 8  # messages that are read, some 30 microseconds each, between two chances for others
+STEP = 16 << 10  # bytes of content that count as another message: long ones take longer
 MAX_GROUP = 256  # messages of one millisecond that are sorted together; more come in the order they were taken
 
 TABLE = """
@@ -111,14 +112,16 @@ class Stored:
 
     def _last(self, view: _View, count: int, shows: Shows) -> Iterator[Message | None]:
         """Walk back until *count* messages are passed and their millisecond is over, then forward from there."""
-        passed, start = 0, MAX_INTEGER
-        for work, (timestamp, seq, where) in enumerate(view.keys(MAX_INTEGER, newest_first=True), 1):
+        passed, start, work = 0, MAX_INTEGER, 0
+        for timestamp, seq, where in view.keys(MAX_INTEGER, newest_first=True):
             if passed >= count and timestamp != start:
                 break
             start = timestamp
             message = self._index.read(seq, where) if isinstance(where, int) else where
             passed += message is not None and shows(message)
-            if work % SLICE == 0:
+            work += _steps(message)
+            if work >= SLICE:
+                work = 0
                 yield None
         surplus = passed - count
         for message in self._messages(view, Span((start, 0))) if count else ():
@@ -131,8 +134,8 @@ class Stored:
 
     def _messages(self, view: _View, span: Span) -> Iterator[Message | None]:
         group: list[tuple[int, int, Message]] = []  # of one millisecond: sequence number, seq
-        now = 0
-        for work, (timestamp, seq, where) in enumerate(view.keys(span.start[0]), 1):
+        now = work = 0
+        for timestamp, seq, where in view.keys(span.start[0]):
             if timestamp != now or len(group) >= MAX_GROUP:
                 yield from _sorted(group)
                 group, now = [], timestamp
@@ -142,7 +145,9 @@ class Stored:
             place = None if message is None else self._place(message)
             if message is not None and place is not None and span.holds(place):
                 group.append((place.sequence, seq, message))
-            if work % SLICE == 0:
+            work += _steps(message)
+            if work >= SLICE:
+                work = 0
                 yield None
         yield from _sorted(group)
 
@@ -181,7 +186,15 @@ def _position(key: tuple[int, int, Any]) -> tuple[int, int]:
 
 
 def _sorted(group: list[tuple[int, int, Message]]) -> Iterator[Message | None]:
-    for work, (_, _, message) in enumerate(sorted(group, key=_position), 1):
+    work = 0
+    for _, _, message in sorted(group, key=_position):
         yield message
-        if work % SLICE == 0:
+        work += _steps(message)
+        if work >= SLICE:
+            work = 0
             yield None
+
+
+def _steps(message: Message | None) -> int:
+    """How many messages of usual length take as long to read as *message*."""
+    return 1 if message is None else 1 + len(message.content) // STEP

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from time import perf_counter, sleep
+from time import perf_counter
 
 import pytest
 
@@ -18,7 +18,7 @@ class Busy:
 
     def go_on(self) -> None:
         self.left -= 1
-        sleep(self._seconds)
+        self._turns.spend(self._seconds)
         if self.left:
             self._turns.add(self)
 
@@ -33,6 +33,19 @@ def test_everybody_else_has_a_turn_after_each_portion_that_takes_long() -> None:
             await asyncio.sleep(0)
             assert 10 - sum(one.left for one in busy) == done
             assert abs(busy[0].left - busy[1].left) <= 1, "and they take turns"
+
+    asyncio.run(check())
+
+
+def test_a_turn_is_over_when_it_is_used_up_and_the_next_one_is_not() -> None:
+    async def check() -> None:
+        turns = Turns(asyncio.get_running_loop())
+        turns.spend(TURN / 2)
+        assert not turns.over
+        turns.spend(TURN / 2)
+        assert turns.over
+        await asyncio.sleep(0)
+        assert not turns.over
 
     asyncio.run(check())
 

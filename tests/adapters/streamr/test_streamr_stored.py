@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adapters.streamr import stored
-from adapters.streamr.stored import MAX_GROUP, NEWEST_FIRST, OLDEST_FIRST, SLICE, Place, Span
+from adapters.streamr.stored import MAX_GROUP, NEWEST_FIRST, OLDEST_FIRST, SLICE, STEP, Place, Span
 from gateway.lookup import PAGE
 from gateway.message import Message
 
@@ -119,6 +120,17 @@ def test_after_each_slice_others_have_their_turn(broker: Any) -> None:
             slices.append(0) if message is None else slices.__setitem__(-1, slices[-1] + 1)
         assert len(slices) >= 10
         assert max(slices) <= SLICE
+
+
+def test_a_long_message_is_a_slice_by_itself(broker: Any) -> None:
+    for _ in range(20):
+        broker.clock.now += 1
+        broker.say("s", "x" * (SLICE * STEP))
+    broker.core.settle()
+    for answer in (broker.adapter.stored.between("s", Span()), broker.adapter.stored.last("s", 20, all_of_them)):
+        found = list(answer)
+        assert found.count(None) >= 20
+        assert not any(one is not None and two is not None for one, two in pairwise(found))
 
 
 def test_one_crowded_millisecond_is_not_gathered_as_a_whole(broker: Any) -> None:
