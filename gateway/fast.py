@@ -424,6 +424,8 @@ class WebSocketProtocol(Connection):
                 self._over = True
         if messages:
             session.receive_all(messages)
+        if self._over and not self._paused:
+            answers[:0] = session.data_to_send()  # what answers the messages before the close
         if answers:
             self.transport.write(b"".join(answers))
         if self._over:
