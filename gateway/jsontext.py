@@ -23,10 +23,12 @@ from .nesting import depth
 MAX_DEPTH = 200
 SHORT = 2 * MAX_DEPTH  # bytes; what is nested too deeply and closed again is longer
 HALVES = "backslashreplace"  # how half a character is encoded, which the log writes as its escape
-_MAX_DIGITS = 4_000  # int() refuses a little more; such a number is beyond a double as well
+_MAX_DIGITS = 4_300  # of a number that int() takes; a longer one is beyond a double as well
 
 # Every number beyond a double has one of these, and so have few others: 199 digits and E+99 are still within it.
 _BEYOND_DOUBLE: Final = re.compile(r"\d{200}|[eE]\+?\d{3}")
+
+_INFINITE: Final = (float("inf"), float("-inf"))
 
 _ANYTHING: Final = msgspec.json.Decoder(msgspec.Raw)
 
@@ -128,16 +130,31 @@ def _scan_halves(text: bytes) -> bytes:
 def _loads_slowly(text: str) -> Any:
     if _BEYOND_DOUBLE.search(text) is None:  # then the standard library calls nothing of Python's
         return json.loads(text)
-    return json.loads(text, parse_float=_float, parse_int=_int)
+    try:
+        value = json.loads(text)  # what is beyond a double is infinite
+    except ValueError:  # int() refuses a number
+        value = json.loads(text, parse_int=_int)
+    return _finite(value)
 
 
-def _int(digits: str) -> int | float | None:
-    return int(digits) if len(digits) < _MAX_DIGITS else _float(digits)
+def _int(digits: str) -> float | int:
+    return int(digits) if len(digits.lstrip("-")) <= _MAX_DIGITS else float(digits)
 
 
-def _float(digits: str) -> float | None:
-    value = float(digits)
-    return None if value in (float("inf"), float("-inf")) else value
+def _finite(value: Any) -> Any:
+    """*value* with null for what is infinite."""
+    root = [value]
+    todo: list[Any] = [root]
+    while todo:
+        place = todo.pop()
+        for key, each in place.items() if type(place) is dict else enumerate(place):
+            kind = type(each)
+            if kind is float:
+                if each in _INFINITE:
+                    place[key] = None
+            elif kind is list or kind is dict:
+                todo.append(each)
+    return root[0]
 
 
 def _refuse_deep(text: bytes | str, max_depth: int) -> None:

@@ -8,11 +8,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.jsontext import dumps, loads, one_line
+import msgspec
+
+from gateway.jsontext import check, dumps, one_line
 
 from .forest import UTF8, Content
 
 _SPACE = b" \t\r\n"
+_ABSENT: Any = None  # a member that is not there; null is no text
+
+
+class _Text(msgspec.Struct, forbid_unknown_fields=True):
+    """What says a text, maybe in answer to a message, and nothing more."""
+
+    content: str
+    inReplyTo: str = _ABSENT  # noqa: N815  # as it stands in messages
+
+
+_TEXT = msgspec.json.Decoder(_Text)
 
 
 def heard(content: Content, is_json: bool, parent: str | None) -> bytes:
@@ -23,7 +36,7 @@ def heard(content: Content, is_json: bool, parent: str | None) -> bytes:
     if is_json and content.type == UTF8:
         text = content.blob.strip(_SPACE)
         try:
-            loads(text)
+            check(text)
         except ValueError:
             pass
         else:
@@ -32,15 +45,17 @@ def heard(content: Content, is_json: bool, parent: str | None) -> bytes:
 
 
 def said(content: bytes, parent: str | None) -> tuple[bytes, bool]:
-    """The text of a reply to the message *parent* that says the JSON value *content*, and whether it is JSON."""
+    """The text of a reply to the message *parent* that says the JSON value *content*, and whether it is JSON.
+
+    No value is made of it but the text, and none of what is longer than the text that it would be.
+    """
     if content.lstrip()[:1] == b"{":
-        value = loads(content)
-        text = value.get("content")
-        if isinstance(text, str) and value == _plain(text, parent):
-            try:
-                return text.encode(), False
-            except UnicodeEncodeError:  # half a character, which only JSON can write
-                pass
+        try:
+            text = _TEXT.decode(content)
+        except msgspec.DecodeError:  # there is more in it, or half a character, which only JSON can write
+            return content, True
+        if text.inReplyTo == parent:
+            return text.content.encode(), False
     return content, True
 
 

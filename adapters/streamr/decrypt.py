@@ -174,7 +174,7 @@ class Decryption:
             sealed = parse_new_key(message.new_group_key)
             successor = GroupKey(sealed.id, sized(aes_decrypt(sealed.digits, key.secret)))
         content = plain.decode()
-        jsontext.loads(content)
+        jsontext.check(plain)
         if successor is not None:
             self._keyring.add(owner, successor)
         return replace(message, content=content, encryption_type=kinds.NONE, group_key_id=None, new_group_key=None)

@@ -123,7 +123,9 @@ class TopicRelayAdapter(Adapter):
                 message.undelivered += (NAME,)
 
     def _has_room(self, message: Message) -> bool:
-        return len(message.content) <= MAX_PACKET - MAX_HEAD or fits(self._packet(message))
+        if len(message.content) <= MAX_PACKET - MAX_HEAD:
+            return True
+        return fits(message.content.strip()) and fits(self._packet(message))  # the first spares reading up to a MiB
 
     def form(self, message: Message, _key: str) -> Form:
         """The frame of a *message* from elsewhere or out of the log; nothing where it does not fit."""

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from types import FrameType
 from typing import Any
 
 import orjson
@@ -215,3 +217,32 @@ def test_check_takes_what_is_json(value: Any) -> None:
 def test_half_a_character_is_json_in_a_string_that_has_it() -> None:
     assert is_json('"\ud800"')
     assert not is_json("\ud800")
+
+
+def test_numbers_beyond_a_double_cost_no_call_each() -> None:
+    """A MiB of them took 180 ms, and whoever sent it held up everybody for that long."""
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _what: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    for number, read in (("1e999", None), ("-1e999", None), ("9" * 400, 10**400 - 1), ("1e308", 1e308)):
+        numbers = [number] * 20_000
+        text = f'[{",".join(numbers)},{{"a":[1e999]}}]'
+        sys.setprofile(count)
+        try:
+            value = loads(text)
+        finally:
+            sys.setprofile(None)
+        assert value == [read] * 20_000 + [{"a": [None]}]
+    assert calls < 200
+
+
+@pytest.mark.parametrize("digits", [4_299, 4_300, 4_301])
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_the_longest_numbers(sign: str, digits: int) -> None:
+    number = sign + "9" * digits
+    value = int(number) if digits <= 4_300 else None
+    assert loads(number) == value
+    assert loads(f"[{number},{'9' * 5_000}]") == [value, None]

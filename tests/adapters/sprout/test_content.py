@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -43,3 +45,21 @@ def test_any_value_becomes_a_node_that_says_it(place: Any, ear: Any, value: Any)
     *_, (_, node, _) = nodes(ear.read())
     is_json = pairs(node).get("json/1") == b"true"
     assert json.loads(heard(node.content, is_json, None)) == json.loads(message.content)
+
+
+@pytest.mark.parametrize("unit", ["[],", "1e999,", '"\\ud800",'])
+@pytest.mark.parametrize("name", ["content", "other"])
+def test_no_value_is_made_of_what_is_no_text(unit: str, name: str) -> None:
+    """Values of a MiB of lists took tens of milliseconds and of MiBs, to find out that it is too long."""
+    content = b'{"%b":[%b]}' % (name.encode(), (unit * 50_000)[:-1].encode())
+    tracemalloc.start()
+    try:
+        assert said(content, None) == (content, True)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("content", [b'{"content":"a","inReplyTo":null}', b'{"content":"\\ud800"}', b'{"content":1}'])
+def test_what_is_not_exactly_a_text_is_json(content: bytes) -> None:
+    assert said(content, None) == (content, True)
