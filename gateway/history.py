@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -9,14 +10,18 @@ from typing import Literal
 from urllib.parse import quote, urlencode
 
 import anyio
+from starlette.responses import StreamingResponse
+from starlette.types import Send
 
 from . import views
-from .errors import Forbidden
+from .errors import Forbidden, Unavailable
 from .message import Message
 from .problems import Problem, shortened
 from .runtime import Gateway
 from .segments import Segments, head
 from .session import LOW_WATER
+
+logger = logging.getLogger(__name__)
 
 Order = Literal["asc", "desc"]
 
@@ -85,12 +90,17 @@ def find(gateway: Gateway, channel: str, id: str) -> Message:
     return found
 
 
-async def log_lines(gateway: Gateway, after: int, limit: int, may: Callable[[], bool]) -> AsyncIterator[bytes]:
+def log_lines(gateway: Gateway, after: int, limit: int, may: Callable[[], bool]) -> AsyncIterator[bytes]:
     """At most *limit* lines of the log after sequence *after*, of those that are on disk.
 
-    Whether who reads them still *may* is asked for each piece; `Forbidden` cuts the answer, which is not whole then.
+    Whether who reads them still *may* is asked for each piece. `Forbidden` cuts the answer, which is not whole then, as
+    does `Unavailable` where the log cannot be read on; the latter is raised at once where the index cannot be asked.
     """
-    lines = islice(_scan(gateway.log.segments, after, gateway.index.offset(after + 1), gateway.log.synced_seq), limit)
+    found = _scan(gateway.log.segments, after, gateway.index.offset(after + 1), gateway.log.synced_seq)
+    return _pieces(islice(found, limit), may)
+
+
+async def _pieces(lines: Iterator[bytes], may: Callable[[], bool]) -> AsyncIterator[bytes]:
     some: list[bytes] = []
     size = 0
     for line in lines:
@@ -106,12 +116,26 @@ async def log_lines(gateway: Gateway, after: int, limit: int, may: Callable[[], 
         yield b"".join(some)
 
 
+class Cut(StreamingResponse):
+    """An answer in pieces that may end before it is whole: the connection ends then, and the cause is logged."""
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the pieces, and the end of the answer only behind the last of them."""
+        try:
+            await super().stream_response(send)
+        except (Forbidden, Unavailable) as error:
+            logger.warning("an answer of /v1/log was cut off: %s", error)
+
+
 def _scan(segments: Segments, after: int, offset: int, last: int) -> Iterator[bytes]:
     if after >= last:
         return
-    for line in segments.scan(after, offset):
-        seq, _ = head(line.data)
-        if seq <= last:
-            yield line.data
-        if seq >= last:  # what follows is being written
-            return
+    try:
+        for line in segments.scan(after, offset):
+            seq, _ = head(line.data)
+            if seq <= last:
+                yield line.data
+            if seq >= last:  # what follows is being written
+                return
+    except OSError as error:
+        raise Unavailable(f"the log cannot be read: {error.strerror or error}") from error

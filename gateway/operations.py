@@ -7,7 +7,6 @@ from typing import Annotated, Any, Final
 import anyio.to_thread
 from fastapi import Query, Request, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from starlette.responses import StreamingResponse
 
 from . import asyncapi, history, stats, views
 from .bulk import NDJSON
@@ -79,7 +78,7 @@ class Operations:
         caller = Caller(self.gateway, request)
         caller.check("admin", "")
         lines = history.log_lines(self.gateway, after, limit, lambda: caller.may("admin", ""))
-        return StreamingResponse(lines, media_type=NDJSON[0])
+        return history.Cut(lines, media_type=NDJSON[0])
 
     async def stats(self, request: Request) -> Response:
         """What was counted since the start, by protocol, channel and direction; and what the pipeline last wrote."""
