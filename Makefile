@@ -55,6 +55,8 @@ bench: env
 fuzz: env
 	TRELLIS_FUZZ=5000 $(BIN)/python -m pytest --timeout 0 tests/properties tests/adapters -k "property or any_bytes or fuzz"
 	TRELLIS_FUZZ=100 $(BIN)/python -m pytest --timeout 0 tests/attacks/test_fuzz_connections.py
+	$(BIN)/pip install --quiet --disable-pip-version-check 'atheris>=3,<4'
+	$(BIN)/python -m tests.fuzz --seconds 60
 
 attacks: env
 	$(BIN)/python -m tests.attacks
