@@ -8,7 +8,7 @@ from adapters.sprout import forest
 from adapters.sprout.base64url import encode
 from adapters.sprout.forest import NULL_ID, Content, Place
 from adapters.sprout.openpgp import Key
-from adapters.sprout.proof import Proof
+from adapters.sprout.proof import Proof, flaw
 from gateway.message import Message, Peer
 from gateway.record import Fact
 
@@ -48,8 +48,9 @@ def test_what_is_not_is_named(nodes: dict[str, bytes]) -> None:
     assert "its author is not in the log" in (proof(fact(nodes["community"])) or "")
     proof(fact(nodes["identity"]))
     assert proof(message(nodes["forged"])) is not None
-    assert proof(fact(nodes["community"], id=forest.node_id(nodes["reply"]))) is not None
-    assert proof(fact(nodes["community"][:-1])) is not None
+    for none in fact(nodes["community"], id=forest.node_id(nodes["reply"])), fact(nodes["community"][:-1]):
+        assert flaw(none) is not None
+        assert proof(none) is None, "nothing that could be signed"
 
 
 def test_the_rest_is_none_of_ours() -> None:
