@@ -336,6 +336,8 @@ class Bus:
         self._stamp(run, ledger.next_seq)
         self._refer(run)
         ledger.extend(run)
+        if self.inflow is not None:
+            self.inflow.published(run)
         self.metrics.published(run, self._hand_over(run, origin))
 
     def direct(self, message: Message, number: int) -> int:
@@ -369,8 +371,16 @@ class Bus:
     # Time and room
 
     def pace(self, principal: Principal, peer: Peer | None, channel: str) -> None:
-        """Raise `Throttled` where *principal*, as *peer* or as nobody's, asks too often about *channel*."""
-        if self.throttle is not None and (wait := self.throttle(principal, peer, channel)):
+        """Raise `Throttled` where *principal*, as *peer*, asks too often about *channel*, or has published too much.
+
+        A stranger that is nobody in particular is no *peer*.
+        """
+        if self.throttle is None:
+            return
+        wait = self.throttle(principal, peer, channel)
+        if not wait and peer is not None and self.inflow is not None:
+            wait = self.inflow.owes(peer)
+        if wait:
             raise Throttled(wait)
 
     def tick(self) -> None:

@@ -7,7 +7,7 @@ a request costs about as much as serving one. A connection that goes on sending 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from .buckets import Buckets
 from .budget import Budget
 
 if TYPE_CHECKING:
+    from .message import Message, Peer
     from .session import Session
 
 PAUSE = 0.125  # seconds of reading that a refused request costs its connection
@@ -59,6 +60,15 @@ class Inflow:
         """*size* bytes were read from *network*, which a link has none of; the seconds to wait before more is read."""
         self.budget.grew(size)
         return min(self._bytes.spend(network, size), LONGEST) if network and self._bytes is not None else 0.0
+
+    def published(self, run: Sequence[Message]) -> None:
+        """Messages of one sender were taken: their bytes count for the sender, wherever it is connected from."""
+        if self._bytes is not None:
+            self._bytes.spend(run[0].sender.number, sum([len(message.content) for message in run]))
+
+    def owes(self, peer: Peer) -> float:
+        """Seconds until *peer* may publish again, 0 unless it has published more bytes than its share."""
+        return 0.0 if self._bytes is None else self._bytes.spend(peer.number, 0)
 
     def refused(self, session: Session) -> None:
         """A request of *session* was over a rate limit."""

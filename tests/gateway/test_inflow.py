@@ -9,6 +9,7 @@ import pytest
 from gateway.buckets import Buckets
 from gateway.errors import Throttled
 from gateway.inflow import FREE, LONGEST, PAUSE, STRIKES, Inflow
+from gateway.message import Message
 
 
 class Paced:
@@ -38,6 +39,22 @@ def test_bytes_are_paced_for_a_network_and_not_for_who_has_none(paced: Paced) ->
     assert paced.inflow.bytes("192.0.2.2", 1000) == pytest.approx(0.5)
     assert paced.inflow.read(one, 1_000_000) == LONGEST, "nobody is left alone for longer"
     assert paced.inflow.read(link, 1_000_000) == 0
+
+
+def test_what_one_sender_publishes_is_bounded_wherever_it_is_connected_from(paced: Paced) -> None:
+    paced.core.bus.throttle = lambda *_: 0.0
+    one, other = paced.new("192.0.2.1"), paced.new("192.0.2.2")
+    author = paced.core.bus.peers.identity("toy", "somebody")
+    for session in one, other:
+        paced.core.bus.bind(session, author)
+    one.pace("lobby")
+    paced.core.bus.publish(Message("lobby", author, "toy", b"x" * 1050), one)
+    with pytest.raises(Throttled) as refused:
+        other.pace("lobby")
+    assert refused.value.retry_after_seconds == pytest.approx(0.5)
+    paced.new("192.0.2.3").pace("lobby")
+    paced.now += 0.5
+    other.pace("lobby")
 
 
 def test_requests_over_the_rate_pause_their_own_connection_and_never_close_it(paced: Paced) -> None:
