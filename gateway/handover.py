@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
@@ -121,6 +121,7 @@ class FastHttp(HttpToolsProtocol):
     _later = b""  # read, and not parsed yet
     _pacing = False  # nothing is parsed for a while
     _upgraded = False
+    _answering: RequestResponseCycle | None = None  # the request that is being answered; `cycle` is the last one read
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """The clock runs from the connection on, so a silent one ends too."""
@@ -136,6 +137,10 @@ class FastHttp(HttpToolsProtocol):
         self._leave()
         self._have_head()
         self._later = b""
+        self.pipeline.clear()
+        if self._answering is not None:  # uvicorn tells the last request that was read, which may be another one
+            self._answering.disconnected = True
+            self._answering.message_event.set()
         if self._stalled is not None:
             self._stalled.cancel()
         super().connection_lost(exc)
@@ -228,6 +233,11 @@ class FastHttp(HttpToolsProtocol):
         lengths = [value for name, value in self.headers if name == b"content-length"]
         self._length = int(lengths[0]) if lengths and lengths[0].isdigit() else 0
         super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """A request is answered now."""
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         """A part of a body, which somebody may keep."""

@@ -106,12 +106,9 @@ STALLS = "what one peer may ask at once still keeps the loop for too long"
 
 # Which were seen not to hold, and why; they are expected to fail, and are taken out when they are mended.
 OPEN: Final = {
-    "bomb-trio": "hypercorn agrees to compression",
-    "unread-resends": "resends that nobody reads are looked for all the same, on the loop",
     "unread-history": STALLS,
     "unread-data": STALLS,
     "unread-answers": STALLS,
-    "brackets-streamr": STALLS,
     "garbage-streamr": STALLS,
     "garbage-tracker": STALLS,
     "garbage-network": STALLS,
