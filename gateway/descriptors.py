@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from errno import EMFILE, ENFILE
 from typing import TypeVar
@@ -30,6 +31,7 @@ class Reserve:
         self._size = size
         self._held: list[int] = []
         self._lock = threading.Lock()
+        weakref.finalize(self, _close, self._held)  # not everybody who opens a log closes it
         self._fill()
 
     def run(self, call: Callable[[], T]) -> T:
@@ -70,5 +72,9 @@ class Reserve:
                 return
 
     def _release(self) -> None:
-        while self._held:
-            os.close(self._held.pop())
+        _close(self._held)
+
+
+def _close(held: list[int]) -> None:
+    while held:
+        os.close(held.pop())

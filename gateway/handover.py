@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 MAX_HEAD = 1 << 16  # bytes of a request's first line and headers
 MAX_PIPELINE = 4  # requests that wait for the one before them; what follows stays unread
 HEAD_SLICE = 256  # bytes that are parsed at once where requests may begin, some ten requests; a body is parsed at once
+LONG_HEAD_SLICE = 2 << 10  # the same where a long head goes on
+CYCLE = 32 << 10  # bytes that a request takes which waits for the one before it
 MAX_BODY = 2 << 20  # bytes of a body that are counted as kept: longer ones are worked off while they arrive
 STALLED_SECONDS = 60.0  # for a client to read anything of an answer; then the connection ends
 FULL = (
@@ -198,7 +200,8 @@ class FastHttp(HttpToolsProtocol):
                 self._put_off(data[at:])
                 return
             in_body = self._deadline is None and self.cycle is not None and self.cycle.more_body
-            end = at + (max(HEAD_SLICE, self._length - self._body) if in_body else HEAD_SLICE)
+            size = self._length - self._body if in_body else min(self._head, LONG_HEAD_SLICE)
+            end = at + max(HEAD_SLICE, size)
             self._parse_slice(data[at:end])
             at = end
 
@@ -281,7 +284,7 @@ class FastHttp(HttpToolsProtocol):
         """How many bytes are kept for the client."""
         answered = self.cycle is None or self.cycle.response_complete
         body = 0 if answered else min(self._body, MAX_BODY)
-        return body + len(self._later) + self.transport.get_write_buffer_size()
+        return body + len(self._later) + CYCLE * len(self.pipeline) + self.transport.get_write_buffer_size()
 
     def give_up(self) -> None:
         """Let go of them, and of the client: half an answer cannot be ended politely."""

@@ -142,3 +142,10 @@ def test_a_reserve_lends_what_it_holds_and_takes_it_back(tmp_path: Path) -> None
     with pytest.raises(OSError, match="No such file"):
         reserve.run(lambda: os.open(tmp_path / "none", os.O_RDONLY))
     reserve.close()
+
+
+def test_a_reserve_that_nobody_closes_gives_its_descriptors_back() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        Reserve()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -116,7 +116,7 @@ def test_bad_lines_are_rejected_with_their_places_and_reasons(make_run: MakeRun,
 def test_more_ways_to_be_bad(make_run: MakeRun, log: Path) -> None:
     told = lines(talk(20))
     odd = [
-        _sealed(b'{"seq":21,"time":5,"kind":"peer"'),
+        _sealed(b'{"seq":21,"time":5,"kind":"peer","first":1,"count":1'),
         _sealed(b'{"seq":22,"time":5,"kind":"unheard of"'),
         _sealed(b'{"seq":"23","time":5,"kind":"peer"'),
         _sealed(b'{"seq":24,"time":5,"channel":"c","id":"i","kind":"message","protocol":"p","peer":"x","content":1'),
