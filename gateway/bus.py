@@ -193,6 +193,7 @@ class Bus:
         """Take *session* as a connection of *identity*; with a second identity it is a link, and nobody's."""
         if session.link:
             return
+        identity = identity.speaking(session.protocol)
         before = session.who
         if session.identity is None:
             session.identity = identity

@@ -7,7 +7,7 @@ first need, and shared by all connections that want it. Nothing here knows what 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 LATE = 10 * 60_000  # ms between a message's making and its arrival, beyond which it is history
@@ -18,13 +18,19 @@ class Peer:
     """Who says something: a connection, or an identity that outlives connections.
 
     `number` is unique for the gateway's life; `identity` is the protocol's own durable name (an Arbor
-    author, an Ethereum address, the name of an API key) or None for a mere connection.
+    author, an Ethereum address, the name of an API key) or None for a mere connection. `protocol` is what that belongs
+    to; `spoken` is the protocol of the connection where that is another one: who has an API key may speak any.
     """
 
     number: int
     protocol: str
     identity: str | None = None
     name: str | None = None
+    spoken: str | None = None
+
+    def speaking(self, protocol: str) -> Peer:
+        """This peer on a connection of *protocol*."""
+        return replace(self, spoken=None if protocol == self.protocol else protocol)
 
 
 class Pending:

@@ -8,6 +8,7 @@ connection of its still listens (*away*, until it says otherwise or comes anew).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from .message import Peer
@@ -27,26 +28,34 @@ class Word(NamedTuple):
 
 
 class Room:
-    """Who listens to one channel: the peers by their numbers, first come first, and each one's connections there."""
+    """Who listens to one channel: the peers by their numbers, first come first, and each one's connections there.
+
+    A peer with connections of several protocols is shown as what speaks the one that came last, of those that are left.
+    """
 
     __slots__ = ("connections", "peers")
 
     def __init__(self) -> None:
         self.peers: dict[int, Peer] = {}
-        self.connections: dict[int, int] = {}
+        self.connections: dict[int, dict[str | None, int]] = {}  # by what each of them speaks (`Peer.spoken`)
 
     def add(self, peer: Peer) -> None:
         """Another connection of *peer* listens."""
         self.peers[peer.number] = peer
-        self.connections[peer.number] = self.connections.get(peer.number, 0) + 1
+        connections = self.connections.setdefault(peer.number, {})
+        connections[peer.spoken] = connections.pop(peer.spoken, 0) + 1
 
-    def remove(self, number: int) -> None:
-        """A connection of the peer with *number* listens no more."""
-        left = self.connections.pop(number) - 1
-        if left:
-            self.connections[number] = left
+    def remove(self, peer: Peer) -> None:
+        """A connection of *peer* listens no more."""
+        connections = self.connections[peer.number]
+        connections[peer.spoken] -= 1
+        if connections[peer.spoken]:
+            return
+        del connections[peer.spoken]
+        if connections:
+            self.peers[peer.number] = replace(self.peers[peer.number], spoken=next(reversed(connections)))
         else:
-            del self.peers[number]
+            del self.peers[peer.number], self.connections[peer.number]
 
 
 class Presence:
@@ -95,7 +104,7 @@ class Presence:
     def exit(self, channel: str, peer: Peer, but: Session | None = None) -> None:
         """A connection of *peer* listens to *channel* no more; all *but* one hear of it."""
         room = self._rooms[channel]
-        room.remove(peer.number)
+        room.remove(peer)
         if not room.peers:
             del self._rooms[channel]
         if not self._listens(channel, peer.number) and self._forget(channel, peer.number) is None:

@@ -22,14 +22,16 @@ MEDIA_TYPE = "application/json"
 
 def peer(peer: Peer) -> dict[str, Any]:
     """A peer as `GET .../peers` lists it, and as `joined` and `left` tell of it."""
-    return {"number": peer.number, "protocol": peer.protocol, "identity": peer.identity, "name": peer.name}
+    protocol = peer.spoken or peer.protocol
+    return {"number": peer.number, "protocol": protocol, "identity": peer.identity, "name": peer.name}
 
 
-def sender(peers: Peers, peer: Peer) -> dict[str, Any]:
-    """Who said a message; the log keeps no names, so a durable peer is asked for its own."""
+def sender(peers: Peers, message: Message) -> dict[str, Any]:
+    """Who said a message, and how; the log keeps no names, so a durable peer is asked for its own."""
+    peer = message.sender
     known = peers.numbered(peer.number) if peer.identity is not None and peer.name is None else peer
     name = None if known is None else known.name
-    return {"peer": peer.number, "protocol": peer.protocol, "identity": peer.identity, "name": name}
+    return {"peer": peer.number, "protocol": message.protocol, "identity": peer.identity, "name": name}
 
 
 def message(peers: Peers, message: Message) -> bytes:
@@ -42,7 +44,7 @@ def message(peers: Peers, message: Message) -> bytes:
             sequence,
             dumps(message.channel),
             message.timestamp,
-            dumps(sender(peers, message.sender)),
+            dumps(sender(peers, message)),
             message.content,
             dumps(message.parent),
             dumps(message.native or {}),

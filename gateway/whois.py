@@ -21,9 +21,10 @@ TURN = 64  # channels that are looked at in one turn of the loop
 
 
 class _Found(NamedTuple):
-    """A peer, and in which channels there is something that it said."""
+    """A peer, by which protocol it said something last in the first of the channels, and in which there is any."""
 
     peer: Peer
+    protocol: str
     said: list[str]
 
 
@@ -45,10 +46,13 @@ async def report(caller: Caller, number: int) -> dict[str, Any] | None:
     bound = connections[0].who if connections and connections[0].who.number != number else None
     who = bound or peer
     here = await _present(caller, who.number, connections)
-    return views.peer(peer) | {
+    protocols = list(dict.fromkeys(session.protocol for session in connections))
+    if not protocols:
+        protocols = [peer.protocol if found is None else found.protocol]
+    return views.peer(peer.speaking(protocols[0])) | {
         "connections": len(connections),
         "connectionNumbers": [session.peer.number for session in connections],
-        "protocols": list({peer.protocol: None} | {session.protocol: None for session in connections}),
+        "protocols": protocols,
         "boundTo": None if bound is None else bound.number,
         "key": who.name if who.protocol == PROTOCOL else None,
         "addresses": {adapter.name: adapter.names(who) for adapter in gateway.adapters},
@@ -82,8 +86,8 @@ async def _search(caller: Caller, number: int) -> _Found | None:
         name = names[-1]
         await anyio.sleep(0)
     found = (index.history(name, sender=number, newest_first=True, limit=1) for name in said)
-    peer = next((messages[0].sender for messages in found if messages), None)
-    return None if peer is None else _Found(peer, said[:MAX_LISTED])
+    last = next((messages[0] for messages in found if messages), None)
+    return None if last is None else _Found(last.sender, last.protocol, said[:MAX_LISTED])
 
 
 def _spoke(caller: Caller, channel: str, number: int) -> bool:

@@ -53,8 +53,7 @@ async def test_history_holds_what_was_said_with_its_sender(gateway: Address, cha
         await ear.next()
         (message,) = (await ear.get(channel))["messages"]
         assert message["content"] == {"n": 1}
-        keyed = mouth.key is not None and speaker != "sprout"  # who has a key is the same peer on every protocol
-        assert message["sender"]["protocol"] == ("rest" if keyed else speaker)
+        assert message["sender"]["protocol"] == speaker, "whoever has a key speaks it all the same"
         assert await ear.get(channel, f"/messages/{message['id']}") == message
 
 

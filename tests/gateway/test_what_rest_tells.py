@@ -137,6 +137,53 @@ def test_a_connection_says_who_it_is_and_a_key_what_it_is_called(tmp_path: Path)
         run(scenario)
 
 
+def test_who_has_a_key_is_shown_as_what_it_speaks(tmp_path: Path) -> None:
+    ops, watcher = (KeyFile(tmp_path / "keys" / "api-keys.json").add(name) for name in ("ops", "watcher"))
+
+    async def scenario() -> None:
+        async with RestClient(server.http, watcher) as ear, RelayClient(server.http, ops) as relay:
+            rest, told = Rest(server, watcher), list[tuple[str, str]]()
+
+            async def shown() -> dict[str, str]:
+                peers = (await asyncio.to_thread(rest.get, "/v1/channels/lobby/peers"))["peers"]
+                return {peer["name"]: peer["protocol"] for peer in peers}
+
+            url = f"http://{server.http}/v1/channels/lobby/events"
+            async with httpx.AsyncClient(headers={"Authorization": f"Bearer {watcher}"}, timeout=10) as http:
+                async with http.stream("GET", url) as events:
+                    lines = events.aiter_lines()
+                    await relay.subscribe("lobby")
+                    await relay.say("lobby", {"n": 1})
+                    async for line in lines:
+                        if line.startswith("data: ") and (data := json.loads(line[6:])).get("name") == "ops":
+                            told.append(("joined", data["protocol"]))
+                        elif '"content"' in line:
+                            told.append(("said", data["sender"]["protocol"]))
+                            break
+                assert told == [("joined", "topic_relay"), ("said", "topic_relay")]
+            assert (await shown())["ops"] == "topic_relay"
+            (message,) = (await asyncio.to_thread(rest.get, "/v1/channels/lobby/messages"))["messages"]
+            number = message["sender"]["peer"]
+            assert (message["sender"]["protocol"], message["sender"]["identity"]) == ("topic_relay", "ops")
+            found = await asyncio.to_thread(rest.get, f"/v1/peers/{number}")
+            assert (found["protocol"], found["protocols"], found["key"]) == ("topic_relay", ["topic_relay"], "ops")
+            async with RestClient(server.http, ops) as program:
+                await program.subscribe("lobby")
+                assert (await shown())["ops"] == "rest"
+                found = await asyncio.to_thread(rest.get, f"/v1/peers/{number}")
+                assert found["protocols"] == ["topic_relay", "rest"]
+            while (await shown())["ops"] != "topic_relay":
+                await asyncio.sleep(0.01)
+            await ear.say("lobby", {"n": 2})
+        found = await asyncio.to_thread(
+            rest.eventually, f"/v1/peers/{number}", lambda answer: answer["connections"] == 0
+        )
+        assert (found["protocol"], found["protocols"]) == ("topic_relay", ["topic_relay"])
+
+    with Server(tmp_path) as server:
+        run(scenario)
+
+
 # What is counted
 
 
