@@ -107,8 +107,8 @@ class StreamMessage:
     """One stream message, whatever version it came in (S0, StreamMessage). What it says is never changed.
 
     `version` and `wire` are the version and the text of the array it was received as, `verbatim` says that
-    this text is the libraries' form, not one of the specifications' only. `ttl_seconds` is S1's. `digests` and `proven`
-    are what `signing` and `batch` found out about it: what may have been signed, and that it was.
+    this text is the libraries' form, not one of the specifications' only. `ttl_seconds` is S1's, never 0. `digests` and
+    `proven` are what `signing` and `batch` found out about it: what may have been signed, and that it was.
     """
 
     id: MessageID
@@ -283,7 +283,7 @@ def _unusual(value: Any, wire: bytes | None) -> StreamMessage:
         signature_type=checks.code("signature type", signed, _SIGNATURE_TYPES),
         signature=checks.optional_text("signature", signature),
         content=_content(content),
-        ttl_seconds=checks.optional_integer("ttl", row[8]) if layout is FLAT_30 and len(row) > 8 else None,
+        ttl_seconds=_ttl(row[8]) if layout is FLAT_30 and len(row) > 8 else None,
         version=int(version),
         wire=jsontext.dumps(row) if wire is None else wire,
         # The array can be shown as it came if every reader of its version understands it.
@@ -315,6 +315,11 @@ def _layout(row: list[Any]) -> tuple[str, ...]:
     if version == 32 and len(row) in SHORT_32 and type(row[-2]) is int:
         return SHORT_32[len(row)]
     return ROWS[version]
+
+
+def _ttl(value: Any) -> int | None:
+    """The seconds that a message of S1 lives; 0, which the broker of its time wrote where none were given, is none."""
+    return checks.optional_integer("ttl", value) or None
 
 
 def _nest(fields: dict[str, Any]) -> None:

@@ -174,6 +174,18 @@ def test_a_message_of_s1_is_resent_while_it_lives(broker: Any, version: float) -
     assert outcome(broker.ask(broker.open(), [2, 11, "r", "s", 0, 1, None])) == ([6], [])
 
 
+@pytest.mark.parametrize("ttl", [0, 0.0, None])
+def test_a_message_of_s1_without_a_time_to_live_is_resent_for_ever(broker: Any, ttl: float | None) -> None:
+    """0 is what the broker of 2018 wrote where its producer said nothing."""
+    flat = [30, "s", 0, broker.clock(), 0, "", None, None, ttl, 27, '{"n":1}', 0, ""]
+    assert broker.ask(broker.open(), [1, 8, flat, "key", None]) == []
+    broker.clock.now += 60_001
+    for _ in range(2):
+        for request in ([2, 11, "r", "s", 0, 1, None], [2, 12, "r", "s", 0, [0, 0], None, None]):
+            assert outcome(broker.ask(broker.open(), request)) == ([4, 5], [1])
+        broker.core.settle()
+
+
 def test_the_last_ones_are_those_that_are_shown(broker: Any, alice: Any) -> None:
     """What had its time, and what the reader's version has no word for, does not take the place of the others."""
     now = broker.clock()
