@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from .message import Form, Message, Peer
+from .message import Form, Message, Peer, Pending
 from .session import Principal, Session
 
 if TYPE_CHECKING:
@@ -189,6 +189,10 @@ class Adapter(ABC):
 
     def settled(self, channel: str) -> None:
         """*channel* exists from now on, or has another address; what has to be made for it is made now."""
+
+    def preparing(self, channel: str) -> Pending | None:  # noqa: ARG002  (most addresses follow from the name)
+        """What is still to be made until *channel*, which exists, has its address here; begun anew where it failed."""
+        return None
 
     def describe(self, address: str) -> dict[str, Any]:
         """The parts of *address* by the names that people know them by, for `GET /v1/channels`."""

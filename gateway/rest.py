@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import anyio
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.routing import Match
 
@@ -24,6 +25,8 @@ from .routes import MAX, After, ProblemRoute, Route, add
 from .runtime import Gateway
 
 MAX_LIMIT = 256  # messages or channels in one answer
+PREPARE_SECONDS = 10.0  # for all that a new channel needs, which is signatures; usually a few milliseconds
+UNPREPARED = "there is a channel %r now, but it has no address in %s yet; PUT it again to wait for that"
 
 # What FastAPI reads out of a request, and what /docs says about it. Paths come raw: see `callers.unquoted`.
 CHANNEL = "The channel's name, percent-encoded: `weather%2Fberlin`."
@@ -145,7 +148,10 @@ class Rest:
         return views.answer(views.channel(self.gateway, self._existing(Caller(self.gateway, request), channel)))
 
     async def make_channel(self, request: Request, channel: Channel) -> Response:
-        """Make a channel; 200 if there is one already."""
+        """Make a channel; 200 if there is one already.
+
+        Answers once the channel is on disk and has its address in every protocol.
+        """
         caller, name = Caller(self.gateway, request), unquoted(channel)
         if not valid_name(name):
             raise UnknownChannel(name)
@@ -153,6 +159,7 @@ class Rest:
         self.gateway.bus.check_log()
         existed = self.gateway.channels.exists(name)
         self.gateway.channels.settle(name)
+        await self._prepared(name)
         await synced(self.gateway, self.gateway.log.next_seq - 1)
         return views.answer(views.channel(self.gateway, name), 200 if existed else 201)
 
@@ -207,6 +214,18 @@ class Rest:
         if not self.gateway.channels.exists(name) and not self.gateway.bus.members(name):
             raise Problem(404, f"there is no channel {name!r}; PUT makes one, and so does its first message")
         return name
+
+    async def _prepared(self, channel: str) -> None:
+        """Wait until *channel* has its address in every protocol; `Problem` 503 where that does not come."""
+        for adapter in self.gateway.adapters:
+            if (pending := adapter.preparing(channel)) is None:
+                continue
+            made = anyio.Event()
+            pending.when_done(made.set)
+            with anyio.move_on_after(PREPARE_SECONDS):
+                await made.wait()
+            if pending.data is None:
+                raise Problem(503, UNPREPARED % (channel, adapter.title), {"Retry-After": "1"})
 
 
 # fmt: off

@@ -12,7 +12,7 @@ from cryptography.x509 import load_pem_x509_certificates
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gateway.adapter import Adapter, Home, Link, Listener, Request, Services, Spoken
-from gateway.message import Form, Message, Peer
+from gateway.message import Form, Message, Peer, Pending
 from gateway.record import Entry
 from gateway.session import Principal
 from gateway.tables import Row
@@ -175,6 +175,11 @@ class SproutAdapter(Adapter):
     def settled(self, channel: str) -> None:
         """A channel exists: it is to have a community."""
         self.relay.settled(channel)
+
+    def preparing(self, channel: str) -> Pending | None:
+        """Its community, while it is being signed."""
+        founded = self.bus.channels.address(NAME, channel) is not None
+        return None if founded else self.mint.community(channel).line
 
     def describe(self, address: str) -> dict[str, Any]:
         """The community."""

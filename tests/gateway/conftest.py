@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 from fastapi import Request
 
+from gateway.adapter import Adapter
 from gateway.app import create_app
 from gateway.callers import Caller
 from gateway.config import settings_model
@@ -72,8 +73,8 @@ class Still:
 class Local:
     """A gateway behind uvicorn on a thread of this process; `url` is where."""
 
-    def __init__(self, data: Path, **settings: Any) -> None:
-        app = create_app(settings_model(())(data=data, **{"limits": {"rates": "off"}} | settings), ())
+    def __init__(self, data: Path, adapters: tuple[type[Adapter], ...] = (), **settings: Any) -> None:
+        app = create_app(settings_model(adapters)(data=data, **{"limits": {"rates": "off"}} | settings), adapters)
         self.gateway: Gateway = app.state.gateway
         self._server = uvicorn.Server(
             uvicorn.Config(
@@ -94,6 +95,10 @@ class Local:
             self._thread.join(0.01)
         self.port: int = self._server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
+
+    def call(self, call: Callable[[], object]) -> None:
+        """Run *call* on the gateway's loop, soon."""
+        self._server.servers[0].get_loop().call_soon_threadsafe(call)
 
     def stop(self) -> None:
         """Stop cleanly."""

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import httpx
@@ -15,9 +16,11 @@ from coincurve import PrivateKey
 from websockets.sync.client import connect
 
 from adapters import ADAPTERS
+from adapters.sprout.adapter import SproutAdapter
+from adapters.sprout.signers import Signers
 from adapters.streamr.message import MessageID, StreamMessage
 from adapters.streamr.signing import address_of, signed
-from gateway import config
+from gateway import config, rest
 from gateway.adapter import LIMITED, WORDS
 from gateway.auth import KeyFile
 from gateway.clients import RelayClient, RestClient, SproutClient, StreamrClient
@@ -142,10 +145,10 @@ def test_who_has_a_key_is_shown_as_what_it_speaks(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with RestClient(server.http, watcher) as ear, RelayClient(server.http, ops) as relay:
-            rest, told = Rest(server, watcher), list[tuple[str, str]]()
+            asker, told = Rest(server, watcher), list[tuple[str, str]]()
 
             async def shown() -> dict[str, str]:
-                peers = (await asyncio.to_thread(rest.get, "/v1/channels/lobby/peers"))["peers"]
+                peers = (await asyncio.to_thread(asker.get, "/v1/channels/lobby/peers"))["peers"]
                 return {peer["name"]: peer["protocol"] for peer in peers}
 
             url = f"http://{server.http}/v1/channels/lobby/events"
@@ -162,26 +165,55 @@ def test_who_has_a_key_is_shown_as_what_it_speaks(tmp_path: Path) -> None:
                             break
                 assert told == [("joined", "topic_relay"), ("said", "topic_relay")]
             assert (await shown())["ops"] == "topic_relay"
-            (message,) = (await asyncio.to_thread(rest.get, "/v1/channels/lobby/messages"))["messages"]
+            (message,) = (await asyncio.to_thread(asker.get, "/v1/channels/lobby/messages"))["messages"]
             number = message["sender"]["peer"]
             assert (message["sender"]["protocol"], message["sender"]["identity"]) == ("topic_relay", "ops")
-            found = await asyncio.to_thread(rest.get, f"/v1/peers/{number}")
+            found = await asyncio.to_thread(asker.get, f"/v1/peers/{number}")
             assert (found["protocol"], found["protocols"], found["key"]) == ("topic_relay", ["topic_relay"], "ops")
             async with RestClient(server.http, ops) as program:
                 await program.subscribe("lobby")
                 assert (await shown())["ops"] == "rest"
-                found = await asyncio.to_thread(rest.get, f"/v1/peers/{number}")
+                found = await asyncio.to_thread(asker.get, f"/v1/peers/{number}")
                 assert found["protocols"] == ["topic_relay", "rest"]
             while (await shown())["ops"] != "topic_relay":
                 await asyncio.sleep(0.01)
             await ear.say("lobby", {"n": 2})
         found = await asyncio.to_thread(
-            rest.eventually, f"/v1/peers/{number}", lambda answer: answer["connections"] == 0
+            asker.eventually, f"/v1/peers/{number}", lambda answer: answer["connections"] == 0
         )
         assert (found["protocol"], found["protocols"]) == ("topic_relay", ["topic_relay"])
 
     with Server(tmp_path) as server:
         run(scenario)
+
+
+# What a channel is called
+
+
+def test_a_channel_that_was_made_has_its_address_in_every_protocol(tmp_path: Path) -> None:
+    with Server(tmp_path) as server, httpx.Client(base_url=f"http://{server.http}", timeout=10) as http:
+        for number in range(50):
+            made = http.put(f"/v1/channels/room%2F{number}")
+            assert made.status_code == 201
+            assert sorted(made.json()["addresses"]) == ["sprout", "streamr", "topic_relay"]
+            assert http.get(f"/v1/channels/room%2F{number}").json() == made.json()
+
+
+def test_a_community_that_does_not_come_is_not_waited_for_for_ever(
+    make_local: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rest, "PREPARE_SECONDS", 0.1)
+    make, orders = Signers.make, list[tuple[Any, ...]]()
+    monkeypatch.setattr(Signers, "make", lambda *order: orders.append(order))
+    local = make_local(adapters=(SproutAdapter,), sprout={"port": 0})
+    answer = httpx.put(f"{local.url}/v1/channels/lobby")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    assert answer.json()["detail"].endswith("no address in Arbor yet; PUT it again to wait for that")
+    monkeypatch.setattr(rest, "PREPARE_SECONDS", 10)
+    Timer(0.1, local.call, (lambda: [make(*order) for order in orders],)).start()
+    answer = httpx.put(f"{local.url}/v1/channels/lobby")
+    assert (answer.status_code, len(orders)) == (200, 1)
+    assert answer.json()["community"].startswith("SHA512_B32__")
 
 
 # What is counted
