@@ -8,7 +8,7 @@ stream: each line that was read is answered, with a problem where it was not acc
 from __future__ import annotations
 
 from collections import deque
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from itertools import count
 from typing import NamedTuple
 
@@ -17,13 +17,15 @@ from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from .errors import RequestError, Throttled, Unknown
+from .bodies import SOON, queue, sender_of
+from .errors import RequestError, Throttled, Unavailable, Unknown
 from .problems import PROTOCOL, Problem, explain
 from .publish import MAX_CONTENT, SPACE, TOO_LONG, Content, Publisher, content_read, in_doubt, synced
 
 MAX_UNSENT = 4 << 20  # bytes of results that wait for the disk or the client; beyond it no line is read
 SLICE = 128  # lines that are taken in one turn of the loop
 STALLED_SECONDS = 60.0  # for a client to read a result; then the connection ends
+NO_MEMORY = "the gateway is short of memory; send this line and the rest again in a moment"
 STOP_SECONDS = 1.0  # the same, while the gateway stops
 
 NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl")
@@ -44,6 +46,11 @@ class Lines:
         self._limit = limit
         self._rest = bytearray()
         self._skipping = False
+
+    @property
+    def holding(self) -> int:
+        """How many bytes are kept of the unfinished line."""
+        return len(self._rest)
 
     def feed(self, data: bytes) -> list[bytes | None]:
         """The lines that *data* completes; blank ones are left out."""
@@ -104,6 +111,9 @@ class Bulk(Response):
         self._reading = anyio.CancelScope()
         self._sending = anyio.CancelScope()
         self._patience = STALLED_SECONDS
+        self._lines = Lines()
+        self._given_up = False
+        self.network = sender_of(request)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI
         """Answer until the body ends and its last line is on disk."""
@@ -111,10 +121,12 @@ class Bulk(Response):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._read)
             self._gateway.at_goodbye.add(self._stop)
+            self._gateway.budget.enter(self)
             try:
                 await self._write(send)
             finally:
                 self._gateway.at_goodbye.discard(self._stop)
+                self._gateway.budget.leave(self)
             tasks.cancel_scope.cancel()
 
     def _stop(self) -> None:
@@ -123,17 +135,32 @@ class Bulk(Response):
         self._reading.cancel()
         self._sending.deadline = min(self._sending.deadline, anyio.current_time() + STOP_SECONDS)
 
+    # What the budget asks
+
+    @property
+    def holding(self) -> int:
+        """How many bytes are kept for the client: half a line, and results that wait."""
+        return self._lines.holding + self._unsent
+
+    def give_up(self) -> None:
+        """Read no more; the next line is told so."""
+        self._given_up = True
+        self._reading.cancel()
+
     # What comes
 
     async def _read(self) -> None:
-        lines = Lines()
+        lines = self._lines
         with self._reading, suppress(ClientDisconnect):  # nobody is told; a line that was cut off is none
-            async for chunk in self._request.stream():
-                await self._take(lines.feed(chunk))
-                if self._gateway.log.failing is not None:
-                    break
-            else:
-                await self._take(lines.end())
+            async with aclosing(self._request.stream()) as chunks:
+                async for chunk in chunks:
+                    await self._take(lines.feed(chunk))
+                    if self._gateway.log.failing is not None or self._reading.cancel_called:
+                        break
+                else:
+                    await self._take(lines.end())
+        if self._given_up:
+            self._results.append(self._refused(next(self._numbers), Unavailable(NO_MEMORY)))
         self._over = True
         self._ready.set()
 
@@ -152,8 +179,12 @@ class Bulk(Response):
         """What *line* says, or why that is nothing."""
         if line is None:
             return Problem(413, TOO_LONG)
+        caller = self._publisher.caller
         try:
-            return await content_read(line)
+            if len(line) <= SOON:
+                return await content_read(caller, line)
+            async with queue().turn(self.network):
+                return await content_read(caller, line)
         except Problem as problem:
             return problem
 

@@ -84,6 +84,11 @@ class Caller:
         if self.gateway.throttle is not None:
             self.gateway.throttle.charge(self.principal.address, requests)
 
+    def waste(self, size: int) -> None:
+        """Count *size* bytes that were read for nothing: what they said had no sense."""
+        if (inflow := self.gateway.bus.inflow) is not None:
+            inflow.wasted(self.principal.address, size)
+
     def look(self, verb: str, segment: str, *, paced: bool = True) -> str:
         """The channel that a path's *segment* names, if the caller may *verb* there and there can be one.
 

@@ -13,6 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
+from .bodies import COUNTED
 from .fast import WebSocketProtocol
 from .networks import network
 from .problems import Problem
@@ -27,7 +28,6 @@ MAX_PIPELINE = 4  # requests that wait for the one before them; what follows sta
 HEAD_SLICE = 256  # bytes that are parsed at once where requests may begin, some ten requests; a body is parsed at once
 LONG_HEAD_SLICE = 2 << 10  # the same where a long head goes on
 CYCLE = 32 << 10  # bytes that a request takes which waits for the one before it
-MAX_BODY = 2 << 20  # bytes of a body that are counted as kept: longer ones are worked off while they arrive
 STALLED_SECONDS = 60.0  # for a client to read anything of an answer; then the connection ends
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 10\r\n"
@@ -157,16 +157,15 @@ class FastHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what there is room for; the rest waits for answers, or for its turn."""
-        if self._later or self._pacing:
-            self._put_off(data)
-            return
-        self._parse(data)
-        if self.gateway is None or self._upgraded or not (inflow := self.gateway.bus.inflow):
-            return
-        if wait := inflow.bytes(self.network, len(data)):
+        inflow = None if self.gateway is None else self.gateway.bus.inflow
+        wait = inflow.bytes(self.network, len(data)) if inflow is not None else 0.0
+        if wait and not self._pacing:
             self._pacing = True
-            self.flow.pause_reading()
             self.loop.call_later(wait, self._paced)
+        if self._later or self._pacing:  # also a first request waits, which is all that some connections have
+            self._put_off(data)
+        else:
+            self._parse(data)
 
     def on_response_complete(self) -> None:
         """The next request may be parsed."""
@@ -225,6 +224,7 @@ class FastHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request begins, the first or another."""
         super().on_message_begin()
+        self.scope["extensions"] = {COUNTED: {}}
         self._body = self._length = 0
         self._await_head()
 
@@ -281,9 +281,8 @@ class FastHttp(HttpToolsProtocol):
 
     @property
     def holding(self) -> int:
-        """How many bytes are kept for the client."""
-        answered = self.cycle is None or self.cycle.response_complete
-        body = 0 if answered else min(self._body, MAX_BODY)
+        """How many bytes are kept for the client here."""
+        body = 0 if self.cycle is None else len(self.cycle.body)  # what was asked for is counted by `bodies`
         return body + len(self._later) + CYCLE * len(self.pipeline) + self.transport.get_write_buffer_size()
 
     def give_up(self) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PAUSE = 0.125  # seconds of reading that a refused request costs its connection
 FREE = 20  # refused requests that cost nothing, gained again at the rate that `PAUSE` allows
 STRIKES = 300  # malformed requests at once after which a connection is closed; one a second more is allowed
+WASTE, LEAST = 3, 1 << 16  # a malformed body counts as so many times its bytes more, as if it had at least so many
 UNLIMITED = 1 << 62  # bytes
 LONGEST = 2.0  # seconds that one pause lasts at most
 
@@ -60,6 +61,11 @@ class Inflow:
         """*size* bytes were read from *network*, which a link has none of; the seconds to wait before more is read."""
         self.budget.grew(size)
         return min(self._bytes.spend(network, size), LONGEST) if network and self._bytes is not None else 0.0
+
+    def wasted(self, network: str, size: int) -> None:
+        """A body of *size* bytes from *network* was malformed; it may have come on a connection of its own."""
+        if network and self._bytes is not None:
+            self._bytes.spend(network, WASTE * max(size, LEAST))
 
     def published(self, run: Sequence[Message]) -> None:
         """Messages of one sender were taken: their bytes count for the sender, wherever it is connected from."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 from contextlib import suppress
@@ -10,6 +11,8 @@ from pathlib import Path
 # The limit of the process's own container: cgroups version 2, then version 1.
 CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 UNLIMITED = 1 << 20  # descriptors; the kernel's own limit (fs.nr_open) where there is no other
+LONG_BLOCK = 1 << 18  # bytes of memory from which on a block is the system's again once it is free
+_MMAP_THRESHOLD = -3  # glibc's name for that, in malloc.h
 RESERVED = 256  # descriptors for the log, the index, listeners, links and programs; not more than a quarter of all
 
 
@@ -20,6 +23,16 @@ def memory() -> int:
         with suppress(OSError, ValueError):  # there is no such file, or it says "max"
             sizes.append(int(path.read_text()))
     return min(sizes)
+
+
+def return_memory() -> None:
+    """Let every long block of memory go back to the system once it is free.
+
+    glibc stops doing so when the first one is freed (mallopt(3), M_MMAP_THRESHOLD), and keeps what lies between blocks
+    that are still used. Other C libraries are left as they are.
+    """
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, LONG_BLOCK)
 
 
 def raise_descriptors() -> int:

@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from .bodies import Unread
 from .channels import MAX_NAME, valid_name
 from .errors import Conflict, Forbidden, RequestError, Throttled, TooManyChannels, Unavailable, Unknown, UnknownChannel
 from .jsontext import dumps
@@ -83,6 +84,7 @@ def _in_doubt(error: Unknown) -> Problem:
 
 EXPLAINED: dict[type[RequestError], Callable[[Any], Problem]] = {
     Problem: lambda problem: problem,
+    Unread: lambda error: Problem(error.status, str(error), error.headers),
     Forbidden: _forbidden,
     Throttled: _throttled,
     UnknownChannel: _unknown,

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
-from fastapi import Request
 
 from . import views
+from .bodies import SOON
 from .bus import Receipt
 from .callers import Caller
 from .errors import Conflict, Unknown
@@ -18,9 +18,7 @@ from .problems import PROTOCOL, Problem
 from .runtime import Gateway
 
 MAX_CONTENT = 1 << 20  # bytes of one message; a record of the log can hold that and what is said about it
-SOON = 1 << 16  # bytes of JSON that are checked on the loop: half a millisecond's work
 MAX_KEY = 512  # characters of an Idempotency-Key
-BODY_SECONDS = 30.0  # for the body of one message to arrive; lines may take their time
 
 TOO_LONG = f"a message has at most {MAX_CONTENT} bytes; send less, or in parts"
 SPACE = b" \t\r\n"
@@ -45,22 +43,6 @@ def in_doubt(gateway: Gateway) -> Unknown:
     return Unknown(f"the log cannot be written: {gateway.log.failing}")
 
 
-async def read_body(request: Request, limit: int = MAX_CONTENT) -> bytes:
-    """The body of *request*; `Problem` 413 once it is known to be longer than *limit*, 408 if it does not come."""
-    # Who is told so may be sending still, for ever: the connection ends (HTTP/2 has other words for that).
-    ending = {"Connection": "close"} if request.scope.get("http_version") in ("1.0", "1.1") else {}
-    if int(request.headers.get("content-length", 0)) > limit:
-        raise Problem(413, TOO_LONG, ending)
-    body = bytearray()  # it may come byte by byte
-    with anyio.move_on_after(BODY_SECONDS):
-        async for chunk in request.stream():
-            if len(body) + len(chunk) > limit:
-                raise Problem(413, TOO_LONG, ending)
-            body += chunk
-        return bytes(body)
-    raise Problem(408, f"the body took more than {BODY_SECONDS:.0f} s; send less, or in parts", ending)
-
-
 class Content(NamedTuple):
     """What is said: JSON text on one line, and the id of what it answers, if it names one."""
 
@@ -77,11 +59,13 @@ def content_of(body: bytes) -> Content:
         raise Problem(400, f"the content is not one JSON value: {error}") from None
 
 
-async def content_read(body: bytes) -> Content:
-    """The same; a long *body* is looked at beside the loop, so that nobody waits for it."""
-    if len(body) <= SOON:
-        return content_of(body)
-    return await anyio.to_thread.run_sync(content_of, body)
+async def content_read(caller: Caller, body: bytes) -> Content:
+    """The same for what *caller* sent; a long *body* is looked at beside the loop, and needs a turn (`bodies`)."""
+    try:
+        return content_of(body) if len(body) <= SOON else await anyio.to_thread.run_sync(content_of, body)
+    except Problem:
+        caller.waste(len(body))
+        raise
 
 
 class Publisher:
@@ -93,13 +77,13 @@ class Publisher:
         self.gateway = caller.gateway
         self.channel = channel
         self.channel_json = dumps(channel)
-        self._caller = caller
+        self.caller = caller
         self._who = caller.who
         self._key = key
 
     def publish(self, content: Content, *line: int) -> Receipt | Message:
         """Take one message (the *line*-th of a request); raises `RequestError` where it is refused."""
-        self._caller.demand("publish", self.channel)
+        self.caller.demand("publish", self.channel)
         if self._key is None:
             return self._publish(content)
         key = f"key:{dumps([self._who.identity, self.channel, self._key, *line]).decode()}"
@@ -113,7 +97,7 @@ class Publisher:
 
     def pace(self) -> None:
         """Raise `Throttled` where the caller says too much."""
-        self._caller.pace(self.channel)
+        self.caller.pace(self.channel)
 
     def answer(self, taken: Receipt | Message) -> bytes:
         """What the sender of *taken* is told."""

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.routing import Match
 
 from . import history, listing, operations, views, whois
+from .bodies import body_of
 from .bulk import NDJSON, Bulk
 from .callers import Caller, enter, unquoted
 from .channels import MAX_NAME, valid_name
@@ -20,7 +21,7 @@ from .errors import UnknownChannel
 from .events import open_stream
 from .message import Message
 from .problems import PROTOCOL, Problem, shortened
-from .publish import Publisher, content_read, read_body, synced
+from .publish import MAX_CONTENT, Publisher, content_read, synced
 from .routes import MAX, After, ProblemRoute, Route, add
 from .runtime import Gateway
 
@@ -83,7 +84,8 @@ class Rest:
             self.gateway.bus.check_log()
         if lines:
             return Bulk(publisher, request)
-        taken = publisher.publish(await content_read(await read_body(request)))
+        async with body_of(request, MAX_CONTENT, self.gateway.bus.inflow) as body:
+            taken = publisher.publish(await content_read(caller, body))
         await synced(self.gateway, taken.seq)
         return Response(publisher.answer(taken), 201, media_type=views.MEDIA_TYPE)
 
@@ -184,9 +186,10 @@ class Rest:
         """Say something to one peer in a channel; it is never logged, and 202 says how many connections got it."""
         caller = Caller(self.gateway, request)
         name = caller.look("direct", channel)
-        content = await content_read(await read_body(request))
-        message = Message(name, caller.who, PROTOCOL, content.text)
-        delivered = self.gateway.bus.direct(message, number)
+        async with body_of(request, MAX_CONTENT, self.gateway.bus.inflow) as body:
+            content = await content_read(caller, body)
+            message = Message(name, caller.who, PROTOCOL, content.text)
+            delivered = self.gateway.bus.direct(message, number)
         if message.undelivered and not delivered:
             raise Problem(404, f"peer {number} cannot get it: too long for {', '.join(message.undelivered)}; send less")
         if not delivered:

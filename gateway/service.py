@@ -48,6 +48,7 @@ def run(settings: Settings, again: Callable[[], Settings] | None = None) -> None
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `on_hangup` listens
     configure_logging(settings.log_format)
     machine.raise_descriptors()
+    machine.return_memory()
     with _bind(settings.host, settings.port, "--port") as listener:
         try:
             app = create_app(settings)

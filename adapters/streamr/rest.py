@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi import APIRouter, Request, Response
 
+from gateway.bodies import body_of, sender_of
 from gateway.jsontext import loads
 
 from . import rest_data
 from .desk import Desk, Refused
 from .ids import NAME
-from .rest_answers import Handler, HeadedRoute, answering, as_json, body_of, explained, named, on_disk, visitor_of
+from .rest_answers import Handler, HeadedRoute, answering, as_json, explained, named, on_disk, visitor_of
 from .streams_desk import StreamsDesk
 
 if TYPE_CHECKING:
@@ -171,9 +172,13 @@ def _told(error: Exception, status: int, message: str) -> dict[str, str]:
 
 async def _value(adapter: StreamrAdapter, request: Request, kind: type) -> Any:
     """The body as a JSON value, whatever its type is said to be: clients also send it as plain text."""
+    inflow = adapter.bus.inflow
     try:
-        value = loads(await body_of(adapter, request, MAX_BODY))
+        async with body_of(request, MAX_BODY, inflow) as body:
+            value = loads(body)
     except ValueError as error:
+        if inflow is not None:
+            inflow.wasted(sender_of(request), len(body))
         raise Refused(400, f"not JSON: {error}") from None
     if not isinstance(value, kind):
         raise Refused(400, f"expected a JSON {'object' if kind is dict else 'array'}")

@@ -16,9 +16,9 @@ from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from gateway.auth import bearer
+from gateway.bodies import Unread, sender_of
 from gateway.errors import RequestError, Throttled, Unknown
 from gateway.jsontext import dumps
-from gateway.networks import network
 
 from .checks import MAX_NAME
 from .desk import Desk, Refused, Visitor
@@ -27,9 +27,7 @@ from .ids import NAME
 if TYPE_CHECKING:
     from .adapter import StreamrAdapter
 
-BODY_SECONDS = 30.0  # for all of a body to come
 MAX_TARGET = 8_192  # bytes of a path and its query: a stream's name in percent-encoded UTF-8 has at most 6,144
-UNREAD = (408, 413)  # who is told so may be sending still, for ever: the connection ends
 CORS = {
     "Access-Control-Allow-Methods": "GET, POST, PUT, DELETE, OPTIONS",
     "Access-Control-Allow-Headers": "Authorization, Content-Type, Streamr-Client",
@@ -78,9 +76,7 @@ def answering(adapter: StreamrAdapter, desk: Desk, handle: Handler, explain: Exp
                 adapter.services.metrics.count("faults", "request")
             adapter.services.metrics.count("refused", NAME, str(status))
             response = as_json(tell(error, status, message), status)
-            response.headers.update(_retry(error))
-            if status in UNREAD and request.scope.get("http_version") in ("1.0", "1.1"):
-                response.headers["Connection"] = "close"
+            response.headers.update(_headers(error))
         response.headers.update(welcome)
         if request.method == HEAD:
             response.body = b""
@@ -98,7 +94,7 @@ def _check_target(request: Request) -> None:
 def explained(error: Exception) -> tuple[int, str]:
     """The status and the text for an *error*; what is a bug is not told."""
     match error:
-        case Refused():
+        case Refused() | Unread():
             return error.status, str(error)
         case Throttled():
             return 429, str(error)
@@ -106,13 +102,13 @@ def explained(error: Exception) -> tuple[int, str]:
             return 503, str(error)
         case ClientDisconnect():
             return 400, "the body was cut off"
-        case TimeoutError():
-            return 408, f"the body took more than {BODY_SECONDS:.0f} s"
         case _:
             return 500, "something is wrong with the gateway; its log says more"
 
 
-def _retry(error: Exception) -> Mapping[str, str]:
+def _headers(error: Exception) -> Mapping[str, str]:
+    if isinstance(error, Unread):
+        return error.headers
     return {"Retry-After": str(ceil(error.retry_after_seconds))} if isinstance(error, Throttled) else {}
 
 
@@ -134,7 +130,7 @@ def named(segment: str) -> str:
 
 def visitor_of(request: Request) -> Visitor:
     """Who makes a request."""
-    return Visitor(bearer(request.headers.get("authorization")), network(request.client.host) if request.client else "")
+    return Visitor(bearer(request.headers.get("authorization")), sender_of(request))
 
 
 async def on_disk(adapter: StreamrAdapter) -> None:
@@ -150,54 +146,3 @@ async def on_disk(adapter: StreamrAdapter) -> None:
     await done.wait()
     if doubts:
         raise Unknown(f"the log cannot be written: {ledger.failing}")
-
-
-class Body:
-    """A body that is coming: a holder of the memory budget, which ends it where memory is short."""
-
-    def __init__(self, network: str) -> None:
-        self.network = network
-        self.data = bytearray()
-        self.scope = anyio.CancelScope()
-
-    @property
-    def holding(self) -> int:
-        """The bytes that have come."""
-        return len(self.data)
-
-    def give_up(self) -> None:
-        """Read no more of it."""
-        self.scope.cancel()
-
-
-async def body_of(adapter: StreamrAdapter, request: Request, limit: int) -> bytes:
-    """The body; `Refused` 413 as soon as it is longer than *limit* bytes, `TimeoutError` if it does not come.
-
-    Whoever asks for it has looked before at all that can be refused without it.
-    """
-    _check_length(request, limit)
-    body = Body(visitor_of(request).address)
-    inflow = adapter.bus.inflow
-    if inflow is not None:
-        inflow.budget.enter(body)
-    try:
-        with anyio.fail_after(BODY_SECONDS), body.scope:
-            async for chunk in request.stream():
-                body.data += chunk
-                if body.scope.cancel_called:  # what has come already is given without waiting, and so not interrupted
-                    break
-                if len(body.data) > limit:
-                    raise Refused(413, f"more than {limit} bytes")
-    finally:
-        if inflow is not None:
-            inflow.budget.leave(body)
-    if body.scope.cancel_called:
-        raise Refused(503, "the gateway is short of memory; try again in a moment")
-    return bytes(body.data)
-
-
-def _check_length(request: Request, limit: int) -> None:
-    """Raise `Refused` 413 where a body says itself that it is longer than *limit* bytes."""
-    length = request.headers.get("content-length", "0")
-    if not length.isdecimal() or len(length) > len(str(limit)) or int(length) > limit:
-        raise Refused(413, f"more than {limit} bytes")

@@ -18,6 +18,7 @@ from starlette.types import Message as Event
 from starlette.types import Receive, Scope, Send
 
 from gateway.auth import bearer
+from gateway.bodies import body_of
 from gateway.errors import Forbidden, RequestError, UnknownChannel
 from gateway.message import Message
 
@@ -27,7 +28,7 @@ from .errors import StreamrError
 from .ids import NAME
 from .publishing import Invalid
 from .refusals import Unauthenticated
-from .rest_answers import HEAD, Handler, HeadedRoute, answering, as_json, body_of, explained, named, on_disk, visitor_of
+from .rest_answers import HEAD, Handler, HeadedRoute, answering, as_json, explained, named, on_disk, visitor_of
 
 if TYPE_CHECKING:
     from .adapter import StreamrAdapter
@@ -102,8 +103,14 @@ def _endpoint(adapter: StreamrAdapter, data: Data, room: Room, name: str) -> Han
     async def produce(request: Request) -> Response:
         visitor, stream = visitor_of(request), named(request.path_params["stream"])
         data.admit(visitor, stream, request.query_params)
-        body = await body_of(adapter, request, MAX_BODY)
-        data.produce(visitor, stream, request.query_params, body)
+        inflow = adapter.bus.inflow
+        async with body_of(request, MAX_BODY, inflow) as body:
+            try:
+                data.produce(visitor, stream, request.query_params, body)
+            except (Invalid, StreamrError, BadQuery):
+                if inflow is not None:
+                    inflow.wasted(visitor.address, len(body))
+                raise
         await on_disk(adapter)
         return Response()
 

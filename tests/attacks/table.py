@@ -112,5 +112,4 @@ OPEN: Final = {
     "garbage-streamr": STALLS,
     "garbage-tracker": STALLS,
     "garbage-network": STALLS,
-    "garbage-rest": STALLS,
 }

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway import bulk, jsontext, log, operations, publish, rest
+from gateway import bodies, bulk, jsontext, log, operations, publish, rest
 from gateway.auth import KeyFile
 from gateway.bulk import Lines
 
@@ -614,7 +614,7 @@ def test_who_is_too_fast_is_told_when_to_come_back(
 
 
 def test_half_a_body_is_not_waited_for_for_ever(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publish, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.2)
     with socket.create_connection(("127.0.0.1", local.port), 10) as slow:
         slow.sendall(b"POST /v1/channels/lobby/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n[1,")
         with slow.makefile("rb") as answer:

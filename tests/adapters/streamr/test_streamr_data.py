@@ -176,7 +176,7 @@ def test_senders_without_a_name_are_one_peer(call: Caller, broker: Any) -> None:
         ("ts=5&prev_ts=5", b"1", 400, "prevMessageRef cannot be identical to current."),
         ("signatureType=7", b"1", 400, "Unsupported signature type: 7"),
         ("msgChainId=" + "x" * 256, b"1", 400, "A msgChainId has at most 255 characters"),
-        ("", b'"' + b"x" * (1 << 20) + b'"', 413, "more than 1048576 bytes"),
+        ("", b'"' + b"x" * (1 << 20) + b'"', 413, "more than 1,048,576 bytes"),
     ],
 )
 def test_what_cannot_be_said_is_refused(call: Caller, query: str, body: bytes, status: int, text: str) -> None:

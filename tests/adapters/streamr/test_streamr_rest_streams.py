@@ -9,7 +9,7 @@ import anyio
 import httpx
 import pytest
 
-from adapters.streamr import rest_answers
+from gateway import bodies
 from gateway.auth import Key, digest
 from gateway.limits import Limits, Rate, Throttle
 
@@ -235,7 +235,7 @@ def test_who_asks_too_much_waits(broker: Any, make_caller: Any) -> None:
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(call: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rest_answers, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.05)
 
     async def slowly() -> AsyncIterator[bytes]:
         yield b"{"
