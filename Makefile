@@ -65,6 +65,7 @@ soak: $(SPARK)
 	TRELLIS_SOAK=200 $(BIN)/python -m pytest tests/faults tests/properties/test_direct_machine.py \
 		tests/pipeline/test_live.py tests/pipeline/test_processes.py tests/attacks/test_fuzz_connections.py
 	$(BIN)/python -m tests.faults.harness --runs 1000 --jobs $(WORKERS)
+	$(BIN)/python -m tests.attacks.steady --minutes 60
 
 COMPILE = $(BIN)/pip-compile --quiet --allow-unsafe --generate-hashes --no-emit-index-url --no-emit-trusted-host \
 	--no-emit-find-links --strip-extras

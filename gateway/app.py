@@ -45,6 +45,7 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
             tasks = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(tasks.cancel_scope.cancel)
             tasks.start_soon(_tick, gateway)
+            gateway.metrics.gauges["tasks"] = _task_counter()
             if sniffio.current_async_library() == "asyncio":
                 _watch_loop(gateway)
             app.state.listening = await _listen(gateway, tasks, stack)
@@ -185,6 +186,18 @@ async def _tick(gateway: Gateway) -> None:
         except Exception:  # a bug; the next tick may do what this one did not
             gateway.metrics.count("faults", "tick")
             logger.exception("not everything that is due each second was done")
+
+
+def _task_counter() -> Callable[[], int]:
+    """How to count the tasks of the current event loop."""
+    if sniffio.current_async_library() == "asyncio":
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        return lambda: len(asyncio.all_tasks(loop))
+    import trio
+
+    return lambda: trio.lowlevel.current_statistics().tasks_living
 
 
 def _post() -> Post:

@@ -158,7 +158,7 @@ class FastHttp(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Parse what there is room for; the rest waits for answers, or for its turn."""
         inflow = None if self.gateway is None else self.gateway.bus.inflow
-        wait = inflow.bytes(self.network, len(data)) if inflow is not None else 0.0
+        wait = inflow.bytes(self.network, len(data), id(self)) if inflow is not None else 0.0
         if wait and not self._pacing:
             self._pacing = True
             self.loop.call_later(wait, self._paced)

@@ -2,7 +2,8 @@
 
 A connection that sends too much is read more slowly, which TCP tells its peer; nothing is lost. Requests over the rate
 limit and malformed input pause the reading of their connection as well, beyond a few that everybody may send: refusing
-a request costs about as much as serving one. A connection that goes on sending malformed input is closed.
+a request costs about as much as serving one. A connection that goes on sending malformed input is closed. While the log
+is crowded each connection gets its share and no more: who sends much waits for the disk, who sends little does not.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ STRIKES = 300  # malformed requests at once after which a connection is closed; 
 WASTE, LEAST = 3, 1 << 16  # a malformed body counts as so many times its bytes more, as if it had at least so many
 UNLIMITED = 1 << 62  # bytes
 LONGEST = 2.0  # seconds that one pause lasts at most
+SHARE, SHARE_AT_ONCE = 512 << 10, 64 << 10  # bytes a second, and at once, of a connection while the log is crowded
 
 
 class Conduct:
@@ -39,12 +41,20 @@ class Inflow:
     """Hears of all that shells read, and says how long to wait before more is read.
 
     *bytes* has a bucket for each network; without it nothing is paced, and nothing is held against anybody. *clock*
-    gives seconds. What is read may be kept, so the *budget* hears of it as well.
+    gives seconds. What is read may be kept, so the *budget* hears of it as well. *crowded* tells whether the log is.
     """
 
-    def __init__(self, bytes: Buckets | None, clock: Callable[[], float], budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        bytes: Buckets | None,
+        clock: Callable[[], float],
+        budget: Budget | None = None,
+        crowded: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.budget = budget or Budget(UNLIMITED)
         self._bytes = bytes
+        self._shares = Buckets(SHARE, SHARE_AT_ONCE, clock)  # by connection; used while it is crowded only
+        self._crowded = crowded
         self._clock = clock
 
     def read(self, session: Session, size: int) -> float:
@@ -52,15 +62,20 @@ class Inflow:
         if self._bytes is None:  # spares two calls for each read where nothing is paced
             self.budget.grew(size)
             return 0.0
-        wait = self.bytes(session.network, size)
+        wait = self.bytes(session.network, size, id(session))
         if session.conduct is not None:
             wait = max(wait, session.conduct.paused - self._clock())
         return min(wait, LONGEST) if wait > 0 else 0.0
 
-    def bytes(self, network: str, size: int) -> float:
+    def bytes(self, network: str, size: int, connection: int) -> float:
         """*size* bytes were read from *network*, which a link has none of; the seconds to wait before more is read."""
         self.budget.grew(size)
-        return min(self._bytes.spend(network, size), LONGEST) if network and self._bytes is not None else 0.0
+        if not network or self._bytes is None:
+            return 0.0
+        wait = self._bytes.spend(network, size)
+        if self._crowded():
+            wait = max(wait, self._shares.spend(connection, size))
+        return min(wait, LONGEST)
 
     def wasted(self, network: str, size: int) -> None:
         """A body of *size* bytes from *network* was malformed; it may have come on a connection of its own."""

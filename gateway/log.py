@@ -28,6 +28,7 @@ from .record import Entry, Fact, encode
 from .segments import Segments
 
 MAX_UNSYNCED = 16 << 20  # bytes that may wait for the disk; beyond it publishers are not read
+CROWDED = 4 << 20  # bytes; beyond it each publisher gets its share only, so that there is room for the others
 LINGER = 0.02  # seconds that a batch may gather while nobody waits for it
 RETRY = 1.0  # seconds until a failed batch is tried again at the latest
 DOUBT = 5.0  # seconds of failing after which those who wait are told that it is not known what becomes of it
@@ -101,6 +102,11 @@ class Log:
         self._urgent = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so much waits for the disk that nobody should add much to it."""
+        return self._unsynced > CROWDED
 
     def start(self) -> None:
         """Begin to write."""

@@ -1,4 +1,4 @@
-"""What the gateway counts, as plain integers on the hot path; Prometheus reads them when it asks.
+"""What the gateway counts, as plain integers on the hot path, and what it looks up when Prometheus asks.
 
 Label values are protocols, verbs and reasons, never names of peers or channels: their number is bounded.
 """
@@ -28,6 +28,8 @@ COUNTERS = {
     "faults": ("Things that should not happen: failed writes, damaged records, bugs", ("kind",)),
 }
 
+GAUGES = {"tasks": "Tasks of the event loop"}
+
 MAX_CHANNELS = 10_000  # that are counted one by one; then the one that was heard of first is forgotten
 
 
@@ -36,7 +38,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.counts: dict[str, Counter[tuple[str, ...]]] = {name: Counter() for name in COUNTERS}
-        self.gauges: dict[str, tuple[str, Callable[[], dict[tuple[str, ...], float]]]] = {}
+        self.gauges: dict[str, Callable[[], float]] = {}  # by the names of `GAUGES`
         self.channels: dict[str, list[int]] = {}  # messages and deliveries; never in what Prometheus gets
         self._messages = self.counts["messages"]
         self._deliveries = self.counts["deliveries"]
@@ -91,8 +93,5 @@ class _Collector(Collector):
             for values, count in self._metrics.counts[name].items():
                 counter.add_metric(values, count)
             yield counter
-        for name, (text, read) in self._metrics.gauges.items():
-            gauge = GaugeMetricFamily(f"trellis_{name}", text, labels=("protocol",))
-            for values, value in read().items():
-                gauge.add_metric(values, value)
-            yield gauge
+        for name, read in self._metrics.gauges.items():
+            yield GaugeMetricFamily(f"trellis_{name}", GAUGES[name], read())

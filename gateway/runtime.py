@@ -106,6 +106,7 @@ class Gateway:
         self.log.fact("start", {"gateway": self.home.gateway_id, "version": self.version})
         self._configure_channels()
         self._worker = Worker(post, self._worker_fault)
+        self._trimmer = machine.Trimmer(self._worker.do)
         services = Services(
             *(self.bus, self.log, self.index, post, self._worker.do, self.log.fact, self.metrics, self.access),
             keep=self._keep_ms,
@@ -192,7 +193,7 @@ class Gateway:
         self.budget = Budget(limits.memory or machine.memory() // MEMORY_SHARE, self._given_up)
         rate = limits.bytes
         buckets = Buckets(rate.rate, rate.burst, monotonic) if limits.rates == "on" else None
-        return Inflow(buckets, monotonic, self.budget)
+        return Inflow(buckets, monotonic, self.budget, lambda: self.log.crowded)
 
     def _given_up(self, holder: Holder, size: int) -> None:
         self.metrics.count("given_up")
@@ -243,6 +244,7 @@ class Gateway:
         self.budget.audit()
         self.bus.tick()
         self.warden.tick()
+        self._trimmer.tick()
         self._tell_flows()
         for adapter in self.adapters:
             adapter.tick(clock())

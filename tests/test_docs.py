@@ -20,7 +20,7 @@ from gateway import config
 from gateway.app import create_app
 from gateway.cli import app
 from gateway.config import OTHERS, PREFIX, settings_model
-from gateway.metrics import COUNTERS
+from gateway.metrics import COUNTERS, GAUGES
 from gateway.welcome import lines_to_try
 
 ROOT = Path(__file__).parent.parent
@@ -110,7 +110,8 @@ def test_each_limit_says_what_happens_there() -> None:
 
 def test_each_metric_says_what_it_means() -> None:
     cells = " ".join(row[0] for row in rows(OPERATIONS, "metric", "counts", "look when"))
-    assert set(re.findall(r"`trellis_(\w+)_total`", cells)) == COUNTERS.keys()
+    names = {f"trellis_{name}_total" for name in COUNTERS} | {f"trellis_{name}" for name in GAUGES}
+    assert set(re.findall(r"`(trellis_\w+)`", cells)) == names
 
 
 def test_each_kind_of_fault_is_named() -> None:

@@ -133,13 +133,13 @@ class Asker:
                 writer.write(request)
                 head = await reader.readuntil(b"\r\n\r\n")
                 size = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-                await reader.readexactly(int(size.partition(b":")[2]))
+                body = await reader.readexactly(int(size.partition(b":")[2]))
             except BaseException:
                 self._stream = None
                 writer.close()
                 raise
         if not head.startswith(b"HTTP/1.1 " + self._status):
-            raise ValueError(head.decode())
+            raise ValueError((head + body).decode())
 
 
 def saying(speaker: Client) -> Say:

@@ -253,8 +253,11 @@ def rest(peer: socket.socket) -> bytes:
 
 
 def take(peer: socket.socket, count: int) -> bytes:
-    data = peer.recv(count, socket.MSG_WAITALL)
-    assert len(data) == count
+    data = b""
+    while len(data) < count:  # MSG_WAITALL does not wait on a socket with a timeout
+        more = peer.recv(count - len(data))
+        assert more
+        data += more
     return data
 
 

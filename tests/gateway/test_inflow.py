@@ -8,7 +8,7 @@ import pytest
 
 from gateway.buckets import Buckets
 from gateway.errors import Throttled
-from gateway.inflow import FREE, LONGEST, PAUSE, STRIKES, Inflow
+from gateway.inflow import FREE, LONGEST, PAUSE, SHARE, SHARE_AT_ONCE, STRIKES, Inflow
 from gateway.message import Message
 
 
@@ -36,9 +36,20 @@ def test_bytes_are_paced_for_a_network_and_not_for_who_has_none(paced: Paced) ->
     assert paced.inflow.read(one, 1000) == 0
     assert paced.inflow.read(two, 50) == pytest.approx(0.5)
     assert paced.inflow.read(other, 50) == 0
-    assert paced.inflow.bytes("192.0.2.2", 1000) == pytest.approx(0.5)
+    assert paced.inflow.bytes("192.0.2.2", 1000, 0) == pytest.approx(0.5)
     assert paced.inflow.read(one, 1_000_000) == LONGEST, "nobody is left alone for longer"
     assert paced.inflow.read(link, 1_000_000) == 0
+
+
+def test_while_the_log_is_crowded_each_connection_gets_its_share(paced: Paced) -> None:
+    crowded = True
+    inflow = Inflow(Buckets(1 << 30, 1 << 30, lambda: paced.now), lambda: paced.now, None, lambda: crowded)
+    one, other = paced.new(), paced.new()
+    assert inflow.read(one, SHARE_AT_ONCE) == 0
+    assert inflow.read(one, SHARE // 4) == pytest.approx(0.25)
+    assert inflow.read(other, 1000) == 0, "who sends little does not wait"
+    crowded = False
+    assert inflow.read(one, 1 << 20) == 0
 
 
 def test_what_one_sender_publishes_is_bounded_wherever_it_is_connected_from(paced: Paced) -> None:

@@ -197,6 +197,18 @@ def test_too_much_unsynced_is_congestion_until_there_is_room(
     assert (desk.log.congested, desk.rooms) == (False, 1)
 
 
+def test_a_log_is_crowded_while_much_waits(make: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "CROWDED", 1000)
+    desk = make()
+    desk.say(b'"%s"' % (b"x" * 500))
+    assert not desk.log.crowded
+    desk.say(b'"%s"' % (b"x" * 500))
+    assert desk.log.crowded
+    desk.log.start()
+    desk.sync()
+    assert not desk.log.crowded
+
+
 def test_a_log_that_fails_says_why_until_it_succeeds(
     make: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:

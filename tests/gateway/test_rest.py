@@ -755,6 +755,7 @@ def test_what_is_counted(http: httpx.Client) -> None:
     assert metrics.headers["content-type"].startswith("text/plain")
     assert 'trellis_messages_total{protocol="rest"} 1.0' in metrics.text
     assert 'trellis_refused_total{protocol="rest",reason="400"} 1.0' in metrics.text
+    assert int(float(metrics.text.partition("\ntrellis_tasks ")[2].partition("\n")[0])) > 0
     assert [row["name"] for row in http.get("/v1/protocols").json()["protocols"]] == ["rest"]
     assert http.get("/").json()["api"] == "/docs"
 

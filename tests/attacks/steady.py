@@ -1,0 +1,165 @@
+"""Mixed traffic for an hour, with churn and slow readers: what the gateway holds has to stay the same.
+
+`python -m tests.attacks.steady --minutes 60` plays rounds against one gateway with default settings, beside the honest
+peers. A round is a random program of connections (`fuzz_connections`), or two attacks at once. When everybody but the
+honest peers has left, the memory, descriptors, threads and tasks of the gateway are read: if it keeps something of each
+round, that shows here. Old messages are retired meanwhile, for the log is small.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from .fuzz_connections import Found, Program
+from .measure import MIB
+from .spoken import http
+from .stage import Stage, attacked
+from .table import BY_NAME
+from .target import Target
+
+ROUND = 5.0  # seconds that an attack goes on
+STEPS = 20  # moves of a program
+QUIET = 20.0  # seconds in which whoever has left is gone from the gateway
+WARM = 0.25  # of the rounds come before the comparison: caches fill, the log reaches its size
+ROOM: Final = {"memory": 16.0, "descriptors": 8.0, "threads": 2.0, "tasks": 4.0}  # that a median may wander
+PRINTED = 24  # rows of a table, however many rounds there were
+
+MIXED = (
+    *("unread-relay", "unread-streamr", "unread-sprout", "unread-events", "unread-resends", "unread-data"),
+    *("slowly", "churn", "flood-relay", "flood-streamr", "flood-sprout", "flood-rest", "flood-questions"),
+    *("garbage-relay", "garbage-streamr", "garbage-sprout", "garbage-rest", "pings", "bomb"),
+)
+LOG = {"TRELLIS_LOG__KEEP_BYTES": str(256 * MIB), "TRELLIS_LOG__SEGMENT_BYTES": str(16 * MIB)}
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the gateway holds between two rounds: memory in MiB."""
+
+    memory: float
+    descriptors: int
+    threads: int
+    tasks: int
+
+
+class Hour:
+    """Rounds against one gateway, which follow from *seed*, for so many seconds."""
+
+    def __init__(self, data: Path, seed: int) -> None:
+        self.held: list[Held] = []
+        self.lost = self.said = 0
+        self.longest = self.work = 0.0  # milliseconds
+        self.found: list[str] = []
+        self._chance = random.Random(seed)
+        self._stage = Stage(data, env=LOG)
+        self._process = psutil.Process(self._stage.server.pid)
+
+    def run(self, seconds: float) -> None:
+        """Play rounds; the gateway has to stop afterwards when it is told to, and to have logged no traceback."""
+        with self._stage:
+            self._rest(self._process.num_fds() + int(ROOM["descriptors"]))
+            before = self._held()
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline:
+                self._round()
+                self._rest(before.descriptors + int(ROOM["descriptors"]))
+                self.held.append(self._held())
+                self._account()
+
+    def _round(self) -> None:
+        target = self._stage.target
+        if self._chance.random() < 0.5:
+            try:
+                Program(target, seed := self._chance.randrange(1_000_000)).run(STEPS)
+            except Found as found:
+                self.found.append(f"the program of seed {seed}: {found}")
+            return
+        attacks = [BY_NAME[name] for name in self._chance.sample(MIXED, 2)]
+        with ThreadPoolExecutor(2) as pool:
+            for report in pool.map(lambda attack: attacked(attack, target, ROUND), attacks):
+                self.found += report.broken
+
+    def _rest(self, descriptors: int) -> None:
+        """Wait until nobody is left but the honest peers."""
+        deadline = time.monotonic() + QUIET
+        while time.monotonic() < deadline and self._process.num_fds() > descriptors:
+            time.sleep(0.1)
+        time.sleep(1)
+
+    def _held(self) -> Held:
+        process = self._process
+        memory = round(process.memory_info().rss / MIB, 1)
+        return Held(memory, process.num_fds(), process.num_threads(), tasks_of(self._stage.target))
+
+    def _account(self) -> None:
+        for _, _, seconds, work in self._stage.honest.take():
+            self.said += 1
+            self.lost += seconds is None
+            self.longest = max(self.longest, (seconds or 0) * 1000)
+            self.work = max(self.work, (work or 0) * 1000)
+
+    def faults(self) -> list[str]:
+        """What did not stay the same, and what honest peers lost."""
+        lost = [f"{self.lost} of {self.said} honest messages were lost"] * bool(self.lost)
+        return [*self.found, *lost, *grown(self.held)]
+
+
+def tasks_of(target: Target) -> int:
+    """How many tasks the gateway has, as its metrics say; asked again while it refuses requests of that address."""
+    while True:
+        answer = http(target, "/metrics")
+        if found := re.search(rb"^trellis_tasks (\d+)", answer, re.MULTILINE):
+            return int(found[1])
+        time.sleep(0.2)
+
+
+def grown(held: Sequence[Held]) -> list[str]:
+    """What has a higher median in the last third of what was *held* after the warm-up than in the first."""
+    warm = held[int(len(held) * WARM) :]
+    third = len(warm) // 3
+    found = []
+    for field in fields(Held) if third else ():
+        first, last = (
+            statistics.median(getattr(each, field.name) for each in part) for part in (warm[:third], warm[-third:])
+        )
+        if last - first > ROOM[field.name]:
+            found.append(f"{field.name} grew from {first:g} to {last:g}")
+    return found
+
+
+def main() -> int:
+    """Play, print what was held, and tell by the exit code whether it stayed the same."""
+    parser = argparse.ArgumentParser(prog="python -m tests.attacks.steady", description="Mixed traffic, and its cost.")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="trellis-") as folder:
+        hour = Hour(Path(folder), arguments.seed)
+        begin = time.monotonic()
+        hour.run(arguments.minutes * 60)
+        minutes = (time.monotonic() - begin) / 60
+    step = max(1, len(hour.held) // PRINTED)
+    lines = ["round " + " ".join(field.name for field in fields(Held))]
+    lines += [f"{n} " + " ".join(map(str, astuple(hour.held[n]))) for n in range(0, len(hour.held), step)]
+    lines.append(f"{len(hour.held)} rounds of seed {arguments.seed} in {minutes:.0f} minutes")
+    lines.append(f"honest peers: {hour.lost} of {hour.said} messages lost, the longest wait {hour.longest:.0f} ms")
+    lines += hour.faults() or ["nothing grew, nothing was lost"]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return int(bool(hour.faults()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

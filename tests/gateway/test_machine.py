@@ -1,0 +1,37 @@
+"""Freed memory goes back to the system, in a process of its own: what others have allocated must not be in the way."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+
+import pytest
+
+FREE = """
+from gateway.machine import Trimmer, resident
+calls = []
+trimmer = Trimmer(lambda call, done: calls.append((call, done)))
+trimmer.tick()
+assert not calls, "it holds no more than at first"
+large, small = [], []
+for n in range(1000):
+    large.append(bytes(60_000) + b"%d" % n)
+    small.append(b"y" * 600 + b"%d" % n)  # in the way of what lies before it
+full = resident()
+del large
+assert resident() > full - (8 << 20), "this C library gives it back by itself"
+trimmer.tick()
+trimmer.tick()
+(call, done), = calls
+call()
+done(None)
+assert resident() < full - (48 << 20), (resident(), full)
+trimmer.tick()
+assert len(calls) == 1
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="only glibc keeps what was freed")
+def test_freed_memory_is_given_back() -> None:
+    subprocess.run([sys.executable, "-c", FREE], check=True)
