@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .index import Index
     from .log import Log
     from .metrics import Metrics
+    from .outflow import Outflow
     from .record import Fact
     from .tables import Row
 
@@ -116,9 +117,9 @@ class Services:
 
     *post* runs a callable on the event loop, from any thread. *work* runs one in the worker thread, in order, and
     gives its result to the callback on the loop (None where it raised; that is logged and counted). *fact* logs a
-    fact and makes it known. *access* knows the keys, for adapters whose requests can carry one. *keep* is how long
-    messages are kept, in ms, None for as long as there is room. *handshake* is how long a connection may say nothing
-    whole, in seconds.
+    fact and makes it known. *access* knows the keys, for adapters whose requests can carry one. *outflow* gives long
+    answers their turns. *keep* is how long messages are kept, in ms, None for as long as there is room. *handshake* is
+    how long a connection may say nothing whole, in seconds.
     """
 
     bus: Bus
@@ -129,6 +130,7 @@ class Services:
     fact: Callable[[str, dict[str, Any]], Fact]
     metrics: Metrics
     access: Access
+    outflow: Outflow
     keep: int | None = None
     handshake: float = 10.0
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from urllib.parse import unquote_to_bytes
 
-from fastapi import Request
+from fastapi import Request, Response
 
 from .auth import KEY, bearer, identity_of
 from .channels import valid_name
 from .errors import Forbidden, Throttled, UnknownChannel
 from .message import Peer
 from .networks import network
+from .paced import paced
 from .problems import PROTOCOL, Problem, shortened
 from .runtime import Gateway
 from .session import Principal
@@ -88,6 +90,11 @@ class Caller:
         """Count *size* bytes that were read for nothing: what they said had no sense."""
         if (inflow := self.gateway.bus.inflow) is not None:
             inflow.wasted(self.principal.address, size)
+
+    async def paced(self, slices: Iterator[bytes], media_type: str) -> Response:
+        """The response that carries *slices*, at the caller's pace; see `gateway.paced`."""
+        gateway = self.gateway
+        return await paced(gateway.outflow, gateway.budget, self.principal.address, slices, media_type)
 
     def look(self, verb: str, segment: str, *, paced: bool = True) -> str:
         """The channel that a path's *segment* names, if the caller may *verb* there and there can be one.

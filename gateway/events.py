@@ -22,6 +22,7 @@ from .callers import Caller
 from .errors import Unavailable
 from .jsontext import dumps
 from .message import Message, Peer
+from .paced import in_turn
 from .problems import PROTOCOL, Problem
 from .runtime import Gateway
 from .session import LOW_WATER, Session
@@ -92,13 +93,24 @@ class EventSession(Session):
 
     def data_to_send(self) -> list[bytes]:
         """What is queued, and the next page of what the client missed."""
-        catching_up = self._behind and not self._waits and self.closing is None
         try:
-            page = self._page() if catching_up else []  # asked for first: behind the last one the outbox is filled
+            page = (
+                self._page() if self._catching_up else []
+            )  # asked for first: behind the last one the outbox is filled
         except Unavailable as error:  # who comes back goes on where this ends
             self.close(1013, str(error))
             page = []
         return super().data_to_send() + page
+
+    async def next_data(self) -> list[bytes]:
+        """The same; for what is read from the log, when there is a turn for that."""
+        if self._catching_up:
+            return await in_turn(self._gateway.outflow, self.network, self.data_to_send)
+        return self.data_to_send()
+
+    @property
+    def _catching_up(self) -> bool:
+        return self._behind and not self._waits and self.closing is None
 
     def _page(self) -> list[bytes]:
         """The next page; behind the last one there is a boundary, and behind that the bus."""
@@ -174,7 +186,7 @@ async def _events(session: EventSession) -> AsyncIterator[bytes]:
     while True:
         woken = anyio.Event()
         session.wake = woken.set
-        if data := session.data_to_send():
+        if data := await session.next_data():
             for piece in pieces(data):
                 yield piece
         elif session.closing is not None:

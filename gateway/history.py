@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 from urllib.parse import quote, urlencode
 
-import anyio
-from starlette.responses import StreamingResponse
-from starlette.types import Send
-
 from . import views
 from .errors import Forbidden, Unavailable
+from .jsontext import dumps
 from .message import Message
 from .problems import Problem, shortened
 from .runtime import Gateway
 from .segments import Segments, head
 from .session import LOW_WATER
 
-logger = logging.getLogger(__name__)
-
 Order = Literal["asc", "desc"]
 
 MAX_ID = 1024  # characters; a Streamr id has a stream, a publisher and a chain of 255 each at most
-PAGE = 32  # messages that are read from the log in one turn of the loop
-MAX_PAGE = 1 << 18  # bytes of content, likewise
+PAGE = 32  # messages that are read from the log in one turn of the loop; `LOW_WATER` bytes of content, likewise
 MAX_ANSWER = 4 << 20  # bytes of content after which an answer ends early; `next` goes on
 
 
@@ -42,23 +35,24 @@ class Query:
     sender: int | None
     order: Order
 
-    async def answer(self, gateway: Gateway) -> bytes:
-        """One page, and where the next begins."""
-        found: list[bytes] = []
-        size = 0
-        more = True
-        while more and len(found) < self.limit and size < MAX_ANSWER:
-            page = self._read(gateway, min(PAGE, self.limit - len(found)))
+    def answer(self, gateway: Gateway) -> Iterator[bytes]:
+        """One page, and where the next begins, a slice at a time; for `gateway.paced`."""
+        count = size = 0
+        before, more = b'{"messages":[', True
+        while more and count < self.limit and size < MAX_ANSWER:
+            page = self._read(gateway, min(PAGE, self.limit - count))
             more = bool(page)
+            parts: list[bytes] = []
             for message in page:
-                found.append(views.message(gateway.peers, message))
-                size += len(found[-1])
+                parts += (before, views.message(gateway.peers, message))
+                before = b","
+                count += 1
+                size += len(parts[-1])
                 self._move(message)
-                if size >= MAX_ANSWER:
-                    break
-            await anyio.sleep(0)
+            yield b"".join(parts)
         more = more and bool(self._read(gateway, 1))
-        return views.joined(b"messages", found, next=self._address() if more else None)
+        next = dumps(self._address() if more else None)
+        yield b'%b],"next":%b}' % (b"" if count else before, next)
 
     def _read(self, gateway: Gateway, limit: int) -> list[Message]:
         return gateway.index.history(
@@ -68,7 +62,7 @@ class Query:
             sender=self.sender,
             newest_first=self.order == "desc",
             limit=limit,
-            size=MAX_PAGE,
+            size=LOW_WATER,
         )
 
     def _move(self, message: Message) -> None:
@@ -90,17 +84,17 @@ def find(gateway: Gateway, channel: str, id: str) -> Message:
     return found
 
 
-def log_lines(gateway: Gateway, after: int, limit: int, may: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """At most *limit* lines of the log after sequence *after*, of those that are on disk.
+def log_lines(gateway: Gateway, after: int, limit: int, may: Callable[[], bool]) -> Iterator[bytes]:
+    """At most *limit* lines of the log after sequence *after*, of those that are on disk, a slice at a time.
 
-    Whether who reads them still *may* is asked for each piece. `Forbidden` cuts the answer, which is not whole then, as
+    Whether who reads them still *may* is asked for each slice. `Forbidden` cuts the answer, which is not whole then, as
     does `Unavailable` where the log cannot be read on; the latter is raised at once where the index cannot be asked.
     """
     found = _scan(gateway.log.segments, after, gateway.index.offset(after + 1), gateway.log.synced_seq)
-    return _pieces(islice(found, limit), may)
+    return _slices(islice(found, limit), may)
 
 
-async def _pieces(lines: Iterator[bytes], may: Callable[[], bool]) -> AsyncIterator[bytes]:
+def _slices(lines: Iterator[bytes], may: Callable[[], bool]) -> Iterator[bytes]:
     some: list[bytes] = []
     size = 0
     for line in lines:
@@ -109,22 +103,9 @@ async def _pieces(lines: Iterator[bytes], may: Callable[[], bool]) -> AsyncItera
         if size >= LOW_WATER:
             yield b"".join(some)
             some, size = [], 0
-            await anyio.sleep(0)
             if not may():
                 raise Forbidden("admin", "")
-    if some:
-        yield b"".join(some)
-
-
-class Cut(StreamingResponse):
-    """An answer in pieces that may end before it is whole: the connection ends then, and the cause is logged."""
-
-    async def stream_response(self, send: Send) -> None:
-        """Send the pieces, and the end of the answer only behind the last of them."""
-        try:
-            await super().stream_response(send)
-        except (Forbidden, Unavailable) as error:
-            logger.warning("an answer of /v1/log was cut off: %s", error)
+    yield b"".join(some)
 
 
 def _scan(segments: Segments, after: int, offset: int, last: int) -> Iterator[bytes]:

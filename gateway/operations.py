@@ -78,7 +78,7 @@ class Operations:
         caller = Caller(self.gateway, request)
         caller.check("admin", "")
         lines = history.log_lines(self.gateway, after, limit, lambda: caller.may("admin", ""))
-        return history.Cut(lines, media_type=NDJSON[0])
+        return await caller.paced(lines, NDJSON[0])
 
     async def stats(self, request: Request) -> Response:
         """What was counted since the start, by protocol, channel and direction; and what the pipeline last wrote."""

@@ -104,7 +104,7 @@ class Rest:
         name = caller.look("history", channel)
         caller.charge(limit / history.PAGE)
         query = history.Query(name, after, before, limit, sender, order)
-        return Response(await query.answer(self.gateway), media_type=views.MEDIA_TYPE)
+        return await caller.paced(query.answer(self.gateway), views.MEDIA_TYPE)
 
     async def message(self, request: Request, channel: Channel, id: Id) -> Response:
         """One message, by its canonical id or by its id in any protocol."""

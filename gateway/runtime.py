@@ -31,13 +31,14 @@ from .links import Dialler
 from .log import Log, Sealing
 from .message import MessageIds, Peer
 from .metrics import Metrics
+from .outflow import Outflow
 from .peers import Peers
 from .record import Entry
 from .retention import Keep, Retention
 from .segments import Fault, Segments
 from .warden import Warden
 from .watchdog import Progress, Watchdog
-from .worker import Post, Worker
+from .worker import Alarm, Post, Worker
 
 MINUTE = 60_000  # ms
 DAY = 1440 * MINUTE
@@ -107,8 +108,19 @@ class Gateway:
         self._configure_channels()
         self._worker = Worker(post, self._worker_fault)
         self._trimmer = machine.Trimmer(self._worker.do)
+        self.outflow = Outflow(post, Alarm(post).later, lambda: self.log.next_seq, clock)
         services = Services(
-            *(self.bus, self.log, self.index, post, self._worker.do, self.log.fact, self.metrics, self.access),
+            *(
+                self.bus,
+                self.log,
+                self.index,
+                post,
+                self._worker.do,
+                self.log.fact,
+                self.metrics,
+                self.access,
+                self.outflow,
+            ),
             keep=self._keep_ms,
             handshake=self.settings.limits.handshake_seconds,
         )
@@ -125,6 +137,7 @@ class Gateway:
         dog.watch("the log", lambda: Progress(log.next_seq - 1 - log.synced_seq, log.synced_seq))
         dog.watch("the index", lambda: Progress(index.synced_seq - index.level, index.level))
         dog.watch("the worker", lambda: self._worker.progress)
+        dog.watch("the long answers", lambda: self.outflow.progress)
 
     def _start_adapter(self, adapter: Adapter, services: Services) -> None:
         """Start *adapter*; where it finds nonsense in its tables they are made anew, and it is started again."""
@@ -242,6 +255,7 @@ class Gateway:
         """A second has passed."""
         self.watchdog.tick()
         self.budget.audit()
+        self.outflow.tick()
         self.bus.tick()
         self.warden.tick()
         self._trimmer.tick()

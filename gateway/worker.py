@@ -1,9 +1,11 @@
-"""The thread for what takes long, such as RSA signatures."""
+"""Threads: one for what takes long, such as RSA signatures, and one that waits."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -49,3 +51,26 @@ class Worker:
                 self._post(partial(self._on_fault, error))
             self._done += 1
             self._post(partial(done, result))
+
+
+class Alarm:
+    """Runs calls on the loop after a while, one after another: a later one waits for those before it as well."""
+
+    def __init__(self, post: Post) -> None:
+        self._post = post
+        self._queue: SimpleQueue[tuple[float, Callable[[], None]]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Run *call* on the loop in so many *seconds*."""
+        self._queue.put((seconds, call))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="alarm", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        with suppress(RuntimeError):  # the loop is gone, and so is everybody who waits
+            while True:
+                seconds, call = self._queue.get()
+                time.sleep(seconds)
+                self._post(call)

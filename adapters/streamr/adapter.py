@@ -36,7 +36,6 @@ from .participant import Participant
 from .publishers import Publishers
 from .publishing import flaw, unproven
 from .refusals import Unauthenticated
-from .resends import Turns
 from .saved import SavedFile
 from .saying import Saying
 from .session import StreamrSession
@@ -141,7 +140,6 @@ class StreamrAdapter(Adapter):
         self.participant = Participant(self, services)
         self.exchange = KeyExchange(self.frame, self.participant.hear)
         self.stored = Stored(services.index, self.place, self._next_seq)
-        self.turns = Turns(services.post, self._next_seq, services.bus.clock)
 
     def tick(self, now: int) -> None:
         """A second has passed."""

@@ -2,21 +2,19 @@
 
 Laws of this file. An answer is Resending, the messages and Resent; or NoResend; or an ErrorResponse, which may also end
 what has begun: exactly one outcome for each request. Messages are read when the peer has room for them, a slice at a
-time, and other output comes between slices. While anybody talks, the slices of all resends together get a small part of
-the loop's time: after each there is a pause.
+time, and other output comes between slices. A resend needs a place, and each slice a turn, as every long answer does
+(`gateway.outflow`).
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from queue import SimpleQueue
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gateway.errors import RequestError
+from gateway.errors import RequestError, Throttled
 from gateway.frames import text_frame
+from gateway.outflow import PATIENCE, State
 
 from .checks import MAX_INTEGER
 from .codec import encode, encode_unicast
@@ -32,57 +30,13 @@ if TYPE_CHECKING:
     from .session import StreamrSession
     from .stored import Shows, Stored
 
-PAUSE = 0.003  # seconds, at least, between two slices while somebody talks
-SHARE = 10  # times as long as the last slice took: so resends have a tenth of the loop's time
 IN_A_ROW = 4  # slices while nobody talks
-CALM = 1_000  # ms without a message after which nobody talks
-
-
-class Turns:
-    """Gives every resend of a gateway its turns: at once while nobody talks, else one after each pause.
-
-    *post* runs a call on the loop, from any thread; *next_seq* tells whether anything was said, *clock* is in ms.
-    """
-
-    def __init__(
-        self, post: Callable[[Callable[[], None]], None], next_seq: Callable[[], int], clock: Callable[[], int]
-    ) -> None:
-        self._post = post
-        self._next_seq = next_seq
-        self._clock = clock
-        self._last = (0, 0)  # the next sequence, and since when it is that
-        self._waiting: SimpleQueue[tuple[Callable[[], None], float]] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def give(self, call: Callable[[], None], taken: float = 0) -> None:
-        """Run *call* on the loop when its turn has come; the last one has *taken* so many seconds."""
-        if not self.talking():
-            self._post(call)
-            return
-        self._waiting.put((call, max(PAUSE, SHARE * taken)))
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="resends", daemon=True)
-            self._thread.start()
-
-    def talking(self) -> bool:
-        """Whether anybody has said something lately."""
-        now, seq = self._clock(), self._next_seq()
-        if seq != self._last[0]:
-            self._last = seq, now
-        return now - self._last[1] < CALM
-
-    def _run(self) -> None:
-        with suppress(RuntimeError):  # the loop is gone, and so is everybody who waits for a turn
-            while True:
-                call, pause = self._waiting.get()
-                time.sleep(pause)
-                self._post(call)
 
 
 class Resending:
     """One resend that is under way for *session*: the *messages* that answer *request*.
 
-    It is in the session's `resends` from its first turn until its outcome is sent.
+    It is in the session's `resends` from its beginning until its outcome is sent.
     """
 
     def __init__(
@@ -92,38 +46,68 @@ class Resending:
         self._adapter = adapter
         self._request = request
         self._messages = messages
+        self._outflow = adapter.services.outflow
         self._begun = False
+        session.resends[self] = None
+        self._place = self._outflow.ask(session.network, self._decided)
+        if self._place.state is not State.WAITING:
+            self._decided()
 
-    def turn(self) -> None:
+    def end(self) -> None:
+        """It is over, or nobody is there to hear it."""
+        self._place.leave()
+
+    def _decided(self) -> None:
+        """There is a place now, or will be none."""
+        if self._place.state is State.REFUSED:
+            self._session.stream(self._refused())
+        else:
+            self._turn()
+
+    def _turn(self) -> None:
         """Let the session pull the next slice, if it is still there."""
         if self in self._session.resends and self._session.closing is None:
             self._session.stream(self._slice())
 
     def _slice(self) -> Iterator[bytes]:
-        begun, slices = time.thread_time(), 0
+        slices, begun = 0, time.thread_time()
         try:
             for message in self._messages:
                 if message is None:
                     slices += 1
-                    if slices < IN_A_ROW and not self._adapter.turns.talking():
+                    if slices < IN_A_ROW and not self._outflow.talking():
                         continue
-                    self._adapter.turns.give(self.turn, time.thread_time() - begun)
+                    self._outflow.spend(time.thread_time() - begun)
+                    self._outflow.give(self._turn, self._session.network)
                     return
-                yield from self._shown(message)
+                frames = self._shown(message)
+                self._outflow.spend(time.thread_time() - begun)
+                yield from frames  # at the pace of the peer
+                begun = time.thread_time()
             yield self._answer(ControlType.RESENT if self._begun else ControlType.NO_RESEND)
         except RequestError as error:
-            yield self._session.failure(f"Resend request failed: {error}", RESEND_FAILED, self._request.request_id)
-        del self._session.resends[self]
+            yield self._failure(str(error))
+        self._end()
 
-    def _shown(self, message: Message) -> Iterator[bytes]:
+    def _refused(self) -> Iterator[bytes]:
+        yield self._failure(str(Throttled(PATIENCE)))
+        self._end()
+
+    def _end(self) -> None:
+        del self._session.resends[self]
+        self.end()
+
+    def _failure(self, reason: str) -> bytes:
+        return self._session.failure(f"Resend request failed: {reason}", RESEND_FAILED, self._request.request_id)
+
+    def _shown(self, message: Message) -> list[bytes]:
         version = self._session.message_version
         row = self._adapter.stored_row(message, version)
         if row is None:
-            return
-        if not self._begun:
-            self._begun = True
-            yield self._answer(ControlType.RESENDING)
-        yield text_frame(encode_unicast(self._session.control, self._request.request_id, row))
+            return []
+        begin = [] if self._begun else [self._answer(ControlType.RESENDING)]
+        self._begun = True
+        return [*begin, text_frame(encode_unicast(self._session.control, self._request.request_id, row))]
 
     def _answer(self, kind: ControlType) -> bytes:
         asked = self._request

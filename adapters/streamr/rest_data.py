@@ -1,26 +1,22 @@
 """The broker's data API over HTTP: messages said by a request, and what is stored as a stream of bytes.
 
-An answer of any length takes the memory of one slice: messages are read as the client takes them, and the slices share
-the loop with everybody else as those of resends do. Refusals are `{"error"}`, as the reference's broker has them.
+An answer of any length takes the memory of one piece: messages are read as the client takes them, in the turns that all
+long answers share (`gateway.paced`). Refusals are `{"error"}`, as the reference's broker has them.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import anyio
 from fastapi import APIRouter, Request, Response
-from starlette.responses import StreamingResponse
-from starlette.types import Message as Event
-from starlette.types import Receive, Scope, Send
 
 from gateway.auth import bearer
 from gateway.bodies import body_of
-from gateway.errors import Forbidden, RequestError, UnknownChannel
+from gateway.errors import Forbidden, UnknownChannel
+from gateway.jsontext import dumps
 from gateway.message import Message
+from gateway.paced import paced
 
 from .data import BadQuery, Data, Format, Metadata
 from .desk import Desk
@@ -34,10 +30,7 @@ if TYPE_CHECKING:
     from .adapter import StreamrAdapter
 
 MAX_BODY = 1 << 20  # bytes of a message, as in the reference's broker
-CHUNK = 1 << 16  # bytes that are sent at once
-MAX_ANSWERS = 256  # long answers under way at once; further ones are asked for again
-MAX_ANSWERS_EACH = 32  # those of one network address
-STALLED_SECONDS = 60.0  # for a client to take a chunk; then the answer ends where it is
+JSON = "application/json"
 
 MALFORMED = 'Authorization header malformed. Should be of form "Bearer session-token".'
 DENIED = "Authentication failed."
@@ -71,7 +64,7 @@ CALLS = (
     Call("GET", STREAM + "storage/partitions/{partition}", "storage", "", "Whether a stream partition is stored."),
 )
 # fmt: on
-ERROR: dict[str, Any] = {"content": {"application/json": {}}}
+ERROR: dict[str, Any] = {"content": {JSON: {}}}
 RESPONSES: dict[int | str, dict[str, Any]] = dict.fromkeys(
     (400, 401, 403, 404, 408, 413, 414, 422, 429, 500, 503), ERROR
 )
@@ -79,7 +72,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = dict.fromkeys(
 
 def router(adapter: StreamrAdapter, desk: Desk) -> APIRouter:
     """All of it."""
-    data, room = Data(adapter, desk), Room()
+    data = Data(adapter, desk)
 
     class Route(HeadedRoute):
         def get_route_handler(self) -> Handler:
@@ -89,7 +82,7 @@ def router(adapter: StreamrAdapter, desk: Desk) -> APIRouter:
     for call in CALLS:
         routes.add_api_route(
             call.path,
-            _endpoint(adapter, data, room, call.name),
+            _endpoint(adapter, data, call.name),
             methods=[call.method],
             summary=call.summary,
             response_class=Response,
@@ -99,7 +92,7 @@ def router(adapter: StreamrAdapter, desk: Desk) -> APIRouter:
     return routes
 
 
-def _endpoint(adapter: StreamrAdapter, data: Data, room: Room, name: str) -> Handler:
+def _endpoint(adapter: StreamrAdapter, data: Data, name: str) -> Handler:
     async def produce(request: Request) -> Response:
         visitor, stream = visitor_of(request), named(request.path_params["stream"])
         data.admit(visitor, stream, request.query_params)
@@ -119,19 +112,16 @@ def _endpoint(adapter: StreamrAdapter, data: Data, room: Room, name: str) -> Han
         found = data.find(visitor_of(request), *_place(request), name, request.query_params)
         if request.method == HEAD:
             return Response(media_type=form.media_type)
-        with room.taken(visitor_of(request).address) as place:
-            chunks = _chunks(_shown(adapter, found, show), form)
-            first = await anext(chunks)  # until it could be made the request may still be refused
-            return _Patient(_whole(first, chunks), form.media_type, place.pop_all().close)
+        return await answered(request, _slices(found, show, form), form.media_type)
 
     async def metadata(request: Request) -> Response:
-        found = Metadata()
-        messages = data.all(visitor_of(request), *_place(request))
-        with room.taken(visitor_of(request).address):
-            async for message in _taken(adapter, messages):
-                shown = adapter.stream_message(message)
-                found = found if shown is None else found.with_(shown)
-        return as_json(found.shown())
+        found = data.all(visitor_of(request), *_place(request))
+        return await answered(request, _counted(adapter, found), JSON)
+
+    async def answered(request: Request, slices: Iterator[bytes], media_type: str) -> Response:
+        inflow, network = adapter.bus.inflow, visitor_of(request).address
+        budget = None if inflow is None else inflow.budget
+        return await paced(adapter.services.outflow, budget, network, slices, media_type)
 
     async def storage(request: Request) -> Response:
         data.all(visitor_of(request), *_place(request))
@@ -160,98 +150,28 @@ def _checked(handle: Handler) -> Handler:
 # Long answers
 
 
-async def _taken(adapter: StreamrAdapter, found: Iterator[Message | None]) -> AsyncIterator[Message]:
-    """What is *found*; whenever others should have a turn, they have it."""
+def _slices(found: Iterator[Message | None], show: Callable[[Message], bytes | None], form: Format) -> Iterator[bytes]:
+    """The whole answer: what is *found*, as far as it is shown."""
+    some, separator = bytearray(form.before), b""
     for message in found:
-        if message is not None:
-            yield message
-            continue
-        turn = anyio.Event()
-        adapter.turns.give(turn.set)
-        await turn.wait()
+        if message is None:
+            yield bytes(some)
+            some.clear()
+        elif (text := show(message)) is not None:
+            some += separator + text
+            separator = form.between
+    yield bytes(some + form.behind)
 
 
-async def _shown(
-    adapter: StreamrAdapter, found: Iterator[Message | None], show: Callable[[Message], bytes | None]
-) -> AsyncIterator[bytes]:
-    async for message in _taken(adapter, found):
-        if (text := show(message)) is not None:
-            yield text
-
-
-async def _chunks(texts: AsyncIterator[bytes], form: Format) -> AsyncIterator[bytes]:
-    """The whole answer, in pieces of some `CHUNK` bytes."""
-    chunk, separator = bytearray(form.before), b""
-    async for text in texts:
-        chunk += separator + text
-        separator = form.between
-        if len(chunk) >= CHUNK:
-            yield bytes(chunk)
-            chunk.clear()
-    yield bytes(chunk + form.behind)
-
-
-async def _whole(first: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for chunk in chunks:
-        yield chunk
-
-
-class Full(RequestError):
-    """As many long answers as there can be are under way."""
-
-
-class Room:
-    """How many long answers are under way, and for whom."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-
-    @contextmanager
-    def taken(self, address: str) -> Iterator[ExitStack]:
-        """A place for one answer, given back at the end unless somebody takes over what is in the stack."""
-        if self.counts[address] >= MAX_ANSWERS_EACH or self.counts.total() >= MAX_ANSWERS:
-            raise Full("as many long answers as there can be are under way; try again when one is over")
-        self.counts[address] += 1
-        with ExitStack() as stack:
-            stack.callback(self._leave, address)
-            yield stack
-
-    def _leave(self, address: str) -> None:
-        self.counts[address] -= 1
-        if not self.counts[address]:
-            del self.counts[address]
-
-
-class _Patient(StreamingResponse):
-    """A stream that ends where a client has stopped to read it; *over* is called at the end, whatever that is."""
-
-    def __init__(self, content: AsyncIterator[bytes], media_type: str, over: Callable[[], None]) -> None:
-        super().__init__(content, media_type=media_type)
-        self._over = over
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it, and say when that is over."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._over()
-
-    async def stream_response(self, send: Send) -> None:
-        """Send it all, each piece within `STALLED_SECONDS`."""
-
-        async def patient(event: Event) -> None:
-            with anyio.move_on_after(STALLED_SECONDS) as sending:
-                await send(event)
-            if sending.cancelled_caught:
-                raise _Stalled
-
-        with suppress(_Stalled):
-            await super().stream_response(patient)
-
-
-class _Stalled(Exception):
-    """A client takes nothing more."""
+def _counted(adapter: StreamrAdapter, messages: Iterator[Message | None]) -> Iterator[bytes]:
+    """What is to be said of *messages*, behind as many empty slices as it takes to read them."""
+    found = Metadata()
+    for message in messages:
+        if message is None:
+            yield b""
+        elif (shown := adapter.stream_message(message)) is not None:
+            found = found.with_(shown)
+    yield dumps(found.shown())
 
 
 # What is told
@@ -266,8 +186,6 @@ def _explained(error: Exception) -> tuple[int, str]:
             return 403, DENIED
         case UnknownChannel():
             return 404, f"Stream {error} not found."
-        case Full():
-            return 429, str(error)
         case StreamrError() | Invalid() | BadQuery():
             return 400, str(error)
         case _:
@@ -281,7 +199,7 @@ def _told(_error: Exception, _status: int, message: str) -> dict[str, str]:
 def _answers(call: Call) -> dict[str, Any]:
     if call.name == "produce":
         return {}
-    return {"application/json": {}} | ({"text/plain": {}} if "format" in call.query else {})
+    return {JSON: {}} | ({"text/plain": {}} if "format" in call.query else {})
 
 
 def _described(call: Call) -> dict[str, Any]:

@@ -171,6 +171,8 @@ class StreamrSession(Session):
 
     def receive_eof(self) -> None:
         """The connection is over."""
+        for resending in self.resends:
+            resending.end()
         self.resends.clear()
         self._adapter.exchange.forget(self)
         super().receive_eof()
@@ -244,9 +246,7 @@ class StreamrSession(Session):
             self.pace(channel)
             shows = partial(self._adapter.shows, self.message_version)
             found = find(self._adapter.stored, channel, request, shows)
-        resending = Resending(self, self._adapter, request, found)
-        self.resends[resending] = None
-        resending.turn()
+        Resending(self, self._adapter, request, found)
 
     def unknown(self, frame: ControlFrame) -> None:
         """Refuse what only servers send."""

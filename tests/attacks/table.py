@@ -106,8 +106,6 @@ STALLS = "what one peer may ask at once still keeps the loop for too long"
 
 # Which were seen not to hold, and why; they are expected to fail, and are taken out when they are mended.
 OPEN: Final = {
-    "unread-history": STALLS,
-    "unread-data": STALLS,
     "unread-answers": STALLS,
     "garbage-streamr": STALLS,
     "garbage-tracker": STALLS,

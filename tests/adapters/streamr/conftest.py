@@ -22,6 +22,7 @@ from gateway.app import RawPaths
 from gateway.auth import Access, Key
 from gateway.frames import payload
 from gateway.message import Message
+from gateway.outflow import Outflow
 from gateway.session import Principal
 
 V32 = {"controlLayerVersion": "2", "messageLayerVersion": "32"}
@@ -104,10 +105,23 @@ class Broker:
         core = self.core
         self.adapter.start(
             Services(
-                core.bus, core.log, core.index, core.posted.put, self._work, core.log.fact, core.metrics, self.access
+                *(
+                    core.bus,
+                    core.log,
+                    core.index,
+                    core.posted.put,
+                    self._work,
+                    core.log.fact,
+                    core.metrics,
+                    self.access,
+                ),
+                Outflow(core.posted.put, self._at_once, lambda: core.log.next_seq, core.clock),
             )
         )
         self._toy_session = toy_session
+
+    def _at_once(self, _seconds: float, call: Callable[[], None]) -> None:
+        self.core.posted.put(call)
 
     def _work(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self.core.posted.put(lambda: done(call()))
@@ -202,7 +216,10 @@ class Caller:
         scope = {"type": "http", "method": "GET", "path": raw.decode(), "raw_path": raw, "headers": []}
         scope |= {"query_string": b"", "client": ("192.0.2.1", 1), "server": ("gateway.example", 80), "scheme": "http"}
         with anyio.fail_after(10):
-            await self.app(scope, _forever, send)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._run_what_is_posted)
+                await self.app(scope, _forever, send)
+                tasks.cancel_scope.cancel()
 
     async def _run_what_is_posted(self) -> None:
         while True:

@@ -14,6 +14,7 @@ import pytest
 
 from adapters.streamr import rest_data
 from adapters.streamr.data import NO_BODY, NO_END, NO_OFFSETS
+from gateway import outflow, paced
 from gateway.auth import Key, digest
 from gateway.limits import Limits, Rate, Throttle
 
@@ -366,7 +367,7 @@ def test_who_asks_too_much_waits(broker: Any, make_caller: Any) -> None:
 
 
 def test_a_long_answer_comes_in_pieces(call: Caller, broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rest_data, "CHUNK", 2_000)
+    monkeypatch.setattr(paced, "LOW_WATER", 2_000)
     for number in range(300):
         broker.say("s", number)
     broker.core.settle()
@@ -377,7 +378,7 @@ def test_a_long_answer_comes_in_pieces(call: Caller, broker: Any, monkeypatch: p
 def test_who_reads_no_more_is_waited_for_so_long(
     call: Caller, broker: Any, portal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rest_data, "STALLED_SECONDS", 0.05)
+    monkeypatch.setattr(paced, "STALLED_SECONDS", 0.05)
     broker.say("s", "x" * 100_000)
     sent: list[Any] = []
 
@@ -399,17 +400,18 @@ def test_head_reads_nothing(call: Caller, broker: Any, monkeypatch: pytest.Monke
     assert call("HEAD", "/streams/s/data/partitions/0/last?count=x").status_code == 400
 
 
-def test_long_answers_are_counted(call: Caller, broker: Any, portal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rest_data, "MAX_ANSWERS_EACH", 1)
-    broker.say("s", 1)
-    entered: list[int] = []
+def test_long_answers_need_a_place(call: Caller, broker: Any, portal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outflow, "PLACES_EACH", 1)
+    monkeypatch.setattr(outflow, "WAITING_EACH", 0)
+    broker.say("s", "x" * 100_000)
+    entered: list[httpx.Response] = []
 
     async def send(event: Any) -> None:
         if event["type"] == "http.response.body" and not entered:
-            entered.append((await call.inside("GET", "/api/v1" + LAST)).status_code)  # type: ignore[attr-defined]
+            entered.append(await call.inside("GET", "/api/v1" + LAST))  # type: ignore[attr-defined]
 
     portal.call(call.run, LAST, send)  # type: ignore[attr-defined]
-    assert entered == [429]
+    assert [(refused.status_code, refused.headers["retry-after"]) for refused in entered] == [(429, "10")]
     assert len(stored(call)) == 1, "there is room again"
     assert call("GET", f"{LAST}?format=zzz").status_code == 400
     assert call("GET", "/streams/s/metadata/partitions/0").json()["totalMessages"] == 1

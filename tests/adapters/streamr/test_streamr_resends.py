@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from adapters.streamr import resends
-from adapters.streamr.resends import CALM, Turns
 from adapters.streamr.stored import SLICE
+from gateway import outflow
 from gateway.errors import Unavailable
+from gateway.outflow import CALM, PATIENCE
 from gateway.session import MAX_STREAMS
 
 TEN_SECONDS = 10_000
@@ -294,22 +293,34 @@ def test_an_index_that_fails_on_the_way_ends_the_resend_with_an_error(
     assert session.closing is None
 
 
-def test_while_somebody_talks_turns_come_one_after_each_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resends, "PAUSE", 0.02)
-    given: list[tuple[str, float]] = []
-    seq, now = [1], [TEN_SECONDS]
-    turns = Turns(lambda call: call(), lambda: seq[0], lambda: now[0])
-    start = time.monotonic()
-    for name in "ab":
-        turns.give(lambda name=name: given.append((name, time.monotonic() - start)))  # type: ignore[misc]
-    while len(given) < 2:
-        assert time.monotonic() - start < 10
-    assert [name for name, _ in given] == ["a", "b"]
-    assert given[0][1] >= 0.02
-    assert given[1][1] - given[0][1] >= 0.01
-    now[0] += CALM
-    turns.give(lambda: given.append(("at once", 0)), 9.0)
-    assert given[-1] == ("at once", 0)
-    seq[0] += 1
-    turns.give(lambda: given.append(("later", 0)))
-    assert given[-1] == ("at once", 0)
+def test_a_resend_that_finds_no_place_waits_for_one_and_then_is_refused(
+    history: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outflow, "PLACES_EACH", 1)
+    first, second, third = (history.open() for _ in range(3))
+    answers = history.adapter.services.outflow
+    held = answers.ask("", lambda: None)
+    for session in (first, second, third):
+        session.receive_data(b'[2,11,"r","s",0,9,null]')
+        assert history.frames(session) == [], "an answer of another kind has the place"
+    third.receive_eof()
+    held.leave()
+    for session in (first, second):
+        assert [frame[1] for frame in rest(history, session)] == [4, 1, 1, 1, 1, 5], "each gives its place back"
+    answers.ask("", lambda: None)
+    first.receive_data(b'[2,11,"again","s",0,9,null]')
+    monkeypatch.setattr(outflow, "PATIENCE", -1.0)
+    answers.tick()
+    assert history.frames(first) == [
+        [2, 7, "again", f"Resend request failed: too many requests, try again in {PATIENCE} s", "RESEND_FAILED"]
+    ]
+    assert not first.resends
+
+
+def rest(broker: Any, session: Any) -> list[Any]:
+    """What *session* is told until its resends are over."""
+    frames = broker.frames(session)
+    while session.resends:
+        broker.core.posted.get(timeout=10)()
+        frames += broker.frames(session)
+    return list(frames)
