@@ -12,7 +12,8 @@ from pathlib import Path
 # The limit of the process's own container: cgroups version 2, then version 1.
 CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 STATM = Path("/proc/self/statm")
-FREED = 16 << 20  # bytes by which the process has grown since freed memory was given back
+FREED = 16 << 20  # bytes by which the process is larger than it once was: much of that may be free
+TRIM_SECONDS = 5  # between two looks whether it is
 UNLIMITED = 1 << 20  # descriptors; the kernel's own limit (fs.nr_open) where there is no other
 LONG_BLOCK = 1 << 18  # bytes of memory from which on a block is the system's again once it is free
 _MMAP_THRESHOLD = -3  # glibc's name for that, in malloc.h
@@ -57,20 +58,21 @@ def trim_memory() -> None:
 
 
 class Trimmer:
-    """Gives freed memory back once there may be much. *do* runs a call in a thread, then another one here."""
+    """Gives freed memory back while there may be much of it. *do* runs a call in a thread, then another one here."""
 
     def __init__(self, do: Callable[[Callable[[], None], Callable[[object], None]], None]) -> None:
         self._do = do
-        self._held: int | None = resident()  # after the last time; None meanwhile
+        self._least = resident()  # ever: what is held now may be in use, and free later without another sign
+        self._seconds = 0
 
     def tick(self) -> None:
         """A second has passed."""
-        if self._held is not None and resident() > self._held + FREED:
-            self._held = None
+        self._seconds += 1
+        if self._seconds % TRIM_SECONDS == 0 and resident() > self._least + FREED:
             self._do(trim_memory, self._done)
 
     def _done(self, _: object) -> None:
-        self._held = resident()
+        self._least = min(self._least, resident())
 
 
 def raise_descriptors() -> int:

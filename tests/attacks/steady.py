@@ -15,13 +15,15 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
 import psutil
+
+from gateway.machine import TRIM_SECONDS
 
 from .fuzz_connections import Found, Program
 from .measure import MIB
@@ -33,9 +35,9 @@ from .target import Target
 ROUND = 5.0  # seconds that an attack goes on
 STEPS = 20  # moves of a program
 QUIET = 20.0  # seconds in which whoever has left is gone from the gateway
+SETTLE = TRIM_SECONDS + 1.0  # seconds after which what was freed has gone back to the system
 WARM = 0.25  # of the rounds come before the comparison: caches fill, the log reaches its size
 ROOM: Final = {"memory": 16.0, "descriptors": 8.0, "threads": 2.0, "tasks": 4.0}  # that a median may wander
-PRINTED = 24  # rows of a table, however many rounds there were
 
 MIXED = (
     *("unread-relay", "unread-streamr", "unread-sprout", "unread-events", "unread-resends", "unread-data"),
@@ -55,14 +57,27 @@ class Held:
     tasks: int
 
 
-class Hour:
-    """Rounds against one gateway, which follow from *seed*, for so many seconds."""
+@dataclass(frozen=True)
+class Round:
+    """What was played, what was held afterwards, and how long an honest peer waited at most meanwhile, in ms."""
 
-    def __init__(self, data: Path, seed: int) -> None:
-        self.held: list[Held] = []
+    what: str
+    held: Held
+    longest: float
+    kind: str
+
+
+class Hour:
+    """Rounds against one gateway, which follow from *seed*; *settle* is how long it rests after each, in seconds."""
+
+    def __init__(
+        self, data: Path, seed: int, on_round: Callable[[Round], None] = lambda _round: None, settle: float = SETTLE
+    ) -> None:
+        self.rounds: list[Round] = []
         self.lost = self.said = 0
-        self.longest = self.work = 0.0  # milliseconds
         self.found: list[str] = []
+        self._on_round = on_round
+        self._settle = settle
         self._chance = random.Random(seed)
         self._stage = Stage(data, env=LOG)
         self._process = psutil.Process(self._stage.server.pid)
@@ -74,47 +89,51 @@ class Hour:
             before = self._held()
             deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:
-                self._round()
+                what = self._round()
                 self._rest(before.descriptors + int(ROOM["descriptors"]))
-                self.held.append(self._held())
-                self._account()
+                self.rounds.append(Round(what, self._held(), *self._waited()))
+                self._on_round(self.rounds[-1])
 
-    def _round(self) -> None:
+    def _round(self) -> str:
         target = self._stage.target
         if self._chance.random() < 0.5:
+            what = f"program {(seed := self._chance.randrange(1_000_000))}"
             try:
-                Program(target, seed := self._chance.randrange(1_000_000)).run(STEPS)
+                Program(target, seed).run(STEPS)
             except Found as found:
-                self.found.append(f"the program of seed {seed}: {found}")
-            return
-        attacks = [BY_NAME[name] for name in self._chance.sample(MIXED, 2)]
+                self.found.append(f"{what}: {found}")
+            return what
+        names = self._chance.sample(MIXED, 2)
         with ThreadPoolExecutor(2) as pool:
-            for report in pool.map(lambda attack: attacked(attack, target, ROUND), attacks):
-                self.found += report.broken
+            reports = pool.map(lambda name: attacked(BY_NAME[name], target, ROUND), names)
+            for name, report in zip(names, reports, strict=True):
+                self.found += [f"{name}: {broken}" for broken in report.broken]
+        return ", ".join(names)
 
     def _rest(self, descriptors: int) -> None:
         """Wait until nobody is left but the honest peers."""
         deadline = time.monotonic() + QUIET
         while time.monotonic() < deadline and self._process.num_fds() > descriptors:
             time.sleep(0.1)
-        time.sleep(1)
+        time.sleep(self._settle)
 
     def _held(self) -> Held:
         process = self._process
         memory = round(process.memory_info().rss / MIB, 1)
         return Held(memory, process.num_fds(), process.num_threads(), tasks_of(self._stage.target))
 
-    def _account(self) -> None:
-        for _, _, seconds, work in self._stage.honest.take():
-            self.said += 1
-            self.lost += seconds is None
-            self.longest = max(self.longest, (seconds or 0) * 1000)
-            self.work = max(self.work, (work or 0) * 1000)
+    def _waited(self) -> tuple[float, str]:
+        """The longest wait of an honest peer since the last time, in ms, and of which kind."""
+        samples = self._stage.honest.take()
+        self.said += len(samples)
+        self.lost += sum(seconds is None for _, _, seconds, _ in samples)
+        waits = [(round(seconds * 1000), kind) for kind, _, seconds, _ in samples if seconds is not None]
+        return max(waits, default=(0, ""))
 
     def faults(self) -> list[str]:
         """What did not stay the same, and what honest peers lost."""
         lost = [f"{self.lost} of {self.said} honest messages were lost"] * bool(self.lost)
-        return [*self.found, *lost, *grown(self.held)]
+        return [*self.found, *lost, *grown([each.held for each in self.rounds])]
 
 
 def tasks_of(target: Target) -> int:
@@ -140,6 +159,16 @@ def grown(held: Sequence[Held]) -> list[str]:
     return found
 
 
+def _show(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _show_round(each: Round) -> None:
+    held = ", ".join(f"{value} {name}" for name, value in vars(each.held).items())
+    _show(f"{each.what}: {held}; the longest wait {each.longest:.0f} ms ({each.kind})")
+
+
 def main() -> int:
     """Play, print what was held, and tell by the exit code whether it stayed the same."""
     parser = argparse.ArgumentParser(prog="python -m tests.attacks.steady", description="Mixed traffic, and its cost.")
@@ -147,17 +176,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trellis-") as folder:
-        hour = Hour(Path(folder), arguments.seed)
+        hour = Hour(Path(folder), arguments.seed, _show_round)
         begin = time.monotonic()
         hour.run(arguments.minutes * 60)
         minutes = (time.monotonic() - begin) / 60
-    step = max(1, len(hour.held) // PRINTED)
-    lines = ["round " + " ".join(field.name for field in fields(Held))]
-    lines += [f"{n} " + " ".join(map(str, astuple(hour.held[n]))) for n in range(0, len(hour.held), step)]
-    lines.append(f"{len(hour.held)} rounds of seed {arguments.seed} in {minutes:.0f} minutes")
-    lines.append(f"honest peers: {hour.lost} of {hour.said} messages lost, the longest wait {hour.longest:.0f} ms")
+    longest = max(each.longest for each in hour.rounds)
+    lines = [f"{len(hour.rounds)} rounds of seed {arguments.seed} in {minutes:.0f} minutes"]
+    lines.append(f"honest peers: {hour.lost} of {hour.said} messages lost, the longest wait {longest:.0f} ms")
     lines += hour.faults() or ["nothing grew, nothing was lost"]
-    sys.stdout.write("\n".join(lines) + "\n")
+    _show("\n".join(lines))
     return int(bool(hour.faults()))
 
 

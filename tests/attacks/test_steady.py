@@ -18,9 +18,9 @@ def test_what_grows_is_found() -> None:
 
 
 def test_rounds_are_played_and_nobody_loses_anything(tmp_path: Path) -> None:
-    hour = Hour(tmp_path, seed=4)
+    hour = Hour(tmp_path, seed=4, settle=0.5)
     hour.run(0.1)
-    assert len(hour.held) == 1
-    assert hour.held[0].tasks > 0
+    assert len(hour.rounds) == 1
+    assert hour.rounds[0].held.tasks > 0
     assert hour.said > 0
     assert hour.faults() == []
