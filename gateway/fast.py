@@ -29,6 +29,7 @@ from .watchdog import Progress
 from .websocket import CLOSE, PING, PONG, TEXT, Reader, close_frame, control_frame
 
 MAX_TURNS = 64  # of the loop that a flush waits while more is coming in
+MAX_WAIT = 0.005  # seconds that it waits for that: a turn may take long, and somebody else's input brings it on
 SAMPLE = 4  # connections that tell whether several messages are waiting
 
 logger = logging.getLogger(__name__)
@@ -38,8 +39,8 @@ class Flusher:
     """Flushes all connections that were woken, by one callback: at the end of the loop's turn, or a few turns later.
 
     While messages come so fast that several are waiting for the same peer, the flush waits as long as each turn of
-    the loop still brings something in, at most `MAX_TURNS`: then more messages leave in one write, which is what most
-    of the time goes into. As soon as that gathers nothing, flushes are immediate again.
+    the loop still brings something in, at most `MAX_TURNS` and `MAX_WAIT`: then more messages leave in one write, which
+    is what most of the time goes into. As soon as that gathers nothing, flushes are immediate again.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -49,6 +50,7 @@ class Flusher:
         self._crowded = False
         self._turns = 0  # that the next flush may still wait
         self._seen = 0  # arrivals when it was put off
+        self._until = 0.0  # (`perf_counter`) which it is put off at most
         self._flushes = 0
 
     @property
@@ -61,11 +63,12 @@ class Flusher:
         if not self._woken:
             self._turns = MAX_TURNS if self._crowded else 0
             self._seen = self.arrivals - 1
+            self._until = perf_counter() + MAX_WAIT if self._crowded else 0.0
             self._loop.call_soon(self._flush)
         self._woken[connection] = None
 
     def _flush(self) -> None:
-        if self._turns and self._seen != self.arrivals:
+        if self._turns and self._seen != self.arrivals and perf_counter() < self._until:
             self._turns -= 1
             self._seen = self.arrivals
             self._loop.call_soon(self._flush)
@@ -241,7 +244,7 @@ class Connection(asyncio.Protocol):
             return  # it has ended, and what still comes is nobody's
         if self._rest is not None:  # TLS may hand over what it has although reading is paused
             self._rest.append(data)
-        elif portion is not None and turns_of(self._loop).over and portion.busy:
+        elif (len(data) > FIRST or (portion is not None and portion.busy)) and turns_of(self._loop).over:
             self._rest = deque((data,))
             self._hold()
             self._read_on()

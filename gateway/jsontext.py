@@ -17,10 +17,11 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from .nesting import depth
+from .nesting import depth, has_more_values
 
 # Deeper than anything a person writes, far below what the readers of the log can load.
 MAX_DEPTH = 200
+MAX_VALUES = 1 << 14  # in a frame that is made into values: they take some 10 ms at most
 SHORT = 2 * MAX_DEPTH  # bytes; what is nested too deeply and closed again is longer
 HALVES = "backslashreplace"  # how half a character is encoded, which the log writes as its escape
 _MAX_DIGITS = 4_300  # of a number that int() takes; a longer one is beyond a double as well
@@ -42,13 +43,16 @@ class _Reply(msgspec.Struct):
 _OBJECT: Final = msgspec.json.Decoder(_Reply)
 
 
-def loads(text: bytes | str, max_depth: int = MAX_DEPTH) -> Any:
+def loads(text: bytes | str, max_depth: int = MAX_DEPTH, max_values: int | None = None) -> Any:
     """Read one JSON value; a `ValueError` says what is wrong with it.
 
     orjson reads nearly everything. What it refuses although JSON allows it (numbers beyond a double,
     lone surrogates) is read by the standard library: the former become null, the latter stay escapes.
-    NaN and Infinity are not JSON. Nesting over *max_depth* is refused.
+    NaN and Infinity are not JSON. Nesting over *max_depth* is refused, and what has more than *max_values* values
+    before any of them is made.
     """
+    if max_values is not None and len(text) > max_values:
+        refuse_many(text.encode(errors=HALVES) if isinstance(text, str) else text, max_values)
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -56,6 +60,12 @@ def loads(text: bytes | str, max_depth: int = MAX_DEPTH) -> Any:
         return _loads_slowly(text if isinstance(text, str) else text.decode())
     _refuse_deep(text, max_depth)
     return value
+
+
+def refuse_many(text: bytes, max_values: int = MAX_VALUES) -> None:
+    """Raise a `ValueError` where *text* has more than *max_values* values, or is no JSON."""
+    if has_more_values(text, max_values):
+        raise ValueError(f"more than {max_values:,} values")
 
 
 def is_json(text: str) -> bool:

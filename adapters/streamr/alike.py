@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from orjson import dumps, loads  # nothing that is taken here is nested deeply
 
+from gateway.jsontext import MAX_VALUES
+from gateway.nesting import has_more_values
+
 from .checks import MAX_ID, MAX_INTEGER, MAX_NAME
 from .control import Publish
 from .message import LATEST, MessageID, StreamMessage, usual_ref
@@ -40,6 +43,8 @@ class Alike:
         is the content: they are whole JSON values, and *wire* is JSON, so neither begins nor ends inside of a string.
         """
         like = self._message
+        if has_more_values(wire, MAX_VALUES):
+            return None
         try:
             _, _, request_id, row, _ = loads(wire)
             _, (_, _, timestamp, sequence, _, _), given_ref, _, _, _, _, content, _, _, signature = row

@@ -13,6 +13,7 @@ from typing import Any, Final
 import orjson
 
 from gateway import jsontext
+from gateway.nesting import has_more_values
 
 from . import checks
 from .checks import UNDEFINED
@@ -65,7 +66,7 @@ def usual(wire: bytes) -> Publish | None:
     an id or a token with something escaped in it does not stand there as it is. Nothing that is taken is nested deeply,
     so orjson itself is asked.
     """
-    if not wire.startswith(b'[2,8,"'):
+    if not wire.startswith(b'[2,8,"') or has_more_values(wire, jsontext.MAX_VALUES):
         return None
     try:
         _, _, request_id, row, token = orjson.loads(wire)
@@ -82,7 +83,7 @@ def usual(wire: bytes) -> Publish | None:
 def _any(data: bytes | str) -> ControlFrame:
     try:
         wire = data if isinstance(data, bytes) else data.encode()
-        frame = jsontext.loads(wire)
+        frame = jsontext.loads(wire, max_values=jsontext.MAX_VALUES)
     except ValueError as error:
         raise StreamrError(f"Invalid JSON: {error}", request_id=_glimpse(data)) from None
     try:
@@ -163,7 +164,7 @@ def _message(value: Any, frame: list[Any], index: int, wire: bytes) -> StreamMes
     if value is None or value is UNDEFINED:
         raise StreamrError(f"Expected streamMessage to not be {checks.js_text(value)}.")
     if type(value) is str:  # the libraries read the text of an array as well
-        return parse_message(value)
+        return parse_message(value, jsontext.MAX_VALUES)
     return decode_message(value, element_text(frame, index, wire))
 
 

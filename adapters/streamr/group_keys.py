@@ -214,7 +214,7 @@ def _some_text(value: Any) -> str:
 
 def _json(text: str) -> Any:
     try:
-        return jsontext.loads(text)
+        return jsontext.loads(text, max_values=jsontext.MAX_VALUES)
     except ValueError as error:
         raise StreamrError(f"Invalid JSON in a message of the key exchange: {error}") from None
 

@@ -159,9 +159,14 @@ class StreamMessage:
         try:
             return jsontext.loads(self.content)
         except ValueError as error:
-            quoted = checks.js_text(self.content)
-            reason = f"Invalid JSON in stream {self.id.stream_id}: {quoted}. Error while parsing was: {error}"
-            raise StreamrError(reason, code=REQUEST_FAILED) from None
+            raise self._no_json(error) from None
+
+    def check_content(self) -> None:
+        """Raise a `StreamrError` where `parsed_content` would for content that is not encrypted; it makes no value."""
+        try:
+            jsontext.check(self.content.encode(errors=jsontext.HALVES))
+        except ValueError as error:
+            raise self._no_json(error) from None
 
     def json_content(self) -> bytes:
         """The content as one JSON value on one line, as the bus has it; what is encrypted is wrapped."""
@@ -169,6 +174,11 @@ class StreamMessage:
             # Half a surrogate pair can only stand inside of a JSON string, where it may as well be an escape.
             return jsontext.one_line(self.content.encode(errors="backslashreplace"))
         return jsontext.dumps({"encrypted": {"groupKeyId": self.group_key_id, "content": self.content}})
+
+    def _no_json(self, error: ValueError) -> StreamrError:
+        quoted = checks.js_text(self.content)
+        reason = f"Invalid JSON in stream {self.id.stream_id}: {quoted}. Error while parsing was: {error}"
+        return StreamrError(reason, code=REQUEST_FAILED)
 
     def _element(self, name: str, version: int) -> Any:
         match name:
@@ -195,11 +205,11 @@ _ATTRIBUTES: Final = {
 }
 
 
-def parse_message(data: bytes | str) -> StreamMessage:
-    """Read the text of one message array; anything else raises a `StreamrError`."""
+def parse_message(data: bytes | str, max_values: int | None = None) -> StreamMessage:
+    """Read the text of one message array; anything else raises a `StreamrError`, also more than *max_values*."""
     try:
         wire = data if isinstance(data, bytes) else data.encode()
-        value = jsontext.loads(wire)
+        value = jsontext.loads(wire, max_values=max_values)
     except ValueError as error:
         raise StreamrError(f"Invalid JSON: {error}") from None
     return decode_message(value, wire)

@@ -19,7 +19,7 @@ from . import checks
 from .checks import UNDEFINED
 from .codec import element_text
 from .errors import StreamrError
-from .tracker import node_list
+from .tracker import MAX_VALUES, node_list
 
 S2_VERSION: Final = "4.4.3"
 WRAPPED_VERSION: Final = 5  # the first in which objects have S2's numbers
@@ -123,7 +123,7 @@ class NetworkMessage:
 def parse_network(data: bytes | str) -> Any:
     """Read the JSON value that a message has to be; anything else raises a `StreamrError`."""
     try:
-        return jsontext.loads(data)
+        return jsontext.loads(data, max_values=MAX_VALUES)
     except ValueError as error:
         raise StreamrError(f"Invalid JSON: {error}") from None
 

@@ -62,7 +62,7 @@ def check(message: StreamMessage, now: int, partitions: int) -> None:
         raise invalid(f"A msgChainId has at most {MAX_CHAIN} characters, and none of them is half of one", message)
     if message.encryption_type == kinds.NONE and not jsontext.is_json(message.content):
         try:
-            message.parsed_content()  # which says what is wrong
+            message.check_content()  # which says what is wrong
         except StreamrError as error:
             raise Invalid(error.message) from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.auth import ANYBODY
-from gateway.jsontext import loads
+from gateway.jsontext import MAX_VALUES, loads
 from gateway.session import Principal
 
 from .checks import MAX_NAME
@@ -78,7 +78,10 @@ class StreamsDesk(Desk):
         if not self._adapter.bus.allowed(principal, "history", channel):
             raise Refused(403, f"Not allowed to read stream: {stream}")
         newest = self._adapter.services.index.history(channel, newest_first=True, limit=1)
-        content = loads(newest[0].content) if newest else None
+        try:
+            content = loads(newest[0].content, max_values=MAX_VALUES) if newest else None
+        except ValueError:  # so many that nobody would look for fields in it
+            content = None
         items = content.items() if isinstance(content, dict) else ()
         fields = [{"name": name, "type": FIELD_TYPES[type(value)]} for name, value in items if value is not None]
         return shown | {"config": shown["config"] | {"fields": fields}}

@@ -21,6 +21,7 @@ from .errors import StreamrError
 VERSIONS: Final = (1, 2)
 OFFSET: Final = 13  # what S0's examples add to the types of its table
 MAX_NODES: Final = 1_000  # addresses in one message
+MAX_VALUES: Final = 1 << 16  # in one message: a status of 1,000 stream partitions has some 20,000
 
 
 class TrackerType(IntEnum):
@@ -111,7 +112,7 @@ class TrackerMessage:
 def decode_tracker(data: bytes | str) -> TrackerMessage:
     """Read one tracker message; anything else raises a `StreamrError` with the requestId, if legible."""
     try:
-        value = jsontext.loads(data)
+        value = jsontext.loads(data, max_values=MAX_VALUES)
     except ValueError as error:
         raise StreamrError(f"Invalid JSON: {error}") from None
     row = value if isinstance(value, list) else []

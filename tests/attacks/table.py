@@ -107,7 +107,4 @@ STALLS = "what one peer may ask at once still keeps the loop for too long"
 # Which were seen not to hold, and why; they are expected to fail, and are taken out when they are mended.
 OPEN: Final = {
     "unread-answers": STALLS,
-    "garbage-streamr": STALLS,
-    "garbage-tracker": STALLS,
-    "garbage-network": STALLS,
 }

@@ -30,6 +30,7 @@ from gateway.inflow import Inflow
 from gateway.message import Message, MessageIds
 from gateway.peers import Peers
 from gateway.session import Principal, Session
+from gateway.turns import FIRST, TURN
 
 PATIENCE = 20  # seconds
 HEAD_SECONDS = 0.3
@@ -583,6 +584,63 @@ def test_a_connection_with_much_input_leaves_turns_of_the_loop_to_others(sock: s
         assert heard.written == []
 
     asyncio.run(check())
+
+
+def test_long_reads_that_come_together_do_not_share_one_turn(sock: socket.socket) -> None:
+    """However many connections there are, and though none of them was busy before."""
+    handled: list[bytes] = []
+
+    class Slow(Echo):
+        def handle(self, data: bytes) -> None:
+            time.sleep(2 * TURN)
+            handled.append(data)
+
+    async def check() -> None:
+        long = b"\x81\xfe" + (2 * FIRST).to_bytes(2) + bytes(4) + b"y" * 2 * FIRST
+        many = await connections(20, sock, Slow)
+        small, _, _ = many.pop()
+        for connection, _, _ in many:
+            connection.data_received(masked(b"x") + long)
+        assert len(handled) == 1, "the others wait: this turn is over"
+        small.data_received(masked(b"z"))
+        assert handled[-1] == b"z", "who says little does not"
+        while any(connection._rest is not None for connection, _, _ in many):
+            before = len(handled)
+            await asyncio.sleep(0)
+            assert len(handled) <= before + 1
+        assert len(handled) == 1 + 2 * len(many)
+
+    asyncio.run(check())
+
+
+def test_a_flush_waits_for_more_only_as_long_as_nobody_notices(
+    sock: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(fast, "perf_counter", lambda: now)
+
+    async def turns(seconds: float) -> int:
+        """How many turns of the loop, so long each, a flush waits while somebody says something in each."""
+        nonlocal now
+        ((one, heard, session),) = await connections(1, sock)
+        flusher = fast.flusher_of(asyncio.get_running_loop())
+        session.put(text_frame(b"1"))
+        session.put(text_frame(b"2"))
+        one.wake()
+        await asyncio.sleep(0)  # two wait for one peer: from now on flushes gather
+        heard.written.clear()
+        session.put(text_frame(b"3"))
+        one.wake()
+        waited = 0
+        while not heard.written:
+            flusher.arrivals += 1
+            now += seconds
+            waited += 1
+            await asyncio.sleep(0)
+        return waited
+
+    assert 10 < asyncio.run(turns(0.0)) <= fast.MAX_TURNS + 2
+    assert asyncio.run(turns(fast.MAX_WAIT)) <= 2
 
 
 @pytest.mark.parametrize("tail", [b"", bytes((0x88, 0x80, 0, 0, 0, 0))], ids=["open", "closed"])

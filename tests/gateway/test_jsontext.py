@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.jsontext import MAX_DEPTH, SHORT, check, dumps, is_json, loads, one_line
-from gateway.nesting import depth
+from gateway.nesting import depth, has_more_values
 
 
 @pytest.mark.parametrize(
@@ -246,3 +246,35 @@ def test_the_longest_numbers(sign: str, digits: int) -> None:
     value = int(number) if digits <= 4_300 else None
     assert loads(number) == value
     assert loads(f"[{number},{'9' * 5_000}]") == [value, None]
+
+
+def empty_in(value: Any) -> int:
+    """How many arrays and objects in *value* are empty: each may count twice."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 if not inner else sum(map(empty_in, inner))
+
+
+def values_in(value: Any) -> int:
+    """How many values *value* is, with those in it."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(map(values_in, inner))
+
+
+@given(values, st.booleans(), st.sampled_from([None, 1, "\t"]), st.integers(0, 50))
+def test_many_values_are_told_from_few(value: Any, ascii: bool, indent: int | str | None, most: int) -> None:
+    text = json.dumps(value, ensure_ascii=ascii, indent=indent).encode(errors="backslashreplace")
+    strings = text.replace(rb"\\", b"").replace(rb"\"", b"").count(b'"') // 2
+    if values_in(value) > most:
+        assert has_more_values(text, most)
+    elif strings <= most and values_in(value) + empty_in(value) <= most:
+        assert not has_more_values(text, most)
+
+
+def test_too_many_values_are_refused_before_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "[" + "[]," * 100 + "[]]"
+    assert len(loads(text, max_values=300)) == 101
+    monkeypatch.setattr(orjson, "loads", lambda _text: pytest.fail("values are made"))
+    with pytest.raises(ValueError, match="more than 100 values"):
+        loads(text, max_values=100)
+    with pytest.raises(ValueError, match="more than 100 values"):
+        loads(text.encode(), max_values=100)
