@@ -70,6 +70,17 @@ class Lookup:
         row = self.one(PLACE, (seq,))
         return None if row is None else self._load(seq, row[0])
 
+    @property
+    def first_kept(self) -> int:
+        """The first sequence whose message retention has not taken."""
+        return self._segments.first_kept
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether any record that was logged may be gone: taken by retention, or damaged."""
+        firsts = self._segments.firsts
+        return bool(self._segments.faults) or (bool(firsts) and self.first_kept != firsts[0])
+
     def kept_since(self) -> int:
         """When the oldest record was accepted that may be a message (ms); 0 while retention has taken none."""
         first, firsts = self._segments.first_kept, self._segments.firsts

@@ -130,7 +130,7 @@ class SproutAdapter(Adapter):
         self.relay = Relay(bus, store, directs, services.access.known, self.options.identify, services.post)
         signers, name = Signers(services), f"Trellis {self.home.gateway_id}"
         self.mint = self.relay.mint = Mint(bus, store, signers, key, name, titles, self.relay.introduce)
-        self.author = self.relay.author = Author(services, store, directs, self.mint, signers, key)
+        self.author = self.relay.author = Author(services, store, self.relay.lineage, directs, self.mint, signers, key)
         gateways = Gateways(self.options.gateways, self.relay.node)
         direct = self.options.direct == "deliver"
         fault = partial(services.metrics.count, "faults")
@@ -140,6 +140,7 @@ class SproutAdapter(Adapter):
 
     def tick(self, now: int) -> None:
         """A second has passed: Arbor is told who came and left."""
+        self.relay.store.look()
         self.relay.presence.tick(now)
 
     def accept(self, request: Request) -> SproutSession:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .session import SproutSession
 
 CROWDED: Final = "too many wait for others"
+ORPHAN: Final = "its author or parent is unknown"
+MAX_LACKING: Final = 1024  # ids of nodes that were lost, since the peer did not bring what is above them
 MAX_RUN: Final = 64  # nodes that are taken together: some 4 ms
 
 
@@ -61,6 +63,7 @@ class Arrivals:
         self._refused = refused
         self._waiting = Waiting(room, partial(refused, CROWDED))
         self._questions = Questions()
+        self._lacking: dict[str, None] = {}
         self._parts: Batch | None = None  # an announce of which more is to come
         self._promised: list[tuple[int, int]] = []  # the ids and codes of statuses that wait for the disk
         self._promised_seq = 0
@@ -71,6 +74,12 @@ class Arrivals:
         batches = (*self.returning, *(() if self._parts is None else (self._parts,)))
         arrived = sum(len(line.raw) + len(line.line) for batch in batches for line in batch.nodes)
         return arrived + self._waiting.size + self._questions.size
+
+    @property
+    def missing(self) -> int:
+        """How many nodes the peer told of that are not here, since what is above them is not."""
+        self._lacking = {id: None for id in self._lacking if self._store.seq(id) is None}
+        return len(self._lacking) + len(self._waiting)
 
     def asks(self, id: int) -> bool:
         """Whether the request *id* of ours waits for an answer."""
@@ -143,9 +152,10 @@ class Arrivals:
         if missing and not self._keep(batch, line, missing):
             reason = CROWDED
             batch.status = StatusCode.UNKNOWN_NODE
+            self._lack(line.id)
         if reason:
             self._refused(reason)
-            self._give_up(line.id)
+            self._give_up(line.id, refused=True)
             batch.forged = batch.forged or forged
             return
         batch.taken = True
@@ -246,13 +256,20 @@ class Arrivals:
     def _release(self, here: str) -> None:
         """Those that wait for a node that is *here* are taken next."""
         if lines := self._waiting.pop(here):
-            batch = Batch(lines, 0)
-            batch.asked = True
-            self.returning.append(batch)
+            self._return(lines)
         self._questions.queue_queries(self._waiting.recall(here))
 
-    def _give_up(self, missing: str) -> None:
-        """This peer will not bring *missing*: those that wait for it are refused, unless it is here or waits itself."""
+    def _return(self, lines: list[NodeLine]) -> None:
+        """These are taken next, whatever is missing above their parents."""
+        batch = Batch(lines, 0)
+        batch.asked = True
+        self.returning.append(batch)
+
+    def _give_up(self, missing: str, *, refused: bool = False) -> None:
+        """Those that wait for *missing* are refused, unless that is here or waits itself.
+
+        It was *refused*, or else this peer will not bring it.
+        """
         if missing in self._waiting or not self._waiting.awaited(missing):
             return
         if self._store.seq(missing) is not None:
@@ -260,9 +277,20 @@ class Arrivals:
             return
         lost = [missing]
         while lost:
-            for id in self._waiting.lose(lost.pop()):
-                self._refused("its author or parent is unknown")
+            gone = lost.pop()
+            lines = self._waiting.pop(gone)
+            if spared := [line for line in lines if _stands(line, gone)]:
+                self._return(spared)
+            for id in (*(line.id for line in lines if line not in spared), *self._waiting.forget(gone)):
+                self._refused(ORPHAN)
+                if not refused:
+                    self._lack(id)
                 lost.append(id)
+
+    def _lack(self, id: str) -> None:
+        self._lacking[id] = None
+        if len(self._lacking) > MAX_LACKING:
+            self._lacking.pop(next(iter(self._lacking)))
 
 
 def _question(missing: str, id: str, node: Node) -> Frame:
@@ -270,3 +298,9 @@ def _question(missing: str, id: str, node: Node) -> Frame:
     if isinstance(node, Reply) and missing == node.parent:
         return codec.Ancestry(NO_ID, id, min(node.depth, MAX_NODES))
     return codec.Query(NO_ID, (missing,))
+
+
+def _stands(line: NodeLine, missing: str) -> bool:
+    """Whether the author and the parent of the node on *line* are held: *missing* is further up."""
+    node = decode(line.raw)
+    return isinstance(node, Reply) and missing not in (node.author, node.parent)

@@ -31,6 +31,7 @@ from .forest import (
     decode,
     sign_reply,
 )
+from .lineage import Lineage
 from .lines import Lines
 from .mint import Mint, existing
 from .openpgp import Key
@@ -50,11 +51,19 @@ class Author:
     """Makes replies of what others say, with the *key* that *mint* has, by the same *signers*: they keep the order."""
 
     def __init__(
-        self, services: Services, store: Store, directs: Directs, mint: Mint, signers: Signers, key: Key
+        self,
+        services: Services,
+        store: Store,
+        lineage: Lineage,
+        directs: Directs,
+        mint: Mint,
+        signers: Signers,
+        key: Key,
     ) -> None:
         self._services = services
         self._bus = services.bus
         self._store = store
+        self._lineage = lineage
         self._directs = directs
         self._mint = mint
         self._make = signers.make
@@ -80,11 +89,11 @@ class Author:
         return len(content) <= MAX_BLOB or len(said(content, parent)[0]) <= MAX_BLOB
 
     def _below(self, message: Message, parent_id: str) -> dict[str, Any]:
-        """The place of *message* below another one of its channel that Arbor gets; empty where it is none."""
+        """The place of *message* below another one of its channel that Arbor is offered; empty where it is none."""
         receipt = self._bus.known(parent_id)
         seq = self._store.seq(parent_id) if receipt is None else receipt.seq  # the form of one that was just shown
         spot = None if seq is None else self._store.spot(seq)
-        if spot is None or spot.channel != message.channel:
+        if spot is None or spot.channel != message.channel or not self._lineage.is_whole(spot.seq):
             return {}
         parent = self._store.entry(spot.seq)
         if not isinstance(parent, Message):

@@ -178,7 +178,7 @@ def _lines(adapter: SproutAdapter, settle: Callable[[], None]) -> Iterator[bytes
     log, index, first = adapter.services.log, adapter.services.index, 1
     while first < log.next_seq:
         seqs = range(first, min(first + GATHER, log.next_seq))
-        forms = [_form(adapter, index.entry(seq)) for seq in seqs]
+        forms = [_form(adapter, index.entry(seq)) for seq in seqs if adapter.relay.lineage.is_whole(seq)]
         if any(isinstance(form, Pending) and not form.done for form in forms):
             settle()
         for form in forms:
@@ -190,7 +190,7 @@ def _lines(adapter: SproutAdapter, settle: Callable[[], None]) -> Iterator[bytes
 
 def _form(adapter: SproutAdapter, entry: Entry | None) -> Form | None:
     if isinstance(entry, Message):
-        return None if NAME in entry.undelivered else adapter.relay.line(entry)
+        return None if entry.protocol != NAME and NAME in entry.undelivered else adapter.relay.line(entry)
     if entry is None or entry.kind != "entity" or entry.protocol != NAME:
         return None
     return adapter.relay.line(entry)

@@ -18,6 +18,7 @@ from .codec import NodeLine, StatusCode
 from .content import heard
 from .forest import NO_PAIRS, Community, Identity, Node, NodeError, Reply, decode_as
 from .gateways import CHANNEL, Gateways
+from .lineage import GONE
 from .presence import ACTIVITY, INVISIBLE
 from .relay import Relay
 from .spelling import ANEW, canonical_id
@@ -56,7 +57,8 @@ class Taken(NamedTuple):
 class _Said(NamedTuple):
     """A reply that may enter: its TWIG pairs, its channel, its author, its parent, and the message that this is.
 
-    `late` is one that is history already; `anew` is its canonical id where it has another (`spelling`).
+    `late` is one that is history already; `anew` is its canonical id where it has another (`spelling`); one is `hidden`
+    from Arbor where what it stands below is (`lineage`).
     """
 
     line: NodeLine
@@ -68,6 +70,7 @@ class _Said(NamedTuple):
     above: str | None
     late: bool
     anew: str = ""
+    hidden: bool = False
 
 
 class Intake:
@@ -157,8 +160,8 @@ class Intake:
         if self._bus.congested:
             raise Unavailable("the disk does not keep up; try again in a moment")
         if isinstance(node, Reply):
-            return self._reply(line, node, session, now, anew)
-        return self._root(line, node, session, anew)
+            return self._reply(line, node, session, now, anew, asked=asked)
+        return self._root(line, node, session, anew, asked=asked)
 
     def _look_beside(
         self, first: _Said, line: NodeLine, session: SproutSession, now: int, *, asked: bool
@@ -197,11 +200,14 @@ class Intake:
     def _is_retired(self, node: Node, now: int) -> bool:
         return self._keep is not None and isinstance(node, Reply) and node.created < now - self._keep
 
-    def _root(self, line: NodeLine, node: Identity | Community, session: SproutSession, anew: str) -> Taken:
-        """An identity or a community."""
+    def _root(
+        self, line: NodeLine, node: Identity | Community, session: SproutSession, anew: str, *, asked: bool
+    ) -> Taken:
+        """An identity or a community; an identity that has expired is of use to check what its author signed."""
         self._relay.pace(session, line.id)
         author = self._relay.node(node.author) if isinstance(node, Community) else None
-        verdict = validate(node, line.raw, self._bus.clock(), author, None)
+        now = 0 if asked and isinstance(node, Identity) else self._bus.clock()
+        verdict = validate(node, line.raw, now, author, None)
         if verdict is not OK:
             return _refused(verdict)
         if isinstance(node, Community):
@@ -249,7 +255,9 @@ class Intake:
                 return longer
         raise UnknownChannel(id)  # somebody has taken all of them
 
-    def _reply(self, line: NodeLine, node: Reply, session: SproutSession, now: int, anew: str) -> _Said | Taken:
+    def _reply(
+        self, line: NodeLine, node: Reply, session: SproutSession, now: int, anew: str, *, asked: bool
+    ) -> _Said | Taken:
         relay = self._relay
         channel = relay.channel(node.community)
         relay.pace(session, channel or line.id)
@@ -261,14 +269,25 @@ class Intake:
             return Taken(reason="its community is no channel")
         assert isinstance(author, Identity)
         assert parent is not None
+        hidden, missing = self._hidden(node.parent)
+        if missing and not asked:
+            return Taken(missing=(missing,))
         pairs, late = twig.decode(node.metadata.blob), node.created < now - LATE
-        said = _Said(line, node, pairs, channel, author, parent.node, parent.message, late, anew)
+        said = _Said(line, node, pairs, channel, author, parent.node, parent.message, late, anew, hidden)
         if self._store.written_anew(line.id) is not None and (held := self._bus.known(ANEW + line.id)) is not None:
             return self._same(said, held, session)
         if said.pairs or self._directs.find(node.parent) is not None:
             return self._special(said, session)
         relay.admit(session, "publish", channel, node.author)
         return said
+
+    def _hidden(self, parent: str) -> tuple[bool, str]:
+        """Whether the node *parent* is offered to nobody, and the id of what has to be brought for it."""
+        seq = self._store.seq(parent) if self._store.incomplete else None
+        if seq is None:
+            return False, ""
+        missing = self._relay.lineage.missing(seq)
+        return not self._relay.lineage.is_whole(seq), "" if missing == GONE else missing
 
     def _same(self, said: _Said, held: Receipt, session: SproutSession) -> Taken:
         """What is *held* already, of a node whose signature was written anew: this one is only to be found."""
@@ -302,6 +321,9 @@ class Intake:
         sender = self._sender(run[0])
         messages = [_message(said, sender) for said in run]
         first = messages[0]
+        if run[0].hidden:
+            for message in messages:
+                message.undelivered += (NAME,)
         if origin:
             first.ids += (origin,)
         if run[0].anew:

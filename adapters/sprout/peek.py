@@ -24,7 +24,8 @@ _AT_DEPTH_1: Final = b"AAAAB"
 _METADATA_TEXT: Final = slice(_METADATA.start // 3 * 4, _METADATA.start // 3 * 4 + 2)
 _NOTHING: Final = b"AA"
 _NOTHING_ELSE: Final = b"ABCD"
-_REPLY: Final = b"AAEC"  # version 1, type 2
+_IDENTITY: Final = b"AAEA"  # version 1, type 0
+_REPLY: Final = b"AAEC"  # and type 2
 
 
 def parent_of(wire: bytes) -> str:
@@ -44,7 +45,12 @@ def conversation_of(wire: bytes) -> str | None:
 
 
 def expiration_of(wire: bytes) -> int | None:
-    """When the node whose bytes are *wire* in base64url expires, in ms; None where it never does."""
+    """When the node whose bytes are *wire* in base64url expires, in ms; None where it never does.
+
+    An identity never does: without it nothing that its author signed could be checked any more.
+    """
+    if wire.startswith(_IDENTITY):
+        return None
     if wire.startswith(_REPLY) and wire[_METADATA_TEXT] == _NOTHING and wire[_METADATA_TEXT.stop] in _NOTHING_ELSE:
         return None  # nearly all
     return expires_at(decode(unbinary(wire)))

@@ -135,8 +135,9 @@ class Peering(SproutSession):
 
     def report(self) -> dict[str, Any]:
         """How far the two are, for `GET /v1/stats`."""
-        behind = len(self._next_communities) + self._under_way
-        return {"communities": len(self._followed), "behind": behind, "caughtUp": self._listed and not behind}
+        behind, missing = len(self._next_communities) + self._under_way, self._arrivals.missing
+        caught_up = self._listed and not behind and not missing
+        return {"communities": len(self._followed), "behind": behind, "missing": missing, "caughtUp": caught_up}
 
     # Answers
 
@@ -284,7 +285,8 @@ class Peering(SproutSession):
             gap = self._gaps.popleft()
             if self.bus.allowed(self.principal, "history", gap.channel):
                 for place in reversed(self._store.in_channel(gap.channel, MAX_NODES)):
-                    yield from self._with_those_above(self._relay.line_at(place.seq))
+                    if self._relay.lineage.is_whole(place.seq):
+                        yield from self._with_those_above(self._relay.line_at(place.seq))
             self._under_way -= 1
             self._advance()
         self._filling = False

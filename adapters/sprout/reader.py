@@ -14,7 +14,7 @@ from gateway.message import Form
 from gateway.record import Fact
 from gateway.session import Session
 
-from .tables import COMMUNITY, DAY, IDENTITY, REPLY, Spot, Where
+from .tables import COMMUNITY, IDENTITY, REPLY, Spot, Where
 
 if TYPE_CHECKING:
     from .relay import Relay
@@ -30,33 +30,43 @@ class Reader:
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
         self._store = relay.store
+        self._lineage = relay.lineage
 
     def newest(self, asker: Session, type: int, quantity: int) -> Lines:
         """The newest nodes of a type, newest first."""
+        self._store.look()
         if type == REPLY:
             return self._lines_at(asker, self._store.newest(quantity), quantity)
         return self._lines_of(asker, self._store.of_type(type, quantity) if type < REPLY else ())
 
     def held(self, asker: Session, ids: Iterable[str]) -> Lines:
         """The nodes with these ids, as far as they are held."""
+        self._store.look()
         return self._lines_of(asker, map(self._relay.spot, ids))
 
     def above(self, asker: Session, id: str) -> Callable[[int], Lines] | None:
         """Finds so many nodes above the node *id*, the deepest first; None where that is unknown."""
-        spot = self._relay.spot(id)
-        if spot is None or not self._relay.may_read(asker, spot):
+        spot = self._readable(asker, id)
+        if spot is None:
             return None
         return lambda levels: self._lines_of(asker, self._above(spot, levels))
 
+    def _readable(self, asker: Session, id: str) -> Spot | None:
+        """Where the node *id* stands, if *asker* may be offered it."""
+        self._store.look()
+        spot = self._relay.spot(id)
+        readable = spot is not None and self._relay.may_read(asker, spot) and self._lineage.is_whole(spot.seq)
+        return spot if readable else None
+
     def _above(self, spot: Spot | None, levels: int) -> Iterator[Spot]:
-        while levels > 0 and spot is not None and (spot := self._parent(spot)) is not None:
+        while levels > 0 and spot is not None and (spot := self._store.above(spot)) is not None:
             levels -= 1
             yield spot
 
     def below(self, asker: Session, id: str, quantity: int) -> Lines:
         """The newest nodes that are, or are below, the node *id*; newest first."""
-        spot = self._relay.spot(id)
-        if spot is None or not self._relay.may_read(asker, spot):
+        spot = self._readable(asker, id)
+        if spot is None:
             return iter(())
         places = _with(self._below(id, spot, quantity), spot.where)
         return self._lines_at(asker, places, quantity, own=spot.seq)
@@ -72,12 +82,6 @@ class Reader:
             return self._store.thread(spot.channel, self._names(id, spot), hint)
         return self._store.below(spot.channel, spot.key)
 
-    def _parent(self, spot: Spot) -> Spot | None:
-        parent = spot.parent
-        if parent.startswith(DAY):
-            parent = self._store.minted(parent) or ""
-        return self._store.known_as(parent)
-
     def _names(self, id: str, spot: Spot) -> list[str]:
         """What replies may call a conversation: by its id, and by the name under which the gateway minted it."""
         entry = self._store.entry(spot.seq)
@@ -86,8 +90,11 @@ class Reader:
 
     def _lines_of(self, asker: Session, spots: Iterable[Spot | None]) -> Lines:
         for spot in spots:
-            readable = spot is not None and self._relay.may_read(asker, spot)
-            yield self._relay.line_at(spot.seq) if spot is not None and readable else None
+            if spot is None or not self._relay.may_read(asker, spot):
+                yield None
+            else:
+                whole = yield from self._lineage.whole(spot.seq)
+                yield self._relay.line_at(spot.seq) if whole else None
 
     def _lines_at(self, asker: Session, places: Iterable[Where | None], quantity: int, own: int | None = None) -> Lines:
         """The lines of the first *quantity* replies that *asker* may read; the node at *own* it may."""
@@ -101,7 +108,8 @@ class Reader:
             _, seq, channel = place
             if channel not in readable:
                 readable[channel] = may(channel)
-            line = self._relay.line_at(seq) if readable[channel] or seq == own else None
+            whole = (yield from self._lineage.whole(seq)) if readable[channel] or seq == own else False
+            line = self._relay.line_at(seq) if whole else None
             yield line
             quantity, passed = (quantity, passed + 1) if line is None else (quantity - 1, passed)
             if not quantity or passed > MAX_PASSED:

@@ -15,6 +15,7 @@ from .author import Author
 from .directs import Directs
 from .forest import Node, decode
 from .held import Held, Recently
+from .lineage import Lineage
 from .mint import Mint
 from .peek import expiration_of
 from .presence import Presence
@@ -56,6 +57,8 @@ class Relay:
         self.store = store
         self.directs = directs
         self.sessions: dict[SproutSession, None] = {}
+        self.lineage = Lineage(store, bus.clock)
+        store.came = self.lineage.came
         self.telling = Telling(self.said)
         self.reader = Reader(self)
         self.presence = Presence(self)
@@ -159,7 +162,8 @@ class Relay:
 
     def held(self, id: str) -> Held | None:
         """The node *id* and the message that it is."""
-        if (held := self._held.get(id)) is not None:
+        held = self._held.get(id)
+        if held is not None and not (self.store.incomplete and self.store.seq(id) is None):
             return held
         if (direct := self.directs.find(id)) is not None:
             return Held(direct.node)

@@ -20,10 +20,11 @@ from gateway.record import Entry, Fact
 from gateway.tables import KNOWN, Row
 
 from .codec import NodeLine
-from .forest import Node, Reply, created_of, decode
+from .forest import Identity, Node, Reply, created_of, decode
 from .recent import Recent
 from .spelling import ANEW, canonical_id
 from .tables import COMMUNITY, DAY, DAY_MS, IDENTITY, NAME, REPLY, Spot, Where, read_day, rows, spot_of
+from .validate import expires_at
 
 MAX_WALK: Final = 1 << 13  # replies below one that is deep in a thread that are looked at
 MAX_SPOTS: Final = 1 << 13  # places that are kept, about 0.5 KiB each
@@ -33,6 +34,7 @@ _END: Final = 1 << 62  # beyond all times and sequences
 BY_SEQ: Final = "SELECT * FROM sprout_nodes WHERE seq = ?"
 BY_KEY: Final = "SELECT * FROM sprout_nodes WHERE key = ?"
 ANY_ANEW: Final = f"SELECT 1 FROM known WHERE id >= '{ANEW}' AND id < '{ANEW[:-1]};' LIMIT 1"  # ";" comes after ":"
+EXPIRING: Final = "SELECT 1 FROM sprout_expiring LIMIT 1"
 FORM: Final = "SELECT id FROM sprout_forms WHERE seq = ?"
 MINTED: Final = "SELECT id FROM sprout_minted WHERE what = ?"
 _PAGED: Final = " AND ({0}, seq) < (?, ?) ORDER BY {0} DESC, seq DESC LIMIT ?"
@@ -56,13 +58,23 @@ class Store:
         self._fact = fact
         self._noted: deque[tuple[int, Sequence[Row]]] = deque()
         self._fresh: dict[str, dict[Any, tuple[Any, ...]]] = {
-            table: {} for table in ("sprout_nodes", "sprout_forms", "sprout_minted", "ids")
+            table: {} for table in ("sprout_nodes", "sprout_expiring", "sprout_forms", "sprout_minted", "ids")
         }
         self._deep: dict[int, tuple[Any, ...] | None] = {}  # rows of `sprout_replies`, by sequence; None for no row
         self._spots: OrderedDict[int | str, Spot] = OrderedDict()
         self._until_prune = _PRUNE
         self._recent = Recent(self._youngest())
         self._anew = bool(index.rows(ANY_ANEW))  # nearly never: then nothing is looked up
+        self._expiring = bool(index.rows(EXPIRING))
+        self.came: Callable[[str], object] = _nothing  # called with the id of every node that is held from now on
+        self.first_kept = index.first_kept  # retention has taken every message before it
+        self.incomplete = False
+        self.look()
+
+    def look(self) -> None:
+        """See what retention has taken, and whether anything may be missing: a node, or what is above one."""
+        self.first_kept = self._index.first_kept
+        self.incomplete = self._expiring or self._index.incomplete
 
     def entity(self, line: NodeLine, **more: Any) -> int:
         """Log a node that is no message, unless it is held already; where it stands."""
@@ -72,6 +84,8 @@ class Store:
             seq = self._log("entity", {"native": {NAME: line.id}, "wire": wire, **more})
             node = decode(line.raw)
             self._recent.add(line.id, seq, node.created)
+            self._expires(node)
+            self.came(line.id)
             if (canonical := canonical_id(line.id, node, line.raw)) != line.id:
                 self.write_anew(canonical, seq, node)
         return seq
@@ -93,6 +107,7 @@ class Store:
     def shown(self, seq: int, line: NodeLine) -> int:
         """Log that the message at *seq* is shown to Arbor as the node on *line*; where that stands."""
         self._recent.add(line.id, seq, created_of(line.raw))
+        self.came(line.id)
         return self._log("form", {"of": seq, "native": {NAME: line.id}})
 
     def took(self, message: Message, id: str, node: Reply) -> None:
@@ -100,8 +115,14 @@ class Store:
         seq, key, channel, created = message.seq, message.id, message.channel, message.timestamp
         parent = message.parent or node.parent
         self._recent.add(id, seq, created)
-        self._keep(Spot(seq, REPLY, key, parent, channel, created))
+        self._keep(Spot(seq, REPLY, key, parent, channel, created, node.parent))
+        self._expires(node)
+        self.came(id)
         self._note(seq, ())
+
+    def _expires(self, node: Node) -> None:
+        if node.metadata.blob and not isinstance(node, Identity) and expires_at(node) is not None:
+            self._expiring = self.incomplete = True
 
     def _note(self, seq: int, noted: Sequence[Row]) -> None:
         """The index will write these rows of the record at *seq*."""
@@ -131,13 +152,25 @@ class Store:
 
     def seq(self, id: str) -> int | None:
         """Where the node *id* stands in the log."""
-        recent = self._recent.seq(id)
+        recent = self._seq_of_recent(id)
         seq: int | None = self._value("ids", id, KNOWN) if recent is None else recent
         return seq
 
+    def _seq_of_recent(self, id: str) -> int | None:
+        recent = self._recent.seq(id)
+        return recent if recent is None or self.is_kept(recent) else None
+
+    def is_kept(self, seq: int) -> bool:
+        """Whether retention has left the node at *seq*: it takes messages only."""
+        return seq >= self.first_kept or self._entity_at(seq) is not None
+
+    def _entity_at(self, seq: int) -> tuple[Any, ...] | None:
+        row: tuple[Any, ...] | None = self._fresh["sprout_nodes"].get(seq) or self._index.one(BY_SEQ, (seq,))
+        return row
+
     def lookup(self, id: str, created: int) -> int | None:
         """As `seq`, of a node made at *created* (ms): mostly without a look at the tables."""
-        recent = self._recent.seq(id)
+        recent = self._seq_of_recent(id)
         return self.seq(id) if recent is None and self._recent.may_be_older(created) else recent
 
     def entry(self, seq: int) -> Entry | None:
@@ -153,19 +186,32 @@ class Store:
         """What is known of the node at *seq*."""
         if (spot := self._spots.get(seq)) is not None:
             return spot
-        row = self._fresh["sprout_nodes"].get(seq) or self._index.one(BY_SEQ, (seq,))
+        row = self._entity_at(seq)
         return self._keep(Spot(*row) if row is not None else self._message(seq))
 
     def known_as(self, key: str) -> Spot | None:
         """The node that children name as *key*."""
-        if (spot := self._spots.get(key)) is not None:
+        if (spot := self._spots.get(key)) is not None and self.is_kept(spot.seq):
             return spot
-        recent = self._recent.seq(key)
+        recent = self._seq_of_recent(key)
         if recent is None and (row := self._index.one(BY_KEY, (key,))) is not None:
             return self._keep(Spot(*row))
         if recent is None and (found := self._index.find(key)) is not None:
             recent = found.seq
         return None if recent is None else self.spot(recent)
+
+    def above(self, spot: Spot) -> Spot | None:
+        """The node that the one at *spot* stands below; None where it is not held, or is still to be made."""
+        if spot.below:
+            seq = self.seq(spot.below)
+            return None if seq is None else self.spot(seq)
+        return self.known_as(self.name_above(spot))
+
+    def name_above(self, spot: Spot) -> str:
+        """What the node is called that the one at *spot* stands below; empty where it is still to be made."""
+        if spot.below or not spot.parent.startswith(DAY):
+            return spot.below or spot.parent
+        return self.minted(spot.parent) or ""
 
     def form(self, seq: int) -> str | None:
         """The id that the Arbor form of the message at *seq* has been shown under."""
@@ -244,7 +290,8 @@ class Store:
         waiting = self._index.unapplied(channel)
         for message in waiting:
             if message.seq not in self._deep:
-                self._deep[message.seq] = next((values for _, values in rows((message,))), None)
+                found = [row.values for row in rows((message,)) if row.table == "sprout_replies"]
+                self._deep[message.seq] = found[0] if found else None
         return [row for message in waiting if (row := self._deep[message.seq]) is not None]
 
     def _entities(self, channel: str, hint: int) -> Iterator[Where]:
@@ -316,3 +363,7 @@ def _merged(*parts: Iterable[Where]) -> Iterator[Where]:
         if where != last:
             yield where
         last = where
+
+
+def _nothing(_id: str) -> None:
+    """Nobody waits for nodes."""

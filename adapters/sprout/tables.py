@@ -20,9 +20,10 @@ from gateway.message import Message
 from gateway.record import Entry, Fact, unbinary
 from gateway.tables import Row
 
-from .forest import decode, node_id
-from .peek import conversation_of, parent_of
+from .forest import Identity, decode, node_id
+from .peek import conversation_of, expiration_of, parent_of
 from .spelling import ANEW, canonical_id
+from .validate import expires_at
 
 NAME: Final = "sprout"
 IDENTITY, COMMUNITY, REPLY = range(3)
@@ -44,11 +45,13 @@ CREATE TABLE sprout_replies (
 );
 CREATE INDEX sprout_replies_parent ON sprout_replies (parent);
 CREATE INDEX sprout_replies_root ON sprout_replies (root, created, seq);
+CREATE TABLE sprout_expiring (seq INTEGER PRIMARY KEY);
 CREATE TABLE sprout_forms (seq INTEGER PRIMARY KEY, id TEXT NOT NULL);
 CREATE TABLE sprout_minted (what TEXT PRIMARY KEY, id TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX sprout_records_at ON records (at, seq) WHERE channel IS NOT NULL;
 CREATE TRIGGER sprout_retired AFTER DELETE ON records BEGIN
     DELETE FROM sprout_replies WHERE seq = OLD.seq;
+    DELETE FROM sprout_expiring WHERE seq = OLD.seq;
     DELETE FROM sprout_forms WHERE seq = OLD.seq;
 END;
 """
@@ -63,7 +66,11 @@ class Where(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """What is known of a node without reading it. *created* is in ms."""
+    """What is known of a node without reading it. *created* is in ms.
+
+    A message is known by its canonical id: *key*, and *parent* for what is below it. *below* is the node id of what a
+    reply by an Arbor author stands below: the parent may be a copy of that message, or have come back under another id.
+    """
 
     seq: int
     type: int
@@ -71,6 +78,7 @@ class Spot(NamedTuple):
     parent: str
     channel: str
     created: int
+    below: str = ""
 
     @property
     def where(self) -> Where:
@@ -106,6 +114,8 @@ def rows(entries: Sequence[Entry]) -> Iterator[Row]:
         if isinstance(entry, Message):
             if entry.protocol != NAME and not entry.refs.get(NAME):
                 continue  # nearly always
+            if entry.protocol == NAME and entry.wire is not None and expiration_of(entry.wire) is not None:
+                yield Row("sprout_expiring", (entry.seq,))
             root = _root(entry)
             if root is not None and (spot := spot_of(entry)) is not None:
                 yield Row("sprout_replies", (spot.seq, spot.key, spot.parent, spot.channel, spot.created, root))
@@ -122,6 +132,8 @@ def _entity(fact: Fact) -> Iterator[Row]:
     node, id = decode(raw), node_id(raw)
     yield Row("sprout_nodes", (fact.seq, raw[2], id, node.parent, fields.get("channel", ""), node.created))
     yield Row("ids", (id, fact.seq))
+    if not isinstance(node, Identity) and expires_at(node) is not None:
+        yield Row("sprout_expiring", (fact.seq,))
     if (canonical := canonical_id(id, node, raw)) != id:
         yield Row("ids", (ANEW + canonical, fact.seq))
     if (what := fields.get("what")) is not None:
@@ -139,8 +151,8 @@ def _root(message: Message) -> str | None:
 def spot_of(message: Message) -> Spot | None:
     """Where *message* stands in the forest; None where Arbor does not get it."""
     if message.protocol == NAME and message.wire is not None:
-        parent = message.parent or parent_of(message.wire)
-        return Spot(message.seq, REPLY, message.id, parent, message.channel, message.timestamp)
+        below = parent_of(message.wire)
+        return Spot(message.seq, REPLY, message.id, message.parent or below, message.channel, message.timestamp, below)
     ref = message.refs.get(NAME)
     if ref is None:
         return None

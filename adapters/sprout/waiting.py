@@ -132,16 +132,13 @@ class Waiting:
         found: list[str] = []
         parents = deque([here])
         while parents and len(found) < MAX_RECALLED:
-            ids = self._forget(parents.popleft())
+            ids = self.forget(parents.popleft())
             found += ids
             parents += ids
         return found
 
-    def lose(self, missing: str) -> list[str]:
-        """The ids of all that wait for *missing*; they wait no more."""
-        return [line.id for line in self.pop(missing)] + self._forget(missing)
-
-    def _forget(self, missing: str) -> list[str]:
+    def forget(self, missing: str) -> list[str]:
+        """The ids of those put off until *missing* is there; they are put off no more."""
         ids = self._put_off.pop(missing, [])
         self._put_off_ids.difference_update(ids)
         self._grow(-_PER_ID * len(ids))

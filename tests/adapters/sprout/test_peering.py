@@ -61,7 +61,7 @@ def test_it_asks_what_genuine_relays_ask(place: Any, alice: Any) -> None:
     place.bus.subscribe(ear, "woods")
     assert line.ask("status 2 0\n" + response(3, reply)) == ""
     assert [message.content for message in ear.heard] == [b'{"content":"hello"}']
-    assert line.session.report() == {"communities": 1, "behind": 0, "caughtUp": True}
+    assert line.session.report() == {"communities": 1, "behind": 0, "missing": 0, "caughtUp": True}
 
 
 def test_what_is_missing_of_an_answer_is_asked_for(place: Any, alice: Any, bob: Any) -> None:

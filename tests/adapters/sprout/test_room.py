@@ -83,7 +83,8 @@ def test_ids_that_are_put_off_take_room_too() -> None:
     assert taken < MAX_WAITING + MAX_PUT_OFF
     assert 0 < room.size == waiting.size <= 1 << 20
     for number in range(MAX_WAITING + MAX_PUT_OFF):
-        waiting.lose(f"missing {number}")
+        waiting.pop(f"missing {number}")
+        waiting.forget(f"missing {number}")
     assert (room.size, len(waiting)) == (0, 0)
 
 

@@ -1,0 +1,109 @@
+"""What is offered can be checked: genuine relays and gateways that dial in late get all of it, and what comes later."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.arbor import WAIT, Arbor, arbor, require_arbor, run
+from tests.forests import write_forest
+from tests.server import Server
+
+from .test_arbor_relay import QUIET, caught_up, names, secure, trellis
+
+SECONDS = 3  # until something expires
+FAILED = re.compile(r"(?i)^.*(?:couldn't|failed|unable|validat|timed out).*$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    return require_arbor()
+
+
+async def loaded(program: Path, server: Server) -> tuple[Any, Arbor]:
+    """A genuine relay that dials in, and has loaded what there is."""
+    dialling = arbor(program, "relay", "-peers", server.ready["sprout_tls"])
+    relay = await dialling.__aenter__()
+    async with asyncio.timeout(WAIT):
+        while "Finished synchronizing" not in relay.log:
+            assert not FAILED.findall(relay.log), relay.log
+            await asyncio.sleep(0.05)
+    await relay.settle(0.2)
+    return dialling, relay
+
+
+def test_after_something_has_expired(program: Path, tmp_path: Path) -> None:
+    async def scenario(server: Server) -> None:
+        async with arbor(program, server.sprout) as client, httpx.AsyncClient(timeout=WAIT, verify=False) as http:
+            community = (await client.do("community woods"))["id"]
+            end = datetime.now(UTC) + timedelta(seconds=SECONDS)
+            short = (await client.do(f"twig {community} expiration/1={end:%Y-%m-%dT%H:%M:%SZ} short"))["id"]
+            below = (await client.do(f"say {short} below"))["id"]
+            said = {(await client.do(f"say {community} number {number}"))["id"] for number in range(20)}
+            await asyncio.sleep((end - datetime.now(UTC)).total_seconds())
+            answer = {"content": "an answer", "inReplyTo": below}
+            path = f"https://{server.http}/v1/channels/woods/messages"
+            (await http.post(path, json=answer)).raise_for_status()
+            dialling, relay = await loaded(program, server)
+            stored = {line["id"]: line for line in relay.heard if line.get("type") == "reply"}
+            assert said < stored.keys()
+            assert not {short, below} & stored.keys()
+            (answered,) = [line for line in stored.values() if "an answer" in line["content"]]
+            assert answered["depth"] == 2, "below the conversation of its day"
+            env = {"TRELLIS_SPROUT__PEERS": json.dumps([f"tcp://{server.sprout}"])}
+            with Server(tmp_path / "second", env=env) as second:
+                await caught_up(second, 1)
+                await client.do(f"say {community} later")
+                await relay.next("stored", content="later")
+                path = f"http://{second.http}/v1/channels/woods/messages"
+                async with asyncio.timeout(WAIT):
+                    while len(told := (await http.get(path)).json()["messages"]) < len(said) + 2:
+                        await asyncio.sleep(0.05)
+                assert not [each for each in told if each["content"].get("content") in ("short", "below")]
+            await dialling.__aexit__(None, None, None)
+
+    flags = secure(tmp_path / "certs")
+    with Server(tmp_path / "first", *flags) as server:
+        run(partial(scenario, server))
+        assert server.stop() == 0
+        assert "Traceback" not in server.log
+
+
+def test_after_retention(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRELLIS_LOG__SEGMENT_BYTES", "16384")
+    (community, *_) = write_forest(tmp_path / "grove", "old", 600, communities=1).values()
+    trellis("import", "--grove", str(tmp_path / "grove"), "--data", str(tmp_path / "data"))
+
+    async def scenario(server: Server) -> None:
+        async with arbor(program, server.sprout) as client, httpx.AsyncClient(timeout=WAIT, verify=False) as http:
+            async with asyncio.timeout(WAIT):  # retention looks a second after the start
+                while not list((tmp_path / "data").rglob("*.facts.jsonl")):
+                    await asyncio.sleep(0.05)
+            await client.do("bootstrap")
+            await client.settle(0.2)
+            assert not FAILED.findall(client.log)
+            got = set(client.ids("stored")) & names(tmp_path / "grove")
+            path = f"https://{server.http}/v1/channels/old community 0/messages"
+            left = (await http.get(path, params={"limit": 256})).json()["messages"]
+            dialling, relay = await loaded(program, server)
+            assert set(relay.ids("stored")) >= got
+            assert left
+            await client.do(f"say {community} later")
+            await relay.next("stored", content="later")
+            await relay.settle(QUIET)
+            assert not FAILED.findall(relay.log)
+            await dialling.__aexit__(None, None, None)
+
+    flags = secure(tmp_path / "certs")
+    with Server(tmp_path / "data", *flags, env={"TRELLIS_LOG__KEEP_BYTES": "400000"}) as server:
+        run(partial(scenario, server))
+        assert server.stop() == 0
+        assert "Traceback" not in server.log
