@@ -50,6 +50,15 @@ class Pending:
         form.fill(None)
         return form
 
+    @property
+    def size(self) -> int:
+        """How many bytes it has, with all parts that are to come; once it is done."""
+        return len(self.data or b"")
+
+    def goes_on(self) -> bool:
+        """What is there was taken: whether another part follows in its place, which is still being made."""
+        return False
+
     def when_done(self, wake: Callable[[], None]) -> None:
         """Call *wake* once the form is there or has failed."""
         if self.done:

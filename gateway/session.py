@@ -3,7 +3,8 @@
 What a shell must do, and nothing else:
 1. Call `receive_data` with what arrived, however it was cut (a WebSocket: one call for each whole message).
 2. Call `data_to_send` (or first `all_to_send`) whenever `wake` was called or the wire can take more, and write what it
-   returns, in order. Each element is whole: one frame of a WebSocket, one message of a line protocol.
+   returns, in order. Each element is whole: one frame of a WebSocket; one message of a line protocol, or a part of a
+   long one, whose other parts come next.
 3. Read from the wire only while `readable`; look again after every `data_to_send`. Where the bus has an `inflow`, tell
    it what was read, and wait as long as it says.
 4. When `closing` is set: write what `data_to_send` still returns, then close with that code and reason.
@@ -256,7 +257,7 @@ class Session(ABC):
         """Whether another `data_to_send` would return something right away."""
         self._settle()
         head = self._queue[0] if self._queue else None
-        return (head is not None and (type(head) is not Pending or head.done)) or (
+        return (head is not None and (not isinstance(head, Pending) or head.done)) or (
             bool(self._streams) and not self._held
         )
 
@@ -310,7 +311,7 @@ class Session(ABC):
         if self.closing is not None:
             return
         if isinstance(form, Pending):
-            if not form.done:
+            if not form.done or form.size > len(form.data or b""):
                 self._hold(form)
                 return
             if form.data is None:
@@ -406,10 +407,15 @@ class Session(ABC):
     def _filled(self, form: Pending) -> None:
         if not self._held:
             return  # the outbox was given up meanwhile
-        self._size += len(form.data or b"")
+        self._size += form.size
         if form.data and self._size > self.max_outbox:
             self.overflow()
-        elif isinstance(head := self._queue[0], Pending) and head.done:
+        else:
+            self._look()
+
+    def _look(self) -> None:
+        """Wake the shell where what is first in the queue is there."""
+        if self._queue and isinstance(head := self._queue[0], Pending) and head.done:
             self.wake()
 
     def _take(self) -> list[bytes]:
@@ -418,20 +424,23 @@ class Session(ABC):
         size = 0
         while True:
             for taken, form in enumerate(self._queue):
-                if type(form) is Pending:
+                if isinstance(form, Pending):
                     if not form.done:
                         del self._queue[:taken]
                         return data
+                    if form.data is not None:
+                        self._size -= len(form.data)
+                        size += len(form.data)
+                        data.append(form.data)
+                    if form.goes_on():
+                        del self._queue[:taken]
+                        form.when_done(self._look)
+                        return data
                     self._held -= 1
-                    if form.data is None:
-                        continue
-                    self._size -= len(form.data)
-                    size += len(form.data)
-                    data.append(form.data)
                 else:
-                    self._size -= len(form)  # type: ignore[arg-type]  # every other Form is bytes
-                    size += len(form)  # type: ignore[arg-type]
-                    data.append(form)  # type: ignore[arg-type]
+                    self._size -= len(form)
+                    size += len(form)
+                    data.append(form)
             self._queue.clear()
             if size >= LOW_WATER or not self._pull():
                 return data

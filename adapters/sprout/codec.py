@@ -176,6 +176,11 @@ def encode_response(message_id: int, lines: Iterable[bytes]) -> bytes:
     return _with_body(b"response", message_id, lines)
 
 
+def response_head(message_id: int, lines: int) -> bytes:
+    """The first line of a response of so many *lines*, without its end."""
+    return b"response %d %d" % (message_id, lines)
+
+
 def node_line(id: str, raw: bytes) -> NodeLine:
     """The line of the node *raw*, whose id is *id*."""
     return NodeLine(id, raw, b"%b %b" % (id.encode(), base64url.encode(raw)))

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from gateway.message import Form
 from gateway.record import Fact
 from gateway.session import Session
 
+from .answers import Found
 from .tables import COMMUNITY, IDENTITY, REPLY, Spot, Where
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_PASSED: Final = 4096  # nodes that an answer passes over because the peer may not read them
 
-Lines = Iterator[Form | None]
+Lines = Iterator[Found | None]
 
 
 class Reader:
@@ -94,7 +94,11 @@ class Reader:
                 yield None
             else:
                 whole = yield from self._lineage.whole(spot.seq)
-                yield self._relay.line_at(spot.seq) if whole else None
+                yield self._found(spot.seq) if whole else None
+
+    def _found(self, seq: int) -> Found | None:
+        line = self._relay.line_at(seq)
+        return None if line is None else Found(seq, line)
 
     def _lines_at(self, asker: Session, places: Iterable[Where | None], quantity: int, own: int | None = None) -> Lines:
         """The lines of the first *quantity* replies that *asker* may read; the node at *own* it may."""
@@ -109,7 +113,7 @@ class Reader:
             if channel not in readable:
                 readable[channel] = may(channel)
             whole = (yield from self._lineage.whole(seq)) if readable[channel] or seq == own else False
-            line = self._relay.line_at(seq) if whole else None
+            line = self._found(seq) if whole else None
             yield line
             quantity, passed = (quantity, passed + 1) if line is None else (quantity - 1, passed)
             if not quantity or passed > MAX_PASSED:

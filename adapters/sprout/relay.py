@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from gateway.bus import Bus
-from gateway.errors import Forbidden, UnknownChannel
+from gateway.errors import Forbidden, RequestError, UnknownChannel
 from gateway.message import Form, Message, Pending
+from gateway.outflow import Outflow
 from gateway.record import Entry, Fact, unbinary
 from gateway.session import Principal, Session
 
@@ -36,7 +37,7 @@ PEER: Final = "sprout:peer"  # who is dialled: the operator chose it, and many s
 class Relay:
     """The connections and the forest. *known* tells who may do anything; `mint` and `author` are set once made.
 
-    *post* runs a call when the loop comes to it.
+    *outflow* gives long answers their turns.
     """
 
     mint: Mint
@@ -49,10 +50,10 @@ class Relay:
         directs: Directs,
         known: Callable[[Principal], bool],
         identify: Identify,
-        post: Callable[[Callable[[], None]], None],
+        outflow: Outflow,
     ) -> None:
         self.bus = bus
-        self.post = post
+        self.outflow = outflow
         self.known = known
         self.store = store
         self.directs = directs
@@ -194,6 +195,13 @@ class Relay:
         expires = expiration_of(form.partition(b" ")[2])
         lines.add(seq, form, expires)
         return form if expires is None or expires > self.bus.clock() else None
+
+    def line_again(self, seq: int) -> Form | None:
+        """The line of the node at *seq*, which was found before, expired or not; None where it cannot be read now."""
+        try:
+            return self.author.lines.get(seq) or self.line(self.store.entry(seq))
+        except RequestError:
+            return None
 
     def line(self, entry: Entry | None) -> Form | None:
         """The line of a record's node; None where it is none."""

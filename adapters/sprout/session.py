@@ -15,11 +15,11 @@ from operator import itemgetter
 from typing import Any, Final, Self
 
 from gateway.errors import ProtocolError, RequestError, Throttled, Unavailable
-from gateway.message import Form, Message, Peer, Pending
+from gateway.message import Form, Message, Peer
 from gateway.session import Principal, Session
 
 from . import codec
-from .answers import Answer, Find
+from .answers import Answer, Find, Line, Response, fitting
 from .arrivals import MAX_RUN, Arrivals, Batch
 from .codec import MAX_BODY, MAX_NODES, Frame, SproutError, StatusCode
 from .intake import Intake
@@ -145,7 +145,10 @@ class SproutSession(Session):
     def holding(self) -> int:
         """About how many bytes are kept for the peer."""
         gathered = 0 if self._answering is None else self._answering.size
-        return super().holding + gathered + self._parser.size + self._arrivals.size + _PER_WANTED * len(self.wanted)
+        left = sum(form.left for form in self._queue if isinstance(form, Response)) if self._held else 0
+        return (
+            super().holding - left + gathered + self._parser.size + self._arrivals.size + _PER_WANTED * len(self.wanted)
+        )
 
     def _expects(self, id: int) -> bool:
         """Whether the request *id* is one of ours that waits for nodes."""
@@ -315,16 +318,28 @@ class SproutSession(Session):
 
     def _answer(self, id: int, find: Find, *, nearest_last: bool = False) -> None:
         """Respond with the nodes that *find* finds: at once, or when they are gathered and the last of them is made."""
-        response = Pending()
+        response = Response(self._relay.line_again, self._give, self._broken)
 
-        def done(lines: list[bytes] | None) -> None:
+        def done(lines: list[Line] | None) -> None:
             self._answering = None
-            malformed = codec.encode_status(id, StatusCode.MALFORMED)  # half an answer must not look whole
-            response.fill(malformed if lines is None else _response(id, lines, nearest_last))
+            if lines is None:
+                response.fill(codec.encode_status(id, StatusCode.MALFORMED))  # half an answer must not look whole
+                return
+            lines = fitting(lines)
+            response.answer(id, lines[::-1] if nearest_last else lines)
 
-        self._answering = Answer(find, self._relay.post, done)
+        self._answering = Answer(find, self._give, done)
         self._answering.go_on()
         self.put(response)
+
+    def _give(self, call: Callable[[], None]) -> None:
+        """Run *call*, a slice of an answer, when this peer's turn has come."""
+        self._relay.outflow.give(call, self.network)
+
+    def _broken(self) -> None:
+        """What has been answered in part cannot be read any more: it must not look whole."""
+        self._release()
+        self.close(1011, "an answer cannot be read any more")
 
     def _next(self) -> int:
         """The id of our next request; what is to be announced before it gets its own first."""
@@ -364,12 +379,6 @@ VERBS: Final[dict[type, Callable[[SproutSession, Any], None]]] = {
     codec.Status:      SproutSession._acknowledged,
 }
 # fmt: on
-
-
-def _response(id: int, lines: list[bytes], nearest_last: bool) -> bytes:
-    """A response with as many lines as fit, the first of them, in their order or the other way round."""
-    fitting = _fitting(lines)
-    return codec.encode_response(id, fitting[::-1] if nearest_last else fitting)
 
 
 def _fitting(lines: list[bytes]) -> list[bytes]:

@@ -92,7 +92,10 @@ class Line:
         """Send lines; what comes back when everything is on disk and made."""
         heard = self.send(text)
         self.place.settle()
-        return heard + self.read()
+        while more := self.read():  # long answers come in parts
+            heard += more
+            self.place.settle()
+        return heard
 
     def read(self) -> str:
         """What is there to read."""
@@ -132,7 +135,8 @@ class Place:
         for _ in range(2):  # what the worker made is appended as well
             self.posted.until_called(lambda done: self.adapter.services.work(lambda: None, lambda _: done()))
             self.posted.until_called(lambda done: self.gateway.log.when_synced(self.gateway.log.next_seq - 1, done))
-        self.posted.drain()  # long answers are gathered in many turns
+        self.posted.until(lambda: not self.gateway.outflow.progress.waiting)  # long answers take many turns
+        self.posted.drain()
 
     def index(self) -> None:
         """Wait until everything appended is in the tables."""

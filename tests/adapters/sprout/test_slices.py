@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import pytest
 
-from adapters.sprout.answers import SLICE, SLICE_BYTES, Answer, Gathering
+from adapters.sprout.answers import SLICE, SLICE_BYTES, Answer, Found, Gathering, Line
 from adapters.sprout.codec import MAX_BODY
+from adapters.sprout.lines import Lines
 from gateway.errors import Unavailable
 from gateway.message import Form, Pending
 
@@ -66,14 +68,14 @@ def test_no_step_looks_for_more_than_a_slice(
     assert line.send(request) == ""
     steps = [looked]
     other = place.connect()
-    while not (heard := line.read()):
+    while not (heard := line.read()):  # its first line at least
         assert other.send("version 5 0.0\n") == "status 5 0\n", "others are served meanwhile"
         before = looked
         place.posted.get_nowait()()
         steps.append(looked - before)
     assert max(steps) <= SLICE
     assert sum(steps) == len(expected)
-    assert heard == "\n".join((f"response 1 {len(expected)}", *expected, ""))
+    assert heard + line.ask("") == "\n".join((f"response 1 {len(expected)}", *expected, ""))
 
 
 @pytest.mark.usefixtures("thread")
@@ -116,13 +118,13 @@ def test_half_an_answer_is_refused_and_the_next_is_whole(place: Any, monkeypatch
 def test_a_slice_has_so_many_bytes_and_an_answer_too() -> None:
     size = SLICE_BYTES // 2 + 1
 
-    def find() -> Iterator[Form | None]:
-        while True:
-            yield b"x" * size
+    def find() -> Iterator[Found | None]:
+        for seq in count():
+            yield Found(seq, b"x" * size)
 
     gathering = Gathering(find)
     assert not gathering.go_on()
-    assert len(gathering.forms) == 2
+    assert [(line.seq, line.size, line.text) for line in gathering.lines()] == [(0, size, None), (1, size, None)]
     while not gathering.go_on():
         pass
     assert MAX_BODY < gathering.size <= MAX_BODY + 2 * size
@@ -131,16 +133,68 @@ def test_a_slice_has_so_many_bytes_and_an_answer_too() -> None:
 def test_what_is_found_first_stays_where_it_cannot_be_looked_for_again() -> None:
     pending, rounds = Pending(), 0
 
-    def find() -> Iterator[Form | None]:
+    def find() -> Iterator[Found | None]:
         nonlocal rounds
         rounds += 1
         if rounds == 2:
             raise Unavailable("the disk")
-        yield pending
+        yield Found(1, pending)
 
-    told: list[list[bytes] | None] = []
+    told: list[list[Line] | None] = []
     answer = Answer(find, lambda call: call(), told.append)
     answer.go_on()
     assert told == []
     pending.fill(b"line")
-    assert (told, answer.over) == ([[b"line"]], True)
+    assert (told, answer.over) == ([[Line(1, 4, b"line")]], True)
+
+
+@pytest.fixture
+def waiting(place: Any, thread: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A connection that has taken the first line of a long answer; `read` counts the lines that are read again."""
+    line = place.connect()
+    line.send(f"leaves_of 1 {id_of(thread[0])} {COUNT}\nversion 2 0.0\n")
+    line.session.blocked = True
+    place.settle()
+    monkeypatch.setattr(place.adapter.author, "lines", Lines())
+    line.reads = 0
+    read = place.store.entry
+
+    def counting(seq: int) -> Any:
+        line.reads += 1
+        return read(seq)
+
+    monkeypatch.setattr(place.store, "entry", counting)
+    assert line.session.data_to_send() == [b"response 1 %d" % COUNT]
+    return line
+
+
+def test_a_long_answer_is_read_again_as_the_peer_takes_it(place: Any, thread: list[str], waiting: Any) -> None:
+    place.settle()
+    assert waiting.reads == SLICE, "one part, and no more until that is taken"
+    assert SLICE * 100 < waiting.session.holding < 2 * SLICE * 600, "nothing else is kept"
+    assert waiting.session.saturated, "and what was asked behind it waits"
+    said = "\n".join(("", *thread[1:], "status 2 0", ""))
+    assert waiting.ask("") == said
+    assert waiting.reads == COUNT
+    assert waiting.session.holding == 0
+
+
+def test_what_is_said_meanwhile_comes_behind_a_long_answer(thread: list[str], waiting: Any) -> None:
+    said = "SHA512_B32__said said"
+    waiting.session.announce(said.encode())
+    heard = waiting.ask("")
+    assert heard.startswith("\n" + "\n".join(thread[1:]) + "\nannounce ")
+    assert said in heard
+
+
+@pytest.mark.parametrize("entry", [None, "another"])
+def test_half_an_answer_that_cannot_be_read_on_ends_the_connection(
+    place: Any, waiting: Any, entry: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.settle()
+    waiting.session.data_to_send()
+    other = None if entry is None else place.store.entry(place.store.of_type(1, 1)[0].seq)
+    monkeypatch.setattr(place.store, "entry", lambda _seq: other)
+    place.settle()
+    assert waiting.session.closing.code == 1011
+    assert waiting.read() == ""

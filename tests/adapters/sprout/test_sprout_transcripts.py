@@ -88,7 +88,7 @@ class Replay:
             if after is None or after.direction == "<":
                 self.place.settle()
                 for connection, line in self.lines.items():
-                    self.heard[connection] += line.read().splitlines()
+                    self.heard[connection] += line.ask("").splitlines()
 
 
 @pytest.fixture
