@@ -29,6 +29,10 @@ from .segments import Segments
 
 MAX_UNSYNCED = 16 << 20  # bytes that may wait for the disk; beyond it publishers are not read
 CROWDED = 4 << 20  # bytes; beyond it each publisher gets its share only, so that there is room for the others
+SLOW, SLOW_SECONDS = (
+    1 << 20,
+    0.05,
+)  # bytes from which on it is the same where the disk takes longer than so many seconds
 LINGER = 0.02  # seconds that a batch may gather while nobody waits for it
 RETRY = 1.0  # seconds until a failed batch is tried again at the latest
 DOUBT = 5.0  # seconds of failing after which those who wait are told that it is not known what becomes of it
@@ -94,6 +98,7 @@ class Log:
         self._writer = _Writer(segments, sealing or Sealing())
         self._queue: deque[tuple[Sequence[Entry], list[bytes]]] = deque()  # its popleft is atomic, so no lock
         self._unsynced = 0
+        self._since = 0.0  # when what is being written now, or waits for that, had to wait at first
         self._time = segments.last_time
         self._waiting: list[_Waiting] = []
         self._failed_since = 0.0
@@ -105,8 +110,9 @@ class Log:
 
     @property
     def crowded(self) -> bool:
-        """Whether so much waits for the disk that nobody should add much to it."""
-        return self._unsynced > CROWDED
+        """Whether so much waits for the disk, or for so long, that nobody should add much to it."""
+        waiting = self._unsynced
+        return waiting > CROWDED or (waiting > SLOW and monotonic() - self._since > SLOW_SECONDS)
 
     def start(self) -> None:
         """Begin to write."""
@@ -132,6 +138,8 @@ class Log:
             lines.append(encode(entry))
         self._time, self.next_seq = time, seq
         self._queue.append((entries, lines))
+        if not self._unsynced:
+            self._since = monotonic()
         self._unsynced += sum(map(len, lines))
         if self._unsynced > MAX_UNSYNCED:
             self.congested = True
@@ -232,6 +240,7 @@ class Log:
     def _done(self, batch: Synced, size: int) -> None:
         self.failing = None
         self._unsynced -= size
+        self._since = monotonic()
         self.synced_seq = batch.entries[-1].seq
         self.on_synced(batch)
         while self._waiting and self._waiting[0][0] <= self.synced_seq:

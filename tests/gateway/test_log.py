@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -203,6 +204,23 @@ def test_a_log_is_crowded_while_much_waits(make: Callable[..., Desk], monkeypatc
     desk.say(b'"%s"' % (b"x" * 500))
     assert not desk.log.crowded
     desk.say(b'"%s"' % (b"x" * 500))
+    assert desk.log.crowded
+    desk.log.start()
+    desk.sync()
+    assert not desk.log.crowded
+
+
+def test_a_log_is_crowded_by_less_where_the_disk_is_slow(
+    make: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "SLOW", 1000)
+    desk = make()
+    for _ in range(3):
+        desk.say(b'"%s"' % (b"x" * 500))
+    now = monotonic()
+    monkeypatch.setattr(log_module, "monotonic", lambda: now)
+    assert not desk.log.crowded
+    now += 2 * log_module.SLOW_SECONDS
     assert desk.log.crowded
     desk.log.start()
     desk.sync()
