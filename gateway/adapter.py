@@ -18,7 +18,8 @@ from .session import Principal, Session
 if TYPE_CHECKING:
     from .auth import Access
     from .bus import Bus
-    from .index import Index
+    from .facts import Life
+    from .index import Index, Statement
     from .log import Log
     from .metrics import Metrics
     from .outflow import Outflow
@@ -118,8 +119,8 @@ class Services:
     *post* runs a callable on the event loop, from any thread. *work* runs one in the worker thread, in order, and
     gives its result to the callback on the loop (None where it raised; that is logged and counted). *fact* logs a
     fact and makes it known. *access* knows the keys, for adapters whose requests can carry one. *outflow* gives long
-    answers their turns. *keep* is how long messages are kept, in ms, None for as long as there is room. *handshake* is
-    how long a connection may say nothing whole, in seconds.
+    answers their turns. *keep* tells how long messages are kept, in ms, None for as long as there is room. *handshake*
+    is how long a connection may say nothing whole, in seconds.
     """
 
     bus: Bus
@@ -131,7 +132,7 @@ class Services:
     metrics: Metrics
     access: Access
     outflow: Outflow
-    keep: int | None = None
+    keep: Callable[[], int | None] = lambda: None
     handshake: float = 10.0
 
 
@@ -207,6 +208,28 @@ class Adapter(ABC):
     def rows(self, entries: Sequence[Message | Fact]) -> Iterable[Row]:  # noqa: ARG002  (the default adds nothing)
         """What *entries* add to this adapter's tables."""
         return ()
+
+    def life(self, fact: Fact) -> Life | None:  # noqa: ARG002  (most log no entities)
+        """How long *fact*, an `entity`, stays after retention took the messages around it; None where it is another's.
+
+        See `gateway.facts`. What is not needed any more goes, unless it is `in_use`.
+        """
+        return None
+
+    def mentions(self, entry: Message | Fact) -> Iterable[str]:  # noqa: ARG002  (by default nothing)
+        """What *entry* cannot be understood without, by the names that `life` gives."""
+        return ()
+
+    def undo(self, fact: Fact) -> Iterable[Statement]:  # noqa: ARG002  (most have no tables of facts)
+        """What takes out of its tables what *fact* put in, beside what goes with its row of `records`."""
+        return ()
+
+    def in_use(self, fact: Fact) -> bool:  # noqa: ARG002  (nothing is remembered by default)
+        """Whether somebody who is there now needs *fact*, an `entity` that is to leave the log."""
+        return False
+
+    def forget(self, fact: Fact) -> None:
+        """Remember nothing of *fact*, an `entity` that leaves the log: whoever needs it again logs it anew."""
 
     @classmethod
     def flaw(cls, entry: Message | Fact) -> str | None:  # noqa: ARG003  (the default finds none)

@@ -184,6 +184,18 @@ class Channels:
                 self._spend((channel,))
             self._record(channel, self._addresses[channel], False)
 
+    def in_use(self, channel: str) -> bool:
+        """Whether *channel* is open, or somebody listens to it."""
+        return self.exists(channel) or channel in self._entered
+
+    def forget(self, channel: str) -> None:
+        """Remember nothing of a closed *channel* that nobody listens to: its name and its addresses are free."""
+        for protocol, address in self._addresses.pop(channel, {}).items():
+            del self._names[protocol][address]
+        self._closed.pop(channel, None)
+        for names in (self._settled, self._spent, self._behind, self._ready):
+            names.discard(channel)
+
     def load(self, channel: str, addresses: Mapping[str, str], *, settled: bool = True, open: bool = True) -> None:
         """Take over what the log says (or, not *settled*, what somebody listens to)."""
         self._addresses.setdefault(channel, {})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -18,33 +19,38 @@ from queue import SimpleQueue
 from time import sleep
 from typing import Any, Protocol
 
+from .bothways import backward
 from .errors import Unavailable
+from .facts import Knows, number_end
 from .jsontext import dumps
 from .log import Synced
 from .lookup import Lookup
 from .message import Message, MessageIds
 from .record import BadRecord, Entry, Fact, examine
-from .segments import Fault, Segments
+from .segments import Fault, Segments, trusted
 from .tables import ANSWER, FACT, META, SAID, Row, Tables, around, damaged
 
 GATHER = 0.1  # seconds between two batches while entries keep coming
 BATCH = 2_000  # entries in one transaction
+COMPACTING = "compacting"  # up to which sequence facts may be missing
+FORGET = "DELETE FROM records WHERE seq = ?"
+Statement = tuple[str, tuple[Any, ...]]  # SQL, and its values
 _NOTHING = Synced((), ())
 RETRY = 1.0  # seconds until a failed batch is tried again; what is in it is answered from memory meanwhile
 
 
-class Indexed(Protocol):
+class Indexed(Knows, Protocol):
     """What the index asks of an adapter."""
 
     @property
     def tables(self) -> str:
         """SQL that makes the adapter's tables."""
 
-    def flaw(self, entry: Entry) -> str | None:
-        """What makes no sense to the adapter in *entry*, which comes out of the log; None if nothing does."""
-
     def rows(self, entries: Sequence[Entry]) -> Iterable[Row]:
         """What *entries* add to the adapter's tables; the same when they come back out of the log."""
+
+    def undo(self, fact: Fact) -> Iterable[Statement]:
+        """What takes out of the adapter's tables what *fact* put in, beside what goes with its row of `records`."""
 
 
 class Index(Lookup):
@@ -66,7 +72,7 @@ class Index(Lookup):
         self._post = post
         self.on_fault: Callable[[Exception], None] = lambda _error: None  # called on the loop
         self._queue: SimpleQueue[Synced | None] = SimpleQueue()
-        self._chores: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._chores: deque[tuple[int, Callable[[], None]]] = deque()  # each waits for a sequence to be applied
         self._stopping = threading.Event()
         self._failure: str | None = None  # of the last write
         self._level = 0  # the last sequence that was applied; of the thread
@@ -134,12 +140,64 @@ class Index(Lookup):
 
     def do(self, chore: Callable[[], None]) -> None:
         """Run *chore* in the index's thread, once everything taken before is applied."""
-        self._chores.put(chore)
+        self._chores.append((self._synced, chore))
         self._queue.put(_NOTHING)
 
     def prune(self, before: int) -> None:
         """Forget the messages below sequence *before*, and every id of theirs; facts stay. Only for a chore."""
         self._tables.prune(before)
+
+    # What compaction asks for, in chores
+
+    def unindex(self, facts: Iterable[Fact], last: int) -> None:
+        """Take out what *facts* say; until `settle` it is noted that those up to sequence *last* may be incomplete."""
+        self._tables.put({"meta": [(COMPACTING, last)]})
+        self._tables.execute(chain.from_iterable(map(self._undo, facts)))
+
+    def restore(self, facts: Iterable[Fact]) -> None:
+        """Put *facts* back, newest first, but where something newer has their places."""
+        for fact in facts:
+            rows = _records(Synced((fact,), (0,)))
+            for table, values in chain(_fact_rows(fact), *(each.rows((fact,)) for each in self._adapters)):
+                rows.setdefault(table, []).append(values)
+            self._tables.put({table: values for table, values in rows.items() if values}, "IGNORE")
+
+    def drop(self, seqs: Iterable[int]) -> None:
+        """Forget where the facts *seqs* stood."""
+        self._tables.execute((FORGET, (seq,)) for seq in seqs)
+
+    def settle(self) -> None:
+        """What `unindex` began is complete."""
+        self._tables.put({"meta": [(COMPACTING, 0)]})
+
+    def mend(self) -> None:
+        """Where `unindex` was not followed by `settle`, make the facts what they are in the log."""
+        if last := self._tables.meta(COMPACTING):
+            self._tables.execute([("DELETE FROM records WHERE seq <= ? AND channel IS NULL", (last,))])
+            layout, directory = self._segments.layout, self._segments.directory
+            files = [layout.file(directory, place) for place, first in enumerate(layout.firsts) if first <= last]
+            self.restore(fact for line in backward(files) if (fact := self._sound_fact(line)) is not None)
+            self.settle()
+
+    def _undo(self, fact: Fact) -> Iterator[Statement]:
+        yield FORGET, (fact.seq,)
+        match fact.kind, fact.fields:
+            case "peer", {"peer": number}:
+                yield "DELETE FROM peers WHERE number = ?", (number,)
+            case "channel", {"channel": name}:
+                yield "DELETE FROM channels WHERE name = ?", (name,)
+        for adapter in self._adapters:
+            yield from adapter.undo(fact)
+
+    def _sound_fact(self, line: bytes) -> Fact | None:
+        """The fact on *line*; None where it makes no sense, which was reported when it was first read."""
+        try:
+            trusted(line)
+            entry = examine(line)
+        except BadRecord:
+            return None
+        sound = isinstance(entry, Fact) and all(adapter.flaw(entry) is None for adapter in self._adapters)
+        return entry if sound and isinstance(entry, Fact) else None
 
     def close(self) -> None:
         """Apply what was taken and stop."""
@@ -152,6 +210,7 @@ class Index(Lookup):
     def _catch_up(self) -> int:
         if self._tables.meta("applied") >= self._segments.next_seq:
             self._tables.clear()  # the log ends before they do: it was replaced, or the disk lied
+        self.mend()
         self._number_end = self._tables.meta("next_number")
         done = 0
         entries = self._entries_after(self._tables.meta("applied"))
@@ -198,8 +257,8 @@ class Index(Lookup):
                 return
             if (self._tables.damage is not None or not self._remakings.empty()) and not self._makes_anew():
                 return
-            while not self._chores.empty():
-                self._chores.get()()
+            while self._chores and self._chores[0][0] <= self._level:
+                self._chores.popleft()[1]()
 
     def _applies(self, batch: Synced) -> bool:
         """Apply *batch*, however often it takes; False where the index stops before it could."""
@@ -271,22 +330,12 @@ class Index(Lookup):
         rows: dict[str, list[tuple[Any, ...]]] = {"meta": [("applied", last.seq), ("time", last.time)]}
         rows |= _records(batch) | _id_rows(self._chosen_ids(entries))
         facts = (row for entry in entries if isinstance(entry, Fact) for row in _fact_rows(entry))
-        end = max([self._number_end, *(_number_end(entry) for entry in entries if isinstance(entry, Fact))])
+        end = max([self._number_end, *(number_end(entry) for entry in entries if isinstance(entry, Fact))])
         rows["meta"].append(("next_number", end))
         for table, values in chain(facts, *(each.rows(entries) for each in self._adapters)):
             rows.setdefault(table, []).append(values)
         self._tables.put(rows)
         self._number_end = end
-
-
-def _number_end(fact: Fact) -> int:
-    """The first number beyond those that *fact* gives away; 0 where it gives none."""
-    match fact.kind, fact.fields:
-        case "peer", {"first": first, "count": count}:
-            return int(first + count)
-        case "peer", {"peer": number}:
-            return int(number) + 1
-    return 0
 
 
 def _records(batch: Synced) -> dict[str, list[tuple[Any, ...]]]:

@@ -310,8 +310,7 @@ class _Writer:
             os.close(file)
             raise
         self._file, self._first, self._offset, self._records, self._born = file, first, 0, 0, monotonic()
-        if first not in self._segments.firsts:
-            self._segments.firsts.append(first)
+        self._segments.add(first)
 
     def _abandon(self) -> None:
         """Give the segment up at its last synced offset; the next start cuts what cannot be cut now."""

@@ -16,9 +16,10 @@ from typing import Any
 from .bus import Receipt
 from .errors import Unavailable
 from .jsontext import dumps, loads
+from .layout import NEVER
 from .message import Message, MessageIds, Peer
 from .record import BadRecord, Entry, decode
-from .segments import NEVER, Segments
+from .segments import Segments
 from .tables import KNOWN, Tables
 from .unapplied import Unapplied
 

@@ -71,6 +71,11 @@ class Peers:
         """The durable peer with *number*, if one has it."""
         return self._numbers.get(number) or self._find_number(number)
 
+    def forget(self, protocol: str, identity: str) -> None:
+        """Remember nothing of the durable peer of *identity*: it gets another number if it comes back."""
+        if (peer := self._durable.pop((protocol, identity), None)) is not None:
+            self._numbers.pop(peer.number, None)
+
     def _remember(self, peer: Peer) -> None:
         assert peer.identity is not None
         self._durable[peer.protocol, peer.identity] = self._numbers[peer.number] = peer

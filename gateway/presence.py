@@ -86,6 +86,10 @@ class Presence:
         word = self._words.get(channel, {}).get(number)
         return self._listens(channel, number) if word is None else word.until is not None
 
+    def numbers(self) -> set[int]:
+        """The numbers of those who are somewhere by their own word."""
+        return {number for _, number in self._guests}
+
     def where(self, number: int) -> list[str]:
         """The channels in which the peer with *number* is a guest."""
         return [channel for channel, words in self._words.items() if number in words and self.has(channel, number)]

@@ -1,15 +1,17 @@
-"""Retention: the oldest messages go, the facts stay.
+"""Retention: the oldest messages go, and then the facts that nobody needs without them.
 
 Laws of this file. Whole sealed segments are retired, oldest first, never the newest: its successor says where it
 ended. A segment's facts are on disk, line by line as they were, before its messages leave the index, and those have
 left it before its file is removed. So after a crash the segment is either whole, and retired again, or gone.
-All of it happens in the index's thread.
+All of that happens in the index's thread. What it leaves is compacted in another one (`gateway.compaction`), once there
+is as much of it as was left the last time.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -18,9 +20,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import modes
+from .compaction import Compaction, Sources, Stopped
 from .index import Index
+from .layout import TEMPORARY, is_front, paths, sync_directory
 from .record import BadRecord
-from .segments import Fault, Segments, head, paths, sync_directory, trusted
+from .segments import Fault, Segments, head, trusted
+
+SLACK = 1 << 20  # bytes of facts that may be left before they are compacted
+MAX_FILES = 1024  # of facts, likewise
 
 
 class Keep(NamedTuple):
@@ -33,7 +40,8 @@ class Keep(NamedTuple):
 class Retention:
     """Retires segments when `tick` is called, say once a minute.
 
-    *mark* logs any fact: it gives the newest segment a successor where nothing else is said any more.
+    *mark* logs any fact: it gives the newest segment a successor where nothing else is said any more. *compaction* is
+    run once *slack* bytes of facts were left since the last time, and as many as it left then.
     """
 
     def __init__(
@@ -45,15 +53,21 @@ class Retention:
         *,
         post: Callable[[Callable[[], None]], None],
         mark: Callable[[], object],
+        compaction: Compaction | None = None,
+        slack: int = SLACK,
         on_fault: Callable[[Exception], None] = lambda _error: None,
     ) -> None:
         self._segments = segments
         self._index = index
-        self._keep = keep
+        self.keep = keep  # may be replaced at any time
         self._clock = clock
         self._post = post
         self._mark = mark
+        self._compaction = compaction
+        self._slack = slack
         self._on_fault = on_fault
+        self._thread: threading.Thread | None = None
+        self.facts_bytes = 0  # in the files that retention left, at the last tick
         self._busy = False
         self._ends: dict[int, int] = {}  # when the newest record of a segment was accepted
 
@@ -64,15 +78,53 @@ class Retention:
             self._index.do(partial(self._retire_all, self._index.synced_seq))
 
     def _retire_all(self, applied: int) -> None:
+        sources = None
         try:
             for first, end in list(self.due(applied)):
                 self.retire(first, end)
             if self._newest_is_due():
                 self._post(self._marked)
+            sources = self._worth_compacting()
         except (OSError, sqlite3.Error) as error:
             self._post(partial(self._on_fault, error))
-        finally:
-            self._post(self._done)
+        self._post(partial(self._retired, sources))
+
+    def stop(self) -> None:
+        """Give up compacting, and wait until that is so."""
+        if self._compaction is not None:
+            self._compaction.stop()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _retired(self, sources: Sources | None) -> None:
+        """Compact the *sources*, if that is due, and be ready for the next tick after it."""
+        if sources is not None:
+            self._thread = threading.Thread(target=self._compact, args=(sources,), name="compaction", daemon=True)
+            self._thread.start()
+        else:
+            self._done()
+
+    def _worth_compacting(self) -> Sources | None:
+        """What was left, where so much of it is not in the front yet that it is worth the work."""
+        sources = None if self._compaction is None else self._compaction.sources()
+        if sources is None:
+            return None
+        front, *_ = sizes = [path.stat().st_size for path in sources.files]
+        before = front if is_front(sources.files[0]) else 0
+        self.facts_bytes = sum(sizes)
+        is_worth = self.facts_bytes - before >= max(self._slack, before) or len(sizes) >= MAX_FILES
+        return sources if is_worth else None
+
+    def _compact(self, sources: Sources) -> None:
+        assert self._compaction is not None
+        try:
+            self._compaction.run(sources)
+            self.facts_bytes = sources.front.path(self._segments.directory).stat().st_size
+        except Stopped:
+            return
+        except Exception as error:
+            self._post(partial(self._on_fault, error))
+        self._post(self._done)
 
     def due(self, applied: int) -> Iterator[tuple[int, int]]:
         """The first sequence of each segment to retire, and of the one after it; up to *applied* all is indexed."""
@@ -82,7 +134,7 @@ class Retention:
         for first, end in pairwise(firsts):
             if first not in sizes:
                 continue  # retired already
-            too_much = self._keep.bytes is not None and total > self._keep.bytes
+            too_much = self.keep.bytes is not None and total > self.keep.bytes
             if end - 1 > applied or not self._sealed(first) or not (too_much or self._old(first)):
                 return
             total -= sizes[first]
@@ -91,7 +143,7 @@ class Retention:
     def retire(self, first: int, end: int) -> None:
         """Leave only the facts of the segment that begins with *first* and ends before *end*."""
         _, sealed, facts = paths(self._segments.directory, first)
-        temporary = sealed.with_name(f".retire-{first:020d}")
+        temporary = sealed.with_name(f"{TEMPORARY}{first:020d}")
         temporary.touch(modes.FILE)
         with sealed.open("rb") as source, temporary.open("wb") as kept:
             kept.writelines(self._facts(sealed, source))
@@ -120,12 +172,12 @@ class Retention:
             offset += len(line)
 
     def _old(self, first: int) -> bool:
-        if self._keep.age is None:
+        if self.keep.age is None:
             return False
         if first not in self._ends:
             line, _ = self._segments.last_line(first)
             self._ends[first] = head(line)[1] if line else 0
-        return self._ends[first] < self._clock() - self._keep.age
+        return self._ends[first] < self._clock() - self.keep.age
 
     def _newest_is_due(self) -> bool:
         firsts = self._segments.firsts

@@ -22,10 +22,13 @@ from .budget import Budget, Holder
 from .bus import Bus, Receipt
 from .certificate import Certificate
 from .channels import Channels, valid_name
+from .compaction import Compaction
 from .config import Settings
 from .door import Door
+from .facts import Lives
 from .index import Index
 from .inflow import Inflow
+from .letting import Remembered
 from .limits import Throttle
 from .links import Dialler
 from .log import Log, Sealing
@@ -94,14 +97,13 @@ class Gateway:
         self.at_goodbye: set[Callable[[], None]] = set()  # how those that are no session learn of it
         self._retained = 0
         self._minute = self.started // MINUTE * MINUTE  # of which nothing is told yet
-        days = settings.log.keep_days
-        self._keep_ms = None if days is None else int(days * DAY)
 
     def start(self, post: Post) -> None:
         """Read the log, begin to write it, and start the adapters; *post* runs a call on this thread's loop."""
         ids = MessageIds(int(self.home.gateway_id, 16))
         self._open_storage(post, ids)
         self._open_bus(ids)
+        self._open_retention(post)
         self.index.start()
         self.log.start()
         self.log.fact("start", {"gateway": self.home.gateway_id, "version": self.version})
@@ -121,7 +123,7 @@ class Gateway:
                 self.access,
                 self.outflow,
             ),
-            keep=self._keep_ms,
+            keep=lambda: self.retention.keep.age,
             handshake=self.settings.limits.handshake_seconds,
         )
         self.warden.start(self.bus, post, self._worker.do)
@@ -160,16 +162,22 @@ class Gateway:
         limits = self.settings.log
         sealing = Sealing(bytes=limits.segment_bytes)
         self.log = Ledger(self.index, segments, post, clock, sealing=sealing, on_fault=self._disk_fault)
-        self._retention = Retention(
+        logger.info("started", gateway=self.home.gateway_id, last_seq=segments.next_seq - 1, indexed=applied)
+
+    def _open_retention(self, post: Post) -> None:
+        """What takes old messages, and the facts that nobody needs without them."""
+        segments = self.log.segments
+        compaction = Compaction(segments, self.index, Lives(self.adapters), Remembered(self.bus, self.adapters), post)
+        self.retention = Retention(
             segments,
             self.index,
-            Keep(self._keep_ms, limits.keep_bytes),
+            keep(self.settings),
             clock,
             post=post,
             mark=lambda: self.log.fact("counts", {"minute": clock() // MINUTE * MINUTE, "flows": []}),
+            compaction=compaction,
             on_fault=self._retention_fault,
         )
-        logger.info("started", gateway=self.home.gateway_id, last_seq=segments.next_seq - 1, indexed=applied)
 
     def _open_bus(self, ids: MessageIds) -> None:
         """The channels, the peers, and the bus between them."""
@@ -203,7 +211,7 @@ class Gateway:
 
     def _inflow(self) -> Inflow:
         limits = self.settings.limits
-        self.budget = Budget(limits.memory or machine.memory() // MEMORY_SHARE, self._given_up)
+        self.budget = Budget(memory(self.settings), self._given_up)
         rate = limits.bytes
         buckets = Buckets(rate.rate, rate.burst, monotonic) if limits.rates == "on" else None
         return Inflow(buckets, monotonic, self.budget, lambda: self.log.crowded)
@@ -264,7 +272,7 @@ class Gateway:
             adapter.tick(clock())
         if clock() - self._retained >= MINUTE:
             self._retained = clock()
-            self._retention.tick()
+            self.retention.tick()
 
     def _tell_flows(self, *, last: bool = False) -> None:
         """Log what was delivered in a minute, once it is over or the gateway stops."""
@@ -289,6 +297,7 @@ class Gateway:
         """Finish what was begun, write what is left, and let go of the data directory."""
         self.ready = False
         self.watchdog.stop()
+        self.retention.stop()
         self._worker.stop()
         self.warden.stop()
         self._tell_flows(last=True)
@@ -341,6 +350,17 @@ class Gateway:
     def _worker_fault(self, error: Exception) -> None:
         self.metrics.count("faults", "worker")
         logger.error("a form could not be made", error=repr(error))
+
+
+def keep(settings: Settings) -> Keep:
+    """What of the log is kept."""
+    days = settings.log.keep_days
+    return Keep(None if days is None else int(days * DAY), settings.log.keep_bytes)
+
+
+def memory(settings: Settings) -> int:
+    """Bytes that may be kept for all peers together."""
+    return settings.limits.memory or machine.memory() // MEMORY_SHARE
 
 
 def lock(data: Path) -> int:

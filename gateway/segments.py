@@ -1,14 +1,14 @@
-"""The files of the log: a directory of segments, each named after its first sequence number.
+"""The files of the log, read: which record stands where, in the running gateway.
 
-`.open-N.jsonl` is being written; `N.jsonl` is sealed and never changes; `N.facts.jsonl` is what retention left of a
-segment, and counts only once the segment is gone. A name is never used twice, a visible file is never appended to.
-What a line says is `gateway.record`'s.
+Laws of this file. What the files are called, and which of them count, is `gateway.layout`'s; what a line says is
+`gateway.record`'s. `layout` is replaced as a whole, so that readers in other threads see one state or the next.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -19,18 +19,14 @@ from typing import BinaryIO, NamedTuple, TypeVar
 
 from . import modes
 from .descriptors import Reserve, exhausted
+from .layout import FACTS, NEVER, OPEN, Front, Layout, paths, sync_directory
 from .record import BadRecord, checked
 from .sound import MAX_SEQ, MAX_TIME
 
-OPEN = ".open-"
-SUFFIX = ".jsonl"
-FACTS = ".facts.jsonl"
 MAX_FAULTS = 1_000  # that are told one by one: a log with more is not mended by hand
 MAX_READERS = 64  # file descriptors kept for reading
-NEVER = 1 << 62
 TAIL = 4 << 20  # bytes at the end of a segment that hold a whole record, unless they are damaged
 
-_NAME = re.compile(r"(?:\.open-)?(\d{20})(?:\.facts)?\.jsonl")
 T = TypeVar("T")
 
 _HEAD = re.compile(rb'\{"seq":(\d{1,18}),"time":(\d{1,18}),')
@@ -50,27 +46,6 @@ class Line(NamedTuple):
     first: int
     offset: int
     data: bytes
-
-
-def sync_directory(path: Path) -> None:
-    """Make renames and new names in *path* durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def firsts(directory: Path) -> list[int]:
-    """The first sequence of every segment in *directory*, in order."""
-    matches = (_NAME.fullmatch(path.name) for path in directory.iterdir())
-    return sorted({first for match in matches if match and (first := int(match[1])) <= MAX_SEQ})
-
-
-def paths(directory: Path, first: int) -> tuple[Path, Path, Path]:
-    """Where the segment of *first* may be: open, sealed, or only its facts. The first of them that exists counts."""
-    name = f"{first:020d}"
-    return directory / f"{OPEN}{name}{SUFFIX}", directory / f"{name}{SUFFIX}", directory / f"{name}{FACTS}"
 
 
 def head(line: bytes) -> tuple[int, int]:
@@ -105,20 +80,43 @@ class Segments:
         self.on_fault: Callable[[Fault], None] = lambda _fault: None
         self.reserve = Reserve()
         self._readers: OrderedDict[int, int] = OrderedDict()
+        self._clean()
         self._seal_leftovers()
-        self.firsts = firsts(directory)
+        self.layout = Layout.read(directory)  # replaced as a whole: readers in other threads take what they find
+        self._adding = threading.Lock()
         self.next_seq, self.last_time = self._end()
+
+    @property
+    def firsts(self) -> list[int]:
+        """The first sequence of every file, in order; not to be changed."""
+        return self.layout.firsts
 
     def path(self, first: int) -> Path:
         """The file that holds the records from *first* on."""
-        candidates = paths(self.directory, first)
-        return next((path for path in candidates if path.exists()), candidates[1])
+        layout = self.layout
+        return layout.file(self.directory, layout.place(first))
+
+    def add(self, first: int) -> None:
+        """A segment begins with *first*, beyond all others."""
+        with self._adding:
+            if first not in self.layout.firsts:
+                self.layout = self.layout._replace(firsts=[*self.layout.firsts, first])
+
+    def use(self, front: Front) -> None:
+        """Read what *front* covers from its file, and from no other; on the loop, as `read` is."""
+        with self._adding:
+            for first in list(self._readers):
+                if first <= front.last:
+                    self.forget(first)
+            later = [first for first in self.layout.firsts if first > front.last]
+            self.layout = Layout([front.first, *later], front)
 
     @property
     def first_kept(self) -> int:
         """The first sequence whose message retention has not taken."""
-        place = bisect_left(self.firsts, True, key=lambda first: not self.path(first).name.endswith(FACTS))
-        return self.firsts[place] if place < len(self.firsts) else self.next_seq
+        firsts = self.firsts
+        place = bisect_left(firsts, True, key=lambda first: not self.path(first).name.endswith(FACTS))
+        return firsts[place] if place < len(firsts) else self.next_seq
 
     def open_path(self, first: int) -> Path:
         """The file that the records from *first* on are written to before it is sealed."""
@@ -140,9 +138,10 @@ class Segments:
         It stands at *offset* of its segment, or where retention left only facts, somewhere before it. `OSError` where
         it cannot be read now: that says nothing about the record.
         """
-        if not (place := bisect_right(self.firsts, seq)):
+        firsts = self.firsts
+        if not (place := bisect_right(firsts, seq)):
             raise BadRecord(f"the log begins after record {seq}")
-        first = self.firsts[place - 1]
+        first = firsts[place - 1]
         try:
             descriptor = self._reader(first)
         except FileNotFoundError:
@@ -161,7 +160,8 @@ class Segments:
 
     def distrust(self, seq: int, offset: int, reason: str) -> None:
         """Report that record *seq*, which stands at *offset*, is of no use."""
-        first = self.firsts[bisect_right(self.firsts, seq) - 1]
+        firsts = self.firsts
+        first = firsts[bisect_right(firsts, seq) - 1]
         self.fault(Fault(self.path(first).name, offset, reason))
 
     def scan(self, after: int = 0, offset: int = 0) -> Iterator[Line]:
@@ -169,20 +169,36 @@ class Segments:
 
         Lines that cannot be trusted are left out; each is in `faults` afterwards. What is not synced yet may come too.
         """
-        start = max(bisect_right(self.firsts, after + 1) - 1, 0)
-        chosen = self.firsts[start:]
-        for first, end in zip(chosen, [*chosen, NEVER][1:], strict=True):
-            for line in self._lines(first, after + 1, offset):
-                try:
-                    seq, _ = trusted(line.data)
-                except BadRecord as error:
-                    self.fault(Fault(self.path(first).name, line.offset, str(error)))
-                    continue
-                if seq >= end:
-                    break  # the segment was given up here
-                if seq > after:
-                    yield line
-            offset = 0
+        newest = max(self.firsts, default=0)
+        while (place := self._place(after, newest)) is not None:
+            first, end = place
+            try:
+                yield from self._trusted_lines(first, end, after, offset)
+            except FileNotFoundError:
+                if first in self.firsts:
+                    raise
+                continue  # compaction took it into the front while we looked
+            after, offset = max(after, end - 1), 0
+
+    def _place(self, after: int, newest: int) -> tuple[int, int] | None:
+        """The file that holds what follows sequence *after*, none beyond the one of *newest*; and where it ends."""
+        layout = self.layout
+        place = layout.place(after + 1)
+        if place >= len(layout.firsts) or layout.firsts[place] > newest or layout.end(place) <= after + 1:
+            return None
+        return layout.firsts[place], layout.end(place)
+
+    def _trusted_lines(self, first: int, end: int, after: int, offset: int) -> Iterator[Line]:
+        for line in self._lines(first, after + 1, offset):
+            try:
+                seq, _ = trusted(line.data)
+            except BadRecord as error:
+                self.fault(Fault(self.path(first).name, line.offset, str(error)))
+                continue
+            if seq >= end:
+                return  # the segment was given up here
+            if seq > after:
+                yield line
 
     def last_line(self, first: int) -> tuple[bytes, int]:
         """The last good line of a segment (empty without one), and how many damaged ones follow it."""
@@ -234,6 +250,8 @@ class Segments:
     def _opened(self, first: int, open: Callable[[Path], T]) -> T:
         """The segment's file, which may be sealed or retired while we look for it."""
         *before, last = paths(self.directory, first)
+        if (front := self.layout.front) is not None and front.first == first:
+            before.insert(0, front.path(self.directory))
         for path in before:
             with suppress(FileNotFoundError):
                 return open(path)
@@ -262,9 +280,14 @@ class Segments:
         if self._readers:
             self.forget(next(iter(self._readers)))
 
+    def _clean(self) -> None:
+        """Remove what a compaction or a retirement left behind when the gateway was killed."""
+        for path in list(Layout.read(self.directory).stale(self.directory)):
+            path.unlink()
+
     def _seal_leftovers(self) -> None:
         """Cut the torn tail of every segment that a crash left open, then seal it; what holds nothing goes."""
-        all_firsts = firsts(self.directory)
+        all_firsts = Layout.read(self.directory).firsts
         for first, end in zip(all_firsts, [*all_firsts, NEVER][1:], strict=True):
             path = self.open_path(first)
             if not path.exists():
@@ -283,7 +306,8 @@ class Segments:
 
     def _end(self) -> tuple[int, int]:
         """The next sequence, and the time of the last record; damaged lines at the end keep their numbers."""
-        next_seq = 1
+        front = self.layout.front
+        next_seq = 1 if front is None else front.last + 1
         for first in reversed(self.firsts):
             line, damaged = self.last_line(first)
             seq, time = head(line) if line else (first - 1, 0)

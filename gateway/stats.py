@@ -23,6 +23,7 @@ def report(gateway: Gateway) -> dict[str, Any]:
         "version": gateway.version,
         "uptimeSeconds": (clock() - gateway.started) // 1000,
         "sequence": gateway.log.synced_seq,
+        "factsBytes": gateway.retention.facts_bytes,
         "connections": gateway.bus.population,
         "protocols": _protocols(gateway),
         "channels": _channels(gateway),

@@ -10,7 +10,7 @@ first is in `ids` and others are in `aliases`; an id that is in both is that of 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -79,12 +79,22 @@ class Tables:
         self.on_damage: Callable[[], None] = lambda: None  # a read found it
         self._connect()
 
-    def put(self, rows: Mapping[str, Sequence[tuple[Any, ...]]]) -> None:
-        """Put *rows*, by table, in the place of those with the same keys, all of them or none."""
+    def put(self, rows: Mapping[str, Sequence[tuple[Any, ...]]], otherwise: str = "REPLACE") -> None:
+        """Put *rows*, by table, in the place of those with the same keys, all of them or none.
+
+        *otherwise* may be IGNORE: then rows that are there stay.
+        """
         with self._write:
             self._write.execute("BEGIN")
             for table, values in rows.items():
-                self._insert(table, values)
+                self._insert(table, values, otherwise)
+
+    def execute(self, statements: Iterable[tuple[str, Sequence[Any]]]) -> None:
+        """Execute *statements*, all of them or none."""
+        with self._write:
+            self._write.execute("BEGIN")
+            for sql, values in statements:
+                _execute(self._write, sql, values)
 
     def prune(self, before: int) -> None:
         """Take out the messages below sequence *before*, and every id of theirs."""
@@ -153,14 +163,14 @@ class Tables:
         except OverflowError:
             return []  # no column holds a number beyond 64 bits
 
-    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]], otherwise: str) -> None:
         """Many rows with each statement: between statements the interpreter's lock changes hands, which costs more."""
         done, size = 0, AT_ONCE
         while left := len(rows) - done:
             while size > left:
                 size //= 2  # so that there are few different statements, each compiled once
             values = list(chain.from_iterable(rows[done : done + size]))
-            _execute(self._write, _insertion(table, len(rows[0]), size), values)
+            _execute(self._write, _insertion(table, len(rows[0]), size, otherwise), values)
             done += size
 
     def _connect(self) -> None:
@@ -195,9 +205,9 @@ def _execute(connection: sqlite3.Connection, sql: str, values: Sequence[Any]) ->
 
 
 @cache
-def _insertion(table: str, columns: int, rows: int) -> str:
+def _insertion(table: str, columns: int, rows: int, otherwise: str) -> str:
     row = f"({','.join('?' * columns)})"
-    return f"INSERT OR REPLACE INTO {table} VALUES {','.join([row] * rows)}"
+    return f"INSERT OR {otherwise} INTO {table} VALUES {','.join([row] * rows)}"
 
 
 def _remove(path: Path) -> None:

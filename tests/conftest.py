@@ -18,7 +18,7 @@ from gateway.log import Sealing
 from gateway.message import Message, MessageIds, Peer
 from gateway.metrics import Metrics
 from gateway.peers import Peers
-from gateway.record import Entry
+from gateway.record import Entry, Fact
 from gateway.runtime import Ledger
 from gateway.segments import Segments
 from gateway.session import Principal, Session
@@ -50,6 +50,15 @@ class Toy:
         return None if address.endswith("~") else address.lower()
 
     def rows(self, _entries: Sequence[Entry]) -> Iterator[Row]:
+        return iter(())
+
+    def life(self, _fact: Fact) -> None:
+        return None
+
+    def mentions(self, _entry: Entry) -> Iterator[str]:
+        return iter(())
+
+    def undo(self, _fact: Fact) -> Iterator[Any]:
         return iter(())
 
 

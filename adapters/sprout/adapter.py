@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -12,8 +13,11 @@ from cryptography.x509 import load_pem_x509_certificates
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gateway.adapter import Adapter, Home, Link, Listener, Request, Services, Spoken
+from gateway.errors import Unavailable
+from gateway.facts import Life
+from gateway.index import Statement
 from gateway.message import Form, Message, Peer, Pending
-from gateway.record import Entry
+from gateway.record import Entry, Fact
 from gateway.session import Principal
 from gateway.tables import Row
 
@@ -23,7 +27,8 @@ from .forest import MAX_BLOB
 from .gateways import Gateways, is_node_id
 from .intake import Intake
 from .keyfile import KEY_FILE, make_key, read_key
-from .mint import Mint
+from .lives import life, mentions, undo
+from .mint import PEER, Mint
 from .peering import link, read_address
 from .proof import Proof, flaw
 from .relay import Relay
@@ -139,7 +144,9 @@ class SproutAdapter(Adapter):
             self.relay.settled(channel)
 
     def tick(self, now: int) -> None:
-        """A second has passed: Arbor is told who came and left."""
+        """A second has passed: Arbor is told who came and left; retention may have taken something."""
+        with suppress(Unavailable):
+            self.intake.kept_since = self.services.index.kept_since()
         self.relay.store.look()
         self.relay.presence.tick(now)
 
@@ -206,6 +213,30 @@ class SproutAdapter(Adapter):
     def flaw(cls, entry: Entry) -> str | None:
         """Nodes are nodes and have their ids, and what refers to one does so by an id."""
         return flaw(entry)
+
+    def life(self, fact: Fact) -> Life | None:
+        """Nodes stay while something that is kept stands below them or is signed by them."""
+        return life(fact)
+
+    def mentions(self, entry: Entry) -> Iterable[str]:
+        """The nodes above it, and its author's."""
+        return mentions(entry)
+
+    def undo(self, fact: Fact) -> Iterable[Statement]:
+        """The rows of a node."""
+        return undo(fact)
+
+    def in_use(self, fact: Fact) -> bool:
+        """Whether an identity is that of somebody who is there."""
+        what, id = fact.fields.get("what") or "", fact.fields["native"][NAME]
+        if what.startswith(PEER):
+            return self.bus.connections(int(what.removeprefix(PEER))) > 0
+        peer = self.bus.peers.known(NAME, id)
+        return peer is not None and self.bus.connections(peer.number) > 0
+
+    def forget(self, fact: Fact) -> None:
+        """The node is not held any more: who refers to it is asked for it, or it is minted again."""
+        self.relay.forget(fact.fields["native"][NAME], fact.seq, fact.fields.get("what") or "")
 
     @classmethod
     def proof(cls) -> Callable[[Entry], str | None]:

@@ -32,10 +32,14 @@ class Recently:
             self._held.move_to_end(id)
         return held
 
-    def add(self, id: str, held: Held) -> None:
-        """Keep the node *id*."""
+    def drop(self, id: str) -> None:
+        """Keep the node *id* no longer."""
         if id in self._held:
             self._size -= _size(self._held.pop(id).node)
+
+    def add(self, id: str, held: Held) -> None:
+        """Keep the node *id*."""
+        self.drop(id)
         self._held[id] = held
         self._size += _size(held.node)
         while self._size > MAX_BYTES or len(self._held) > MAX_HELD:

@@ -87,7 +87,7 @@ class Intake:
         fault: Callable[[str], None],
         *,
         direct: bool = True,
-        keep: int | None = None,
+        keep: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._relay = relay
         self._fault = fault
@@ -97,6 +97,7 @@ class Intake:
         self._directs = relay.directs
         self._direct_allowed = direct
         self._keep = keep  # ms
+        self.kept_since = 0  # ms; of what was made earlier, nobody can tell whether it was here before
 
     def take(self, line: NodeLine, session: SproutSession, *, asked: bool = False) -> Taken:
         """Take the node that *session* announced on a *line*.
@@ -198,7 +199,9 @@ class Intake:
         return first._replace(line=line, node=node) if verdict is OK else _refused(verdict)
 
     def _is_retired(self, node: Node, now: int) -> bool:
-        return self._keep is not None and isinstance(node, Reply) and node.created < now - self._keep
+        keep = self._keep()
+        oldest = self.kept_since if keep is None else max(self.kept_since, now - keep)
+        return isinstance(node, Reply) and node.created < oldest
 
     def _root(
         self, line: NodeLine, node: Identity | Community, session: SproutSession, anew: str, *, asked: bool

@@ -179,6 +179,10 @@ class Mint:
         """The identity that stands for the peer from elsewhere with *number*, where one has been made."""
         return self._store.minted(f"{PEER}{number}")
 
+    def forget(self, what: str) -> None:
+        """What was minted for *what* leaves the log: it is minted again when it is needed."""
+        self._ids.pop(what, None)
+
     # Minting
 
     def _own_identity(self, name: str) -> str:

@@ -18,6 +18,10 @@ class Recent:
         """The node *id*, made at *created* (ms), is logged at *seq*."""
         self._nodes[id] = seq, created
 
+    def drop(self, id: str) -> None:
+        """The node *id* is not held any more."""
+        self._nodes.pop(id, None)
+
     def seq(self, id: str) -> int | None:
         """Where the node *id* stands; None where it is none of these."""
         found = self._nodes.get(id)

@@ -180,6 +180,12 @@ class Relay:
         self._held.add(id, held)
         return held
 
+    def forget(self, id: str, seq: int, what: str) -> None:
+        """The node *id* at *seq*, minted for *what* if it was minted, leaves the log."""
+        self._held.drop(id)
+        self.store.forget(id, seq, what)
+        self.mint.forget(what)
+
     def line_at(self, seq: int) -> Form | None:
         """The line of the node at *seq*, kept or read again; None where it is none, retired, or expired."""
         lines = self.author.lines

@@ -134,6 +134,14 @@ class Store:
         if not self._until_prune:
             self.prune()
 
+    def forget(self, id: str, seq: int, what: str) -> None:
+        """The entity *id* at *seq*, minted for *what*, leaves the log, and has left the tables."""
+        for table, key in (("sprout_nodes", seq), ("ids", id), ("sprout_minted", what)):
+            self._fresh[table].pop(key, None)
+        self._recent.drop(id)
+        for known in (seq, id):
+            self._spots.pop(known, None)
+
     def prune(self) -> None:
         """Forget what the tables know by now."""
         self._until_prune = _PRUNE

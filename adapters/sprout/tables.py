@@ -53,6 +53,7 @@ CREATE TRIGGER sprout_retired AFTER DELETE ON records BEGIN
     DELETE FROM sprout_replies WHERE seq = OLD.seq;
     DELETE FROM sprout_expiring WHERE seq = OLD.seq;
     DELETE FROM sprout_forms WHERE seq = OLD.seq;
+    DELETE FROM sprout_nodes WHERE seq = OLD.seq;
 END;
 """
 

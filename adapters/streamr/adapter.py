@@ -12,7 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.adapter import Adapter, Home, Refusal, Request, Services, Spoken
 from gateway.auth import Access
+from gateway.facts import Life
 from gateway.frames import text_frame
+from gateway.index import Statement
 from gateway.jsontext import dumps
 from gateway.message import Form, Message, Peer, Pending
 from gateway.record import Fact
@@ -353,6 +355,14 @@ class StreamrAdapter(Adapter):
                 if link is None or link[0] != entry.timestamp:  # seldom
                     yield stored.row(entry, link)
         yield from self.publishers.rows(entries)
+
+    def life(self, fact: Fact) -> Life | None:
+        """The newest edition of what users say of a stream stays."""
+        return self.streams.life(fact)
+
+    def undo(self, fact: Fact) -> Iterable[Statement]:
+        """The row of a stream of which nothing is said any more."""
+        return self.streams.undo(fact)
 
     def place(self, message: Message) -> Place | None:
         """Where *message* stands in its stream partition; None if it has no form here, or had its time (S1, ttl)."""

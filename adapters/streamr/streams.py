@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.alias_generators import to_camel
 
 from gateway.auth import ANYBODY, Right
+from gateway.facts import Life
 from gateway.jsontext import dumps, loads
 from gateway.lookup import PAGE
 from gateway.tables import Row
@@ -27,6 +28,7 @@ from .publishing import invalid
 if TYPE_CHECKING:
     from gateway.adapter import Services
     from gateway.auth import Access
+    from gateway.index import Statement
     from gateway.record import Fact
 
     from .message import StreamMessage
@@ -241,6 +243,20 @@ class Streams:
         """What *fact* adds to the table."""
         if fact.kind == "entity" and fact.protocol == NAME:
             yield Row("streamr_streams", (fact.fields["native"][NAME], fact.fields["wire"]))
+
+    @staticmethod
+    def life(fact: Fact) -> Life | None:
+        """How long *fact* stays: the newest edition of a stream for good, unless it says that nothing is said."""
+        if fact.kind != "entity" or fact.protocol != NAME:
+            return None
+        said = _parse(fact.fields["wire"])
+        return Life(f"{NAME} {fact.fields['native'][NAME]}", () if said in (None, _Stream()) else None)
+
+    @staticmethod
+    def undo(fact: Fact) -> Iterator[Statement]:
+        """What takes out the row of the stream that *fact* is about."""
+        if fact.kind == "entity" and fact.protocol == NAME:
+            yield "DELETE FROM streamr_streams WHERE stream = ?", (fact.fields["native"][NAME],)
 
     def _said(self, stream: str) -> _Stream:
         return self._streams.get(stream) or _Stream()

@@ -14,9 +14,9 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from adapters import ADAPTERS
-from gateway import archive, modes
+from gateway import archive, importing, modes
+from gateway.layout import NEVER
 from gateway.record import examine
-from gateway.segments import NEVER
 
 from .common import ConfigFile, Data, Failed, data_directory, load_settings, say, visible
 
@@ -133,7 +133,7 @@ def _import_files(files: list[Path], data: Path | None, config: Path | None) -> 
     except InUse as error:
         raise Failed(str(error)) from None
     try:
-        report = archive.import_(_lines(files), directory, clock(), _check())
+        report = importing.import_(_lines(files), directory, clock(), _check())
     finally:
         os.close(taken)
     typer.echo(f"{report.records} records imported, {report.skipped} passed over, refused: {len(report.faults)}")

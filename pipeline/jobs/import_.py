@@ -16,10 +16,11 @@ from typing import Any
 
 from pyspark import StorageLevel
 
-from gateway.archive import SEGMENT, UNSAID
+from gateway.archive import UNSAID
 from gateway.archive import segments as segments_of
+from gateway.layout import SEGMENT, paths
 from gateway.record import Fact, encode
-from gateway.segments import head, paths
+from gateway.segments import head
 from pipeline.config import DumpSource, GroveSource, LogSource
 from pipeline.errors import PipelineError
 from pipeline.run import Counts, Run

@@ -63,7 +63,7 @@ def _next(run: Run, manifest: Manifest) -> Plan | None:
                 return None
             known = {first for part in manifest.parts if part.gateway == gateway for first in part.segments}
             limits = run.options.batch_bytes, run.options.batch_segments
-            found = segments.new(directory, known, *limits)
+            found = segments.new(directory, known, *limits, covered=_covered(manifest, gateway))
             return {"gateway": gateway, "segments": [segment.dump() for segment in found]} if found else None
         case HttpSource() as source:
             return remote.plan(source, lambda gateway: _covered(manifest, gateway))
@@ -79,7 +79,7 @@ def _batch(run: Run, messages: Table, manifest: Manifest, plan: Plan) -> Counts:
         found = [segment for told in plan["segments"] if (segment := segments.again(told)) is not None]
         covers = spans.union([[segment.first, segment.last] for segment in found])
         read = _read_segments(run, messages, found, gateway)
-        firsts = [Segment.load(told).first for told in plan["segments"]]
+        firsts = [segment.key for segment in found]
     else:
         covers = [[plan["after"] + 1, plan["until"]]]
         read = _read_remote(run, messages, plan)

@@ -13,12 +13,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway import archive
+from gateway.layout import is_front, paths
 from gateway.message import Message
 from gateway.record import BadRecord, decode
-from gateway.segments import paths, trusted
+from gateway.segments import trusted
+from pipeline import spans
 from pipeline.errors import PipelineError
 from pipeline.sinks.parquet import Writer
 
@@ -28,19 +30,29 @@ from .usual import Row
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+NONE: Final[spans.Spans] = []
 TAIL = 1 << 16  # bytes at the end of a segment that usually hold its last record
 TASKS = 2  # for each core, so that one that has less to do takes another
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of a log: its records are from *first* to *last*, all below *end*, where the next segment begins."""
+    """One file of a log: its records are from *first* to *last*, all below *end*, where the next segment begins.
+
+    What was a segment is known by its *first*. The front (docs/log.md) is another file each time it is written, and is
+    known by where it ends, as a negative number.
+    """
 
     path: str
     first: int
     last: int
     end: int
     size: int
+
+    @property
+    def key(self) -> int:
+        """What it is known by, once it was read."""
+        return -self.end if is_front(Path(self.path)) else self.first
 
     @classmethod
     def load(cls, told: dict[str, Any]) -> Segment:
@@ -52,19 +64,25 @@ class Segment:
         return asdict(self)
 
 
-def sealed(directory: Path, known: Container[int] = ()) -> Iterator[Segment]:
-    """The segments in *directory* that will not change any more and are not *known* by their first, in order."""
+def sealed(directory: Path, known: Container[int] = (), covered: spans.Spans = NONE) -> Iterator[Segment]:
+    """The segments in *directory* that will not change any more and are not *known* by their keys, in order.
+
+    The front is left out as well where all that it is made of is *covered*.
+    """
     for path, first, end in archive.sealed(directory):
-        if first not in known:
+        key = -end if is_front(path) else first
+        if key not in known and (key > 0 or spans.minus([[first, end - 1]], covered)):
             with suppress(FileNotFoundError):  # retired between two looks: its facts are there the next time
                 yield _look(path, first, end)
 
 
-def new(directory: Path, known: Container[int], limit_bytes: int, limit_segments: int) -> list[Segment]:
-    """The first segments that are not *known*, as many as the limits allow and at least one if there is one."""
+def new(
+    directory: Path, known: Container[int], limit_bytes: int, limit_segments: int, covered: spans.Spans = NONE
+) -> list[Segment]:
+    """The first segments that are neither *known* nor *covered*, as many as the limits allow, and at least one."""
     chosen: list[Segment] = []
     size = 0
-    for segment in sealed(directory, known):
+    for segment in sealed(directory, known, covered):
         size += segment.size
         if chosen and (size > limit_bytes or len(chosen) >= limit_segments):
             break
@@ -73,7 +91,10 @@ def new(directory: Path, known: Container[int], limit_bytes: int, limit_segments
 
 
 def again(told: dict[str, Any]) -> Segment | None:
-    """The segment of an old plan; retention may have left only its facts since, or nothing at all."""
+    """The segment of an old plan; retention may have left only its facts since.
+
+    None where compaction took those: they are in the front, which is read as one that is not known.
+    """
     segment = Segment.load(told)
     path = Path(segment.path)
     if path.exists():

@@ -14,8 +14,9 @@ import pytest
 from gateway import log as log_module
 from gateway import segments as segments_module
 from gateway.errors import Unavailable
+from gateway.layout import sync_directory
 from gateway.log import Sealing
-from gateway.segments import Segments, head, sync_directory
+from gateway.segments import Segments, head
 
 if TYPE_CHECKING:
     from tests.conftest import Core, ToySession

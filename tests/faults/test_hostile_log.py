@@ -17,16 +17,18 @@ from zlib_ng.zlib_ng import crc32
 from adapters import ADAPTERS
 from adapters.sprout import forest
 from adapters.sprout.openpgp import Key
-from gateway import archive
-from gateway.archive import export, import_, verify
+from gateway import importing
+from gateway.archive import export, verify
 from gateway.cli import app
 from gateway.commands import operate
 from gateway.config import settings_model
+from gateway.importing import import_
 from gateway.jsontext import dumps
+from gateway.layout import paths
 from gateway.message import Message, Peer
 from gateway.record import Entry, Fact, binary, decode, encode
 from gateway.runtime import Gateway
-from gateway.segments import Segments, paths
+from gateway.segments import Segments
 from tests.still import Posted
 
 NOW = 1_763_700_000_000
@@ -257,7 +259,7 @@ def test_an_id_that_leads_elsewhere_is_refused_and_never_written(tmp_path: Path)
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"time": NOW + 10 * archive.DAY}, "in the future"),
+        ({"time": NOW + 10 * importing.DAY}, "in the future"),
         ({"seq": 1 << 44}, "beyond what there can be"),
         ({"time": 1 << 50}, "beyond what there can be"),
         ({"channel": "bad\x00name"}, "its channel is none"),

@@ -9,13 +9,15 @@ from zlib import crc32
 
 import pytest
 
-from gateway import archive
-from gateway.archive import Report, export, import_, verify
+from gateway import importing
+from gateway.archive import Report, export, verify
+from gateway.importing import import_
+from gateway.layout import FACTS, paths
 from gateway.log import Sealing
 from gateway.message import Message
 from gateway.record import Entry, Fact, decode, encode
 from gateway.retention import is_fact
-from gateway.segments import FACTS, Segments, paths
+from gateway.segments import Segments
 
 if TYPE_CHECKING:
     from tests.conftest import Core
@@ -183,7 +185,7 @@ def test_a_part_of_a_log_can_be_a_log(log: Path, tmp_path: Path) -> None:
 
 
 def test_segments_of_an_import_are_bounded(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "SEGMENT", 400)
+    monkeypatch.setattr(importing, "SEGMENT", 400)
     import_(exported(log)[1], tmp_path / "new", NOW)
     sizes = [path.stat().st_size for path in (tmp_path / "new" / "log").iterdir()]
     assert len(sizes) > 3

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,6 +13,7 @@ from gateway.lookup import PAGE
 from gateway.message import Message
 from gateway.record import Entry, Fact
 from gateway.tables import Row
+from tests.still import PATIENCE
 
 if TYPE_CHECKING:
     from tests.conftest import Core
@@ -175,6 +177,30 @@ def test_pruning_takes_messages_and_their_ids(core: Core) -> None:
     kept = [(message.seq,) for message in said[6:]]
     for table in ("ids", "aliases"):
         assert core.index.rows(f"SELECT seq FROM {table} ORDER BY seq") == kept
+
+
+def test_a_chore_waits_for_what_was_taken_while_an_earlier_batch_was_applied(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+    levels: list[int] = []
+    apply = core.index._apply
+
+    def slowly(batch: Any) -> None:
+        began.set()
+        assert go_on.wait(PATIENCE)
+        apply(batch)
+
+    monkeypatch.setattr(core.index, "_apply", slowly)
+    core.say(b"1")
+    core.sync()
+    assert began.wait(PATIENCE)
+    last = core.say(b"2")
+    core.sync()
+    core.index.do(lambda: levels.append(core.index.level))
+    go_on.set()
+    core.until(lambda: bool(levels))
+    assert levels[0] >= last.seq
 
 
 def test_chores_come_after_what_was_taken_before(core: Core) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.archive import import_
+from gateway.importing import import_
 
 
 @pytest.fixture

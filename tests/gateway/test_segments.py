@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.layout import firsts
 from gateway.record import BadRecord, Fact, encode
-from gateway.segments import MAX_READERS, Segments, firsts, head
+from gateway.segments import MAX_READERS, Segments, head
 
 
 def line(seq: int, size: int = 0) -> bytes:
@@ -118,7 +119,8 @@ def test_while_it_runs_a_given_up_tail_is_not_scanned(tmp_path: Path) -> None:
     segments = Segments(tmp_path)
     write(opened(tmp_path, 1), range(1, 8))
     write(opened(tmp_path, 5), [5, 6])
-    segments.firsts += [1, 5]
+    for first in (1, 5):
+        segments.add(first)
     assert seqs(segments) == [1, 2, 3, 4, 5, 6]
 
 
@@ -127,14 +129,14 @@ def test_a_line_that_is_just_being_written_is_no_fault(tmp_path: Path) -> None:
     write(opened(tmp_path, 1), [1, 2])
     with opened(tmp_path, 1).open("ab") as file:
         file.write(line(3)[:-1])
-    segments.firsts.append(1)
+    segments.add(1)
     assert (seqs(segments), segments.faults) == ([1, 2], [])
 
 
 def test_a_sealed_segment_is_read_on_while_it_is_renamed_and_retired(tmp_path: Path) -> None:
     segments = Segments(tmp_path)
     write(opened(tmp_path, 1), [1, 2, 3])
-    segments.firsts.append(1)
+    segments.add(1)
     scan = segments.scan()
     assert head(next(scan).data)[0] == 1
     segments.seal(1)

@@ -1,0 +1,87 @@
+"""How long nodes that are no messages stay in the log, once retention has taken what was said around them.
+
+A node stays while something that is kept stands below it or is signed by it, or while it is the community of a channel;
+an identity also while its author, or who it stands for, is a peer that is kept. What goes comes back by itself: clients
+are asked for what is above their nodes, and what the gateway mints comes out the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.facts import Life, peer
+from gateway.index import Statement
+from gateway.message import Message
+from gateway.record import Entry, Fact, unbinary
+
+from .forest import Identity, Node, Reply, decode
+from .mint import GATEWAY, PEER
+from .spelling import ANEW, canonical_id
+from .tables import NAME, day_of, moment
+
+
+def life(fact: Fact) -> Life | None:
+    """How long *fact* stays; None where it is no node."""
+    if fact.kind != "entity" or fact.protocol != NAME:
+        return None
+    id, what, copy = fact.fields["native"][NAME], fact.fields.get("what"), fact.fields.get("copy")
+    about = f"{NAME} entity {id} {what}"
+    if what == GATEWAY:
+        return Life(about)
+    needed = [_node(id)]
+    if what is not None:
+        needed.append(peer(int(what.removeprefix(PEER))) if what.startswith(PEER) else _minted(what))
+    if copy is not None:
+        needed.append(_message(copy))
+    return Life(about, tuple(needed))
+
+
+def mentions(entry: Entry) -> Iterator[str]:
+    """What *entry* cannot be understood without."""
+    if isinstance(entry, Message):
+        yield _message(entry.id)
+        if entry.protocol == NAME and entry.wire is not None:
+            yield from _above(decode(unbinary(entry.wire)))
+            return
+        for id in entry.refs.get(NAME, {}).values():
+            if isinstance(id, str):
+                yield _node(id)
+        yield _minted(day_of(entry.channel, moment(entry.timestamp)))
+    elif entry.kind == "channel" and (community := entry.fields["addresses"].get(NAME)) is not None:
+        yield _node(community)
+    elif entry.protocol == NAME and entry.kind == "peer":
+        yield _node(entry.fields["sender"])
+    elif entry.protocol == NAME and entry.kind == "entity":
+        yield from _above(decode(unbinary(entry.fields["wire"])))
+
+
+def undo(fact: Fact) -> Iterator[Statement]:
+    """What takes the rows out that do not go with the record of *fact*."""
+    if fact.kind == "entity" and fact.protocol == NAME:
+        id, raw = fact.fields["native"][NAME], unbinary(fact.fields["wire"])
+        for name in (id, ANEW + canonical_id(id, decode(raw), raw)):
+            yield "DELETE FROM ids WHERE id = ? AND seq = ?", (name, fact.seq)
+        if (what := fact.fields.get("what")) is not None:
+            yield "DELETE FROM sprout_minted WHERE what = ? AND id = ?", (what, id)
+
+
+def _above(node: Node) -> Iterator[str]:
+    """What *node* stands below, and its author."""
+    if not isinstance(node, Identity):
+        yield _node(node.author)
+    if isinstance(node, Reply):
+        yield _node(node.parent)
+        yield _node(node.community)
+        yield _node(node.conversation)
+
+
+def _node(id: str) -> str:
+    return f"{NAME} {id}"
+
+
+def _minted(what: str) -> str:
+    return f"{NAME} minted {what}"
+
+
+def _message(id: str) -> str:
+    return f"message {id}"

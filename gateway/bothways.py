@@ -1,0 +1,41 @@
+"""The lines of files that follow each other, from the first to the last or back, a bounded part of them in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, Final
+
+BLOCK: Final = 1 << 20  # bytes read at once from the end of a file
+
+
+def forward(files: Sequence[Path]) -> Iterator[bytes]:
+    """The lines of *files*, newlines included."""
+    for path in files:
+        with path.open("rb") as file:
+            yield from file
+
+
+def backward(files: Sequence[Path]) -> Iterator[bytes]:
+    """The same lines, the last one first."""
+    for path in reversed(files):
+        with path.open("rb") as file:
+            yield from _reversed(file)
+
+
+def _reversed(file: BinaryIO) -> Iterator[bytes]:
+    end, rest = file.seek(0, os.SEEK_END), b""
+    while end:
+        size = min(BLOCK, end)
+        end -= size
+        file.seek(end)
+        rest, *lines = _split(file.read(size) + rest)
+        yield from reversed(lines)
+    if rest:
+        yield rest
+
+
+def _split(data: bytes) -> list[bytes]:
+    *lines, last = data.split(b"\n")
+    return [line + b"\n" for line in lines] + ([last] if last else [])

@@ -1,0 +1,111 @@
+"""The log is bounded although everybody makes facts: channels, peers, nodes and streams that come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters import ADAPTERS
+from adapters.sprout import base64url, forest
+from adapters.sprout.openpgp import Key
+from gateway import compaction
+from gateway import index as index_module
+from gateway.adapter import Request
+from gateway.archive import verify
+from gateway.config import settings_model
+from gateway.log import Sealing
+from gateway.message import Message
+from gateway.retention import Keep
+from gateway.runtime import Gateway, clock
+from gateway.session import Principal
+from gateway.stats import report
+from tests.still import Posted
+
+KEY = Path(__file__).parents[1] / "vectors/sprout/keys/alice.privkey"
+ROUNDS = 20
+
+
+class House:
+    """A gateway without an event loop whose log keeps 10,000 bytes, and those who come and go."""
+
+    def __init__(self, data: Path) -> None:
+        self.posted = Posted()
+        values: dict[str, Any] = {"data": data, "limits": {"rates": "off"}}
+        self.gateway = Gateway(settings_model(ADAPTERS)(**values), ADAPTERS)
+        self.gateway.start(self.posted.put)
+        self.gateway.log._writer._sealing = Sealing(bytes=4096)
+        self.adapters: dict[str, Any] = {adapter.name: adapter for adapter in self.gateway.adapters}
+        self.retention = self.gateway.retention
+        self.retention.keep = Keep(bytes=10_000)
+        self.retention._slack = 5_000
+        self.key = Key(KEY.read_bytes())
+
+    def settle(self) -> None:
+        """Wait until everything is on disk and in the index."""
+        log, index = self.gateway.log, self.gateway.index
+        for _ in range(2):
+            self.posted.until_called(lambda done: self.adapters["sprout"].services.work(lambda: None, lambda _: done()))
+            self.posted.until_called(lambda done: log.when_synced(log.next_seq - 1, done))
+        self.posted.until_called(lambda done: index.do(lambda: self.posted.put(done)))
+
+    def round(self, number: int) -> None:
+        """Ten of most kind come, say something, and go."""
+        bus, now = self.gateway.bus, clock()
+        for each in range(10 * number, 10 * number + 10):
+            name = f"channel {each}"
+            bus.publish(Message(name, bus.peers.identity("streamr", f"0x{each:040x}"), "rest", b'"hello"'))
+            bus.channels.close(name)
+            streams = self.adapters["streamr"].streams
+            streams.describe(f"stream {each}", {"description": "mine"})
+            streams.forget(f"stream {each}")
+        identity = forest.sign_identity(f"alice {number}", self.key, now - 10)
+        author = forest.node_id(identity)
+        community = forest.sign_community(f"community {number}", author, self.key, now - 9)
+        root = forest.decode(community)
+        assert isinstance(root, forest.Community)
+        place = forest.below(forest.node_id(community), root)
+        reply = forest.sign_reply(place, forest.Content(b"hi"), author, self.key, now - 8)
+        lines = [f"{forest.node_id(raw)} {base64url.encode(raw).decode()}" for raw in (identity, community, reply)]
+        session = self.adapters["sprout"].accept(Request(Principal("sprout:anonymous", "")))
+        session.receive_data("\n".join(("announce 1 3", *lines, "")).encode())
+        self.settle()
+        session.receive_eof()
+        for channel in bus.channels.settled():
+            bus.channels.close(channel)
+        self.settle()
+
+    def retire(self) -> None:
+        """Retire what is old, and compact what is left."""
+        self.retention.tick()
+        self.posted.until(lambda: not self.retention._busy)
+
+    def size(self) -> int:
+        """The bytes of the log."""
+        return sum(path.stat().st_size for path in (self.gateway.settings.data / "log").iterdir())
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    monkeypatch.setattr(index_module, "GATHER", 0)
+    monkeypatch.setattr(compaction, "GRACE", 0)
+    house = House(tmp_path / "data")
+    yield house
+    house.gateway.stop()
+    house.posted.drain()
+
+
+def test_the_log_stays_bounded_while_everything_in_it_changes(house: House) -> None:
+    sizes = []
+    for number in range(ROUNDS):
+        house.round(number)
+        house.retire()
+        sizes.append(house.size())
+    assert max(sizes[ROUNDS // 2 :]) < 1.3 * max(sizes[: ROUNDS // 2]), sizes
+    assert sizes[-1] < 50_000
+    assert 0 < report(house.gateway)["factsBytes"] < sizes[-1]
+    proofs = [row.proof() for row in ADAPTERS]
+    log = house.gateway.settings.data / "log"
+    assert verify(log, lambda entry: next(filter(None, (proof(entry) for proof in proofs)), None)).faults == []
