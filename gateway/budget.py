@@ -34,11 +34,15 @@ class Budget:
     """Sees to it that all holders together hold at most *limit* bytes; *on_given_up* hears of each that had to go."""
 
     def __init__(self, limit: int, on_given_up: Callable[[Holder, int], None] = lambda _holder, _bytes: None) -> None:
-        self.limit = limit
+        self.allow(limit)
         self._on_given_up = on_given_up
         self._holders: dict[Holder, None] = {}
-        self._step = min(limit // STEPS, LONGEST_STEP)
         self._grown = 0
+
+    def allow(self, limit: int) -> None:
+        """All holders together may hold *limit* bytes from now on; who holds too much is found at the next audit."""
+        self.limit = limit
+        self._step = min(limit // STEPS, LONGEST_STEP)
 
     def enter(self, holder: Holder) -> None:
         """*holder* may keep something from now on."""

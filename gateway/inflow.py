@@ -57,6 +57,11 @@ class Inflow:
         self._crowded = crowded
         self._clock = clock
 
+    def pace(self, bytes: Buckets) -> None:
+        """Read as fast as *bytes* says from now on, where reading is paced at all; all debts are forgotten."""
+        if self._bytes is not None:
+            self._bytes = bytes
+
     def read(self, session: Session, size: int) -> float:
         """*size* bytes were read for *session*; the seconds to wait before more is read."""
         if self._bytes is None:  # spares two calls for each read where nothing is paced

@@ -19,10 +19,11 @@ import structlog
 
 from . import certificate
 from .auth import Key, KeyFile
+from .buckets import Buckets
 from .config import BadConfiguration, Settings
 from .limits import Throttle
 from .origins import Origins
-from .runtime import Gateway
+from .runtime import Gateway, keep, memory
 from .values import values
 from .warden import difference, origins
 
@@ -32,6 +33,7 @@ LIVE = frozenset(
         *("auth.grants", "auth.origins", "tls_cert", "tls_key", "warehouse"),
         *(f"limits.{who}.{what}" for who in ("address", "peer", "channel") for what in ("rate", "burst")),
         *("limits.connections", "limits.connections_per_address", "limits.subscriptions"),
+        *("limits.bytes.rate", "limits.bytes.burst", "limits.memory", "log.keep_days", "log.keep_bytes"),
     }
 )
 MAX_SHOWN = 200  # characters of a value in the log
@@ -48,6 +50,7 @@ class Read(NamedTuple):
     fingerprint: str | None
     origins: Origins
     throttle: Throttle | None
+    memory: int
 
 
 async def on_hangup(gateway: Gateway, again: Callable[[], Settings]) -> None:
@@ -91,6 +94,7 @@ def read(keys: KeyFile, again: Callable[[], Settings]) -> Read:
         certificate.fingerprint(settings),
         origins(settings),
         Throttle(limits, monotonic) if limits.rates == "on" else None,
+        memory(settings),
     )
 
 
@@ -116,6 +120,10 @@ def _follow(gateway: Gateway, found: Read) -> None:
     gateway.bus.subscriptions = limits.subscriptions
     if (limits.address, limits.peer, limits.channel) != (before.address, before.peer, before.channel):
         gateway.throttle = gateway.bus.throttle = found.throttle  # with full buckets
+    if limits.bytes != before.bytes and gateway.bus.inflow is not None:
+        gateway.bus.inflow.pace(Buckets(limits.bytes.rate, limits.bytes.burst, monotonic))
+    gateway.budget.allow(found.memory)
+    gateway.retention.keep = keep(found.settings)
 
 
 def _refuse(reasons: list[str]) -> bool:

@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 from typer.testing import CliRunner
 from websockets.sync.client import connect
 
 from gateway.cli import app
+from gateway.config import settings_model
 from gateway.keyfile import KeyFile
+from gateway.reload import LIVE, reload
 from tests.server import Server
 from tests.test_docs import settings as every_setting
 
@@ -120,7 +123,10 @@ def test_grants_are_followed_also_on_live_connections(place: Place) -> None:
     [
         (lambda text: text.replace('"*:*"', '"shout:*"'), "VERB:PATTERN"),
         (lambda text: text + "\n[", "reload is refused"),
-        (lambda text: f"port = 1\n{text}\n[log]\nkeep_days = 3", "log.keep_days: a running gateway cannot follow"),
+        (
+            lambda text: f"port = 1\n{text}\n[log]\nsegment_bytes = 5000",
+            "log.segment_bytes: a running",
+        ),
         (lambda text: text.replace("rate = 1000", "rate = -1"), "limits.peer.rate"),
         (lambda text: f"channels.create = 'configured'\n{text}", "channels.create: a running gateway cannot follow"),
     ],
@@ -192,7 +198,23 @@ def test_rates_are_followed(tmp_path: Path) -> None:
         until(lambda: httpx.put(f"http://{server.http}/v1/channels/x").status_code == 429)
 
 
-def test_what_can_be_followed_is_a_setting() -> None:
-    from gateway.reload import LIVE
+def test_bytes_memory_and_what_is_kept_are_followed(make_still: Callable[..., Any]) -> None:
+    still = make_still(limits={"rates": "on"})
+    gateway, who = still.gateway, still.caller().who
+    still.say(b'"%b"' % (b"x" * 2_000))
+    assert gateway.bus.inflow.owes(who) == 0
+    values: dict[str, Any] = {
+        "data": gateway.settings.data,
+        "limits": {"rates": "on", "bytes": {"rate": 10, "burst": 1_000}, "memory": 2 << 20},
+        "log": {"keep_days": 2, "keep_bytes": 1 << 30},
+    }
+    changed = settings_model(())(**values)
+    assert anyio.run(reload, gateway, lambda: changed)
+    still.say(b'"%b"' % (b"x" * 2_000))
+    assert gateway.bus.inflow.owes(still.caller().who) > 50
+    assert gateway.budget.limit == 2 << 20
+    assert gateway.retention.keep == (2 * 86_400_000, 1 << 30)
 
+
+def test_what_can_be_followed_is_a_setting() -> None:
     assert set(every_setting()) >= LIVE
