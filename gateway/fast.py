@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 from anyio.abc import TaskGroup
 
-from .serve import BACKLOG, HANDSHAKE_SECONDS, LINGER, Accept, Door, keep_alive
+from .serve import BACKLOG, HANDSHAKE_SECONDS, LINGER, STALLED_SECONDS, Accept, Door, keep_alive
 from .session import Close, Session
 from .tls import TlsServer
 from .turns import CHEAP, FIRST, Portion, turns_of
@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         *("_deadline", "_flusher", "_held", "_house", "_loop", "_over", "_pacing", "_paused", "_portion", "_queued"),
-        *("_rest", "_session", "_stuffed", "transport"),
+        *("_rest", "_session", "_stalled", "_stuffed", "transport"),
     )
 
     transport: asyncio.Transport
@@ -118,6 +118,7 @@ class Connection(asyncio.Protocol):
         self._portion: Portion | None = None  # how much of it at once, once something took long
         self._queued = False  # a turn to go on with that is on its way
         self._pacing: asyncio.TimerHandle | None = None  # until it goes off, nothing is handled or read
+        self._stalled: asyncio.TimerHandle | None = None  # for a peer to read on
         self._stuffed = False  # answers to pings wait for a peer that does not read
 
     def start(self, transport: asyncio.Transport, session: Session) -> None:
@@ -164,7 +165,7 @@ class Connection(asyncio.Protocol):
             self.transport.write(b"".join(data))
         if session.has_more:
             self.wake()
-        elif session.closing is not None or self._over:
+        elif session.closing is not None or (self._over and not session.unfinished):
             self._finish(session.closing)
             return
         if self._held:
@@ -309,15 +310,30 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The peer reads too slowly: the session keeps what it has."""
         self._paused = True
+        self._watch(self.transport.get_write_buffer_size())
         if self._session is not None:
             self._session.blocked = True
 
     def resume_writing(self) -> None:
         """It goes on."""
         self._paused = self._stuffed = False
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
         if self._session is not None:
             self._session.blocked = False
         self.wake()
+
+    def _watch(self, left: int) -> None:
+        self._stalled = self._loop.call_later(STALLED_SECONDS, self._look, left)
+
+    def _look(self, before: int) -> None:
+        """A peer that has taken nothing for so long is too slow, however little waits for it."""
+        left = self.transport.get_write_buffer_size()
+        if left < before:
+            self._watch(left)
+        elif self._session is not None:
+            self._session.overflow()
 
     def eof_received(self) -> bool:
         """Write what is queued, then close; True keeps the transport open until then."""
@@ -330,7 +346,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  # whatever the end was
         """The end."""
-        for timer in (self._deadline, self._pacing):
+        for timer in (self._deadline, self._pacing, self._stalled):
             if timer is not None:
                 timer.cancel()
         self._rest = None

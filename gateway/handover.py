@@ -17,7 +17,7 @@ from .bodies import COUNTED
 from .fast import WebSocketProtocol
 from .networks import network
 from .problems import Problem
-from .serve import EXTENSION, HANDSHAKE_SECONDS, LINGER
+from .serve import EXTENSION, HANDSHAKE_SECONDS, LINGER, STALLED_SECONDS
 from .session import Session
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ MAX_PIPELINE = 4  # requests that wait for the one before them; what follows sta
 HEAD_SLICE = 256  # bytes that are parsed at once where requests may begin, some ten requests; a body is parsed at once
 LONG_HEAD_SLICE = 2 << 10  # the same where a long head goes on
 CYCLE = 32 << 10  # bytes that a request takes which waits for the one before it
-STALLED_SECONDS = 60.0  # for a client to read anything of an answer; then the connection ends
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 10\r\n"
     b"connection: close\r\ncontent-length: %d\r\n\r\n%b"

@@ -22,12 +22,13 @@ from starlette.websockets import WebSocket
 
 from .adapter import Refusal
 from .frames import payload
-from .session import Close, Session
+from .session import LOW_WATER, Close, Session
 from .websocket import cut_reason
 
 LINGER = 1.0  # seconds for a farewell to be written and read; then the connection is cut
 HANDSHAKE_SECONDS = 10.0  # for all that a peer has to say before it is one: TLS, the head of a request
 BACKLOG = 4096  # connections that wait to be accepted
+STALLED_SECONDS = 60.0  # for a peer to take anything of what was written; then the connection ends
 ACCEPT_PAUSE = 0.1  # seconds until the next try where accepting failed: usually there are no descriptors left
 
 # Half-open peers cost no timer of ours: the kernel asks after 60 s of silence and gives up after 60 s more.
@@ -42,6 +43,10 @@ Accept = Callable[[str], Session | Refusal]  # from an address to a session, or 
 logger = logging.getLogger(__name__)
 
 
+class Stalled(Exception):
+    """The peer has taken nothing of what was written for too long."""
+
+
 class Door(Protocol):
     """Counts connections that are no session yet."""
 
@@ -53,7 +58,7 @@ class Door(Protocol):
 
 
 class Wire(Protocol):
-    """What carries a session. The errors of a wire are `GONE`; any other is a bug."""
+    """What carries a session. The errors of a wire are `GONE` and `Stalled`; any other is a bug."""
 
     async def receive(self) -> bytes | None:
         """What arrived, or None at the end."""
@@ -146,11 +151,14 @@ class _Pump:
                     session.blocked = True
                     await self._wire.send(data)
                     session.blocked = False
+            except Stalled:
+                session.overflow()
+                break
             except GONE:
                 break
             if session.has_more:
                 await checkpoint()
-            elif self._over.is_set():
+            elif self._over.is_set() and not (session.closing is None and session.unfinished):
                 break
             else:
                 await self._woken.wait()
@@ -169,8 +177,13 @@ class StreamWire:
         return await self._stream.receive()
 
     async def send(self, data: list[bytes], /) -> None:
-        """Write *data* at once."""
-        await self._stream.send(b"".join(data))
+        """Write *data* at once, each piece of it within `STALLED_SECONDS`."""
+        joined = b"".join(data)
+        for at in range(0, len(joined), LOW_WATER):
+            with anyio.move_on_after(STALLED_SECONDS) as sending:
+                await self._stream.send(joined[at : at + LOW_WATER])
+            if sending.cancelled_caught:
+                raise Stalled
 
     async def close(self, code: int, reason: str) -> None:  # noqa: ARG002  # TCP has no words for it
         """Say that nothing follows, then read until the peer does; a close with unread input would reset it."""
@@ -207,7 +220,7 @@ class WebSocketWire:
             if self._gone:  # not every server says so
                 raise anyio.ClosedResourceError
             try:
-                await self._websocket.send_text(text)
+                await self._websocket.send_text(text)  # however long that takes: not every server lets it be cancelled
             except Exception as error:  # when the peer is gone servers show errors of their own, and of their loop
                 raise anyio.BrokenResourceError from error
 

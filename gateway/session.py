@@ -7,7 +7,8 @@ What a shell must do, and nothing else:
    long one, whose other parts come next.
 3. Read from the wire only while `readable`; look again after every `data_to_send`. Where the bus has an `inflow`, tell
    it what was read, and wait as long as it says.
-4. When `closing` is set: write what `data_to_send` still returns, then close with that code and reason.
+4. When `closing` is set: write what `data_to_send` still returns, then close with that code and reason. When the peer
+   has said that it sends nothing more, do the same once nothing is `unfinished`.
 5. Set `blocked` while the wire takes nothing more: only who does not read can be too slow.
 6. Call `receive_eof` exactly once at the end, whatever the end was. (`tick` is the bus's to call, once a second.)
 
@@ -260,6 +261,11 @@ class Session(ABC):
         return (head is not None and (not isinstance(head, Pending) or head.done)) or (
             bool(self._streams) and not self._held
         )
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether something that was asked for is still being made, and has its place before what comes later."""
+        return self._held > 0
 
     def resume(self) -> None:
         """Handle what had to wait, as far as there is room now."""

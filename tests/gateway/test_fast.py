@@ -503,6 +503,9 @@ class Recorder(asyncio.Transport):
     def write(self, data: Any) -> None:
         self.written.append(bytes(data))
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def abort(self) -> None:
         self.aborted = True
 

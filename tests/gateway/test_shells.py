@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import os
@@ -28,6 +29,7 @@ import anyio
 import hypercorn.config
 import hypercorn.trio
 import pytest
+import sniffio
 import trio
 import uvicorn
 import websockets.sync.client
@@ -44,7 +46,7 @@ from gateway.bus import Bus, Receipt
 from gateway.channels import Channels
 from gateway.errors import ProtocolError
 from gateway.frames import text_frame
-from gateway.message import Message, MessageIds
+from gateway.message import Message, MessageIds, Pending
 from gateway.peers import Peers
 from gateway.session import LOW_WATER, Principal, Session
 
@@ -136,6 +138,9 @@ class Toy(Session):
     def do_long(self, count: bytes) -> None:
         self.stream(map(self.piece, range(int(count))))
 
+    def do_parts(self, count: bytes) -> None:
+        self.put(Parts(int(count)))
+
     def piece(self, number: int) -> bytes:
         self.pulled += 1
         return self.frame(b"%d " % number + b"." * PIECE)
@@ -152,6 +157,38 @@ class Toy(Session):
         assert isinstance(self.bus.ledger, Ledger)
         self.bus.ledger.congested = True
         self.send(self.frame(rest))
+
+
+class Parts(Pending):
+    """An answer in *count* lines, each made in a later turn of the loop."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.left = count
+        self.goes_on()
+
+    @property
+    def size(self) -> int:
+        return super().size + 2 * self.left
+
+    def goes_on(self) -> bool:
+        if not self.left:
+            return False
+        self.done, self.data = False, None
+        soon(self.make)
+        return True
+
+    def make(self) -> None:
+        self.left -= 1
+        self.fill(b"p\n")
+
+
+def soon(call: Callable[[], None]) -> None:
+    """Run *call* when others had their turn, on the loop that runs here."""
+    if sniffio.current_async_library() == "asyncio":
+        asyncio.get_running_loop().call_later(0.01, call)
+    else:
+        trio.lowlevel.current_trio_token().run_sync_soon(call)
 
 
 class FramedToy(Toy):
@@ -538,6 +575,23 @@ def test_a_long_answer_is_pulled_as_it_is_read_and_holds_up_nobody(server: Serve
         assert heard == [b"%d " % i + b"." * PIECE for i in range(1, count)]
 
 
+@only(TCP | FAST_WEBSOCKET)
+def test_who_reads_nothing_of_a_long_answer_is_cut(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for shell in (serve, fast):
+        monkeypatch.setattr(shell, "STALLED_SECONDS", 0.2)
+    with server.connect() as deaf, server.connect() as slow:
+        deaf.say(b"long 1000000")
+        slow.say(b"long 1000000")
+        before = server.counts.overflows
+        while deaf.session.closing is None:
+            for _ in range(100):
+                slow.hear()
+        server.eventually(lambda: deaf.session.closing is not None)
+        assert server.counts.overflows == before + 1
+        assert deaf.session.closing.code == 1013
+        assert slow.session.closing is None, "who reads is not"
+
+
 def test_a_reader_of_a_long_answer_may_leave(server: Server) -> None:
     with server.connect() as reader:
         reader.say(b"long 1000000")
@@ -647,6 +701,14 @@ def test_answers_still_come_after_a_half_close(server: Server) -> None:
         assert heard.count(b"x" * 100000) == 20
         assert b"last" in heard
         assert len(heard) == 221
+
+
+@only(TCP)
+def test_so_does_one_that_is_still_being_made(server: Server) -> None:
+    with server.connect() as client:
+        client.say(b"parts 5", b"echo last")
+        client.socket.shutdown(socket.SHUT_WR)
+        assert hear_all(client)[0] == [b"p"] * 5 + [b"last"]
 
 
 @only(TCP)
