@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from gateway.auth import KEY
 from gateway.errors import UnknownChannel
+from gateway.jsontext import dumps
 from gateway.message import Peer
 from gateway.session import Principal
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .adapter import StreamrAdapter
 
 MAX_LISTED = 256  # streams in one answer; more are asked for with `offset`
+LOOKED_AT = 64  # channels that are looked at in one turn of the loop
 MAX_DIGITS = 10  # of a number in a request
 MAX_ADDRESSES = 10_000  # in one answer
 
@@ -131,19 +132,50 @@ class Desk:
         self._look(visitor, stream)
         return self._adapter.streams.required(stream)
 
-    def streams(self, visitor: Visitor, query: Mapping[str, str]) -> list[dict[str, Any]]:
-        """The streams that exist and the visitor may know of.
+    def streams(self, visitor: Visitor, query: Mapping[str, str]) -> Iterator[bytes]:
+        """The streams that exist and the visitor may know of: a JSON array, in slices of a little work each.
 
         *query* may ask for one `name`, for those with a text in their ids (`search`), for at most `max` of them, and
         for those after the first `offset`.
         """
         principal, address = self._asker(visitor)
         name, search = query.get("name"), query.get("search", "").lower()
-        ids = dict.fromkeys(stream_of(channel)[0] for channel in self._adapter.bus.channels.settled())
-        wanted = (stream for stream in ids if name in (None, stream) and search in stream.lower())
-        found = (stream for stream in wanted if self._may(principal, "stream_get", stream, address))
         first, count = _number(query, "offset", 0), min(_number(query, "max", MAX_LISTED), MAX_LISTED)
-        return [self._adapter.streams.shown(stream) for stream in islice(found, first, first + count)]
+
+        def wanted(stream: str) -> bool:
+            return search in stream.lower() and self._may(principal, "stream_get", stream, address)
+
+        return self._listed(self._slices(name), wanted, first, first + count)
+
+    def _slices(self, stream: str | None) -> Iterator[list[str]]:
+        """The names of channels, `LOOKED_AT` in each slice; of one *stream* its own."""
+        if stream is not None:
+            yield self._adapter.channels_of(stream)
+            return
+        after = ""
+        while names := self._adapter.bus.channels.listed(after, LOOKED_AT):
+            yield names
+            after = names[-1]
+
+    def _listed(
+        self, slices: Iterator[list[str]], wanted: Callable[[str], bool], first: int, end: int
+    ) -> Iterator[bytes]:
+        """The streams that channels in *slices* belong to and that are *wanted*, from the *first* up to *end*."""
+        found: dict[str, None] = {}
+        opening = b"["
+        for names in slices:
+            shown = []
+            for channel in names:
+                stream, _ = stream_of(channel)
+                if stream not in found and self._adapter.bus.channels.exists(channel) and wanted(stream):
+                    found[stream] = None
+                    if first < len(found) <= end:
+                        shown.append(dumps(self._adapter.streams.shown(stream)))
+            yield opening * bool(shown) + b",".join(shown)
+            opening = b"," if shown else opening
+            if len(found) >= end:
+                break
+        yield b"[]" if opening == b"[" else b"]"
 
     # Who may do what there
 
@@ -191,7 +223,7 @@ class Desk:
         self._look(visitor, stream)
         return [{"storageNodeAddress": self._own}]
 
-    def kept(self, visitor: Visitor, address: str) -> list[dict[str, Any]]:
+    def kept(self, visitor: Visitor, address: str) -> Iterator[bytes]:
         """The streams that this gateway keeps, if *address* is its own."""
         if address.lower() != self._own:
             raise Refused(404, f"Storage node not found: {address}")

@@ -8,7 +8,8 @@ Pages of other origins are let in as on the WebSocket, by `auth.origins`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,17 +17,19 @@ from fastapi import APIRouter, Request, Response
 
 from gateway.bodies import body_of, sender_of
 from gateway.jsontext import loads
+from gateway.paced import in_turn, paced
 
 from . import rest_data
 from .desk import Desk, Refused
 from .ids import NAME
-from .rest_answers import Handler, HeadedRoute, answering, as_json, explained, named, on_disk, visitor_of
+from .rest_answers import HEAD, Handler, HeadedRoute, answering, as_json, explained, named, on_disk, visitor_of
 from .streams_desk import StreamsDesk
 
 if TYPE_CHECKING:
     from .adapter import StreamrAdapter
 
 PREFIX = "/api/v1"
+JSON = "application/json"
 MAX_BODY = 1 << 16  # bytes; a login or a stream takes some hundred
 METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"]
 
@@ -147,11 +150,24 @@ def _endpoint(adapter: StreamrAdapter, desk: StreamsDesk, call: Call) -> Handler
             given[name] = await _value(adapter, request, BODIES[name])
         before = adapter.bus.ledger.next_seq
         answer = call.answer(desk, *(given[name] for name in call.takes))
+        if isinstance(answer, Iterator):
+            return await _in_slices(adapter, request, answer)
         if adapter.bus.ledger.next_seq > before:
             await on_disk(adapter)
         return Response(status_code=204) if call.status == 204 else as_json(answer, call.status)
 
     return endpoint
+
+
+async def _in_slices(adapter: StreamrAdapter, request: Request, slices: Iterator[bytes]) -> Response:
+    """A long answer, at the pace of all of them (`gateway.paced`)."""
+    outflow, network, inflow = adapter.services.outflow, sender_of(request), adapter.bus.inflow
+    if request.method == HEAD:  # its length is told
+        parts = list[bytes]()
+        while (part := await in_turn(outflow, network, partial(next, slices, None))) is not None:
+            parts.append(part)
+        return Response(b"".join(parts), media_type=JSON)
+    return await paced(outflow, None if inflow is None else inflow.budget, network, slices, JSON)
 
 
 def _described(call: Call) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from adapters.streamr.desk import LOOKED_AT, Desk, Visitor
 from gateway.auth import Key, digest
 
 Caller = Callable[..., httpx.Response]
@@ -231,3 +232,46 @@ def test_no_fuzzed_request_hurts(
     assert answer.status_code < 500, answer.text
     if answer.status_code >= 400 and method != "HEAD":
         assert {"code", "message"} == set(answer.json()) or set(answer.json()) == {"error"}
+
+
+def test_streams_are_listed_in_slices_of_a_little_work_each(broker: Any) -> None:
+    """However many channels there are, of which none may be wanted."""
+    channels = broker.bus.channels
+    names = [name for n in range(500) for name in (f"s{n:03}", f"s{n:03}#1", f"s{n:03}#2")]
+    for name in names:
+        channels.load(name, {})
+    channels.load("closed", {}, open=False)
+    desk, visitor, looked = Desk(broker.adapter), Visitor(None), list[str]()
+    exists = channels.exists
+
+    def counted(name: str) -> bool:
+        looked.append(name)
+        return bool(exists(name))
+
+    channels.exists = counted
+
+    def listed(**query: str) -> list[str]:
+        texts = list[bytes]()
+        for text in desk.streams(visitor, query):
+            assert len(looked) <= LOOKED_AT
+            looked.clear()
+            texts.append(text)
+        return [stream["id"] for stream in json.loads(b"".join(texts))]
+
+    every = [f"s{n:03}" for n in range(500)]
+    assert listed() == every[:256]
+    assert listed(offset="300") == every[300:]
+    assert listed(offset="498", max="1") == ["s498"]
+    assert listed(search="99") == [name for name in every if "99" in name]
+    assert listed(search="nowhere") == listed(offset="500") == listed(max="0") == []
+    assert listed(name="s007") == ["s007"]
+    assert listed(name="closed") == listed(name="nowhere") == []
+
+
+def test_a_long_list_of_streams_arrives_whole(call: Caller, broker: Any) -> None:
+    for n in range(400):
+        broker.bus.channels.load(f"{n:03}" + "x" * 200, {})
+    answer = call("GET", "/streams")
+    assert [stream["id"][:3] for stream in answer.json()] == [f"{n:03}" for n in range(256)]
+    assert len(answer.content) > 1 << 16
+    assert call("HEAD", "/streams").content == b""
