@@ -186,6 +186,10 @@ class Adapter(ABC):
     def refer(self, run: Sequence[Message]) -> None:
         """Note what the form of each message of a *run* from elsewhere depends on: see `bus.Author`."""
 
+    def named(self, id: str) -> str | None:  # noqa: ARG002  (mostly the log has all ids that there are)
+        """The canonical id of the message that is called *id* here: see `bus.Author`."""
+        return None
+
     @abstractmethod
     def form(self, message: Message, key: str) -> Form:
         """The *message*, live or out of the log, from anywhere, in this protocol's form called *key*."""

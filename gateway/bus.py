@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 DIRECT_MEMORY = 5 * 60_000  # ms for which the id of a direct message is remembered
 MAX_DIRECT_IDS = 100_000
 SUBSCRIPTIONS = 10_000  # channels that one session may listen to, so that `channels.limit` is not one peer's to use up
-MAX_ID = 512  # characters of an id in `inReplyTo`; a longer one is nobody's
+MAX_ID = 1024  # characters; a Streamr id has a stream, a publisher and a chain of 255 each at most
 DIRECT = 1 << 43  # what the ids of direct messages carry for a sequence: numbers that the log never reaches
 
 logger = logging.getLogger(__name__)
@@ -87,6 +87,12 @@ class Author(Protocol):
         That is a JSON value under the protocol's name, if it depends on anything. Where the message does not fit the
         protocol, the name is added to `undelivered` instead. The messages have their seqs already, so nothing may be
         logged here.
+        """
+
+    def named(self, id: str) -> str | None:
+        """The canonical id of the message that this protocol calls *id*, where the log does not have that id as it is.
+
+        So it is where the id follows from what the message depends on, or can be written in more than one way.
         """
 
 
@@ -309,6 +315,15 @@ class Bus:
         """The earlier message with this id; ask before publishing what carries an id of its author's choice."""
         return self.ledger.find(id)
 
+    def canonical(self, id: str) -> str | None:
+        """The canonical id of the message that *id* names, in any protocol; one that nobody knows says nothing."""
+        if len(id) > MAX_ID:
+            return None
+        found = self.ledger.find(id)
+        if found is not None:
+            return found.id
+        return next(filter(None, (author.named(id) for author in self.authors)), None)
+
     def publish(self, message: Message, origin: Session | None = None) -> Message:
         """Take *message*, log it, and hand it to everybody in its channel but the publishing session.
 
@@ -332,7 +347,7 @@ class Bus:
         for message in run:
             if message.parent is not None:
                 if message.parent != parent:
-                    parent, found = message.parent, self._canonical(message.parent)
+                    parent, found = message.parent, self.canonical(message.parent)
                 message.parent = found
         self._stamp(run, ledger.next_seq)
         self._refer(run)
@@ -421,11 +436,6 @@ class Bus:
         if groups:
             self._fanout[channel] = groups
         return groups
-
-    def _canonical(self, id: str) -> str | None:
-        """The canonical id of the message that *id* names; one that nobody knows says nothing."""
-        found = self.ledger.find(id) if len(id) <= MAX_ID and id.isprintable() else None
-        return None if found is None else found.id
 
     def _now(self) -> int:
         now = self.clock()

@@ -19,7 +19,6 @@ from .session import LOW_WATER
 
 Order = Literal["asc", "desc"]
 
-MAX_ID = 1024  # characters; a Streamr id has a stream, a publisher and a chain of 255 each at most
 PAGE = 32  # messages that are read from the log in one turn of the loop; `LOW_WATER` bytes of content, likewise
 MAX_ANSWER = 4 << 20  # bytes of content after which an answer ends early; `next` goes on
 
@@ -78,7 +77,8 @@ class Query:
 
 def find(gateway: Gateway, channel: str, id: str) -> Message:
     """The message of *channel* with this canonical or native id; `Problem` 404 without one."""
-    found = gateway.index.message(id) if len(id) <= MAX_ID else None
+    canonical = gateway.bus.canonical(id)
+    found = None if canonical is None else gateway.index.message(canonical)
     if found is None or found.channel != channel:
         raise Problem(404, f"there is no message {shortened(id)} in {channel!r}; GET its /messages lists what there is")
     return found

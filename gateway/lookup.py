@@ -18,7 +18,7 @@ from .errors import Unavailable
 from .jsontext import dumps, loads
 from .layout import NEVER
 from .message import Message, MessageIds, Peer
-from .record import BadRecord, Entry, decode
+from .record import BadRecord, Entry, Fact, decode
 from .segments import Segments
 from .tables import KNOWN, Tables
 from .unapplied import Unapplied
@@ -35,7 +35,7 @@ class Lookup:
         self._tables = tables
         self._segments = segments
         self._ids = ids
-        self._waiting = Unapplied(self._chosen_ids)
+        self._waiting = Unapplied(self._names)
         self._synced = segments.next_seq - 1
 
     def note(self, entries: Sequence[Entry]) -> None:
@@ -255,6 +255,17 @@ class Lookup:
                 yield entry.key, entry.seq
             if not entry.numbered and self._ids.seq(entry.id) != entry.seq:
                 yield entry.id, entry.seq
+
+    def _names(self, entries: Iterable[Entry]) -> Iterator[tuple[str, int]]:
+        """The ids by which a message is found while *entries* wait: the chosen ones, and as what others are shown it.
+
+        The tables have the latter from who shows it.
+        """
+        yield from self._chosen_ids(entries)
+        for entry in entries:
+            if isinstance(entry, Fact) and entry.kind == "form":
+                for id in entry.fields["native"].values():
+                    yield id, entry.fields["of"]
 
     def _known_seq(self, id: str) -> int | None:
         row = self.one(KNOWN, (id,))

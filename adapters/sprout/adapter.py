@@ -201,6 +201,12 @@ class SproutAdapter(Adapter):
         """Where the messages stand in the forest."""
         self.author.refer(run)
 
+    def named(self, id: str) -> str | None:
+        """The message that another gateway's node, of which no more than that is kept, is a copy of."""
+        seq = self.relay.store.seq(id)
+        copy = None if seq is None else self.relay.store.entry(seq)
+        return copy.fields.get("copy") if isinstance(copy, Fact) else None
+
     def form(self, message: Message, key: str) -> Form:
         """The line of the message's node."""
         return self.relay.form(message, key)

@@ -91,8 +91,7 @@ class Author:
     def _below(self, message: Message, parent_id: str) -> dict[str, Any]:
         """The place of *message* below another one of its channel that Arbor is offered; empty where it is none."""
         receipt = self._bus.known(parent_id)
-        seq = self._store.seq(parent_id) if receipt is None else receipt.seq  # the form of one that was just shown
-        spot = None if seq is None else self._store.spot(seq)
+        spot = None if receipt is None else self._store.spot(receipt.seq)
         if spot is None or spot.channel != message.channel or not self._lineage.is_whole(spot.seq):
             return {}
         parent = self._store.entry(spot.seq)

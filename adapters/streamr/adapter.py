@@ -21,7 +21,7 @@ from gateway.record import Fact
 from gateway.session import MAX_OUTBOX, Principal
 from gateway.tables import Row
 
-from . import logouts, publishers, spoken, stored, streams
+from . import logouts, named, publishers, spoken, stored, streams
 from .author import Author, Link, is_late
 from .codec import FORMS, encode_broadcast
 from .control import CONTROL
@@ -372,6 +372,16 @@ class StreamrAdapter(Adapter):
                 return None
             return Place(timestamp, sequence, publisher, chain)
         return self.author.place(message) if NAME in message.refs else None
+
+    def named(self, id: str) -> str | None:
+        """The message whose Streamr id the text *id* is: one that its publisher signed, or one from elsewhere."""
+        if (found := named.read_id(id)) is None:
+            return None
+        signed = self.bus.known(dumps(list(found)).decode())
+        if signed is not None:
+            return signed.id
+        shown = named.find(found, self.services.index, self.author.place, self.publishers.number)
+        return None if shown is None else shown.id
 
     def routers(self) -> list[Any]:
         """The REST interface that clients expect beside the WebSocket."""

@@ -51,6 +51,11 @@ class Publishers:
         found = self._index.one(AUTHOR, (address,))
         return None if found is None else (found[0], found[1], found[2])
 
+    def number(self, address: str) -> int | None:
+        """The number of the sender for whom the gateway signs by *address*."""
+        found = self.foreigner(address)
+        return None if found is None else found[2]
+
     def rows(self, entries: Sequence[Message | Fact]) -> Iterator[Row]:
         """What *entries* add to the tables: each publisher of a stream once."""
         last: tuple[object, ...] = ()

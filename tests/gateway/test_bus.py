@@ -134,6 +134,10 @@ class Author:
     def describe(self, address: str) -> dict[str, Any]:
         return {f"{self.name} address": address}
 
+    def named(self, id: str) -> str | None:
+        del id
+        return None
+
     def refer(self, run: Sequence[Message]) -> None:
         for message in run:
             self.seen.append(message.seq)

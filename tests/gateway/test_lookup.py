@@ -177,6 +177,20 @@ def test_a_newer_message_with_the_same_key_is_not_forgotten_with_the_older(core:
     assert receipt.seq == second.seq
 
 
+def test_a_message_is_found_as_what_it_was_shown_before_that_is_in_the_tables(core: Core) -> None:
+    said = core.say(ids=("theirs",))
+    core.log.fact("form", {"protocol": "toy", "of": said.seq, "native": {"toy": "shown"}})
+    core.log.fact("entity", {"protocol": "toy", "native": {"toy": "nothing said"}, "wire": ""})
+    for id in ("shown", "theirs"):
+        receipt = core.index.find(id)
+        assert receipt is not None
+        assert receipt.seq == said.seq
+    assert core.index.find("nothing said") is None
+    core.settle()
+    assert vars(core.index._waiting)["_ids"] == {}, "what shows it has put it there"
+    assert core.index.rows("SELECT id FROM known") == [("theirs",)]
+
+
 def test_an_id_of_two_messages_is_that_of_the_newer(core: Core) -> None:
     core.say(ids=("first", "second"))
     newer = core.say(ids=("other", "first"))

@@ -368,6 +368,9 @@ def test_a_copy_of_what_is_held_goes_nowhere_and_is_kept(place: Any, bob: Any, a
     assert toy.heard == []
     assert id_of(copy) not in ear.read()
     assert line.ask(f"query 1 1\n{id_of(copy)}\n") == response(1, copy)
+    for _ in range(2):  # also before it is in the tables
+        assert place.bus.canonical(id_of(copy)) == said.id
+        place.index()
     answer = bob.reply(copy, "to the copy")
     announce(line, answer)
     assert toy.heard[-1].parent == said.id
