@@ -21,6 +21,7 @@ from .adapter import Adapter, Listener, Refusal
 from .callers import enter
 from .config import Settings
 from .errors import RequestError
+from .persistent import Persistent
 from .problems import PROTOCOL, answer, explain
 from .runtime import Gateway
 from .session import Session
@@ -68,6 +69,7 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
     app.include_router(rest.router(gateway))
     app.add_middleware(Guard, gateway=gateway)
     app.add_middleware(RawPaths)
+    app.add_middleware(Persistent, seconds=settings.limits.keep_alive_seconds)
     return app
 
 

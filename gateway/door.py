@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Protocol
 
 from . import machine
 from .adapter import Adapter, Refusal, Request
@@ -13,6 +14,23 @@ from .limits import Limits
 from .metrics import Metrics
 from .networks import network
 from .session import Session
+
+DESCRIPTORS = "too many connections for the file descriptors that there are; raise their limit (ulimit -n)"
+HERE = "too many from here; the setting is limits.connections_per_address"
+
+
+MAX_PARTING = 64  # connections that were not let in and are told why; their descriptors are the gateway's own
+
+
+class Idle(Protocol):
+    """A connection that is kept for a next request, and can go."""
+
+    @property
+    def network(self) -> str:
+        """Where the client is."""
+
+    def give_way(self) -> None:
+        """Leave, and end."""
 
 
 class Door:
@@ -25,6 +43,8 @@ class Door:
         self._metrics = metrics
         self._callers: Counter[str] = Counter()  # HTTP connections that are no session, by address
         self._calling = 0
+        self._parting = 0
+        self._idle: dict[str, dict[Idle, None]] = {}  # those of them that nothing is asked on, by address
         self._room = machine.connections()
 
     def admit(
@@ -58,10 +78,12 @@ class Door:
     def enter(self, address: str) -> str | None:
         """Let an HTTP connection in from *address*, until it leaves; or say why not."""
         address = network(address)
-        if (reason := self._beyond(self._calling, self._callers[address])) is None:
-            self._callers[address] += 1
-            self._calling += 1
-        return reason
+        while (reason := self._beyond(self._calling, self._callers[address])) is not None:
+            if not self._make_room(address if reason is HERE else None):
+                return reason
+        self._callers[address] += 1
+        self._calling += 1
+        return None
 
     def leave(self, address: str) -> None:
         """An HTTP connection that was let in is over, or becomes a session."""
@@ -71,17 +93,49 @@ class Door:
         if not self._callers[address]:
             del self._callers[address]
 
+    def idle(self, connection: Idle) -> None:
+        """Nothing is asked on *connection*, which was let in, for the moment: it gives way where there is no room."""
+        self._idle.setdefault(connection.network, {})[connection] = None
+
+    def busy(self, connection: Idle) -> None:
+        """Something is asked on *connection* again, or it leaves."""
+        if (there := self._idle.get(connection.network)) is not None:
+            there.pop(connection, None)
+            if not there:
+                del self._idle[connection.network]
+
+    def parts(self) -> bool:
+        """Whether a connection that was not let in may stay until it has read why, for a moment; see `parted`."""
+        if may := self._parting < MAX_PARTING:
+            self._parting += 1
+        return may
+
+    def parted(self) -> None:
+        """One of those has gone."""
+        self._parting -= 1
+
     def full(self, address: str) -> str | None:
         """Why there is no room for another session from *address*; None where there is."""
-        return self._beyond(self._bus.population, self._bus.population_of(network(address)))
+        while (reason := self._beyond(self._bus.population, self._bus.population_of(network(address)))) is DESCRIPTORS:
+            if not self._make_room(None):
+                break
+        return reason
+
+    def _make_room(self, address: str | None) -> bool:
+        """Let the connection go that is idle for longest, at *address* or of those who have most; if any is."""
+        there = max(self._idle.values(), key=len, default=None) if address is None else self._idle.get(address)
+        if there is None:
+            return False
+        next(iter(there)).give_way()
+        return True
 
     def _beyond(self, all: int, here: int) -> str | None:
         if self._bus.population + self._calling >= self._room:
-            return "too many connections for the file descriptors that there are; raise their limit (ulimit -n)"
+            return DESCRIPTORS
         if all >= self.limits.connections:
             return "too many connections; the setting is limits.connections"
         if here >= self.limits.connections_per_address:
-            return "too many from here; the setting is limits.connections_per_address"
+            return HERE
         return None
 
     def _refuse(self, adapter: Adapter, status: int, text: str) -> Refusal:

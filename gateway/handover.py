@@ -16,6 +16,7 @@ from websockets.http11 import Request
 from .bodies import COUNTED
 from .fast import WebSocketProtocol
 from .networks import network
+from .persistent import refusal
 from .problems import Problem
 from .serve import EXTENSION, HANDSHAKE_SECONDS, LINGER, STALLED_SECONDS
 from .session import Session
@@ -28,10 +29,8 @@ MAX_PIPELINE = 4  # requests that wait for the one before them; what follows sta
 HEAD_SLICE = 256  # bytes that are parsed at once where requests may begin, some ten requests; a body is parsed at once
 LONG_HEAD_SLICE = 2 << 10  # the same where a long head goes on
 CYCLE = 32 << 10  # bytes that a request takes which waits for the one before it
-FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 10\r\n"
-    b"connection: close\r\ncontent-length: %d\r\n\r\n%b"
-)
+RETRY = {"Retry-After": "10"}  # seconds, for whom there is no room
+MAX_THROWN = 4 << 20  # bytes that a client may go on sending after its last answer
 
 
 class _Nowhere(asyncio.Transport):
@@ -122,26 +121,32 @@ class FastHttp(HttpToolsProtocol):
     _later = b""  # read, and not parsed yet
     _pacing = False  # nothing is parsed for a while
     _upgraded = False
+    _refused = False  # there was no room
+    _parting = False  # the last answer is written, and what still comes is thrown away
+    _thrown = 0  # bytes of that
     _answering: RequestResponseCycle | None = None  # the request that is being answered; `cycle` is the last one read
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """The clock runs from the connection on, so a silent one ends too."""
         super().connection_made(transport)
-        if (reason := self._enter()) is not None:
-            body = Problem(503, reason).body()
-            transport.write(FULL % (len(body), body))
+        if (reason := self._enter()) is None:
+            self._await_head()
+            return
+        transport.write(refusal(Problem(503, reason, RETRY)))
+        self._refused = self.gateway is not None and self.gateway.door.parts()
+        if self._refused:
+            self._part()
+        else:
             transport.close()
-        self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end."""
         self._leave()
+        if self._refused and self.gateway is not None:
+            self.gateway.door.parted()
         self._have_head()
         self._later = b""
-        self.pipeline.clear()
-        if self._answering is not None:  # uvicorn tells the last request that was read, which may be another one
-            self._answering.disconnected = True
-            self._answering.message_event.set()
+        self._forget_requests()
         if self._stalled is not None:
             self._stalled.cancel()
         super().connection_lost(exc)
@@ -156,6 +161,13 @@ class FastHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what there is room for; the rest waits for answers, or for its turn."""
+        if self._parting:
+            self._thrown += len(data)
+            if self._thrown > MAX_THROWN:
+                self.transport.abort()
+            return
+        if self.network and self.gateway is not None:
+            self.gateway.door.busy(self)
         inflow = None if self.gateway is None else self.gateway.bus.inflow
         wait = inflow.bytes(self.network, len(data), id(self)) if inflow is not None else 0.0
         if wait and not self._pacing:
@@ -169,7 +181,9 @@ class FastHttp(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """The next request may be parsed."""
         super().on_response_complete()
-        if self._later:
+        if self._is_idle() and self.network and self.gateway is not None:
+            self.gateway.door.idle(self)
+        elif self._later:
             self.flow.pause_reading()  # uvicorn has just resumed it, and there is enough
             self.loop.call_soon(self._go_on)
 
@@ -181,7 +195,7 @@ class FastHttp(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def _go_on(self) -> None:
-        if not self._pacing and not self.transport.is_closing():
+        if not self._pacing and not self._ends:
             data, self._later = self._later, b""
             if self._half_head:
                 self._half_head = False
@@ -193,7 +207,7 @@ class FastHttp(HttpToolsProtocol):
     def _parse(self, data: bytes) -> None:
         """Parse *data* in slices, as long as not too many requests wait for the one before them."""
         at = 0
-        while at < len(data) and not self.transport.is_closing() and not self._upgraded:
+        while at < len(data) and not self._ends and not self._upgraded:
             if len(self.pipeline) >= MAX_PIPELINE:
                 self._put_off(data[at:])
                 return
@@ -202,6 +216,9 @@ class FastHttp(HttpToolsProtocol):
             end = at + max(HEAD_SLICE, size)
             self._parse_slice(data[at:end])
             at = end
+        idle = self.cycle is not None and self.cycle.response_complete and self.timeout_keep_alive_task is None
+        if idle and not self._ends:
+            self._await_head()  # blank lines before a request are the beginning of nothing, but not silence either
 
     def _put_off(self, data: bytes) -> None:
         """Parse *data* later; nothing more is read until then, and no clock runs."""
@@ -217,7 +234,7 @@ class FastHttp(HttpToolsProtocol):
         super().data_received(data)
         if deadline is not None and deadline is self._deadline:  # all of it was of one head
             self._head += len(data)
-            if self._head > self.max_head and not self.transport.is_closing():
+            if self._head > self.max_head and not self._ends:
                 self.send_400_response("The head of the request is too long.")
 
     def on_message_begin(self) -> None:
@@ -253,6 +270,32 @@ class FastHttp(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     # What is written
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no request, and this is the last answer: nobody knows where another one begins."""
+        self._forget_requests()
+        self.transport.write(refusal(Problem(400, msg)))
+        self._part()
+
+    def _part(self) -> None:
+        """End when the client has read all, or soon: to close with unread input would reset the connection."""
+        self._parting = True
+        self._have_head()
+        if self.transport.can_write_eof():  # TLS has no half-close
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self.loop.call_later(LINGER, self.transport.abort)
+
+    @property
+    def _ends(self) -> bool:
+        return self._parting or self.transport.is_closing()
+
+    def _forget_requests(self) -> None:
+        """Nobody is answered any more; uvicorn tells the last request that was read, which may be another one."""
+        self.pipeline.clear()
+        if self._answering is not None:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
 
     def pause_writing(self) -> None:
         """The client does not read; if it goes on like that, the connection ends."""
@@ -299,8 +342,17 @@ class FastHttp(HttpToolsProtocol):
             self.gateway.budget.enter(self)
         return reason
 
+    def give_way(self) -> None:
+        """Another connection needs the place, and nothing is asked on this one."""
+        self._leave()
+        self.transport.close()
+
+    def _is_idle(self) -> bool:
+        return self.timeout_keep_alive_task is not None and not self._later and not self._ends
+
     def _leave(self) -> None:
         if self.network and self.gateway is not None:
+            self.gateway.door.busy(self)
             self.gateway.door.leave(self.network)
             self.gateway.budget.leave(self)
             self.network = ""

@@ -42,6 +42,7 @@ class Limits(BaseModel):
     connections_per_address: int = Field(default=10_000, ge=1)
     subscriptions: int = Field(default=SUBSCRIPTIONS, ge=1, description="channels that one connection may listen to")
     handshake_seconds: float = Field(default=10.0, gt=0, description="a connection that says nothing is dropped")
+    keep_alive_seconds: float = Field(default=65.0, gt=0, description="an HTTP connection that was used is kept")
 
 
 class Throttle:

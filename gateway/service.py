@@ -197,6 +197,7 @@ async def _serve_asyncio(
         log_config=None,
         access_log=False,
         server_header=False,
+        timeout_keep_alive=settings.limits.keep_alive_seconds,  # type: ignore[arg-type]  # any number of seconds will do
         backlog=BACKLOG,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
@@ -218,6 +219,7 @@ async def _serve_trio(app: FastAPI, settings: Settings, again: Callable[[], Sett
     import hypercorn.trio
     import trio
 
+    from .portable import keep_connections
     from .uncompressed import refuse_compression
 
     class Config(hypercorn.config.Config):
@@ -230,11 +232,13 @@ async def _serve_trio(app: FastAPI, settings: Settings, again: Callable[[], Sett
             return None if context is None else app.state.gateway.certificate.follow(context)
 
     refuse_compression()
+    keep_connections(app.state.gateway)
     config = Config()
     config.backlog = BACKLOG
     config.graceful_timeout = STOP_SECONDS
     config.websocket_max_message_size = MAX_FRAME
     config.include_server_header = False
+    config.ssl_handshake_timeout = settings.limits.handshake_seconds
     config.loglevel = "WARNING"
     if settings.tls_cert is not None and settings.tls_key is not None:
         config.certfile, config.keyfile = str(settings.tls_cert), str(settings.tls_key)

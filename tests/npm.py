@@ -64,13 +64,24 @@ async def node_client(script: str, *arguments: str) -> AsyncIterator[NodeClient]
             await process.wait()
 
 
+def require_node() -> str:
+    """The program; skips where there is none, and fails in the gate."""
+    if (found := shutil.which("node")) is None:
+        _do_without("there is no node on this machine")
+    return str(found)
+
+
 def require_clients() -> Path:
     """The folder with the clients in its node_modules; skips where they cannot be had, and fails in the gate."""
     if reason := _missing():
-        if os.environ.get("TRELLIS_REQUIRE_INTEROP") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        _do_without(reason)
     return NODE
+
+
+def _do_without(reason: str) -> None:
+    if os.environ.get("TRELLIS_REQUIRE_INTEROP") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 def _missing() -> str:

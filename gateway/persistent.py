@@ -1,0 +1,115 @@
+"""Persistent HTTP connections (RFC 9112, section 9), on every server: how they go on after an answer, and how they end.
+
+A connection is kept for the next request, and the client is told for how long. A request that is answered before all of
+its body was read is the other case: most clients send all of it before they look for an answer, and a connection that
+is closed with unread input is reset, which takes the answer away. So the rest is read and thrown away first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from http import HTTPStatus
+
+import anyio
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .problems import MEDIA_TYPE, Problem
+
+LINGER_BYTES = 24 << 20  # of a body that nobody wants: many times what may be sent
+LINGER_SECONDS = 5.0  # for them to come
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+def refusal(problem: Problem) -> bytes:
+    """The last answer on a connection on which nobody can be asked for one."""
+    body = problem.body()
+    headers = {"Content-Type": MEDIA_TYPE, "Content-Length": len(body), "Connection": "close", **problem.headers}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}\r\n{lines}\r\n".encode() + body
+
+
+class Persistent:
+    """Tells clients for how many *seconds* a connection is kept, and lets answers arrive before it ends."""
+
+    def __init__(self, app: ASGIApp, seconds: float) -> None:
+        self._app = app
+        self._kept = (b"keep-alive", b"timeout=%d" % seconds)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer as the application does."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = scope["headers"]
+        kept = self._kept if scope["http_version"] == "1.1" and not _ends(headers) else None
+        if any(
+            name == b"transfer-encoding" or (name == b"content-length" and value != b"0") for name, value in headers
+        ):
+            exchange = _Exchange(receive, send, kept)
+            await self._app(scope, exchange.receive, exchange.send)
+            return
+
+        async def tell(message: Message) -> None:
+            if kept is not None and message["type"] == "http.response.start":
+                _tell(message, kept)
+            await send(message)
+
+        await self._app(scope, receive, tell)
+
+
+class _Exchange:
+    """A request with a body, and its answer."""
+
+    def __init__(self, receive: Receive, send: Send, kept: tuple[bytes, bytes] | None) -> None:
+        self._receive = receive
+        self._send = send
+        self._kept = kept
+        self._more = True  # of the body is to come
+        self._lingers = False  # the client knows where the answer ends without the connection's end
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._more = message["type"] == "http.request" and message.get("more_body", False)
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            if self._kept is not None:
+                _tell(message, self._kept)
+            self._lingers = any(name.lower() == b"content-length" for name, _ in message["headers"])
+        elif self._more and self._lingers and not message.get("more_body", False):
+            await self._send({**message, "more_body": True})
+            await self._linger()
+            return
+        await self._send(message)
+
+    async def _linger(self) -> None:
+        """Throw the rest of the body away, and end. Beyond the limits it is still read, while the server ends."""
+        enough = anyio.Event()
+
+        async def throw_away() -> None:
+            thrown = 0
+            while self._more:
+                thrown += len((await self.receive()).get("body", b""))
+                if thrown > LINGER_BYTES:
+                    enough.set()
+            enough.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(throw_away)
+            with anyio.move_on_after(LINGER_SECONDS):
+                await enough.wait()
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+            tasks.cancel_scope.cancel()
+
+
+def _ends(headers: Headers) -> bool:
+    """Whether *headers* say that the connection ends with this answer."""
+    return any(name.lower() == b"connection" and b"close" in value.lower() for name, value in headers)
+
+
+def _tell(message: Message, kept: tuple[bytes, bytes]) -> None:
+    """Say for how long the connection is kept, unless it is not."""
+    if not _ends(message["headers"]):
+        message["headers"] = [*message["headers"], kept]
