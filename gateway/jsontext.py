@@ -26,9 +26,10 @@ SHORT = 2 * MAX_DEPTH  # bytes; what is nested too deeply and closed again is lo
 HALVES = "backslashreplace"  # how half a character is encoded, which the log writes as its escape
 _MAX_DIGITS = 4_300  # of a number that int() takes; a longer one is beyond a double as well
 
-# Every number beyond a double has one of these, and so have few others: 199 digits and E+99 are still within it.
-_BEYOND_DOUBLE: Final = re.compile(r"\d{200}|[eE]\+?\d{3}")
+# Every number beyond 64 bits or a double has one of these, and so have few others.
+_LONG_NUMBER: Final = re.compile(r"\d{19}|[eE]\+?\d{3}")
 
+_LEAST, _MOST = -(1 << 63), (1 << 64) - 1  # integers that orjson keeps
 _INFINITE: Final = (float("inf"), float("-inf"))
 
 _ANYTHING: Final = msgspec.json.Decoder(msgspec.Raw)
@@ -46,8 +47,9 @@ _OBJECT: Final = msgspec.json.Decoder(_Reply)
 def loads(text: bytes | str, max_depth: int = MAX_DEPTH, max_values: int | None = None) -> Any:
     """Read one JSON value; a `ValueError` says what is wrong with it.
 
-    orjson reads nearly everything. What it refuses although JSON allows it (numbers beyond a double,
-    lone surrogates) is read by the standard library: the former become null, the latter stay escapes.
+    orjson reads nearly everything. What it refuses although JSON allows it (numbers beyond a double, lone surrogates)
+    is read by the standard library: the former become null, the latter stay escapes. Whoever reads it, an integer
+    beyond 64 bits becomes the nearest double.
     NaN and Infinity are not JSON. Nesting over *max_depth* is refused, and what has more than *max_values* values
     before any of them is made.
     """
@@ -138,28 +140,33 @@ def _scan_halves(text: bytes) -> bytes:
 
 
 def _loads_slowly(text: str) -> Any:
-    if _BEYOND_DOUBLE.search(text) is None:  # then the standard library calls nothing of Python's
+    if _LONG_NUMBER.search(text) is None:  # then the standard library calls nothing of Python's, and reads as orjson
         return json.loads(text)
     try:
         value = json.loads(text)  # what is beyond a double is infinite
     except ValueError:  # int() refuses a number
         value = json.loads(text, parse_int=_int)
-    return _finite(value)
+    return _as_doubles(value)
 
 
 def _int(digits: str) -> float | int:
     return int(digits) if len(digits.lstrip("-")) <= _MAX_DIGITS else float(digits)
 
 
-def _finite(value: Any) -> Any:
-    """*value* with null for what is infinite."""
+def _as_doubles(value: Any) -> Any:
+    """*value* with doubles for integers beyond 64 bits, as orjson reads them, and null for what is infinite."""
     root = [value]
     todo: list[Any] = [root]
     while todo:
         place = todo.pop()
         for key, each in place.items() if type(place) is dict else enumerate(place):
             kind = type(each)
-            if kind is float:
+            if kind is int and not _LEAST <= each <= _MOST:
+                try:
+                    place[key] = float(each)
+                except OverflowError:
+                    place[key] = None
+            elif kind is float:
                 if each in _INFINITE:
                     place[key] = None
             elif kind is list or kind is dict:

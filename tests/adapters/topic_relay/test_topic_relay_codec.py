@@ -225,7 +225,7 @@ def test_types_are_numbers_as_javascript_compares_them(number: str, kind: float)
 @pytest.mark.parametrize(
     ("dst", "peer"),
     [
-        *[("0", 0), ("-0", 0), ("0.0", 0), ("0e5", 0), ("1e-400", 0), ("7.0", 7), ("1" * 400, int("1" * 400))],
+        *[("0", 0), ("-0", 0), ("0.0", 0), ("0e5", 0), ("1e-400", 0), ("7.0", 7), ("1" * 400, NOBODY)],
         *[("0.5", NOBODY), ("1e400", NOBODY)],
         *[("null", None), ("true", None), ('"0"', None), ("[0]", None)],
     ],
