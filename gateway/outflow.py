@@ -16,7 +16,8 @@ from time import monotonic, thread_time
 from .buckets import Buckets
 from .watchdog import Progress
 
-SHARE = 0.1  # of the loop's time that all long answers together take while somebody talks
+SHARE = 0.05  # of the loop's time that all long answers together take while somebody talks
+WRITE = 2e-9  # seconds, about, that it takes to write a byte
 BURST = 0.1  # seconds of it that they may take at once
 CALM = 1_000  # ms without a message after which nobody talks
 PLACES = 256  # long answers under way at once
@@ -95,7 +96,7 @@ class Outflow:
         self._call()
 
     def spend(self, seconds: float) -> None:
-        """A slice has taken so many *seconds* of the loop; what `give` runs is counted there."""
+        """A slice, or writing it, has taken so many *seconds* of the loop; what `give` runs is counted there."""
         if self.talking():
             self._time.spend("", seconds)
 

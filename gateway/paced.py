@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from .budget import Budget
 from .errors import RequestError, Throttled
-from .outflow import PATIENCE, Outflow, Place, State
+from .outflow import PATIENCE, WRITE, Outflow, Place, State
 from .session import LOW_WATER
 
 MOST = 2 * LOW_WATER  # bytes that are sent at once
@@ -107,6 +107,7 @@ class _Pieces:
             some.append(part or b"")
             self.over = part is None
         self.piece = b"".join(some)
+        self._outflow.spend(WRITE * len(self.piece))
 
     def _next(self) -> bytes | None:
         return next(self._slices, None)

@@ -204,3 +204,15 @@ def test_who_does_not_wait_any_more_costs_no_slice(run: Any) -> None:
 
     run(check)
     assert made == []
+
+
+def test_what_is_written_counts_as_time(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    spent: list[float] = []
+
+    async def check(answers: Outflow) -> None:
+        monkeypatch.setattr(answers, "spend", spent.append)
+        response = await paced.paced(answers, None, "a", (b"x" * LOW_WATER for _ in range(3)), "text/plain")
+        await told(response)
+
+    run(check)
+    assert spent.count(LOW_WATER * outflow.WRITE) == 3
