@@ -156,11 +156,13 @@ class Index(Lookup):
 
     def restore(self, facts: Iterable[Fact]) -> None:
         """Put *facts* back, newest first, but where something newer has their places."""
-        for fact in facts:
-            rows = _records(Synced((fact,), (0,)))
-            for table, values in chain(_fact_rows(fact), *(each.rows((fact,)) for each in self._adapters)):
+        every = iter(facts)
+        while part := list(islice(every, BATCH)):
+            rows: dict[str, list[tuple[Any, ...]]] = {FACT: [(fact.seq, 0) for fact in part]}  # it is looked for
+            own = chain.from_iterable(map(_fact_rows, part))
+            for table, values in chain(own, *(each.rows(part) for each in self._adapters)):
                 rows.setdefault(table, []).append(values)
-            self._tables.put({table: values for table, values in rows.items() if values}, "IGNORE")
+            self._tables.put(rows, "IGNORE")
 
     def drop(self, seqs: Iterable[int]) -> None:
         """Forget where the facts *seqs* stood."""

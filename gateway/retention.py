@@ -67,6 +67,7 @@ class Retention:
         self._slack = slack
         self._on_fault = on_fault
         self._thread: threading.Thread | None = None
+        self.compacting = False
         self.facts_bytes = 0  # in the files that retention left, at the last tick
         self._busy = False
         self._ends: dict[int, int] = {}  # when the newest record of a segment was accepted
@@ -97,16 +98,16 @@ class Retention:
             self._thread.join()
 
     def _retired(self, sources: Sources | None) -> None:
-        """Compact the *sources*, if that is due, and be ready for the next tick after it."""
+        """Be ready for the next tick, and compact the *sources* meanwhile if that is due."""
+        self._busy = False
         if sources is not None:
+            self.compacting = True
             self._thread = threading.Thread(target=self._compact, args=(sources,), name="compaction", daemon=True)
             self._thread.start()
-        else:
-            self._done()
 
     def _worth_compacting(self) -> Sources | None:
         """What was left, where so much of it is not in the front yet that it is worth the work."""
-        sources = None if self._compaction is None else self._compaction.sources()
+        sources = None if self._compaction is None or self.compacting else self._compaction.sources()
         if sources is None:
             return None
         front, *_ = sizes = [path.stat().st_size for path in sources.files]
@@ -124,7 +125,7 @@ class Retention:
             return
         except Exception as error:
             self._post(partial(self._on_fault, error))
-        self._post(self._done)
+        self._post(self._compacted)
 
     def due(self, applied: int) -> Iterator[tuple[int, int]]:
         """The first sequence of each segment to retire, and of the one after it; up to *applied* all is indexed."""
@@ -196,8 +197,8 @@ class Retention:
     def _marked(self) -> None:
         self._mark()
 
-    def _done(self) -> None:
-        self._busy = False
+    def _compacted(self) -> None:
+        self.compacting = False
 
 
 def is_fact(line: bytes) -> bool:

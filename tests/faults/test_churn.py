@@ -80,7 +80,7 @@ class House:
     def retire(self) -> None:
         """Retire what is old, and compact what is left."""
         self.retention.tick()
-        self.posted.until(lambda: not self.retention._busy)
+        self.posted.until(lambda: not self.retention._busy and not self.retention.compacting)
 
     def size(self) -> int:
         """The bytes of the log."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
@@ -23,6 +24,7 @@ from gateway.message import Message, Peer
 from gateway.record import Fact, decode
 from gateway.retention import Keep, Retention
 from gateway.segments import Segments, head
+from tests.still import PATIENCE
 
 if TYPE_CHECKING:
     from tests.conftest import Core
@@ -50,7 +52,7 @@ def retention(core: Core, *, slack: int = 1, **keep: int) -> Retention:
 def run(core: Core, retention: Retention) -> None:
     """One tick, and all it brings about."""
     retention.tick()
-    core.until(lambda: not retention._busy)
+    core.until(lambda: not retention._busy and not retention.compacting)
     core.settle()
 
 
@@ -277,6 +279,38 @@ def check_one_state(core: Core, data: Path, old: Any, new: Any, place: int) -> N
         assert not [name for name in left if name.startswith(".retire")]
     finally:
         again.stop()
+
+
+def test_messages_are_retired_while_facts_are_compacted(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        churn(core, number)
+    core.say(b'"today"', channel="kept")
+    core.settle()
+    began, go_on = threading.Event(), threading.Event()
+    judge = Compaction._judge
+
+    def waiting(*arguments: Any) -> Any:
+        began.set()
+        assert go_on.wait(PATIENCE)
+        return judge(*arguments)
+
+    monkeypatch.setattr(Compaction, "_judge", waiting)
+    keeping = retention(core, age=1)
+    keeping.tick()
+    core.until(lambda: keeping.compacting)
+    assert began.wait(PATIENCE)
+    core.clock.now += 10_000
+    core.say(b'"tomorrow"', channel="kept")
+    core.settle()
+    keeping.tick()
+    core.until(lambda: not keeping._busy)
+    assert [message.content for message in core.index.history("kept")] == [b'"tomorrow"']
+    go_on.set()
+    core.until(lambda: not keeping.compacting)
+    run(core, keeping)
+    assert core.disk_faults == []
+    assert verify(core.data / "log").faults == []
+    same_when_made_anew(core)
 
 
 def test_readers_go_on_across_a_compaction(core: Core) -> None:

@@ -15,6 +15,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from gateway.archive import verify
+from gateway.layout import Front
 from gateway.message import Message
 from gateway.record import Fact, decode
 from pipeline.checkpoint import Checkpoint
@@ -168,6 +169,31 @@ def test_retired_segments_count_once_and_their_facts_are_not_lost(make_run: Make
     second.with_name(f"{101:020d}.facts.jsonl").write_bytes(b"".join(kept))
     ingest.run(run)
     assert rows(run) == expected([*told[:100], *kept])
+    assert rows(run, REJECTS) == []
+
+
+def test_the_front_counts_once_each_time_it_is_written(make_run: MakeRun, log: Path) -> None:
+    """What was not read before its segment was compacted is read from the front, and nothing of it twice."""
+    told = lines(talk(300))
+    kept = [line for line in told if not isinstance(decode(line), Message)]
+    first, second, third = write(log, told)
+    run = make_run(batch_segments=1)
+    for file in (second, third):
+        file.rename(log / f"later {file.name}")
+    ingest.run(run)
+    first.unlink()
+    front = Front(1, 200).path(log)
+    front.write_bytes(b"".join(line for line in kept if line in told[:200]))
+    third.write_bytes((log / f"later {third.name}").read_bytes())
+    ingest.run(run)
+    assert rows(run) == expected([*told[:100], *[line for line in told[100:200] if line in kept], *told[200:]])
+    front.unlink()
+    third.unlink()
+    Front(1, 300).path(log).write_bytes(b"".join(kept))
+    before = rows(run)
+    ingest.run(run)
+    ingest.run(run)
+    assert rows(run) == before
     assert rows(run, REJECTS) == []
 
 

@@ -36,7 +36,7 @@ def retire(place: Any) -> None:
     keeping = place.gateway.retention
     keeping._slack = 1
     keeping.tick()
-    place.until(lambda: not keeping._busy)
+    place.until(lambda: not keeping._busy and not keeping.compacting)
     place.index()
     place.adapter.tick(place.clock())
 
