@@ -162,7 +162,7 @@ def test_an_identity_is_told_of_as_long_as_there_is_something_to_check_with_it(
 def retire(place: Any) -> None:
     """Let retention take what it can, and a second pass."""
     place.index()
-    retention = place.gateway._retention
+    retention = place.gateway.retention
     retention.tick()
     place.until(lambda: not retention._busy)
     place.adapter.tick(place.clock.now)
