@@ -44,6 +44,10 @@ class Invalid(RequestError):
     """A message that may not be published; the text is the validator's."""
 
 
+class Forged(Invalid):
+    """A message that its publisher did not sign."""
+
+
 def invalid(reason: str, message: StreamMessage) -> Invalid:
     """The error of the library's validator, which shows the message."""
     return Invalid(f"{reason}. Message: {message.row(kinds.LATEST).decode()[:MAX_SHOWN]}")
@@ -97,10 +101,10 @@ def check_time(message: StreamMessage, now: int) -> None:
 
 
 def check_signature(message: StreamMessage) -> None:
-    """Raise unless the publisher signed *message*."""
+    """Raise `Forged` unless the publisher signed *message*."""
     if not verify(message):
         text = message.row(kinds.LATEST).decode()[:MAX_SHOWN]
-        raise Invalid(f"Signature validation failed for message: {text}")
+        raise Forged(f"Signature validation failed for message: {text}")
 
 
 def out_of_range(partition: int, partitions: int) -> str:

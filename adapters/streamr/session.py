@@ -23,6 +23,7 @@ from adapters.streamr.errors import StreamrError
 from adapters.streamr.ids import NAME, Inbox, channel_of, inbox_of, key_exchange_address
 from adapters.streamr.message import GROUP_KEY_ROTATE
 from adapters.streamr.publishing import (
+    Forged,
     Invalid,
     as_sent,
     check_direct,
@@ -382,7 +383,9 @@ class StreamrSession(Session):
         self.send(text_frame(encode(answer, self.control)))
 
     def refuse(self, frame: ControlFrame, error: RequestError) -> None:
-        """Answer *frame* with the *error*."""
+        """Answer *frame* with the *error*; a forged signature counts as input that the protocol has no place for."""
+        if isinstance(error, Forged):
+            self.offend()
         self.send(self.failure(*refusal(frame, error), frame.request_id))
 
     def failure(self, text: str, code: str, request_id: str | int) -> bytes:

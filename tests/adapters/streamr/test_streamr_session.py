@@ -250,6 +250,24 @@ def test_a_signature_must_be_the_publishers(broker: Any, alice: Any, bob: Any) -
     assert session.identity is None
 
 
+@pytest.mark.parametrize("at_once", [False, True], ids=["one by one", "in a run"])
+def test_forged_signatures_are_held_against_who_brings_them(
+    broker: Any, alice: Any, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    session, offences = broker.open(), list[int]()
+    broker.ask(session, [2, 8, "r", alice.message("s", 0, broker.clock()), None])  # from here on runs are taken
+    monkeypatch.setattr(session, "offend", lambda: offences.append(1))
+    rows = [alice.message("s", n, broker.clock(), n) for n in range(1, 9)]
+    for row in rows[::2]:
+        row[10] = row[10][:-4] + "0000"
+    frames = [json.dumps([2, 8, "r", row, None], separators=(",", ":")).encode() for row in rows]
+    for some in [frames] if at_once else [[frame] for frame in frames]:
+        session.receive_all(some)
+    assert len(session.data_to_send()) == len(offences) == 4
+    broker.ask(session, [2, 8, "r", alice.message("s", 1, broker.clock() + 10**9), None])
+    assert len(offences) == 4, "what is merely refused is not"
+
+
 @pytest.mark.parametrize("length", ["bytes", "units"])
 def test_both_lengths_of_the_ethereum_prefix_are_good(broker: Any, alice: Any, length: str) -> None:
     content = '{"tree":"\U0001f333 é"}'
