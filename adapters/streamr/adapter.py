@@ -45,6 +45,7 @@ from .stored import Place, Stored
 from .streams import MAX_PARTITIONS, Rules, Streams, StreamSettings
 from .tracker_session import PATH as TRACKER
 from .tracker_session import Tracker, TrackerSession
+from .users import User
 
 UTF16_VERSION = 31  # of messages: only clients before 4.0 ask for it
 MAX_CONTENT = (1 << 20) - 4096  # bytes of a content as JSON string: a frame is at most what the broker's would be
@@ -177,21 +178,25 @@ class StreamrAdapter(Adapter):
         """The nodes that are connected."""
         return {"network": self.nodes.report(), "tracker": self.tracker.report()}
 
-    def asker(self, tokens: Iterable[str | None], principal: Principal) -> tuple[Principal, str | None]:
-        """Who the first valid one of *tokens* (of a session, or API keys) belongs to, and its address.
+    def user(self, token: str, network: str = "") -> User | None:
+        """Whose session token or API key *token* is, who asks from *network*; None if it is none, or over."""
+        if (address := self.logins.address(token, self.bus.clock())) is not None:
+            return User(Principal(f"{NAME}:{address}", network), address)
+        holder = self.services.access.holder(token, network)
+        return None if holder is None else User(holder)
 
-        *principal* where there is none, or authentication is off; else `Unauthenticated`.
+    def asker(self, tokens: Iterable[str | None], principal: Principal) -> User:
+        """Who the first valid one of *tokens* belongs to.
+
+        Whoever *principal* is where there is none, or authentication is off; else `Unauthenticated`.
         """
         given = [token for token in tokens if token]
-        access = self.services.access
         for token in given:
-            if (address := self.logins.address(token, self.bus.clock())) is not None:
-                return Principal(f"{NAME}:{address}", principal.address), address
-            if (holder := access.holder(token, principal.address)) is not None:
-                return holder, None
-        if given and access.enabled:
+            if (user := self.user(token, principal.address)) is not None:
+                return user
+        if given and self.services.access.enabled:
             raise Unauthenticated("no such session token or API key")
-        return principal, None
+        return User(principal)
 
     def publishes(self, stream: str, address: str) -> bool:
         """Whether messages of *address* (lower case) on *stream* are to be believed: asked by readers."""

@@ -28,6 +28,7 @@ from .partition import partition_of
 from .publishing import Invalid, out_of_range
 from .saying import charge
 from .stored import Span
+from .users import User
 
 if TYPE_CHECKING:
     from .adapter import StreamrAdapter
@@ -77,18 +78,16 @@ class RestSpeaker:
     @property
     def who(self) -> Peer:
         """The user of the session token, the name of the API key, or the one peer of all who have neither."""
-        peers, address = self._adapter.bus.peers, self.address
-        if address is not None:
-            return peers.identity(NAME, address)
-        key = None if self._token is None else self._adapter.services.access.name_of(self._token)
-        return peers.identity("rest", identity_of(key), key)
+        peers = self._adapter.bus.peers
+        user = self._adapter.user(self._token) if self._token else None
+        return (user and user.peer(peers)) or peers.identity("rest", identity_of(None))
 
     @property
     def address(self) -> str | None:
         """The address of the session token's user."""
         return self._adapter.logins.address(self._token or "", self._adapter.bus.clock())
 
-    def asker(self, _request: Publish) -> tuple[Principal, str | None]:
+    def asker(self, _request: Publish) -> User:
         """Whose token it is."""
         return self._adapter.asker((self._token,), self.principal)
 

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from gateway.auth import KEY
 from gateway.errors import UnknownChannel
 from gateway.jsontext import dumps
 from gateway.message import Peer
@@ -16,8 +15,8 @@ from gateway.session import Principal
 from .ids import NAME, stream_of
 from .login import ADDRESS, TOKEN_LIFE, LoginError
 from .refusals import Unauthenticated
-from .signing import checksum
 from .streams import OPERATIONS
+from .users import User
 
 if TYPE_CHECKING:
     from .adapter import StreamrAdapter
@@ -114,10 +113,9 @@ class Desk:
 
     def user(self, visitor: Visitor) -> dict[str, Any]:
         """Who asks."""
-        principal, address = self._asker(visitor)
-        if address is None and not principal.name.startswith(KEY):
+        username = self._asker(visitor).username
+        if username is None:
             raise Refused(401, "log in first")
-        username = principal.name.removeprefix(KEY) if address is None else checksum(address)
         return {"name": username, "username": username}
 
     # Streams
@@ -245,8 +243,8 @@ class Desk:
         if not self.exists(stream):
             raise Refused(404, f"Stream not found: {stream}")
 
-    def _asker(self, visitor: Visitor) -> tuple[Principal, str | None]:
-        """The principal behind a request, and its Ethereum address if it has one."""
+    def _asker(self, visitor: Visitor) -> User:
+        """Who makes a request."""
         try:
             return self._adapter.asker((visitor.token,), Principal(f"{NAME}:anonymous", visitor.address))
         except Unauthenticated as error:

@@ -13,6 +13,7 @@ from gateway.session import Principal
 from .control import Publish
 from .errors import StreamrError
 from .ids import NAME, channel_of
+from .users import User
 
 if TYPE_CHECKING:
     from .adapter import StreamrAdapter
@@ -47,9 +48,9 @@ class _Speaker:
     def charge(self, author: Peer) -> None:
         """Nothing: what is imported was said at another time."""
 
-    def asker(self, _request: Publish) -> tuple[Principal, str | None]:
+    def asker(self, _request: Publish) -> User:
         """The operator."""
-        return self.principal, self.address
+        return User(self.principal, self.address)
 
 
 def restore(

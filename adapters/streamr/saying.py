@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .adapter import StreamrAdapter
     from .control import Publish
     from .message import StreamMessage
+    from .users import User
 
 OTHER_CONTENT = "The id of this message belongs to one with other content"
 NOT_SAID = "The publisher is an address of the gateway, which did not say this here"
@@ -47,8 +48,8 @@ class Speaker(Protocol):
     def address(self) -> str | None:
         """The Ethereum address whose session token was shown."""
 
-    def asker(self, request: Publish) -> tuple[Principal, str | None]:
-        """Whose token the *request* carries, and the address behind it; raises where it is none of ours."""
+    def asker(self, request: Publish) -> User:
+        """Whose token or key the *request* carries; raises where it is none of ours."""
 
     def charge(self, author: Peer) -> None:
         """Raise `Throttled` where *author*, who certainly signed what this one brings, says too much."""

@@ -35,6 +35,7 @@ from adapters.streamr.refusals import refusal
 from adapters.streamr.resends import Resending, find
 from adapters.streamr.runs import Doubt, Run
 from adapters.streamr.saying import charge
+from adapters.streamr.users import User
 from gateway.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, UnknownChannel
 from gateway.frames import text_frame
 from gateway.message import Message, Peer
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from adapters.streamr.adapter import StreamrAdapter
 
 MAX_INBOXES = 4  # names of a peer's inbox in one channel: its numbers and its address
-MAX_TOKENS = 64  # session tokens that one connection may show: a node carries the requests of several users
+MAX_TOKENS = 64  # tokens and keys that one connection may show: a node carries the requests of several users
 
 # The message version of a peer that negotiates none: S1 has only 30, S0 and S2 only 32.
 UNNEGOTIATED = {1: 30, 2: 32}
@@ -70,7 +71,7 @@ class StreamrSession(Session):
         self._askers: dict[str, Principal] = {}  # by channel, who asked to hear it last
         self._inboxes: dict[str, dict[str, None]] = {}  # by channel, as the peer calls them
         self.resends: dict[Resending, None] = {}  # under way
-        self._tokens: dict[str, None] = {}  # session tokens that this connection showed; it ends with any of them
+        self._users: dict[str, User] = {}  # by the tokens and keys that it showed; it ends with any of them
 
     def handle(self, data: bytes) -> None:
         """Act on one frame; whatever it is, the connection lives."""
@@ -160,10 +161,10 @@ class StreamrSession(Session):
         """Whether the next request has to wait: also until one of many resends is over."""
         return len(self.resends) >= MAX_STREAMS or super().saturated
 
-    def tick(self, now: int) -> None:
-        """A second has passed. What a session token gave to this connection ends with the token."""
-        if self._tokens and any(self._adapter.logins.address(token, now) is None for token in self._tokens):
-            self.close(1008, "a session token of this connection is over; log in again")
+    def tick(self, now: int) -> None:  # noqa: ARG002  (tokens and keys have a clock of their own)
+        """A second has passed. What a session token or a key gave to this connection ends with it."""
+        if self._users and any(self._adapter.user(token) is None for token in self._users):
+            self.close(1008, "a session token or API key of this connection is over; log in again")
 
     def goodbye(self) -> None:
         """The gateway stops; what waits for a key waits no more."""
@@ -314,9 +315,9 @@ class StreamrSession(Session):
         self._adapter.saying.say(self, request, channel, partial(self.refuse, request), self)
 
     def stays(self, request: Publish) -> bool:
-        """Whether *request* shows no session token that this connection has not shown before."""
+        """Whether *request* shows nobody's token or key that this connection has not shown before."""
         token = request.session_token
-        return not token or token in self._tokens or self._adapter.logins.address(token, self.bus.clock()) is None
+        return not token or token in self._users or self._adapter.user(token) is None
 
     def _rotate(self, request: Publish, channel: str) -> None:
         # A group-key message like those of the key exchange, but for all who read the stream: not bridged, not kept.
@@ -338,8 +339,8 @@ class StreamrSession(Session):
 
     # Who asks, and how it is answered
 
-    def asker(self, request: Request) -> tuple[Principal, str | None]:
-        """Whose token the *request* carries, and the address behind it; the connection's own principal without one."""
+    def asker(self, request: Request) -> User:
+        """Whose token or key the *request* carries; the connection's own principal without one."""
         self._identify(request)
         return self._adapter.asker((request.session_token, request.api_key), self.principal)
 
@@ -348,20 +349,18 @@ class StreamrSession(Session):
         charge(self.bus, self.who, author)
 
     def _identify(self, request: Request) -> None:
-        """Take the connection for the user of the request's session token, if it carries one: nothing else does that.
+        """Take the connection for the user of the request's session token or key, if it carries one.
 
-        With the token of a second user it is a link, and nobody's.
+        Nothing else does that but a key in the connection's URL. With a second user it is a link, and nobody's.
         """
         for token in (request.session_token, request.api_key):
-            if not token or token in self._tokens:
+            if not token or token in self._users or (user := self._adapter.user(token)) is None:
                 continue
-            address = self._adapter.logins.address(token, self.bus.clock())
-            if address is None:
-                continue
-            if len(self._tokens) >= MAX_TOKENS:
-                raise Invalid(f"not more than {MAX_TOKENS} session tokens on one connection")
-            self._tokens[token] = None
-            self.bus.bind(self, self.bus.peers.identity(NAME, address))
+            if len(self._users) >= MAX_TOKENS:
+                raise Invalid(f"not more than {MAX_TOKENS} session tokens and keys on one connection")
+            self._users[token] = user
+            if (peer := user.peer(self.bus.peers)) is not None:
+                self.bus.bind(self, peer)
 
     @property
     def address(self) -> str | None:

@@ -184,7 +184,7 @@ class Room:
             (
                 speaker.identity,
                 speaker.link,
-                [self.broker.adapter.logins.address(token, NOW) for token in speaker._tokens],
+                [self.broker.adapter.logins.address(token, NOW) for token in speaker._users],
                 speaker.closing,
             ),
             {name: dict(counter) for name, counter in self.core.metrics.counts.items()},

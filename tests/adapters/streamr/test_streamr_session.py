@@ -431,7 +431,8 @@ def test_the_session_tokens_of_a_connection_are_bounded(
     for _ in range(2):
         assert broker.ask(session, [2, 9, "r", "s", 0, token])[0][1] == 2
     answer = broker.ask(session, [2, 9, "r", "s", 0, broker.token(bob)])
-    assert error(answer) == ("Subscribe request failed: not more than 1 session tokens on one connection", FAILED)
+    text = "Subscribe request failed: not more than 1 session tokens and keys on one connection"
+    assert error(answer) == (text, FAILED)
     assert session.who.identity == alice.address
 
 
@@ -543,6 +544,51 @@ def test_an_api_key_of_the_gateway_is_as_good_as_a_token(guarded: Any, bob: Any,
     assert guarded.ask(guarded.open(), s1) == []
     assert guarded.ask(guarded.open(), [2, 8, "r", bob.message("s", 3, now), "trellis_machine"]) == []
     assert contents(toy) == [b"1", b"2", b"3"]
+
+
+KEYED: dict[str, Callable[[Any], list[Any]]] = {
+    "v2": lambda row: [2, 8, "r", row, "trellis_machine"],
+    "S1": lambda row: [1, 8, row, "trellis_machine", None],
+}
+
+
+@pytest.mark.parametrize("way", [*KEYED, "url"])
+def test_whichever_way_a_key_comes_it_says_who_the_connection_is(guarded: Any, unsigned: Any, way: str) -> None:
+    number = guarded.bus.peers.identity("rest", "machine", "machine").number
+    session = guarded.open({})
+    if way == "url":  # as `gateway.door` does
+        session.principal = guarded.access.holder("trellis_machine")
+        guarded.bus.bind(session, guarded.bus.peers.numbered(number))
+    said = KEYED.get(way, lambda row: [2, 8, "r", row, None])
+    assert guarded.ask(session, said(unsigned("s", 1, guarded.clock()))) == []
+    *_, heard = guarded.core.index.unapplied("s")
+    assert (heard.sender.number, heard.sender.identity, heard.sender.name) == (number, "machine", "machine")
+    assert heard.sender.spoken == "streamr"
+    assert guarded.bus.sessions_of(number) == [session]
+    assert guarded.ask(session, KEYED["v2"](unsigned("s", 2, guarded.clock(), 1))) == []
+    assert (session.who.number, session.link, session.address) == (number, False, None)
+
+
+def test_a_connection_ends_with_the_key_that_it_showed(guarded: Any) -> None:
+    sessions = [guarded.open() for _ in range(2)]
+    for session, token in zip(sessions, ("trellis_machine", None), strict=True):
+        guarded.ask(session, [2, 9, "r", "open", 0, token])
+    guarded.access.used.clear()
+    guarded.bus.tick()
+    assert [session.closing for session in sessions] == [None, None]
+    assert len(guarded.access.used) == 1, "a key of a connection that is open is in use"
+    guarded.access.use([])
+    guarded.bus.tick()
+    assert [session.closing and session.closing.code for session in sessions] == [1008, None]
+
+
+def test_with_a_key_and_another_users_token_a_connection_is_nobodys(guarded: Any, alice: Any, unsigned: Any) -> None:
+    session, now = guarded.open(), guarded.clock()
+    for number, token in enumerate(("trellis_machine", guarded.token(alice))):
+        assert guarded.ask(session, [2, 8, "r", unsigned("s", number, now, number), token]) == []
+    assert session.link
+    first, second = (message.sender for message in guarded.core.index.unapplied("s"))
+    assert (first.identity, second.identity) == ("machine", None)
 
 
 def test_too_many_requests_are_refused(broker: Any, unsigned: Any) -> None:

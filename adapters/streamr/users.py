@@ -1,0 +1,35 @@
+"""Who a client is: the user of a session token, or of an API key of the gateway; requests can carry either."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gateway.auth import KEY, identity_of
+from gateway.message import Peer
+from gateway.peers import Peers
+from gateway.session import Principal
+
+from .ids import NAME
+from .signing import checksum
+
+
+class User(NamedTuple):
+    """Somebody who asks. Who logged in by a session token has an Ethereum *address*, in lower case."""
+
+    principal: Principal
+    address: str | None = None
+
+    @property
+    def username(self) -> str | None:
+        """What clients know the user by: the address with its checksum, or the name of the key; None is nobody."""
+        if self.address is not None:
+            return checksum(self.address)
+        name = self.principal.name
+        return name.removeprefix(KEY) if name.startswith(KEY) else None
+
+    def peer(self, peers: Peers) -> Peer | None:
+        """The durable peer that others know the user as, on every protocol; None is nobody."""
+        if self.address is not None:
+            return peers.identity(NAME, self.address)
+        name = self.username
+        return None if name is None else peers.identity("rest", identity_of(name), name)
