@@ -132,7 +132,9 @@ class SproutAdapter(Adapter):
         store, directs = Store(services.index, services.fact), Directs(bus.clock)
         key = self._key or make_key(self.home.secrets / KEY_FILE, bus.clock())
         titles = TITLES | {author.name: getattr(author, "title", author.name) for author in bus.authors}
-        self.relay = Relay(bus, store, directs, services.access.known, self.options.identify, services.outflow)
+        self.relay = Relay(
+            bus, store, directs, services.access.known, self.options.identify, services.outflow, services.post
+        )
         signers, name = Signers(services), f"Trellis {self.home.gateway_id}"
         self.mint = self.relay.mint = Mint(bus, store, signers, key, name, titles, self.relay.introduce)
         self.author = self.relay.author = Author(services, store, self.relay.lineage, directs, self.mint, signers, key)

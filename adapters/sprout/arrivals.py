@@ -26,17 +26,24 @@ if TYPE_CHECKING:
 CROWDED: Final = "too many wait for others"
 ORPHAN: Final = "its author or parent is unknown"
 MAX_LACKING: Final = 1024  # ids of nodes that were lost, since the peer did not bring what is above them
+PROMPT: Final = 20_000  # ms until an announce is answered in any case; genuine clients wait for a minute
+MAX_LATE: Final = 4096  # announces that are answered later: one and the same node can be announced again and again
 MAX_RUN: Final = 64  # nodes that are taken together: some 4 ms
+
+_PER_LATE: Final = 600  # bytes
 
 
 class Batch:
     """An announce, or an answer to a question of ours (without an *id*), with the nodes that are still to be taken.
 
     `more` nodes of it have not arrived yet; where `asked`, something here waits for them. `sought` is what the question
-    was for. Some of it is `forged`, or no node at all.
+    was for. Some of it is `forged`, or no node at all. Of an announce, `waits` are the ids of nodes that still wait for
+    others; it is answered when none does, or at its `deadline` (ms).
     """
 
     more = 0
+    deadline = 0
+    waited = False
     asked = False
     sought: tuple[str, ...] = ()
     seq = 0
@@ -48,6 +55,7 @@ class Batch:
         self.taken = not self.nodes and not unreadable  # an empty announce is fine
         self.forged = bool(unreadable)
         self.asks: dict[str, Frame] = {}
+        self.waits: set[str] = set()
 
 
 class Arrivals:
@@ -61,7 +69,10 @@ class Arrivals:
         self._store = store
         self._intake = intake
         self._refused = refused
-        self._waiting = Waiting(room, partial(refused, CROWDED))
+        self._room = room
+        self._waiting = Waiting(room, self._crowded_out, self._came)
+        self._owed: dict[str, list[Batch]] = {}  # announces that are answered once a node has been taken, or is lost
+        self._late: dict[Batch, None] = {}  # of these, those that have ended; the oldest first
         self._questions = Questions()
         self._lacking: dict[str, None] = {}
         self._parts: Batch | None = None  # an announce of which more is to come
@@ -73,7 +84,7 @@ class Arrivals:
         """About how many bytes are kept here for the peer."""
         batches = (*self.returning, *(() if self._parts is None else (self._parts,)))
         arrived = sum(len(line.raw) + len(line.line) for batch in batches for line in batch.nodes)
-        return arrived + self._waiting.size + self._questions.size
+        return arrived + self._waiting.size + self._questions.size + _PER_LATE * len(self._late)
 
     @property
     def missing(self) -> int:
@@ -89,13 +100,18 @@ class Arrivals:
         """Nothing is to be taken or waited for any more."""
         self.returning.clear()
         self._parts = None
+        self._owed.clear()
+        self._late.clear()
         self._waiting.leave()
 
     def tick(self, now: int) -> None:
-        """Give up what was asked too long ago."""
+        """Give up what was asked too long ago, and answer what waits too long for that."""
         for missing in self._questions.overdue(now):
             self._give_up(missing)
         self._ask_on()
+        for batch in [batch for batch in self._late if batch.deadline <= now]:
+            self._answer(batch)
+        self.wait_for_disk()
 
     # Announces
 
@@ -156,25 +172,64 @@ class Arrivals:
         if reason:
             self._refused(reason)
             self._give_up(line.id, refused=True)
+            self._settle(line.id, StatusCode.OK)
             batch.forged = batch.forged or forged
             return
+        if missing:
+            self._owe(batch, line.id)
+            return
         batch.taken = True
-        if not missing and self._waiting:
+        self._settle(line.id, StatusCode.OK, seq, taken=True)  # a direct message that waited is dropped, not refused
+        if not seq and self._room.is_awaited(line.id):  # it is not logged: nobody else tells those who wait
+            self._session.later(partial(self._room.came, line.id))
+        if self._waiting:
             batch.nodes.extendleft(reversed(self._waiting.pop(line.id)))
             self._questions.queue_queries(self._waiting.recall(line.id))
 
     def _end(self, batch: Batch) -> None:
         """All that has come of a batch is taken: answer, and ask for what is missing."""
-        if batch.forged and not batch.taken:
+        if batch.forged and not batch.taken and not batch.waited:
             self._session.offend()
         if batch.more:
             return
-        if batch.id is not None:
-            self._promise(batch.seq, batch.id, batch.status if batch.taken else StatusCode.MALFORMED)
+        if batch.waits:
+            batch.deadline = self._session.bus.clock() + PROMPT
+            self._late[batch] = None
+            if len(self._late) > MAX_LATE:
+                self._answer(next(iter(self._late)))
+        elif batch.id is not None:
+            self._answer(batch)
         if batch.asks or self._questions:
             self._ask(batch)
 
     # Answers to announces
+
+    def _owe(self, batch: Batch, id: str) -> None:
+        """The node *id* of *batch* waits: an announce is answered when its fate is known."""
+        batch.waited = True
+        if batch.id is not None:
+            batch.waits.add(id)
+            self._owed.setdefault(id, []).append(batch)
+
+    def _settle(self, id: str, status: int, seq: int = 0, *, taken: bool = False) -> None:
+        """The node *id* waits no more: it was *taken*, and stands at *seq*, or is lost; answer what waited for that."""
+        for batch in self._owed.pop(id, ()):
+            batch.waits.discard(id)
+            batch.seq, batch.status = max(batch.seq, seq), max(batch.status, status)
+            batch.taken = batch.taken or taken
+            if not batch.waits and batch in self._late:
+                self._answer(batch)
+
+    def _answer(self, batch: Batch) -> None:
+        """Answer an announce. Status 0 says that all of it that is not refused is on disk."""
+        self._late.pop(batch, None)
+        status = max(batch.status, StatusCode.UNKNOWN_NODE) if batch.waits else batch.status
+        for id in batch.waits:
+            if others := [other for other in self._owed.pop(id, ()) if other is not batch]:
+                self._owed[id] = others
+        batch.waits.clear()
+        assert batch.id is not None
+        self._promise(batch.seq, batch.id, status if batch.taken or status else StatusCode.MALFORMED)
 
     def _promise(self, seq: int, id: int, code: int) -> None:
         """Answer with *code* once everything up to *seq* is on disk; announces that arrive together wait together."""
@@ -270,11 +325,13 @@ class Arrivals:
 
         It was *refused*, or else this peer will not bring it.
         """
-        if missing in self._waiting or not self._waiting.awaited(missing):
+        if missing in self._waiting:
             return
         if self._store.seq(missing) is not None:
             self._release(missing)
             return
+        if not refused:
+            self._settle(missing, StatusCode.UNKNOWN_NODE)  # it was put off, and is not brought again
         lost = [missing]
         while lost:
             gone = lost.pop()
@@ -283,9 +340,22 @@ class Arrivals:
                 self._return(spared)
             for id in (*(line.id for line in lines if line not in spared), *self._waiting.forget(gone)):
                 self._refused(ORPHAN)
+                self._settle(id, StatusCode.OK if refused else StatusCode.UNKNOWN_NODE)
                 if not refused:
                     self._lack(id)
                 lost.append(id)
+
+    def _crowded_out(self, ids: list[str]) -> None:
+        """Others need the room more than what waits here."""
+        self._refused(CROWDED)
+        for id in ids:
+            self._lack(id)
+            self._settle(id, StatusCode.UNKNOWN_NODE)
+
+    def _came(self, here: str) -> None:
+        """A node that some wait for came by another connection."""
+        self._release(here)
+        self._session.go_on()
 
     def _lack(self, id: str) -> None:
         self._lacking[id] = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gateway.bus import Bus
@@ -37,7 +38,7 @@ PEER: Final = "sprout:peer"  # who is dialled: the operator chose it, and many s
 class Relay:
     """The connections and the forest. *known* tells who may do anything; `mint` and `author` are set once made.
 
-    *outflow* gives long answers their turns.
+    *outflow* gives long answers their turns, *post* runs a call when the loop comes to it.
     """
 
     mint: Mint
@@ -51,21 +52,29 @@ class Relay:
         known: Callable[[Principal], bool],
         identify: Identify,
         outflow: Outflow,
+        post: Callable[[Callable[[], None]], None],
     ) -> None:
         self.bus = bus
         self.outflow = outflow
+        self.post = post
         self.known = known
         self.store = store
         self.directs = directs
         self.sessions: dict[SproutSession, None] = {}
         self.lineage = Lineage(store, bus.clock)
-        store.came = self.lineage.came
+        store.came = self._came
         self.telling = Telling(self.said)
         self.reader = Reader(self)
         self.presence = Presence(self)
         self.whose = Whose(bus, identify)
         self.room = Room()
         self._held = Recently()
+
+    def _came(self, id: str) -> None:
+        """The node *id* is held from now on."""
+        self.lineage.came(id)
+        if self.room.is_awaited(id):
+            self.post(partial(self.room.came, id))  # who brought it takes what waits on that connection first
 
     # Telling
 

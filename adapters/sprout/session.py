@@ -112,9 +112,7 @@ class SproutSession(Session):
     def tick(self, now: int) -> None:
         """Give up what was asked too long ago, and go on where there was too much at once."""
         self._arrivals.tick(now)
-        if self._arrivals.returning and not self._backlog:
-            self._backlog.append(b"")
-            self.resume()
+        self.go_on()
         if (self._parser.amid or self.handshake is not None) and not self._backlog:
             self._half += 1  # whatever trickles in meanwhile
             if self._half > (HALF_SECONDS if self.handshake is None else self.handshake):
@@ -159,6 +157,17 @@ class SproutSession(Session):
     def announce(self, line: Form) -> None:
         """Announce one node, whose *line* may still be being made."""
         self.put(line)
+
+    def go_on(self) -> None:
+        """Take what waited, and is to be taken now."""
+        if self._arrivals.returning and not self._backlog:
+            self._backlog.append(b"")
+            self.resume()
+            self.wake()
+
+    def later(self, call: Callable[[], None]) -> None:
+        """Run *call* when others had their turn."""
+        self._relay.post(call)
 
     def founded(self, community: str) -> None:
         """A community is a channel from now on."""

@@ -35,6 +35,27 @@ class Room:
         self.size = 0
         self._limit = limit
         self._holders: dict[Waiting, None] = {}
+        self._awaited: dict[str, dict[Waiting, None]] = {}
+
+    def expect(self, missing: str, holder: Waiting) -> None:
+        """*holder* keeps something until *missing* is there."""
+        self._awaited.setdefault(missing, {})[holder] = None
+
+    def ignore(self, missing: str, holder: Waiting) -> None:
+        """*holder* keeps nothing any more that waits for *missing*."""
+        if (holders := self._awaited.get(missing)) is not None:
+            holders.pop(holder, None)
+            if not holders:
+                del self._awaited[missing]
+
+    def is_awaited(self, id: str) -> bool:
+        """Whether anything waits for the node *id* on any connection."""
+        return id in self._awaited
+
+    def came(self, id: str) -> None:
+        """The node *id* is there: whoever waits for it still is told."""
+        for holder in list(self._awaited.get(id, ())):
+            holder.came(id)
 
     def admits(self, holder: Waiting, size: int) -> bool:
         """Whether *holder* may keep *size* bytes more; those who keep more than it does are emptied for that."""
@@ -59,10 +80,17 @@ class Room:
 
 
 class Waiting:
-    """The nodes that wait, by what they wait for. *lost* is called when all of them had to go, for want of room."""
+    """The nodes that wait, by what they wait for.
 
-    def __init__(self, room: Room, lost: Callable[[], None]) -> None:
+    *lost* is called with their ids when all of them have to go, for want of room, and *came* with the id of a node
+    that some wait for, when it came by another connection.
+    """
+
+    def __init__(
+        self, room: Room, lost: Callable[[list[str]], None], came: Callable[[str], None] = lambda _id: None
+    ) -> None:
         self.size = 0
+        self.came = came
         self._room = room
         self._lost = lost
         self._nodes: dict[str, list[NodeLine]] = {}
@@ -85,12 +113,14 @@ class Waiting:
             if not self._room.admits(self, _size(line)):
                 return False
             self._nodes.setdefault(missing, []).append(line)
+            self._room.expect(missing, self)
             self._ids.add(line.id)
             self._lines_size += len(line.line)
             self._grow(_size(line))
             return True
         if len(self._put_off_ids) < MAX_PUT_OFF and self._room.admits(self, _PER_ID):
             self._put_off.setdefault(missing, []).append(line.id)
+            self._room.expect(missing, self)
             self._put_off_ids.add(line.id)
             self._grow(_PER_ID)
             return True
@@ -98,11 +128,14 @@ class Waiting:
 
     def make_room(self) -> None:
         """Others need the room more: nothing waits here any more."""
+        ids = [*self._ids, *self._put_off_ids]
         self.leave()
-        self._lost()
+        self._lost(ids)
 
     def leave(self) -> None:
         """Nothing waits any more."""
+        for missing in (*self._nodes, *self._put_off):
+            self._room.ignore(missing, self)
         for kept in (self._nodes, self._ids, self._put_off, self._put_off_ids):
             kept.clear()
         self._lines_size = 0
@@ -122,6 +155,8 @@ class Waiting:
         lines = self._nodes.pop(missing, None)
         if lines is None:
             return []
+        if missing not in self._put_off:
+            self._room.ignore(missing, self)
         self._ids.difference_update(line.id for line in lines)
         self._lines_size -= sum(len(line.line) for line in lines)
         self._grow(-sum(map(_size, lines)))
@@ -140,6 +175,8 @@ class Waiting:
     def forget(self, missing: str) -> list[str]:
         """The ids of those put off until *missing* is there; they are put off no more."""
         ids = self._put_off.pop(missing, [])
+        if missing not in self._nodes:
+            self._room.ignore(missing, self)
         self._put_off_ids.difference_update(ids)
         self._grow(-_PER_ID * len(ids))
         return ids

@@ -20,6 +20,7 @@ from gateway.clients import Node
 from gateway.commands.forge import Author
 from gateway.record import decode
 from gateway.segments import head
+from tests.adapters.sprout.conftest import Forge
 from tests.server import Server
 
 RUNS = int(os.environ.get("TRELLIS_SOAK", "2"))
@@ -49,6 +50,46 @@ def test_what_both_protocols_accepted_survives(tmp_path: Path, seed: int) -> Non
         server.stop()
     assert [head(line)[0] for line in _lines(tmp_path)] == list(range(1, len(list(_lines(tmp_path))) + 1))
     assert all(decode(line) for line in _lines(tmp_path))
+
+
+@pytest.mark.parametrize("brought", [False, True])
+def test_status_0_is_true_of_what_waited_for_another_connection(tmp_path: Path, brought: bool) -> None:
+    """A reply waits for its parent; one connection brings that, and the gateway is killed at once."""
+    author = Forge()
+    community = author.community("lobby")
+    top = author.reply(community, "top")
+    leaf = author.reply(top, "leaf")
+
+    async def announced(server: Server) -> set[str]:
+        """What was answered with status 0."""
+        host, _, port = server.sprout.rpartition(":")
+        (reader, writer), (other, bring) = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
+        bring.write(f"announce 1 2\n{author.identity}\n{community}\n".encode())
+        while await other.readline() != b"status 1 0\n":
+            pass
+        writer.write(f"announce 7 1\n{leaf}\n".encode())
+        while not (await reader.readline()).startswith(b"ancestry "):
+            pass
+        if brought:
+            bring.write(f"announce 2 1\n{top}\n".encode())
+            while await other.readline() != b"status 2 0\n":
+                pass
+        try:
+            told = await asyncio.wait_for(reader.readline(), 10 if brought else 0.3)
+        except TimeoutError:
+            told = b""
+        server.kill()
+        for each in (writer, bring):
+            each.close()
+        return {leaf.split(" ")[0]} if told == b"status 7 0\n" else set()
+
+    with Server(tmp_path) as server:
+        accepted = asyncio.run(announced(server))
+    assert bool(accepted) is brought
+    with Server(tmp_path) as server:
+        assert asyncio.run(_missing(server, sorted(accepted))) == set()
+        assert asyncio.run(_missing(server, [leaf.split(" ")[0]])) == (set() if brought else {leaf.split(" ")[0]})
+        assert server.stop() == 0
 
 
 async def _say(server: Server, nodes: list[Node], chance: random.Random, accepted: Accepted) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from adapters.sprout import base64url, forest, waiting
+from adapters.sprout.arrivals import PROMPT
 
 
 def id_of(node: str) -> str:
@@ -30,11 +31,13 @@ class Peer:
 
     def announce(self, *nodes: str) -> str:
         """Announce nodes, answer what is asked; what the announce was answered with."""
-        heard = self.line.ask("\n".join((f"announce 77 {len(nodes)}", *nodes, "")))
-        status = next(line for line in heard.splitlines() if line.startswith("status"))
+        heard = told = self.line.ask("\n".join((f"announce 77 {len(nodes)}", *nodes, "")))
         while answers := self.answers(heard):
+            assert "status" not in told, "not everything is here"
             self.open.append(len(answers))
             heard = self.line.ask("".join(answers))
+            told += heard
+        (status,) = (line for line in told.splitlines() if line.startswith("status"))
         return str(status)
 
     def answers(self, heard: str) -> list[str]:
@@ -132,7 +135,7 @@ def test_what_is_put_off_may_come_in_several_answers(
     line.ask(f"announce 1 3\n{one}\n{two}\n{three}\n")
     assert line.ask(f"response 0 1\n{top}\n") == f"query 1 2\n{id_of(two)}\n{id_of(three)}\n"
     assert line.ask(f"response 1 1\n{two}\n") == f"query 2 1\n{id_of(three)}\n", "there was no room for it"
-    assert line.ask("response 2 0\n") == "", "it will not come"
+    assert line.ask("response 2 0\n") == "status 1 4\n", "it will not come"
     assert held(place, [top, one, two, three]) == 3
 
 
@@ -144,25 +147,90 @@ def test_who_is_given_up_for_want_of_room_hears_so(
     top = alice.reply(lobby, "top")
     orphans = [alice.reply(top, str(number)) for number in range(4)]
     line = place.connect()
-    assert announce(line, *orphans) == f"status 77 4\nancestry 0 {id_of(orphans[0])} 2\n"
+    assert announce(line, *orphans) == f"ancestry 0 {id_of(orphans[0])} 2\n"
     assert refused(place) == {"too many wait for others": 1}
+    assert line.ask(f"response 0 1\n{top}\n") == f"query 1 1\n{id_of(orphans[2])}\n"
+    assert line.ask(f"response 1 1\n{orphans[2]}\n") == "status 77 4\n"
+    assert held(place, orphans) == 3
 
 
-@pytest.mark.parametrize("answered", [True, False])
-def test_who_waits_is_taken_when_its_parent_came_by_another_connection(
-    place: Any, lobby: str, alice: Any, announce: Any, answered: bool
+@pytest.mark.parametrize("ended", [False, True])
+def test_who_waits_is_taken_when_its_parent_comes_by_another_connection(
+    place: Any, lobby: str, alice: Any, announce: Any, ended: bool
 ) -> None:
     line, top = place.connect(), alice.reply(lobby, "top")
     leaf = alice.reply(top, "leaf")
-    announce(line, leaf)
-    announce(place.connect(), top)
-    if answered:
-        line.ask("response 0 0\n")
-    else:
-        place.clock.now += waiting.PATIENCE
-        place.bus.tick()
-    assert held(place, [top, leaf]) == 2
+    assert announce(line, leaf) == f"ancestry 0 {id_of(leaf)} 2\n", "nothing is promised"
+    if ended:
+        line.close()
+    assert announce(place.connect(), top) == "status 77 0\n"
+    place.settle()
+    assert held(place, [top, leaf]) == (1 if ended else 2)
+    assert line.read() == ("" if ended else "status 77 0\n")
     assert not refused(place)
+
+
+def test_a_whole_thread_that_waits_on_many_connections_is_taken_at_once(place: Any, lobby: str, alice: Any) -> None:
+    chain = thread(alice, lobby, 6)[1:]
+    lines = [place.connect() for _ in chain]
+    for line, node in list(zip(lines, chain, strict=True))[:0:-1]:
+        assert "status" not in line.ask(f"announce 1 1\n{node}\n")
+    assert lines[0].ask(f"announce 1 1\n{chain[0]}\n") == "status 1 0\n"
+    for _ in chain:
+        place.settle()
+    assert [line.read() for line in lines[1:]] == ["status 1 0\n"] * 5
+    assert held(place, chain) == 6
+    assert not place.adapter.relay.room._awaited
+
+
+def test_who_waits_below_a_direct_message_is_told_when_that_comes(
+    place: Any, lobby: str, alice: Any, announce: Any
+) -> None:
+    """What is never logged wakes those who wait for it as well."""
+    private = alice.reply(lobby, "private", b"private/1\0true")
+    below, line = alice.reply(private, "below"), place.connect()
+    assert "status" not in announce(line, below)
+    announce(place.connect(), private)
+    place.settle()
+    assert line.read() == "status 77 0\n"
+    assert held(place, [private, below]) == 0
+
+
+def test_who_waits_too_long_is_told_so_and_taken_all_the_same(
+    place: Any, lobby: str, alice: Any, announce: Any
+) -> None:
+    line, top = place.connect(), alice.reply(lobby, "top")
+    leaf, beside = alice.reply(top, "leaf"), alice.reply(lobby, "beside")
+    announce(line, leaf, beside)
+    assert held(place, [beside]) == 1
+    place.clock.now += PROMPT - 1
+    place.bus.tick()
+    assert line.ask("") == ""
+    place.clock.now += 1
+    place.bus.tick()
+    assert line.ask("") == "status 77 4\n"
+    announce(place.connect(), top)
+    place.settle()
+    assert held(place, [leaf]) == 1
+    assert line.read() == "", "it was answered"
+
+
+def test_the_same_node_may_wait_in_several_announces(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+    line, top = place.connect(), alice.reply(lobby, "top")
+    leaf = alice.reply(top, "leaf")
+    line.ask(f"announce 1 1\n{leaf}\nannounce 2 2\n{leaf}\n{alice.reply(lobby, 'beside')}\n")
+    assert announce(place.connect(), top) == "status 77 0\n"
+    place.settle()
+    assert line.read() == "status 1 0\nstatus 2 0\n"
+
+
+def test_so_many_announces_are_answered_later(
+    place: Any, lobby: str, alice: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adapters.sprout.arrivals.MAX_LATE", 3)
+    leaf, line = alice.reply(alice.reply(lobby, "top"), "leaf"), place.connect()
+    told = line.ask("".join(f"announce {number} 1\n{leaf}\n" for number in range(5)))
+    assert [text for text in told.splitlines() if text.startswith("status")] == ["status 0 4", "status 1 4"]
 
 
 def test_what_came_meanwhile_is_not_asked_for(
@@ -173,7 +241,7 @@ def test_what_came_meanwhile_is_not_asked_for(
     leaves = [alice.reply(top, "leaf") for top in tops]
     assert announce(line, *leaves).count("ancestry") == 1
     announce(place.connect(), tops[1])
-    assert line.ask(f"response 0 1\n{tops[0]}\n") == ""
+    assert line.ask(f"response 0 1\n{tops[0]}\n") == "status 77 0\n"
     assert held(place, leaves) == 2
 
 
@@ -184,10 +252,10 @@ def test_what_an_answer_has_no_room_for_is_asked_for_again(
     middle = alice.reply(top, "middle")
     leaf = alice.reply(middle, "leaf")
     line = place.connect()
-    assert announce(line, leaf) == f"status 77 0\nancestry 0 {id_of(leaf)} 3\n"
+    assert announce(line, leaf) == f"ancestry 0 {id_of(leaf)} 3\n"
     monkeypatch.setattr("adapters.sprout.parser.MAX_BODY", len(lobby) + len(top) + 10)
     assert line.ask(f"response 0 3\n{lobby}\n{top}\n{middle}\n") == f"query 1 1\n{id_of(middle)}\n"
-    assert line.ask(f"response 1 1\n{middle}\n") == ""
+    assert line.ask(f"response 1 1\n{middle}\n") == "status 77 0\n"
     assert held(place, [top, middle, leaf]) == 3
 
 
@@ -195,8 +263,8 @@ def test_who_waits_for_one_that_is_refused_is_refused(place: Any, lobby: str, al
     lie = forged(bob, lobby)
     below = [alice.reply(lie, str(number)) for number in range(3)]
     line = place.connect()
-    assert line.ask("\n".join(("announce 1 4", lie, *below, ""))) == f"status 1 0\nquery 0 1\n{bob.id}\n"
-    assert line.ask(f"response 0 1\n{bob.identity}\n") == ""
+    assert line.ask("\n".join(("announce 1 4", lie, *below, ""))) == f"query 0 1\n{bob.id}\n"
+    assert line.ask(f"response 0 1\n{bob.identity}\n") == "status 1 1\n"
     assert refused(place) == {"the signature is not the author's": 1, "its author or parent is unknown": 3}
     assert not any(id_of(node) in line.session._arrivals._waiting for node in below)
 

@@ -60,9 +60,12 @@ def test_the_largest_make_room_for_who_needs_little(place: Any, lobby: str, alic
     modest = place.connect()
     small = [alice.reply(missing, f"{number} {'x' * 9000}") for number in range(4)]
     for number, node in enumerate(small):
-        assert "status" in modest.ask(f"announce {number} 1\n{node}\n")
+        assert "status" not in modest.ask(f"announce {number} 1\n{node}\n")
     assert greedy.session.holding < 1 << 10, "it kept most, and keeps nothing"
-    modest.ask(f"announce 9 1\n{missing}\n")
+    crowded_out = {text for text in greedy.ask("").splitlines() if text.startswith("status")}
+    assert crowded_out >= {f"status {number} 4" for number in range(7)}, "it is told so"
+    told = modest.ask(f"announce 9 1\n{missing}\n").splitlines()
+    assert sorted(told) == [*(f"status {number} 0" for number in range(4)), "status 9 0"]
     assert all(place.store.seq(id_of(node)) is not None for node in small), "nothing of this was lost"
     assert place.gateway.metrics.counts["refused"]["sprout", CROWDED] >= 1
 
@@ -71,13 +74,13 @@ def test_who_keeps_most_is_refused_more(place: Any, lobby: str, alice: Any) -> N
     place.adapter.relay.room._limit = 1 << 20
     line = fill(place, orphans(alice, lobby, 8))
     (another,) = orphans(alice, lobby, 1, "y" * HEAP)
-    assert line.ask(f"announce 77 1\n{another}\n").endswith("status 77 1\n")
+    assert line.ask(f"announce 77 1\n{another}\n").endswith("status 77 4\n")
     assert line.session.holding <= 1 << 20
 
 
 def test_ids_that_are_put_off_take_room_too() -> None:
     room = Room(limit=1 << 20)
-    waiting = Waiting(room, lambda: None)
+    waiting = Waiting(room, lambda _ids: None)
     line = node_line("SHA512_B32__" + "A" * 43, b"x")
     taken = sum(waiting.add(f"missing {n}", line._replace(id=f"id {n}")) for n in range(MAX_WAITING + MAX_PUT_OFF))
     assert taken < MAX_WAITING + MAX_PUT_OFF
