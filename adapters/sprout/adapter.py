@@ -30,6 +30,7 @@ from .keyfile import KEY_FILE, make_key, read_key
 from .lives import life, mentions, undo
 from .mint import PEER, Mint
 from .peering import link, read_address
+from .presence import Tell
 from .proof import Proof, flaw
 from .relay import Relay
 from .session import MAX_OUTBOX, SproutSession
@@ -56,6 +57,9 @@ class Settings(BaseModel):
     )
     identify: Identify = Field(
         default="fresh", description="when a connection is taken for the author of what it brings"
+    )
+    presence: Tell = Field(
+        default="silent", description="who is told of who is there: `tell` all, or only who tells of himself"
     )
     peers: tuple[str, ...] = Field(default=(), description="relays that are dialled: HOST:PORT, or tcp://HOST:PORT")
     gateways: tuple[str, ...] = Field(default=(), description="identities of gateways whose word on channels is taken")
@@ -132,8 +136,9 @@ class SproutAdapter(Adapter):
         store, directs = Store(services.index, services.fact), Directs(bus.clock)
         key = self._key or make_key(self.home.secrets / KEY_FILE, bus.clock())
         titles = TITLES | {author.name: getattr(author, "title", author.name) for author in bus.authors}
+        identify, presence = self.options.identify, self.options.presence
         self.relay = Relay(
-            bus, store, directs, services.access.known, self.options.identify, services.outflow, services.post
+            bus, store, directs, services.access.known, identify, presence, services.outflow, services.post
         )
         signers, name = Signers(services), f"Trellis {self.home.gateway_id}"
         self.mint = self.relay.mint = Mint(bus, store, signers, key, name, titles, self.relay.introduce)

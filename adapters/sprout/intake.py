@@ -8,7 +8,6 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.bus import MAX_ID, Receipt
-from gateway.channels import OWN, valid_name
 from gateway.errors import Forbidden, Throttled, TooManyChannels, Unavailable, UnknownChannel
 from gateway.message import LATE, Message, Peer
 
@@ -19,19 +18,17 @@ from .content import heard
 from .forest import NO_PAIRS, Community, Identity, Node, NodeError, Reply, decode_as
 from .gateways import CHANNEL, Gateways
 from .lineage import GONE
-from .presence import ACTIVITY, INVISIBLE
+from .naming import name_of
 from .relay import Relay
 from .spelling import ANEW, canonical_id
 from .tables import NAME
-from .validate import FORGED, OK, Verdict, expires_at, validate
+from .validate import ACTIVITY, EXPIRED, FORGED, OK, Verdict, expires_at, tells_presence, validate
 
 if TYPE_CHECKING:
     from .session import SproutSession
 
 TO: Final = "to/1"
-UNNAMED: Final = "community"  # the beginning of the name of a channel whose community's name cannot be one
 UNSTORED: Final = "a direct message is never stored"
-DIGEST: Final = 6  # characters of a community's id that tell it from others of its name
 FAULT: Final = "the gateway has a fault"  # why a node is refused that shows one
 
 logger = logging.getLogger(__name__)
@@ -227,7 +224,7 @@ class Intake:
         said = self._gateways.channel(node)
         if said is not None and self._relay.is_founded(said):
             return self._alias(line, node, said, session)
-        name = said or self._relay.channel(line.id) or self._name(line.id, node.name.text or "")
+        name = said or self._relay.channel(line.id) or name_of(line.id, node.name.text or "", self._bus.channels)
         self._relay.admit(session, "publish", name, node.author)
         self._bus.channels.know(name)  # raises where channels are only configured
         seq = self._store.entity(line)
@@ -243,21 +240,6 @@ class Intake:
         self._relay.founded(line.id)
         return seq
 
-    def _name(self, id: str, name: str) -> str:
-        """What the channel is called that a community becomes (docs/protocols.md, "Sprout")."""
-        channels = self._bus.channels
-        usable = valid_name(name) and not name.startswith(OWN)
-        if usable and not channels.exists(name) and channels.address(NAME, name) is None:
-            return name
-        digest = id.partition("__")[2]  # the first: a digest may have some itself
-        for size in range(DIGEST, len(digest) + 1):
-            longer = f"{name if usable else UNNAMED}~{digest[:size]}"
-            if not valid_name(longer):
-                longer = f"{UNNAMED}~{digest[:size]}"
-            if channels.address(NAME, longer) is None:
-                return longer
-        raise UnknownChannel(id)  # somebody has taken all of them
-
     def _reply(
         self, line: NodeLine, node: Reply, session: SproutSession, now: int, anew: str, *, asked: bool
     ) -> _Said | Taken:
@@ -266,6 +248,8 @@ class Intake:
         relay.pace(session, channel or line.id)
         author, parent = relay.node(node.author), relay.held(node.parent)
         verdict = validate(node, line.raw, now, author, None if parent is None else parent.node)
+        if verdict.reason == EXPIRED and asked and tells_presence(node):  # somebody answered it
+            verdict = validate(node, line.raw, 0, author, None if parent is None else parent.node)
         if verdict is not OK:
             return _refused(verdict)
         if channel is None:
@@ -280,7 +264,7 @@ class Intake:
         if self._store.written_anew(line.id) is not None and (held := self._bus.known(ANEW + line.id)) is not None:
             return self._same(said, held, session)
         if said.pairs or self._directs.find(node.parent) is not None:
-            return self._special(said, session)
+            return self._special(said, session, asked=asked)
         relay.admit(session, "publish", channel, node.author)
         return said
 
@@ -298,13 +282,17 @@ class Intake:
         self._relay.hold(said.line.id, said.node, held.id)
         return Taken(self._store.entity(said.line, channel=said.channel, copy=held.id))
 
-    def _special(self, said: _Said, session: SproutSession) -> Taken:
+    def _special(self, said: _Said, session: SproutSession, *, asked: bool) -> Taken:
         """A reply that says more of itself than its text, or that is below a direct message."""
         line, node, pairs, channel, *_ = said
         if TO in pairs or PRIVATE in pairs or self._directs.find(node.parent) is not None:
             return self._direct(said, session)
         self._relay.admit(session, "publish", channel, node.author)
-        if ACTIVITY in pairs and INVISIBLE in pairs:
+        if tells_presence(node):
+            if asked:  # what is said below it is said below what it stands below
+                self._relay.hold(line.id, node, said.above)
+                copy = {} if said.above is None else {"copy": said.above}
+                return Taken(self._store.entity(line, channel=channel, **copy))
             self._relay.presence.hear(line, node, pairs[ACTIVITY], channel, session)
             return Taken(aside="it only says who is there")
         if CHANNEL in pairs and node.depth == 1:  # a conversation that another gateway opened; nobody said it

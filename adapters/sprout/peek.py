@@ -10,7 +10,7 @@ from typing import Final
 from gateway.record import binary, unbinary
 
 from .forest import decode
-from .validate import expires_at
+from .validate import forgotten_at
 
 _HASH: Final = 3 + 32
 _PARENT: Final = slice(2 + 1 + 3, 2 + 1 + _HASH)
@@ -24,8 +24,7 @@ _AT_DEPTH_1: Final = b"AAAAB"
 _METADATA_TEXT: Final = slice(_METADATA.start // 3 * 4, _METADATA.start // 3 * 4 + 2)
 _NOTHING: Final = b"AA"
 _NOTHING_ELSE: Final = b"ABCD"
-_IDENTITY: Final = b"AAEA"  # version 1, type 0
-_REPLY: Final = b"AAEC"  # and type 2
+_REPLY: Final = b"AAEC"  # version 1, type 2
 
 
 def parent_of(wire: bytes) -> str:
@@ -45,15 +44,10 @@ def conversation_of(wire: bytes) -> str | None:
 
 
 def expiration_of(wire: bytes) -> int | None:
-    """When the node whose bytes are *wire* in base64url expires, in ms; None where it never does.
-
-    An identity never does: without it nothing that its author signed could be checked any more.
-    """
-    if wire.startswith(_IDENTITY):
-        return None
+    """When the node whose bytes are *wire* in base64url is offered no more, in ms; None where that is never."""
     if wire.startswith(_REPLY) and wire[_METADATA_TEXT] == _NOTHING and wire[_METADATA_TEXT.stop] in _NOTHING_ELSE:
         return None  # nearly all
-    return expires_at(decode(unbinary(wire)))
+    return forgotten_at(decode(unbinary(wire)))
 
 
 def _id(digest: bytes) -> str:

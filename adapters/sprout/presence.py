@@ -2,14 +2,15 @@
 
 Those of Arbor's own authors are passed on as they came, and are the author's word to everybody else. For peers of
 other protocols the gateway writes them: when they come, when they leave and every `INTERVAL`, but only while somebody
-on Arbor listens. Changes are looked at once a second, so who comes and goes within it costs no signature. Nothing of
-this is logged or found again, but who has just subscribed is told what holds.
+on Arbor listens who is to be told. Changes are looked at once a second, so who comes and goes within it costs no
+signature. Nothing of this is logged or found again, but who has just subscribed is told what holds; and a word that
+somebody answers is kept for the answer's sake (`intake`).
 """
 
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 
 from gateway.message import LATE, Peer, Pending
 
@@ -17,14 +18,14 @@ from . import twig
 from .codec import NodeLine
 from .forest import Identity, Reply
 from .tables import NAME
-from .validate import EXPIRATION, expiration, expires_at
+from .validate import ACTIVITY, EXPIRATION, INVISIBLE, expiration, expires_at
 
 if TYPE_CHECKING:
     from .relay import Relay
     from .session import SproutSession
 
-ACTIVITY: Final = "activity/1"
-INVISIBLE: Final = "invisible/1"
+Tell = Literal["tell", "silent"]
+
 ACTIVE: Final = b"0"
 INACTIVE: Final = b"1"
 INTERVAL: Final = 5 * 60_000  # ms after which a peer that stays is said to be there again
@@ -48,10 +49,15 @@ class Word(NamedTuple):
 
 
 class Presence:
-    """Passes on, keeps for a while, and writes who is in which community."""
+    """Passes on, keeps for a while, and writes who is in which community.
 
-    def __init__(self, relay: Relay) -> None:
+    All who listen are told, or where it is *silent* those who have told of themselves: to other clients each word is an
+    empty message.
+    """
+
+    def __init__(self, relay: Relay, tell: Tell) -> None:
         self._relay = relay
+        self._to_all = tell == "tell"
         self._bus = relay.bus
         self._heard: dict[str, dict[str, Word]] = {}  # of Arbor's authors, by channel and author; the oldest first
         self._words = 0  # that were heard
@@ -64,6 +70,10 @@ class Presence:
 
     def hear(self, line: NodeLine, node: Reply, said: bytes, channel: str, session: SproutSession) -> None:
         """Take what the author of a node *said* of himself, unless it is old, long, or the gateway's own word."""
+        if not line.answered and not session.tells_presence:
+            session.tells_presence = True
+            for each in session.channels:
+                self.joined(each, session)
         now = self._bus.clock()
         last = self._heard.get(channel, {}).get(node.author)
         if (
@@ -114,7 +124,9 @@ class Presence:
         self._changed.add(channel)
 
     def joined(self, channel: str, session: SproutSession) -> None:
-        """*session* listens to *channel* from now on."""
+        """*session* listens to *channel* from now on, or to what is said of those in it."""
+        if not self._is_told(session):
+            return
         self._newcomers.setdefault(channel, {})[session] = set()
         self._changed.add(channel)
 
@@ -203,7 +215,11 @@ class Presence:
                 newcomers[session].add(number)
 
     def _listeners(self, channel: str) -> list[SproutSession]:
-        return cast("list[SproutSession]", self._bus.listeners(channel, NAME))
+        sessions = cast("list[SproutSession]", self._bus.listeners(channel, NAME))
+        return sessions if self._to_all else [session for session in sessions if session.tells_presence]
+
+    def _is_told(self, session: SproutSession) -> bool:
+        return self._to_all or session.tells_presence
 
 
 def _done(line: bytes) -> Pending:

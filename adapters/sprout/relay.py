@@ -20,7 +20,7 @@ from .held import Held, Recently
 from .lineage import Lineage
 from .mint import Mint
 from .peek import expiration_of
-from .presence import Presence
+from .presence import Presence, Tell
 from .reader import Reader
 from .signers import Made
 from .store import Store
@@ -51,6 +51,7 @@ class Relay:
         directs: Directs,
         known: Callable[[Principal], bool],
         identify: Identify,
+        presence: Tell,
         outflow: Outflow,
         post: Callable[[Callable[[], None]], None],
     ) -> None:
@@ -65,7 +66,7 @@ class Relay:
         store.came = self._came
         self.telling = Telling(self.said)
         self.reader = Reader(self)
-        self.presence = Presence(self)
+        self.presence = Presence(self, presence)
         self.whose = Whose(bus, identify)
         self.room = Room()
         self._held = Recently()

@@ -47,6 +47,7 @@ class SproutSession(Session):
         super().__init__(bus, principal)
         self.max_outbox = MAX_OUTBOX
         self.since = bus.clock()  # ms
+        self.tells_presence = False  # whether its client knows the words for who is there
         self.wanted: dict[str, None] = {}  # the communities it subscribed to, known or not
         self._relay = relay
         self._store = relay.store

@@ -20,11 +20,11 @@ from gateway.record import Entry, Fact
 from gateway.tables import KNOWN, Row
 
 from .codec import NodeLine
-from .forest import Identity, Node, Reply, created_of, decode
+from .forest import Node, Reply, created_of, decode
 from .recent import Recent
 from .spelling import ANEW, canonical_id
 from .tables import COMMUNITY, DAY, DAY_MS, IDENTITY, NAME, REPLY, Spot, Where, read_day, rows, spot_of
-from .validate import expires_at
+from .validate import forgotten_at
 
 MAX_WALK: Final = 1 << 13  # replies below one that is deep in a thread that are looked at
 MAX_SPOTS: Final = 1 << 13  # places that are kept, about 0.5 KiB each
@@ -121,7 +121,7 @@ class Store:
         self._note(seq, ())
 
     def _expires(self, node: Node) -> None:
-        if node.metadata.blob and not isinstance(node, Identity) and expires_at(node) is not None:
+        if node.metadata.blob and forgotten_at(node) is not None:
             self._expiring = self.incomplete = True
 
     def _note(self, seq: int, noted: Sequence[Row]) -> None:

@@ -20,10 +20,10 @@ from gateway.message import Message
 from gateway.record import Entry, Fact, unbinary
 from gateway.tables import Row
 
-from .forest import Identity, decode, node_id
+from .forest import decode, node_id
 from .peek import conversation_of, expiration_of, parent_of
 from .spelling import ANEW, canonical_id
-from .validate import expires_at
+from .validate import forgotten_at
 
 NAME: Final = "sprout"
 IDENTITY, COMMUNITY, REPLY = range(3)
@@ -133,7 +133,7 @@ def _entity(fact: Fact) -> Iterator[Row]:
     node, id = decode(raw), node_id(raw)
     yield Row("sprout_nodes", (fact.seq, raw[2], id, node.parent, fields.get("channel", ""), node.created))
     yield Row("ids", (id, fact.seq))
-    if not isinstance(node, Identity) and expires_at(node) is not None:
+    if forgotten_at(node) is not None:
         yield Row("sprout_expiring", (fact.seq,))
     if (canonical := canonical_id(id, node, raw)) != id:
         yield Row("ids", (ANEW + canonical, fact.seq))

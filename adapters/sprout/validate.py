@@ -32,6 +32,8 @@ USUAL_KEY: Final = 4096  # bytes of a public key; those that genuine programs ma
 MAX_LONG_KEYS: Final = 32  # parsed keys of more bytes than that, 64 KiB at most, that are kept
 
 EXPIRATION: Final = "expiration/1"  # a time of RFC 3339, after which a node is to be forgotten
+ACTIVITY: Final = "activity/1"  # who is there
+INVISIBLE: Final = "invisible/1"  # not to be shown
 _RFC3339: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
@@ -48,6 +50,7 @@ class Verdict(NamedTuple):
 
 
 OK: Final = Verdict()
+EXPIRED: Final = "it has expired"
 FORGED: Final = "the signature is not the author's"
 
 
@@ -165,6 +168,21 @@ def expires_at(node: Node) -> int | None:
     return _expires(twig.decode(node.metadata.blob))
 
 
+def tells_presence(node: Node) -> bool:
+    """Whether *node* says no more than who is there."""
+    pairs = twig.decode(node.metadata.blob)
+    return isinstance(node, Reply) and ACTIVITY in pairs and INVISIBLE in pairs
+
+
+def forgotten_at(node: Node) -> int | None:
+    """When *node* is offered no more, in ms; None where that is never.
+
+    An identity is needed to check what its owner signed. Of the nodes that say who is there, only those are held that
+    somebody answered: they have no text to be forgotten, and the answers have.
+    """
+    return None if isinstance(node, Identity) or tells_presence(node) else expires_at(node)
+
+
 def _expires(pairs: dict[str, bytes]) -> int | None:
     value = pairs.get(EXPIRATION)
     return None if value is None else _milliseconds(value)
@@ -216,7 +234,7 @@ RULES: Final = (
     Rule("the metadata is not TWIG",             _ALL,      _D, lambda c: c.node.metadata.type == TWIG),
     Rule("the metadata cannot be read",          _ALL,      _D, lambda c: c.pairs is not None),
     Rule("the expiration cannot be read",        _ALL,      _D, lambda c: c.expires != -1),
-    Rule("it has expired",                       _ALL,      _D, lambda c: c.expires is None or c.expires > c.now_ms),
+    Rule(EXPIRED,                                _ALL,      _D, lambda c: c.expires is None or c.expires > c.now_ms),
     Rule("it was made after the year 9999",      _ALL,      _S, lambda c: c.node.created <= MAX_CREATED),
     Rule("the name is not text",                 _ROOTS,    _S, lambda c: c.node.name.text is not None),
     Rule("the name is too long",                 _ROOTS,    _S, lambda c: len(c.node.name.blob) <= MAX_NAME),

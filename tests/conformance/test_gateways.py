@@ -60,6 +60,7 @@ def mesh(folder: Path, shape: str, *flags: str, met: bool = True) -> Iterator[li
         for place, peers in zip(places, SHAPES[shape], strict=True):
             env = {
                 "TRELLIS_SPROUT__GATEWAYS": json.dumps(ids),
+                "TRELLIS_SPROUT__PRESENCE": "tell",
                 "TRELLIS_SPROUT__PEERS": json.dumps([f"tcp://{servers[peer].sprout}" for peer in peers]),
             }
             servers.append(stack.enter_context(Server(place, *flags, env=env)))

@@ -30,7 +30,7 @@ def program() -> Path:
 def server(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A gateway, which must have nothing to complain about in the end."""
     del program
-    with Server(tmp_path_factory.mktemp("data")) as server:
+    with Server(tmp_path_factory.mktemp("data"), env={"TRELLIS_SPROUT__PRESENCE": "tell"}) as server:
         yield server
         assert server.stop() == 0
         assert "Traceback" not in server.log

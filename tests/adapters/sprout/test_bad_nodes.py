@@ -10,7 +10,8 @@ import pytest
 
 from adapters.sprout import base64url, forest
 from adapters.sprout.grove import plant
-from adapters.sprout.intake import DIGEST, FAULT, Intake
+from adapters.sprout.intake import FAULT, Intake
+from adapters.sprout.naming import DIGEST
 from adapters.sprout.peering import Peering
 from adapters.sprout.relay import PEER
 from gateway.session import Principal

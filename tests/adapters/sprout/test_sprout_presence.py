@@ -14,6 +14,8 @@ from adapters.sprout.validate import validate
 from gateway.message import Message, Peer
 
 from .conftest import nodes
+from .test_lineage import load
+from .test_peering import dial, response
 
 ACTIVE = {"activity/1": b"0", "invisible/1": b"true"}
 INACTIVE = {"activity/1": b"1", "invisible/1": b"true"}
@@ -45,6 +47,12 @@ def settle(place: Any) -> None:
 
 
 @pytest.fixture
+def place(make_place: Callable[..., Any]) -> Any:
+    """A gateway that tells all who listen."""
+    return make_place(sprout={"presence": "tell"})
+
+
+@pytest.fixture
 def lobby(place: Any, alice: Any, bob: Any, announce: Any) -> str:
     """The line of a community."""
     line: str = alice.community("lobby")
@@ -62,6 +70,13 @@ def watcher(place: Any, lobby: str) -> Any:
     toy.farewell = lambda _channel, peer: toy.seen.append(("-", peer.identity or peer.number))
     place.bus.subscribe(toy, "lobby")
     return toy
+
+
+def asks(place: Any, lobby: str, author: Any) -> Any:
+    """A client of *author* that listens, and tells of itself."""
+    line = listen(place, lobby)
+    line.ask(f"announce 9 1\n{word(author, lobby)}\n")
+    return line
 
 
 def listen(place: Any, lobby: str) -> Any:
@@ -193,7 +208,7 @@ def test_what_was_made_before_a_client_came_does_not_say_who_it_is(
     said = word(alice, lobby)
     announce(place.connect(), said)
     place.clock.now += MINUTE
-    again = make_place()
+    again = make_place(sprout={"presence": "tell"})
     bobs = again.connect()
     announce(bobs, said)  # as genuine clients do with all that they hold
     assert bobs.session.identity is None
@@ -448,3 +463,115 @@ def test_many_who_subscribe_at_once_are_told_in_turns(
         settle(place)
         heard.append(sum(len(told(line)) for line in many))
     assert heard == [2, 1, 2, 0], "each hears of it once, and some a second later"
+
+
+# Whom it is told
+
+
+@pytest.fixture
+def silent(make_place: Callable[..., Any], alice: Any, bob: Any, announce: Any) -> tuple[Any, str]:
+    """A gateway as it is by default, and the line of a community."""
+    place, line = make_place(), alice.community("lobby")
+    announce(place.connect(), alice.identity, bob.identity, line)
+    return place, line
+
+
+def test_clients_that_do_not_tell_of_themselves_are_told_of_nobody(
+    silent: tuple[Any, str], alice: Any, announce: Any
+) -> None:
+    place, lobby = silent
+    quiet, toy = listen(place, lobby), place.toy()
+    place.bus.subscribe(toy, "lobby")
+    before = place.gateway.log.next_seq
+    settle(place)
+    assert place.gateway.log.next_seq == before, "nothing is signed for nobody"
+    announce(place.connect(), word(alice, lobby))
+    place.bus.unsubscribe(toy, "lobby")
+    for _ in range(2):
+        place.clock.now += INTERVAL
+        settle(place)
+    assert quiet.read() == ""
+
+
+def test_a_client_that_tells_of_itself_is_told_of_the_others(
+    silent: tuple[Any, str], alice: Any, bob: Any, announce: Any
+) -> None:
+    place, lobby = silent
+    toy = place.toy()
+    place.bus.subscribe(toy, "lobby")
+    quiet, line = listen(place, lobby), asks(place, lobby, alice)
+    settle(place)
+    settle(place)
+    assert told(line) == [(f"peer {toy.peer.number} (Toys)", "0")]
+    announce(place.connect(), word(bob, lobby))
+    assert told(line) == [(bob.id, "0")]
+    hall = alice.community("hall")
+    line.ask(f"announce 5 1\n{hall}\nsubscribe 6 {hall.split(' ')[0]}\n")
+    place.bus.subscribe(toy, "hall")
+    settle(place)
+    settle(place)
+    assert [said for _, said in told(line)] == ["0"], "also elsewhere"
+    assert told(quiet) == []
+
+
+# Answers to it
+
+
+@pytest.mark.parametrize("later", [0, STAY, 24 * 60 * MINUTE])
+@pytest.mark.parametrize("whose", ["the gateway's", "an author's"])
+def test_an_answer_to_it_is_said_below_what_it_stands_below(
+    place: Any, lobby: str, alice: Any, bob: Any, announce: Any, watcher: Any, whose: str, later: int, make_place: Any
+) -> None:
+    """A client that does not know these words shows an empty message, and its user answers that."""
+    line = listen(place, lobby)
+    if whose == "an author's":
+        announce(place.connect(), word(bob, lobby, ACTIVE | {"expiration/1": b"2026-11-21T05:56:00Z"}))
+    settle(place)
+    said = next(text for text in line.read().splitlines()[::-1] if text.startswith("SHA512"))
+    place.clock.now += later
+    alice.now = place.clock.now
+    reply = alice.reply(said, "I thought that was a message")
+    more = alice.reply(reply, "and on")
+    verb, number, *of = announce(line, reply, more).split()
+    assert (verb, of) == ("ancestry", [reply.split(" ")[0], "2"])
+    assert line.ask(response(int(number), lobby, said)) == "status 77 0\n"
+    first, second = watcher.heard
+    assert first.content == b'{"content":"I thought that was a message"}'
+    assert first.parent is None, "the community"
+    assert second.parent == first.id
+    place.index()
+    place = make_place()
+    assert load(place, lobby) == {text.split(" ")[0] for text in (said, reply, more)}
+
+
+def test_below_a_message_it_is_an_answer_to_that_message(
+    place: Any, lobby: str, alice: Any, bob: Any, announce: Any, watcher: Any
+) -> None:
+    top, line = alice.reply(lobby, "top"), place.connect()
+    announce(line, top)
+    said = word(bob, top)
+    reply = alice.reply(said, "hi")
+    announce(line, said, reply)
+    line.ask(f"response 0 3\n{lobby}\n{top}\n{said}\n")
+    first, second = watcher.heard
+    assert second.parent == first.id
+    assert load(place, lobby) == {text.split(" ")[0] for text in (top, said, reply)}
+
+
+def test_another_gateway_gets_the_answer_with_what_it_is_below(
+    place: Any, lobby: str, alice: Any, bob: Any, announce: Any, make_place: Any
+) -> None:
+    line, said = place.connect(), word(bob, lobby, ACTIVE | {"expiration/1": b"2026-11-21T05:56:00Z"})
+    reply = alice.reply(said, "hi")
+    announce(line, reply)
+    line.ask(f"response 0 2\n{lobby}\n{said}\n")
+    second = make_place("second")
+    second.clock.now += STAY
+    other = dial(second)
+    other.ask(response(0, lobby))
+    other.ask(response(1, alice.identity))
+    other.ask(response(3, said, reply))
+    assert other.ask(response(4, bob.identity)) == f"ancestry 5 {reply.split(' ')[0]} 2\n"
+    other.ask(response(5, lobby, said))
+    assert load(second, lobby) == {text.split(" ")[0] for text in (said, reply)}
+    assert other.session.report()["caughtUp"]

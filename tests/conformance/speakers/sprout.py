@@ -28,6 +28,12 @@ class SproutSpeaker(SproutClient, Speaker):
         self._author = forge
         self._told: set[str] = set()  # the nodes that said who is there
 
+    async def subscribe(self, channel: str) -> None:
+        """Listen, and ask to be told who is there: by a word of one's own, of a kind that says nothing."""
+        await super().subscribe(channel)
+        twig = {"activity/1": "?", "invisible/1": "true"}
+        await self._tell(self._author.reply(await self.community(channel), "", twig))
+
     async def leave(self, channel: str) -> None:
         """Unsubscribe: status 0."""
         await self._request("unsubscribe {} " + await self.community(channel))
