@@ -189,10 +189,17 @@ class StreamWire:
         """Say that nothing follows, then read until the peer does; a close with unread input would reset it."""
         if not isinstance(self._stream, TLSStream):  # TLS has no half-close
             with suppress(*GONE):
-                await self._stream.send_eof()
+                await _send_eof(self._stream)
                 while True:
                     await self._stream.receive()
         await self._stream.aclose()
+
+
+async def _send_eof(stream: ByteStream) -> None:
+    try:
+        await stream.send_eof()
+    except RuntimeError as error:  # so uvloop says that the transport has gone by itself
+        raise anyio.BrokenResourceError from error
 
 
 class WebSocketWire:

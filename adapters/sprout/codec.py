@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from enum import IntEnum
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from gateway.errors import RequestError
@@ -328,3 +329,11 @@ VERBS: Final[dict[bytes, Verb]] = {
 }
 # fmt: on
 _NAMES: Final = {verb.frame: (name, verb) for name, verb in VERBS.items()}
+
+
+def fitting(lines: list[bytes]) -> list[bytes]:
+    """As many of the first *lines* as one message may have."""
+    if sum(map(len, lines)) + len(lines) <= MAX_BODY:
+        return lines  # nearly always
+    sizes = accumulate(len(line) + 1 for line in lines)
+    return lines[: max(1, sum(size <= MAX_BODY for size in sizes))]

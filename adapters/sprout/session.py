@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, groupby
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, Self
 
@@ -21,7 +21,8 @@ from gateway.session import Principal, Session
 from . import codec
 from .answers import Answer, Find, Line, Response, fitting
 from .arrivals import MAX_RUN, Arrivals, Batch
-from .codec import MAX_BODY, MAX_NODES, Frame, SproutError, StatusCode
+from .codec import MAX_NODES, Frame, SproutError, StatusCode
+from .following import Following
 from .intake import Intake
 from .parser import Parser
 from .relay import Relay
@@ -53,6 +54,7 @@ class SproutSession(Session):
         self._store = relay.store
         self._refused = refused
         self._arrivals = Arrivals(self, relay.store, intake, refused, relay.room)
+        self._following = Following(self, relay.store)
         self._parser = Parser(self._expects)
         self._next_id = 0
         self._work: Callable[[], None] | None = None
@@ -151,7 +153,7 @@ class SproutSession(Session):
 
     def _expects(self, id: int) -> bool:
         """Whether the request *id* is one of ours that waits for nodes."""
-        return self._arrivals.asks(id)
+        return self._arrivals.asks(id) or self._following.asks(id)
 
     # What others of this adapter call
 
@@ -174,6 +176,7 @@ class SproutSession(Session):
         """A community is a channel from now on."""
         if community in self.wanted and (channel := self._relay.channel(community)) is not None:
             self.join(channel)
+        self._following.began(community)
 
     def join(self, channel: str) -> None:
         """Listen to the channel of a community that is wanted, if that is allowed."""
@@ -242,6 +245,8 @@ class SproutSession(Session):
         if isinstance(frame, codec.Announce):
             batch = self._arrivals.gather(frame)
             return partial(self._enter, batch) if len(batch.nodes) != 1 else self._burst(batch)
+        if isinstance(frame, codec.Response) and self._following.asks(frame.id):
+            return partial(self._enter, self._following.answer(frame))
         if isinstance(frame, codec.Response):
             answer = self._arrivals.answer(frame)
             return _nothing if answer is None else partial(self._answered, answer, frame)
@@ -279,6 +284,7 @@ class SproutSession(Session):
         """The newest nodes of a type, newest first."""
         self._relay.pace(self, "")
         quantity = min(frame.quantity, MAX_NODES)
+        self._following.lists(frame)
         self._answer(frame.id, lambda: self._relay.reader.newest(self, frame.node_type, quantity))
 
     def _query(self, frame: codec.Query) -> None:
@@ -311,6 +317,7 @@ class SproutSession(Session):
             self.join(channel)
         self.wanted[frame.node_id] = None
         self.status(frame.id, StatusCode.OK)
+        self._following.go_on()
 
     def _unsubscribe(self, frame: codec.Unsubscribe) -> None:
         """Whether it was subscribed to or not."""
@@ -323,6 +330,7 @@ class SproutSession(Session):
     def _acknowledged(self, frame: codec.Status) -> None:
         """An announce of ours was taken or not, which is the peer's affair; or a question has no answer."""
         self._arrivals.refused(frame.id)
+        self._following.answered(frame)
 
     # Answers
 
@@ -372,7 +380,7 @@ class SproutSession(Session):
     def _announces(self, lines: list[bytes]) -> Iterator[bytes]:
         at = 0
         while at < len(lines):
-            part = _fitting(lines[at : at + MAX_TOLD])
+            part = codec.fitting(lines[at : at + MAX_TOLD])
             at += len(part)
             yield codec.encode_announce(self._count(), *part)
 
@@ -389,14 +397,6 @@ VERBS: Final[dict[type, Callable[[SproutSession, Any], None]]] = {
     codec.Status:      SproutSession._acknowledged,
 }
 # fmt: on
-
-
-def _fitting(lines: list[bytes]) -> list[bytes]:
-    """As many of the first *lines* as one message may have."""
-    if sum(map(len, lines)) + len(lines) <= MAX_BODY:
-        return lines  # nearly always
-    sizes = accumulate(len(line) + 1 for line in lines)
-    return lines[: max(1, sum(size <= MAX_BODY for size in sizes))]
 
 
 def _nothing() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from gateway import links
 from gateway.adapter import Link
 from gateway.cli import app
 from gateway.links import MAX_PAUSE, Dialler, pause
+from gateway.serve import GONE, StreamWire
 from gateway.session import Session
 
 SECONDS = 20.0
@@ -237,3 +240,21 @@ def test_pauses_grow_to_a_limit_and_differ() -> None:
         pauses = [pause(failures) for _ in range(50)]
         assert all(longest / 2 <= seconds <= longest for seconds in pauses)
         assert len(set(pauses)) > 1
+
+
+def test_a_connection_that_broke_is_closed_without_a_fault() -> None:
+    """uvloop says with a `RuntimeError` that a transport has gone by itself, as under load where a peer is killed."""
+
+    async def scenario() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        stream = await anyio.connect_tcp(*listener.getsockname())
+        other, _ = listener.accept()
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a close is a reset
+        other.close()
+        listener.close()
+        with suppress(*GONE):
+            while True:
+                await stream.receive()
+        await StreamWire(stream).close(1011, "it has gone")
+
+    anyio.run(scenario, backend="asyncio", backend_options={"use_uvloop": True})

@@ -107,3 +107,45 @@ def test_after_retention(program: Path, tmp_path: Path, monkeypatch: pytest.Monk
         run(partial(scenario, server))
         assert server.stop() == 0
         assert "Traceback" not in server.log
+
+
+def test_a_relay_that_dialled_in_follows_what_begins_later(program: Path, tmp_path: Path) -> None:
+    """A community that begins on the relay, and one that begins on the gateway: both are heard on both."""
+
+    async def scenario(server: Server) -> None:
+        async with (
+            arbor(program, "relay", "-peers", server.ready["sprout_tls"]) as relay,
+            httpx.AsyncClient(timeout=WAIT, verify=False) as http,
+        ):
+            async with asyncio.timeout(WAIT):
+                while not (await http.get(f"https://{server.http}/v1/stats")).json()["connections"]:
+                    await asyncio.sleep(0.05)
+            await asyncio.sleep(0.5)  # it loads what there is: nothing
+            async with arbor(program, relay.ready["plain"]) as member:
+                community = (await member.do("community woods"))["id"]
+                await member.do(f"subscribe {community}")
+                path = f"https://{server.http}/v1/channels/woods/messages"
+                async with asyncio.timeout(WAIT):
+                    while (await http.get(path)).status_code != 200:
+                        await asyncio.sleep(0.05)
+                await member.do(f"say {community} begun there")
+                async with asyncio.timeout(WAIT):
+                    while not (told := (await http.get(path)).json()["messages"]):
+                        await asyncio.sleep(0.05)
+                assert [each["content"] for each in told] == [{"content": "begun there"}]
+                (await http.post(path, json={"content": "an answer"})).raise_for_status()
+                await member.next("announced", content="an answer")
+                (await http.post(path.replace("woods", "here"), json={"content": "one"})).raise_for_status()
+                await relay.next("stored", type="community", name="here")
+                async with asyncio.timeout(WAIT):
+                    while True:  # until it follows
+                        (await http.post(path.replace("woods", "here"), json={"content": "more"})).raise_for_status()
+                        await relay.settle(0.1)
+                        if any(line.get("content") == "more" for line in relay.heard):
+                            break
+
+    flags = secure(tmp_path / "certs")
+    with Server(tmp_path / "data", *flags) as server:
+        run(partial(scenario, server))
+        assert server.stop() == 0
+        assert "Traceback" not in server.log

@@ -1,0 +1,71 @@
+"""Communities that begin while a relay is connected, of which it would hear nothing until it dials again.
+
+A genuine relay that dials in, or a client like wisteria, asks for all communities when it connects, and subscribes to
+each of them. To those that begin later it never subscribes, here or on its own side: it drops the replies that are
+announced to it, and announces none. So it is subscribed to, by the same word: to it that says that both follow. Its
+answer shows that it does, and then it is told as if it had asked. Who subscribes to some communities only has chosen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from . import codec
+from .arrivals import Batch
+from .codec import MAX_NODES, NO_ID
+from .tables import COMMUNITY
+
+if TYPE_CHECKING:
+    from .session import SproutSession
+    from .store import Store
+
+MOST: Final = 256  # communities, the newest, to all of which a relay has subscribed; and nodes of a new one at first
+
+
+class Following:
+    """What *session* follows by itself: nothing, unless it asked for all communities in *store*."""
+
+    def __init__(self, session: SproutSession, store: Store) -> None:
+        self._session = session
+        self._store = store
+        self._listed: set[str] | None = None
+        self._begun: dict[str, None] = {}
+        self._asked: dict[int, str] = {}
+        self._leaves: set[int] = set()
+
+    def lists(self, frame: codec.List) -> None:
+        """The peer asks for communities: for all of them, if it is one that follows all."""
+        if frame.node_type == COMMUNITY and frame.quantity >= MAX_NODES:
+            self._listed = {spot.key for spot in self._store.of_type(COMMUNITY, MOST)}
+
+    def began(self, community: str) -> None:
+        """A community is a channel from now on."""
+        if self._listed is not None and community not in self._listed and community not in self._session.wanted:
+            self._begun[community] = None
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Subscribe the peer to what began, once it has subscribed to all that it was told of."""
+        if self._begun and self._listed is not None and self._listed <= self._session.wanted.keys():
+            begun, self._begun = self._begun, {}
+            for community in begun:
+                self._asked[self._session.request(codec.Subscribe(NO_ID, community))] = community
+
+    def answered(self, frame: codec.Status) -> None:
+        """The peer follows a community, if it says so: it is told of it, and what it has of it is asked for."""
+        community = self._asked.pop(frame.id, None)
+        session = self._session
+        if community is None or frame.code != codec.StatusCode.OK or len(session.wanted) >= session.bus.subscriptions:
+            return
+        session.wanted[community] = None
+        session.founded(community)
+        self._leaves.add(session.request(codec.LeavesOf(NO_ID, community, MOST)))
+
+    def asks(self, id: int) -> bool:
+        """Whether the request *id* is one of these, and not answered yet."""
+        return id in self._leaves
+
+    def answer(self, frame: codec.Response) -> Batch:
+        """The nodes that the peer has of a community."""
+        self._leaves.discard(frame.id)
+        return Batch(frame.nodes, len(frame.unreadable))
