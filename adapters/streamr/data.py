@@ -76,16 +76,20 @@ class RestSpeaker:
         self._token = visitor.token
 
     @property
+    def user(self) -> User | None:
+        """Whose session token or API key came with the request."""
+        return self._adapter.user(self._token) if self._token else None
+
+    @property
     def who(self) -> Peer:
         """The user of the session token, the name of the API key, or the one peer of all who have neither."""
-        peers = self._adapter.bus.peers
-        user = self._adapter.user(self._token) if self._token else None
+        peers, user = self._adapter.bus.peers, self.user
         return (user and user.peer(peers)) or peers.identity("rest", identity_of(None))
 
     @property
     def address(self) -> str | None:
         """The address of the session token's user."""
-        return self._adapter.logins.address(self._token or "", self._adapter.bus.clock())
+        return None if self.user is None else self.user.address
 
     def asker(self, _request: Publish) -> User:
         """Whose token it is."""

@@ -41,6 +41,11 @@ class _Speaker:
         self.address: str | None = None
 
     @property
+    def user(self) -> User:
+        """Whoever the message names."""
+        return User(self.principal, self.address)
+
+    @property
     def who(self) -> Peer:
         """Who said what names nobody."""
         return self._adapter.bus.peers.identity(NAME, "import")
@@ -50,7 +55,7 @@ class _Speaker:
 
     def asker(self, _request: Publish) -> User:
         """The operator."""
-        return User(self.principal, self.address)
+        return self.user
 
 
 def restore(

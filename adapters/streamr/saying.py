@@ -45,6 +45,10 @@ class Speaker(Protocol):
         """Who says what names no publisher."""
 
     @property
+    def user(self) -> User | None:
+        """Who it is, by the session token or key that was shown before."""
+
+    @property
     def address(self) -> str | None:
         """The Ethereum address whose session token was shown."""
 
@@ -124,10 +128,10 @@ class Saying:
             return author
         if not publisher:
             return speaker.who
-        _, address = speaker.asker(request)
-        if publisher not in (address, speaker.address):
-            raise invalid("An unsigned message can name no publisher but its own connection's address", message)
-        return peers.identity(NAME, publisher)
+        for user in (speaker.asker(request), speaker.user):
+            if user is not None and user.is_called(publisher) and (peer := user.peer(peers)) is not None:
+                return peer
+        raise invalid("An unsigned message can name no publisher but its own connection's user", message)
 
     def check_signature(self, message: StreamMessage) -> None:
         """Raise unless the publisher signed *message*, and is not one for whom the gateway does that."""

@@ -363,6 +363,11 @@ class StreamrSession(Session):
                 self.bus.bind(self, peer)
 
     @property
+    def user(self) -> User | None:
+        """Whose session tokens and keys the connection has shown; None where that is nobody, or more than one."""
+        return next(iter(self._users.values()), User(self.principal)) if self.identity is not None else None
+
+    @property
     def address(self) -> str | None:
         """The Ethereum address whose session token the connection has shown."""
         return self.who.identity if self.who.protocol == NAME else None

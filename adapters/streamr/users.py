@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from hashlib import sha256
+from typing import Final, NamedTuple
 
 from gateway.auth import KEY, identity_of
 from gateway.message import Peer
@@ -11,6 +12,8 @@ from gateway.session import Principal
 
 from .ids import NAME
 from .signing import checksum
+
+DERIVED: Final = 66  # characters of a publisher that is derived from a username
 
 
 class User(NamedTuple):
@@ -26,6 +29,17 @@ class User(NamedTuple):
             return checksum(self.address)
         name = self.principal.name
         return name.removeprefix(KEY) if name.startswith(KEY) else None
+
+    def is_called(self, publisher: str) -> bool:
+        """Whether the user's messages may name *publisher* (in lower case).
+
+        That is the address; or what genuine clients that have no private key derive from the username, the SHA-256 of
+        its UTF-8 (`getPublisherId` of versions 2 to 4, `getUserId` of 5).
+        """
+        if publisher == self.address:
+            return True
+        name = self.username if len(publisher) == DERIVED else None
+        return name is not None and publisher == "0x" + sha256(name.encode()).hexdigest()
 
     def peer(self, peers: Peers) -> Peer | None:
         """The durable peer that others know the user as, on every protocol; None is nobody."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +338,11 @@ def test_rights_decide_who_says_and_who_reads(make_broker: Any, make_caller: Any
     denied = {"error": "Authentication failed."}
     assert call("POST", "/streams/s/data", writer, content="1").status_code == 200
     assert call("POST", "/streams/s/data", "trellis_machine", content="2").status_code == 200
+    derived = "0x" + sha256(b"machine").hexdigest()
+    path = f"/streams/s/data?address={derived}"
+    assert call("POST", path, writer, content="3").status_code == 400
+    assert call("POST", path, "trellis_machine", content="3").status_code == 200
+    assert [m.sender.identity for m in broker.core.index.history("s")][1:] == ["machine"] * 2
     assert call("POST", "/streams/s/data", reader, content="3").json() == denied
     assert call("POST", "/streams/s/data", content="3").status_code == 403
     for path in (LAST, "/streams/s/metadata/partitions/0", "/streams/s/storage/partitions/0"):

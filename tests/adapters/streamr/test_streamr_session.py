@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from hashlib import sha256
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from adapters.streamr import adapter, publishing
 from adapters.streamr import session as session_module
 from adapters.streamr.codec import encode_broadcast
+from adapters.streamr.signing import checksum
 from gateway.adapter import Refusal, Request
 from gateway.auth import Key, digest
 from gateway.message import Message
@@ -567,6 +570,66 @@ def test_whichever_way_a_key_comes_it_says_who_the_connection_is(guarded: Any, u
     assert guarded.bus.sessions_of(number) == [session]
     assert guarded.ask(session, KEYED["v2"](unsigned("s", 2, guarded.clock(), 1))) == []
     assert (session.who.number, session.link, session.address) == (number, False, None)
+
+
+def derived(username: str) -> str:
+    """The publisher that genuine clients without a private key make of their username."""
+    return "0x" + sha256(username.encode()).hexdigest()
+
+
+def test_a_username_stands_for_its_user_however_they_logged_in(guarded: Any, alice: Any, unsigned: Any) -> None:
+    token, by_url = guarded.token(alice), guarded.open()
+    by_url.principal = guarded.access.holder("trellis_machine")
+    machine = guarded.bus.peers.identity("rest", "machine", "machine")
+    guarded.bus.bind(by_url, machine)
+    author = guarded.bus.peers.identity("streamr", alice.address)
+    shown = guarded.open()
+    cases = [
+        (guarded.open(), "machine", "trellis_machine", machine),
+        (guarded.open(), checksum(alice.address), token, author),
+        (by_url, "machine", None, machine),
+        (shown, "machine", "trellis_machine", machine),
+        (shown, checksum(alice.address), token, author),  # from here on it is a link, and each frame is its user's
+        (shown, "machine", "trellis_machine", machine),
+    ]
+    for number, (session, username, secret, sender) in enumerate(cases):
+        publisher = derived(username) if number % 2 else derived(username).upper().replace("X", "x")
+        row = unsigned("s", number, guarded.clock(), number, publisher=publisher)
+        assert guarded.ask(session, [2, 8, "r", row, secret]) == [], number
+        *_, said = guarded.core.index.unapplied("s")
+        assert (said.sender.number, said.sender.identity) == (sender.number, sender.identity)
+        assert said.native["streamr"][4] == derived(username)
+    assert shown.link
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_username_stands_for_nobody_else(guarded: Any, alice: Any, bob: Any, unsigned: Any, at_once: bool) -> None:
+    guarded.access.grant({"anonymous": ("*:*",)})
+    names = {"machine": "trellis_machine", checksum(alice.address): guarded.token(alice), "anonymous": None, "": None}
+    tokens = [*names.values(), guarded.token(bob), None]
+    for number, (username, token) in enumerate(product(names, tokens)):
+        if token is not None and names[username] == token:
+            continue
+        rows = [unsigned("s", n, guarded.clock(), n, publisher=derived(username)) for n in (number, number + 1)]
+        frames = [json.dumps([2, 8, "r", row, token], separators=(",", ":")).encode() for row in rows]
+        session = guarded.open()
+        if at_once:
+            session.receive_all(frames)
+            answers = guarded.frames(session)
+        else:
+            answers = [answer for frame in frames for answer in guarded.ask(session, frame)]
+        assert [error([answer])[1] for answer in answers] == [FAILED] * 2, (username, token)
+        assert "can name no publisher but its own connection's user" in answers[0][3]
+    assert guarded.core.index.unapplied("s") == []
+
+
+def test_a_username_ends_with_the_login(guarded: Any, unsigned: Any) -> None:
+    session, now = guarded.open(), guarded.clock()
+    guarded.access.grant({"anonymous": ("*:*",)})
+    frame = [2, 8, "r", unsigned("s", 1, now, publisher=derived("machine")), "trellis_machine"]
+    guarded.access.use([])
+    assert error(guarded.ask(session, frame))[1] == "AUTHENTICATION_FAILED"
+    assert error(guarded.ask(session, [*frame[:-1], None]))[1] == FAILED
 
 
 def test_a_connection_ends_with_the_key_that_it_showed(guarded: Any) -> None:
