@@ -82,7 +82,13 @@ class Lineage:
                 chain: Chain = end.value
                 return chain
         root = _root(self._store.entry(seq))
-        return self._keep(seq, Chain(seq, NEVER, "" if root is None or self._store.has(root) else root))
+        return self._keep(seq, Chain(seq) if root is None else self._judged(seq, root))
+
+    def _judged(self, seq: int, root: str) -> Chain:
+        """What is taken to hold of the node at *seq*, by what holds of the conversation *root* alone."""
+        at = self._store.seq(root)
+        own = None if at is None else _own(self._store.entry(at))
+        return _lacking(root) if own is None else Chain(min(seq, own.oldest), own.until)
 
     def _climb(self, seq: int) -> Generator[None, None, Chain]:
         """Go up from the node at *seq* until everything is known, and note it of all that were passed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from adapters.sprout import base64url, forest
 from adapters.sprout.grove import plant
 from adapters.sprout.intake import FAULT, Intake
-from adapters.sprout.naming import DIGEST
+from adapters.sprout.naming import DIGEST, name_of
 from adapters.sprout.peering import Peering
 from adapters.sprout.relay import PEER
 from gateway.session import Principal
@@ -119,3 +120,15 @@ def test_a_name_that_is_taken_in_every_length_is_no_crash(place: Any, alice: Any
     assert line.ask(f"announce 1 2\n{alice.identity}\n{node}\n") == "status 1 0\n"
     assert place.gateway.metrics.counts["refused"]["sprout", "UnknownChannel"] == 1
     assert place.store.seq(id_of(node)) is None
+
+
+def test_ten_thousand_ids_make_as_many_names(place: Any) -> None:
+    """Whatever stands in them: one in forty has two underscores or more."""
+    place.bus.channels.settle("lobby")
+    place.settle()
+    chance = random.Random(1)
+    ids = [f"SHA512_B32__{base64url.encode(chance.randbytes(32)).decode()}" for _ in range(10_000)]
+    assert sum("__" in id.partition("__")[2] for id in ids) > 50
+    for id in ids:
+        name = name_of(id, "lobby", place.bus.channels)
+        assert name == f"lobby~{id.removeprefix('SHA512_B32__')[:DIGEST]}"

@@ -272,10 +272,10 @@ def test_an_answer_from_elsewhere_to_a_thread_that_retention_cut_begins_anew(
 def test_a_long_thread_is_looked_at_in_slices_and_judged_by_its_conversation(
     make_place: Callable[..., Any], place: Any, lobby: str, alice: Any, announce: Any
 ) -> None:
-    chain = thread(alice, lobby, MAX_CLIMB + 50)
+    root = alice.reply(lobby, "short", expiring(place))
+    chain = [root, *thread(alice, root, MAX_CLIMB + 50)]
     announce(place.connect(), *chain[:200])
     announce(place.connect(), *chain[200:])
-    announce(place.connect(), alice.reply(lobby, "short", expiring(place)))
     place.index()
     place = make_place()  # nothing is remembered
     lineage, last = place.adapter.relay.lineage, place.store.seq(id_of(chain[-1]))
@@ -283,7 +283,11 @@ def test_a_long_thread_is_looked_at_in_slices_and_judged_by_its_conversation(
     assert [next(steps) for _ in range(MAX_CLIMB)] == [None] * MAX_CLIMB
     assert lineage.is_whole(last)
     assert len(lineage._chains) == 1
-    assert len(load(place, lobby)) == len(chain) + 1
+    place.clock.now += LIFE
+    assert not lineage.is_whole(last), "its conversation is looked at"
+    place.clock.now -= 1
+    assert len(nodes(place.connect().ask(f"leaves_of 1 {id_of(lobby)} {MAX_NODES}\n"))) == len(chain) + 1
+    assert len(lineage._chains) > len(chain)
 
 
 # Peers
