@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from time import monotonic
 from typing import Protocol
 
 from . import machine
@@ -19,6 +20,7 @@ DESCRIPTORS = "too many connections for the file descriptors that there are; rai
 HERE = "too many from here; the setting is limits.connections_per_address"
 
 
+SPARED = 1 / 16  # of `limits.keep_alive_seconds`: who was idle for less asks again and again, and gives no way
 MAX_PARTING = 64  # connections that were not let in and are told why; their descriptors are the gateway's own
 
 
@@ -44,7 +46,7 @@ class Door:
         self._callers: Counter[str] = Counter()  # HTTP connections that are no session, by address
         self._calling = 0
         self._parting = 0
-        self._idle: dict[str, dict[Idle, None]] = {}  # those of them that nothing is asked on, by address
+        self._idle: dict[str, dict[Idle, float]] = {}  # those of them that nothing is asked on since then, by address
         self._room = machine.connections()
 
     def admit(
@@ -94,8 +96,8 @@ class Door:
             del self._callers[address]
 
     def idle(self, connection: Idle) -> None:
-        """Nothing is asked on *connection*, which was let in, for the moment: it gives way where there is no room."""
-        self._idle.setdefault(connection.network, {})[connection] = None
+        """Nothing is asked on *connection*, which was let in, for the moment: it may have to give way."""
+        self._idle.setdefault(connection.network, {})[connection] = monotonic()
 
     def busy(self, connection: Idle) -> None:
         """Something is asked on *connection* again, or it leaves."""
@@ -122,11 +124,12 @@ class Door:
         return reason
 
     def _make_room(self, address: str | None) -> bool:
-        """Let the connection go that is idle for longest, at *address* or of those who have most; if any is."""
-        there = max(self._idle.values(), key=len, default=None) if address is None else self._idle.get(address)
-        if there is None:
+        """Let the connection go that is idle for longest, at *address* or anywhere; whether any is idle for long."""
+        places = list(self._idle.values()) if address is None else [self._idle.get(address, {})]
+        oldest = min((next(iter(place.items())) for place in places if place), key=lambda each: each[1], default=None)
+        if oldest is None or monotonic() - oldest[1] < self.limits.keep_alive_seconds * SPARED:
             return False
-        next(iter(there)).give_way()
+        oldest[0].give_way()
         return True
 
     def _beyond(self, all: int, here: int) -> str | None:

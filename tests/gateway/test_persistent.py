@@ -180,6 +180,7 @@ def test_idle_connections_give_way_to_those_who_ask(hurried: Server) -> None:
         for peer in idle:
             peer.sendall(GET)
             answer(peer)
+        time.sleep(KEPT / 12)  # who was idle for less than a sixteenth gives no way
         for _ in range(3):
             peer = stack.enter_context(connect(hurried))
             peer.sendall(GET)
@@ -209,13 +210,15 @@ def test_who_is_being_answered_does_not_give_way(hurried: Server) -> None:
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_idle_connections_leave_descriptors_to_others(tmp_path: Path, loop: str) -> None:
-    with Server(tmp_path, "--loop", loop, descriptors=280) as server, ExitStack() as stack:
-        for _ in range(230):
+    env = {"TRELLIS_LIMITS__KEEP_ALIVE_SECONDS": "1.6"}
+    with Server(tmp_path, "--loop", loop, descriptors=280, env=env) as server, ExitStack() as stack:
+        for _ in range(200):
             peer = stack.enter_context(connect(server))
             peer.sendall(GET)
             assert answer(peer).startswith(b"HTTP/1.1 200")
+        time.sleep(0.15)
         host, port = server.sprout.split(":")
-        for _ in range(10):
+        for _ in range(30):
             peer = stack.enter_context(socket.create_connection((host, int(port)), PATIENCE))
             peer.sendall(b"version 1 0.0\n")
             assert peer.recv(4096).startswith(b"status 1 0")
