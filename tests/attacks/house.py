@@ -12,7 +12,8 @@ from .attack import Attack
 from .stage import Outcome, Stage
 from .table import ATTACKS, OPEN
 
-SECONDS = 2.0  # that an attack goes on, where any time will do
+SECONDS = 1.2  # that an attack goes on, where any time will do
+QUIET = 0.3  # seconds before and after: no test compares with quiet time, as it takes a quiet machine
 
 BRIEF = [attack for attack in ATTACKS if attack.brief]
 USUAL = [attack for attack in BRIEF if not attack.needs and not attack.seconds]
@@ -22,8 +23,9 @@ SPECIAL = [attack for attack in BRIEF if attack.needs or attack.seconds]
 class House:
     """A gateway that is attacked again and again; after a fault there comes another one."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, env: dict[str, str]) -> None:
         self._folder = folder
+        self._env = env
         self._count = 0
         self._stage: Stage | None = None
 
@@ -31,9 +33,9 @@ class House:
         """Play *attack*."""
         if self._stage is None:
             self._count += 1
-            self._stage = Stage(self._folder / str(self._count), attack.needs).__enter__()
+            self._stage = Stage(self._folder / str(self._count), attack.needs, self._env).__enter__()
         try:
-            outcome = self._stage.play(attack, SECONDS)
+            outcome = self._stage.play(attack, SECONDS, QUIET)
         except BaseException:
             self._leave(RuntimeError())
             raise
@@ -52,9 +54,9 @@ class House:
 
 
 @contextmanager
-def house(folder: Path) -> Iterator[House]:
+def house(folder: Path, env: dict[str, str] | None = None) -> Iterator[House]:
     """One that is closed at the end."""
-    made = House(folder)
+    made = House(folder, env or {})
     try:
         yield made
     finally:

@@ -109,14 +109,14 @@ class Stage:
             assert self.server.stop(30) == 0
             assert "Traceback" not in self.server.log, self.server.log
 
-    def play(self, attack: Attack, seconds: float) -> Outcome:
-        """Play *attack* for so long (an attack whose time is given takes that)."""
+    def play(self, attack: Attack, seconds: float, quiet: float = QUIET) -> Outcome:
+        """Play *attack* for so long (an attack whose time is given takes that), between two times of *quiet*."""
         self.honest.take()
-        time.sleep(QUIET)
+        time.sleep(quiet)
         meter, begin = Meter(self.server.pid), time.monotonic()
         report = attacked(attack, self.target, attack.seconds or seconds)
         end = time.monotonic()
-        cost = meter.read(settle=QUIET)
+        cost = meter.read(settle=quiet)
         return Outcome(attack, report, cost, compare(self.honest.take(), begin, end))
 
 

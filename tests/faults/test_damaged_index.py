@@ -22,6 +22,12 @@ MakeCore = Callable[..., "Core"]
 COUNT = 300
 
 
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index gathers nothing: what it applies is the same, a moment earlier."""
+    monkeypatch.setattr(index_module, "GATHER", 0)
+
+
 @pytest.fixture
 def core(make_core: MakeCore) -> Core:
     """A gateway that said something, and stopped."""
