@@ -216,6 +216,28 @@ def test_direct_messages_reach_the_inbox_of_a_genuine_client(server: Server) -> 
     run(scenario)
 
 
+def test_what_clients_make_of_the_inbox_in_a_partition(server: Server) -> None:
+    """Version 2 asks REST for it without encoding `#`, gets the stream, and says it to all (docs/protocols.md)."""
+
+    async def scenario() -> None:
+        async with clients() as crew, RelayClient(server.http) as relay, httpx.AsyncClient() as http:
+            await relay.subscribe("wide#3")
+            (peer,) = (await http.get(f"http://{server.http}/v1/channels/wide%233/peers")).json()["peers"]
+            for client in await crew.each(server, 0x8111):
+                mark = {"a secret of": client.version}
+                if client.version == "2.2.7":
+                    await client.subscribe("wide", PARTITIONS["a"])
+                    await client.publish(f"wide#3/@{peer['number']}", mark, key="a")
+                    await client.hears(mark)  # where everybody hears it
+                    await client.publish(f"wide%233/@{peer['number']}", mark)
+                else:
+                    await client.publish(f"wide#3/@{peer['number']}", mark)
+                heard = await relay.next()
+                assert (heard.content, heard.direct) == (mark, True)
+
+    run(scenario)
+
+
 async def number_of(server: Server, channel: str, identity: str) -> int:
     """The number of the peer that *identity* is."""
     async with httpx.AsyncClient() as http:
