@@ -18,6 +18,7 @@ from .codec import MAX_NODES, NO_ID, Frame, NodeLine, StatusCode
 from .forest import Node, Reply, decode
 from .intake import Intake, Taken
 from .store import Store
+from .validate import EXPIRED
 from .waiting import Questions, Room, Waiting
 
 if TYPE_CHECKING:
@@ -174,6 +175,7 @@ class Arrivals:
             self._give_up(line.id, refused=True)
             self._settle(line.id, StatusCode.OK)
             batch.forged = batch.forged or forged
+            batch.taken = batch.taken or reason == EXPIRED  # clients announce it with all they hold, again and again
             return
         if missing:
             self._owe(batch, line.id)

@@ -67,3 +67,11 @@ def test_a_peer_is_not_told_of_it_either(place: Any, lobby: str, alice: Any, ann
     assert place.adapter.relay.line_at(spot.seq) == short.encode()
     place.clock.now += LIFE
     assert place.adapter.relay.line_at(spot.seq) is None
+
+
+def test_a_client_that_holds_nothing_newer_is_not_refused(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+    """Genuine clients announce the leaves of what they hold when they connect, and give up where that is refused."""
+    short = alice.reply(lobby, "short", expiring(place))
+    place.clock.now += LIFE
+    assert announce(place.connect(), short) == "status 77 0\n"
+    assert place.store.seq(id_of(short)) is None

@@ -183,7 +183,7 @@ def test_what_is_old_long_or_nonsense_goes_nowhere(
     ):
         assert announce(line, said) == "status 77 0\n"
     expired = word(alice, lobby, ACTIVE | {"expiration/1": b"2020-01-01T00:00:00Z"})
-    assert announce(line, expired) == "status 77 1\n"
+    assert announce(line, expired) == "status 77 0\n"
     assert (watcher.seen, ear.read()) == ([], "")
     assert line.session.identity is None
 
