@@ -1,8 +1,9 @@
 """The nodes that arrive on one connection: taken one after another, or kept until what they need is here.
 
 An announce is answered once all of it that can be is on disk: status 1 only where nothing of it was known, taken or
-kept waiting, status 4 where a direct message reached nobody, or where there was no more room for nodes that wait for
-others. What is missing is asked for on this connection, and given up when that brings nothing.
+kept waiting, or where the log cannot be written, status 4 where a direct message reached nobody, or where there was no
+more room for nodes that wait for others. What is missing is asked for on this connection, and given up when that brings
+nothing; what could not be written is asked for once it can.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
+
+from gateway.errors import Unavailable
 
 from . import codec
 from .codec import MAX_NODES, NO_ID, Frame, NodeLine, StatusCode
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 CROWDED: Final = "too many wait for others"
 ORPHAN: Final = "its author or parent is unknown"
+UNWRITTEN: Final = "the log cannot be written"
 MAX_LACKING: Final = 1024  # ids of nodes that were lost, since the peer did not bring what is above them
 PROMPT: Final = 20_000  # ms until an announce is answered in any case; genuine clients wait for a minute
 MAX_LATE: Final = 4096  # announces that are answered later: one and the same node can be announced again and again
@@ -76,6 +80,7 @@ class Arrivals:
         self._late: dict[Batch, None] = {}  # of these, those that have ended; the oldest first
         self._questions = Questions()
         self._lacking: dict[str, None] = {}
+        self._unwritten: dict[str, None] = {}  # refused while the log failed; asked for when it can be written
         self._parts: Batch | None = None  # an announce of which more is to come
         self._promised: list[tuple[int, int]] = []  # the ids and codes of statuses that wait for the disk
         self._promised_seq = 0
@@ -109,6 +114,9 @@ class Arrivals:
         """Give up what was asked too long ago, and answer what waits too long for that."""
         for missing in self._questions.overdue(now):
             self._give_up(missing)
+        if self._unwritten and not self._session.bus.congested:
+            self._questions.queue_queries(self._unwritten)
+            self._unwritten.clear()
         self._ask_on()
         for batch in [batch for batch in self._late if batch.deadline <= now]:
             self._answer(batch)
@@ -157,7 +165,12 @@ class Arrivals:
     def _take(self, nodes: Sequence[NodeLine], *, asked: bool = False) -> list[Taken]:
         """What becomes of the first of *nodes*, and of those behind it that are as easily taken with it."""
         together = 1 if self._waiting else MAX_RUN  # something may wait for each of them
-        return self._intake.take_run(list(islice(nodes, together)), self._session, asked=asked)
+        try:
+            return self._intake.take_run(list(islice(nodes, together)), self._session, asked=asked)
+        except Unavailable:
+            if not self._session.unwritable:
+                raise  # it is taken later
+            return [Taken(reason=UNWRITTEN)]
 
     def _taken(self, batch: Batch, line: NodeLine, taken: Taken) -> None:
         """A node of *batch* was taken in, or not: go on with what waits for it, or let it wait itself."""
@@ -172,8 +185,12 @@ class Arrivals:
             self._lack(line.id)
         if reason:
             self._refused(reason)
-            self._give_up(line.id, refused=True)
-            self._settle(line.id, StatusCode.OK)
+            unwritten = reason == UNWRITTEN
+            if unwritten:
+                batch.status = max(batch.status, StatusCode.MALFORMED)
+                _bounded(self._unwritten, line.id)
+            self._give_up(line.id, refused=True, unwritten=unwritten)
+            self._settle(line.id, batch.status if unwritten else StatusCode.OK)
             batch.forged = batch.forged or forged
             batch.taken = batch.taken or reason == EXPIRED  # clients announce it with all they hold, again and again
             return
@@ -322,10 +339,10 @@ class Arrivals:
         batch.asked = True
         self.returning.append(batch)
 
-    def _give_up(self, missing: str, *, refused: bool = False) -> None:
+    def _give_up(self, missing: str, *, refused: bool = False, unwritten: bool = False) -> None:
         """Those that wait for *missing* are refused, unless that is here or waits itself.
 
-        It was *refused*, or else this peer will not bring it.
+        It was *refused*, or else this peer will not bring it. What is *unwritten* is asked for again.
         """
         if missing in self._waiting:
             return
@@ -334,6 +351,7 @@ class Arrivals:
             return
         if not refused:
             self._settle(missing, StatusCode.UNKNOWN_NODE)  # it was put off, and is not brought again
+        status = StatusCode.MALFORMED if unwritten else StatusCode.OK if refused else StatusCode.UNKNOWN_NODE
         lost = [missing]
         while lost:
             gone = lost.pop()
@@ -342,9 +360,11 @@ class Arrivals:
                 self._return(spared)
             for id in (*(line.id for line in lines if line not in spared), *self._waiting.forget(gone)):
                 self._refused(ORPHAN)
-                self._settle(id, StatusCode.OK if refused else StatusCode.UNKNOWN_NODE)
-                if not refused:
+                if unwritten:
+                    _bounded(self._unwritten, id)
+                elif not refused:
                     self._lack(id)
+                self._settle(id, status)
                 lost.append(id)
 
     def _crowded_out(self, ids: list[str]) -> None:
@@ -360,9 +380,14 @@ class Arrivals:
         self._session.go_on()
 
     def _lack(self, id: str) -> None:
-        self._lacking[id] = None
-        if len(self._lacking) > MAX_LACKING:
-            self._lacking.pop(next(iter(self._lacking)))
+        _bounded(self._lacking, id)
+
+
+def _bounded(ids: dict[str, None], id: str) -> None:
+    """Add an id, and forget the oldest where there are too many."""
+    ids[id] = None
+    if len(ids) > MAX_LACKING:
+        ids.pop(next(iter(ids)))
 
 
 def _question(missing: str, id: str, node: Node) -> Frame:

@@ -107,6 +107,11 @@ class Peering(SproutSession):
         """
         return self._slow or self._answering is not None or self.bus.congested or self._size >= MAX_OUTBOX // 2
 
+    @property
+    def unwritable(self) -> bool:
+        """Never: what it tells waits on the wire for as long as the log fails."""
+        return False
+
     def tick(self, now: int) -> None:
         """Hang up on who does not answer; it is dialled again. A relay that is dialled need not speak first."""
         self.handshake = None

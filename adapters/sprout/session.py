@@ -70,6 +70,11 @@ class SproutSession(Session):
         """Whether the next request has to wait; also for the next second, or for an answer that is being made."""
         return self._slow or self._answering is not None or super().saturated
 
+    @property
+    def unwritable(self) -> bool:
+        """Whether nodes are refused now, since the log cannot be written; where it is merely slow they wait."""
+        return self.bus.failing is not None
+
     def handle(self, data: bytes) -> None:
         """Act on what arrived, request by request, as long as there is room for answers."""
         self._parser.feed(data)

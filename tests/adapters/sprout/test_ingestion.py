@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,10 @@ import pytest
 
 from adapters.sprout import base64url, forest, waiting
 from adapters.sprout.arrivals import PROMPT
+from adapters.sprout.peering import Peering
+from adapters.sprout.relay import PEER
+from gateway import log
+from gateway.session import Principal
 
 
 def id_of(node: str) -> str:
@@ -298,3 +304,62 @@ def test_who_waits_for_a_node_that_is_damaged_in_the_log_gets_it_back(
     assert sum(peer.open) == 1
     assert held(place, [leaf]) == 1
     assert top in peer.line.ask(f"query 1 1\n{id_of(top)}\n").splitlines()
+
+
+# A log that cannot be written
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch, place: Any) -> Callable[[bool], None]:
+    """Fills the disk below the log of *place*, or makes room again, and waits until that has been noticed."""
+    written = log._write_all
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fill(full: bool) -> None:
+        monkeypatch.setattr(log, "_write_all", refuse if full else written)
+        if full:
+            place.toy().say("this is written later")
+        place.until(lambda: (place.gateway.log.failing is not None) == full)
+
+    monkeypatch.setattr(log, "RETRY", 0.02)
+    return fill
+
+
+def test_announces_are_refused_while_the_log_cannot_be_written(
+    place: Any, lobby: str, alice: Any, full: Callable[[bool], None]
+) -> None:
+    """What was refused is asked for once it can; all else goes on meanwhile."""
+    line, top = place.connect(), alice.reply(lobby, "top")
+    below, beside, later = alice.reply(top, "below"), alice.reply(lobby, "beside"), alice.reply(lobby, "later")
+    assert line.send(f"announce 0 1\n{below}\n") == f"ancestry 0 {id_of(below)} 2\n"
+    full(True)
+    assert line.send(f"announce 1 1\n{beside}\nversion 2 0.0\n") == "status 1 1\nstatus 2 0\n"
+    assert line.send(f"announce 3 2\n{lobby}\n{top}\n") == "status 0 1\nstatus 3 1\n", "also what waited for it"
+    assert refused(place) == {"the log cannot be written": 2, "its author or parent is unknown": 1}
+    place.bus.tick()
+    assert line.read() == ""
+    full(False)
+    place.until(lambda: not place.bus.congested)
+    place.bus.tick()
+    assert line.read() == f"query 1 2\n{id_of(beside)}\n{id_of(below)}\n", "the other was asked for already"
+    line.ask(f"response 1 2\n{beside}\n{below}\nresponse 0 1\n{top}\n")
+    assert held(place, [top, below, beside]) == 3
+    assert line.ask(f"announce 4 2\n{beside}\n{later}\n") == "status 4 0\n"
+
+
+def test_what_a_dialled_relay_tells_waits_while_the_log_cannot_be_written(
+    place: Any, lobby: str, alice: Any, full: Callable[[bool], None]
+) -> None:
+    """It would not tell it again."""
+    line = type(place.connect())(place, place.adapter.open(Peering, Principal(PEER)))
+    line.ask("response 0 0\n")
+    top = alice.reply(lobby, "top")
+    full(True)
+    assert "status" not in line.send(f"announce 1 1\n{top}\n")
+    full(False)
+    place.until(lambda: not place.bus.congested)
+    place.bus.tick()
+    assert "status 1 0\n" in line.ask("")
+    assert held(place, [top]) == 1

@@ -199,7 +199,7 @@ class Crowd:
                     if code == 0:
                         self.ledger.accept(said)
                         self._parent = said.channel, Node(said.node or "", said.raw)
-                    else:
+                    elif code != 1 or "the log cannot be written" not in self.running.said:
                         self.ledger.complain(f"an announce was answered with status {code}")
 
             sprout.on_status = answered
