@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from gateway import jsontext
+from gateway.session import Session
 
 from . import message as kinds
 from .encryption import KEY_BYTES, RsaPair, aes_decrypt
@@ -99,16 +100,16 @@ class Decryption:
 
     # What is said
 
-    def take(self, message: StreamMessage, say: Say, refuse: Refuse) -> None:
+    def take(self, message: StreamMessage, say: Say, refuse: Refuse, bearer: Session | None = None) -> None:
         """*say* a *message* opened, now or when its key is there; as it is, when it needs none or that does not come.
 
-        What *say* raises now is the caller's; what it raises later goes to *refuse*.
+        What *say* raises now is the caller's; what it raises later goes to *refuse*. *bearer* brought it.
         """
         lane = Lane(owner_of(message), message.id.stream_partition)
         if lane not in self._lanes and (opened := self._open(message)) is not None:
             say(opened)
             return
-        self._lanes.hold(lane, Held(message, say, refuse))
+        self._lanes.hold(lane, Held(message, say, refuse, bearer))
         while self._lanes.full and (largest := self._lanes.largest) is not None:
             self._hush(largest.owner)
             self._release(largest)
@@ -137,6 +138,16 @@ class Decryption:
                 self._send(owner, id, want)
         while self._silent and now >= next(iter(self._silent.values())) + FORGET:
             self._silent.popitem(last=False)
+
+    def borne(self, bearer: Session) -> int:
+        """How much waits that *bearer* brought."""
+        return self._lanes.borne(bearer)
+
+    def give_up(self, bearer: Session) -> None:
+        """Say what *bearer* brought, and what waits with it, as it came: the gateway is short of memory."""
+        for lane in self._lanes.of(bearer):
+            self._hush(lane.owner)
+            self._release(lane)
 
     def release(self) -> None:
         """Say everything that waits: the gateway stops."""

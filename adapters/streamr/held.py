@@ -5,11 +5,12 @@ What one publisher says in one partition is a lane. Lanes do not wait for each o
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
 from gateway.errors import RequestError
+from gateway.session import Session
 
 from .keyring import Owner
 from .message import StreamMessage
@@ -32,11 +33,15 @@ class Lane(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A message that waits, how to say it, and how to tell its sender that it could not be said."""
+    """A message that waits, how to say it, and how to tell its sender that it could not be said.
+
+    The session that brought it is its *bearer*, None where it came by none.
+    """
 
     message: StreamMessage
     say: Say
     refuse: Refuse
+    bearer: Session | None = None
 
 
 class Lanes:
@@ -46,6 +51,7 @@ class Lanes:
         self._open = open
         self._lanes: OrderedDict[Lane, deque[Held]] = OrderedDict()
         self._sizes: dict[Lane, int] = {}
+        self._borne: Counter[Session] = Counter()
         self._count = self._size = 0
 
     def __contains__(self, lane: Lane) -> bool:
@@ -71,12 +77,22 @@ class Lanes:
         """How much waits, in all lanes, as `MAX_HELD_SIZE` counts it."""
         return self._size
 
+    def borne(self, bearer: Session) -> int:
+        """How much waits that *bearer* brought."""
+        return self._borne[bearer]
+
+    def of(self, bearer: Session) -> list[Lane]:
+        """The lanes in which something waits that *bearer* brought."""
+        return [lane for lane, queue in self._lanes.items() if any(held.bearer is bearer for held in queue)]
+
     def hold(self, lane: Lane, held: Held) -> None:
         """Let *held* wait at the end of *lane*."""
         self._lanes.setdefault(lane, deque()).append(held)
         self._count += 1
         self._size += size_of(held)
         self._sizes[lane] = self._sizes.get(lane, 0) + size_of(held)
+        if held.bearer is not None:
+            self._borne[held.bearer] += size_of(held)
 
     def drain(self, owner: Owner) -> None:
         """Say what *owner* said, up to what still has to wait."""
@@ -99,6 +115,10 @@ class Lanes:
     def _say(self, held: Held, message: StreamMessage) -> None:
         self._count -= 1
         self._size -= size_of(held)
+        if held.bearer is not None:
+            self._borne[held.bearer] -= size_of(held)
+            if not self._borne[held.bearer]:
+                del self._borne[held.bearer]
         try:
             held.say(message)
         except RequestError as error:

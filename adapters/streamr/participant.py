@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.adapter import Services
+from gateway.session import Session
 
 from . import message as kinds
 from .author import after
@@ -52,12 +53,20 @@ class Participant:
             adapter.author.group_keys, services.work, services.bus.clock, adapter.signer, adapter.may_read, self._send
         )
 
-    def say(self, message: StreamMessage, say: Say, refuse: Refuse) -> None:
+    def say(self, message: StreamMessage, say: Say, refuse: Refuse, bearer: Session | None = None) -> None:
         """*say* a *message* of a stream that the gateway reads, whose signature was checked, as soon as it is open.
 
-        What *say* raises later goes to *refuse*.
+        What *say* raises later goes to *refuse*. *bearer* is the session that brought it, if one did.
         """
-        self._decryption.take(message, say, refuse)
+        self._decryption.take(message, say, refuse, bearer)
+
+    def borne(self, bearer: Session) -> int:
+        """How much waits that *bearer* brought."""
+        return self._decryption.borne(bearer)
+
+    def give_up(self, bearer: Session) -> None:
+        """What *bearer* brought waits no more."""
+        self._decryption.give_up(bearer)
 
     def learn(self, message: StreamMessage) -> None:
         """Look at a GroupKeyRotate that passes."""

@@ -97,7 +97,9 @@ class Saying:
         sender = self.sender(speaker, request)
         if self._adapter.streams.decrypts(message.id.stream_id):
             say = partial(self._say, ids, channel, sender, origin, request.version)
-            self._adapter.participant.say(message, partial(self._say_opened, speaker, message, ids, say), refuse)
+            self._adapter.participant.say(
+                message, partial(self._say_opened, speaker, message, ids, say), refuse, origin
+            )
         else:
             self._say(ids, channel, sender, origin, request.version, message)
         return sender

@@ -166,6 +166,16 @@ class StreamrSession(Session):
         if self._users and any(self._adapter.user(token) is None for token in self._users):
             self.close(1008, "a session token or API key of this connection is over; log in again")
 
+    @property
+    def holding(self) -> int:
+        """About how many bytes are kept for the peer, with its messages that wait for their keys."""
+        return super().holding + self._adapter.participant.borne(self)
+
+    def give_up(self) -> None:
+        """Let go of what is kept for the peer: what waits for its key was taken, and is said as it came."""
+        self._adapter.participant.give_up(self)
+        super().give_up()
+
     def goodbye(self) -> None:
         """The gateway stops; what waits for a key waits no more."""
         self._adapter.participant.release()

@@ -396,6 +396,22 @@ def test_what_waits_is_bounded_and_nothing_is_lost(
     assert lanes.size == 0
 
 
+def test_what_waits_for_a_key_is_kept_for_who_brought_it(reading: Any, alice: Any, bob: Any) -> None:
+    """The budget of memory counts it, and takes it back from who holds most: then it is said as it came."""
+    toy, writers = reading.toy("s"), [Writer(reading, alice), Writer(reading, bob)]
+    for writer in writers:
+        writer.publish(writer.row("x" * 10_000))
+        assert writer.session.holding > 40_000, "the digits, and the text with them"
+    writers[0].session.give_up()
+    assert writers[0].session.holding == 0
+    assert [message.keys() for message in heard(toy)] == [{"encrypted"}]
+    assert writers[1].session.closing is None
+    writers[1].give()
+    assert heard(toy) == ["x" * 10_000]
+    assert writers[1].session.holding < 1_000
+    assert not reading.adapter.participant._decryption._lanes._borne
+
+
 def test_what_is_asked_for_is_bounded(reading: Any, alice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decrypt, "MAX_WANTED", 1)
     toy, writer = reading.toy("s"), Writer(reading, alice)
