@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import tempfile
 import time
@@ -21,6 +22,7 @@ COLUMNS = (
     "CPU",
     "fds",
     "p50 moved",
+    "work p50",
     "longest before",
     "during",
     "work",
@@ -43,7 +45,7 @@ def main() -> int:
     write(COLUMNS, ("-" * 3,) * len(COLUMNS))
     for name in arguments.names or BY_NAME:
         outcomes = [_play(name, arguments.seconds, arguments.data, env) for _ in range(arguments.rounds)]
-        outcomes.sort(key=lambda each: each.wait.moved)
+        outcomes.sort(key=lambda each: each.wait.work_moved)
         outcome = outcomes[len(outcomes) // 2]
         failed += bool(outcome.faults() or outcome.strict())
         write(row(outcome))
@@ -66,15 +68,20 @@ def row(outcome: Outcome) -> tuple[str, ...]:
     told = ", ".join(f"{words} ({count})" for words, count in report.told.most_common(3))
     drops = f"{len(report.dropped)} of {report.connections}"
     drops += f", {max(report.dropped):.1f} s" if report.dropped else ""
-    taken = f"{cost.memory:.0f}", f"{cost.left:.0f}", f"{cost.cpu:.1f}", str(cost.descriptors)
+    taken = f"{cost.memory:.0f}", f"{cost.left:.0f}", f"{cost.cpu:.1f} ({cost.share:.0%})", str(cost.descriptors)
     waited = (
         f"{wait.moved:+.0%}",
+        f"{_typical(wait.idle):.2f} to {_typical(wait.busy):.2f} ms ({wait.work_moved:+.0%})",
         f"{wait.usual:.0f} ms",
         f"{wait.longest:.0f} ms",
         f"{wait.work:.0f} ms ({wait.where})",
     )
     verdict = "; ".join([*(f"FAULT {fault}" for fault in outcome.faults()), *outcome.strict()]) or "held"
     return outcome.attack.name, told, drops, *taken, *waited, f"{wait.lost} of {wait.said}", verdict
+
+
+def _typical(medians: dict[str, float]) -> float:
+    return statistics.median(medians.values()) if medians else 0.0
 
 
 def write(*rows: Iterable[str]) -> None:

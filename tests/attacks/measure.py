@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +26,13 @@ MIB = 1 << 20
 class Cost:
     """What the gateway's process took: MiB beyond what it had before, seconds of CPU time, and what it held at most.
 
-    `left` is what of the memory it still had two seconds later.
+    `left` is what of the memory it still had two seconds later; `share` is the CPU time by the time that passed.
     """
 
     memory: float
     left: float
     cpu: float
+    share: float
     descriptors: int
     threads: int
 
@@ -45,7 +46,7 @@ class Meter:
         self._before = self._process.memory_info().rss
         with suppress(OSError):
             (self._path / "clear_refs").write_text("5")  # proc(5): the peak begins anew
-        self._cpu = self._cpu_seconds()
+        self._cpu, self._begin = self._cpu_seconds(), time.monotonic()
         self._descriptors = self._threads = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -54,12 +55,13 @@ class Meter:
     def read(self, settle: float = 2.0) -> Cost:
         """What it took up to now."""
         cpu, peak = self._cpu_seconds() - self._cpu, self._peak()
+        share = cpu / (time.monotonic() - self._begin)
         self._over.set()
         self._thread.join()
         time.sleep(settle)
         left = self._process.memory_info().rss - self._before
         over = round(max(0, peak - self._before) / MIB, 1), round(max(0, left) / MIB, 1)
-        return Cost(*over, round(cpu, 2), self._descriptors, self._threads)
+        return Cost(*over, round(cpu, 2), round(share, 2), self._descriptors, self._threads)
 
     def _cpu_seconds(self) -> float:
         times = self._process.cpu_times()
@@ -82,11 +84,14 @@ class Wait:
     """What honest peers noticed: by kind the median in ms, before and during; the longest waits in ms; what was lost.
 
     `work` is the most CPU time in ms that the gateway took while one of them, of the kind `where`, waited: `longest`
-    is as much where nothing else runs on the machine. `usual` is the longest wait in quiet time.
+    is as much where nothing else runs on the machine. `usual` is the longest wait in quiet time. `idle` and `busy` are
+    the medians of that CPU time before and during.
     """
 
     before: dict[str, float]
     during: dict[str, float]
+    idle: dict[str, float]
+    busy: dict[str, float]
     usual: float
     longest: float
     work: float
@@ -97,8 +102,17 @@ class Wait:
     @property
     def moved(self) -> float:
         """By how much the medians moved, over all kinds: 0.1 is a tenth longer."""
-        ratios = [self.during[kind] / self.before[kind] for kind in self.during.keys() & self.before.keys()]
-        return statistics.median(ratios) - 1 if ratios else 0.0
+        return _moved(self.before, self.during)
+
+    @property
+    def work_moved(self) -> float:
+        """The same of the gateway's CPU time while they waited, which does not depend on what else runs."""
+        return _moved(self.idle, self.busy)
+
+
+def _moved(before: dict[str, float], during: dict[str, float]) -> float:
+    ratios = [during[kind] / before[kind] for kind in during.keys() & before.keys() if before[kind]]
+    return statistics.median(ratios) - 1 if ratios else 0.0
 
 
 class Honest:
@@ -140,7 +154,7 @@ def compare(samples: Sequence[Sample], begin: float, end: float) -> Wait:
     work, where = max(((work * 1000, kind) for kind, *_, work in during if work is not None), default=(0.0, ""))
     lost = sum(sample[2] is None for sample in samples)
     waits = round(_longest(quiet), 1), round(_longest(during), 1), round(work, 1)
-    return Wait(medians(quiet), medians(during), *waits, where, lost, len(samples))
+    return Wait(medians(quiet), medians(during), works(quiet), works(during), *waits, where, lost, len(samples))
 
 
 def _longest(samples: Sequence[Sample]) -> float:
@@ -148,9 +162,18 @@ def _longest(samples: Sequence[Sample]) -> float:
 
 
 def medians(samples: Sequence[Sample]) -> dict[str, float]:
-    """By kind, in milliseconds."""
+    """How long they waited, by kind, in milliseconds."""
+    return _medians((kind, seconds) for kind, _, seconds, _ in samples)
+
+
+def works(samples: Sequence[Sample]) -> dict[str, float]:
+    """The CPU time of the gateway meanwhile, by kind, in milliseconds."""
+    return _medians((kind, work) for kind, *_, work in samples)
+
+
+def _medians(figures: Iterable[tuple[str, float | None]]) -> dict[str, float]:
     kinds: dict[str, list[float]] = {}
-    for kind, _, seconds, _ in samples:
+    for kind, seconds in figures:
         if seconds is not None:
             kinds.setdefault(kind, []).append(seconds * 1000)
     return {kind: round(statistics.median(found), 2) for kind, found in sorted(kinds.items())}

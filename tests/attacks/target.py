@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 
 HOST = "127.0.0.1"
-SOURCE = "127.0.0.66"  # where attackers come from: rate limits are for each address, and honest peers have another
+
+# Where attackers come from: rate limits are for each address, and honest peers have another, unless this is that one.
+SOURCE = os.environ.get("TRELLIS_ATTACKS_FROM", "127.0.0.66")
 
 
 @dataclass(frozen=True)
