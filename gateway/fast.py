@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         *("_deadline", "_flusher", "_held", "_house", "_loop", "_over", "_pacing", "_paused", "_portion", "_queued"),
-        *("_rest", "_session", "_stalled", "_stuffed", "transport"),
+        *("_rest", "_session", "_stalled", "_stuffed", "_turns", "transport"),
     )
 
     transport: asyncio.Transport
@@ -109,6 +109,7 @@ class Connection(asyncio.Protocol):
         self._loop = loop
         self._house = house  # everybody who is to be told when the gateway stops
         self._flusher = flusher_of(loop)
+        self._turns = turns_of(loop)
         self._session: Session | None = None
         self._held = False  # reading stopped
         self._paused = False  # the peer does not read what was written
@@ -184,7 +185,8 @@ class Connection(asyncio.Protocol):
         if self._rest is not None:
             if not self._queued:
                 self._queued = True
-                turns_of(self._loop).add(self)
+                self._portion = self._portion or Portion()
+                self._turns.add(self, self._portion.place)
         elif self._held:
             self._held = False
             self.transport.resume_reading()
@@ -241,20 +243,29 @@ class Connection(asyncio.Protocol):
         """Handle what arrived, or a part of it: what takes long goes on in the next turns of the loop."""
         self._flusher.arrivals += self.gathers
         portion = self._portion
-        if self._session is None:
+        session = self._session
+        if session is None:
             return  # it has ended, and what still comes is nobody's
-        if self._rest is not None:  # TLS may hand over what it has although reading is paused
-            self._rest.append(data)
-        elif (len(data) > FIRST or (portion is not None and portion.busy)) and turns_of(self._loop).over:
+        heavy = len(data) > FIRST or (portion is not None and portion.busy)
+        if not (heavy or (session.conduct is not None and self._is_blamed(session))):
+            self._turns.others += 1
+        elif self._turns.over and self._rest is None:
             self._rest = deque((data,))
             self._hold()
             self._read_on()
+            return
+        if self._rest is not None:  # TLS may hand over what it has although reading is paused
+            self._rest.append(data)
         elif len(data) > (FIRST if portion is None else portion.size):
             self._rest = deque((data,))
             self._hold()
             self.go_on()
         else:
             self._handle(data)
+
+    @staticmethod
+    def _is_blamed(session: Session) -> bool:
+        return session.bus.inflow is not None and session.bus.inflow.blames(session)
 
     def go_on(self) -> None:
         """Handle a portion of what was read; see `gateway.turns`."""
@@ -286,13 +297,15 @@ class Connection(asyncio.Protocol):
         """Hand *data* to the session, and see what that costs."""
         begin = perf_counter()
         self.take(data)
-        if self._portion is not None or perf_counter() - begin > CHEAP:
+        session, seconds = self._session, 0.0
+        if self._portion is not None or perf_counter() - begin > CHEAP or (session and session.conduct is not None):
             self._portion = self._portion or Portion()
-            turns_of(self._loop).spend(self._portion.used(begin, len(data)))
-        session = self._session
+            taken = self._portion.used(begin, len(data), self._turns.length)
+            self._turns.spend(taken)
+            seconds = taken if self._turns.shared else 0.0  # that nobody waits for costs nobody anything
         if session is None:
             return
-        if session.bus.inflow is not None and (wait := session.bus.inflow.read(session, len(data))):
+        if session.bus.inflow is not None and (wait := session.bus.inflow.read(session, len(data), seconds)):
             self._hold()
             self._pacing = self._loop.call_later(wait, self._paced)
         elif not session.readable:

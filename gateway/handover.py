@@ -7,8 +7,10 @@ the version is pinned, and tests/gateway/test_fast.py tells when a new one does 
 from __future__ import annotations
 
 import asyncio
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
@@ -20,8 +22,11 @@ from .persistent import refusal
 from .problems import Problem
 from .serve import EXTENSION, HANDSHAKE_SECONDS, LINGER, STALLED_SECONDS
 from .session import Session
+from .steps import Answering
+from .turns import Load, turns_of
 
 if TYPE_CHECKING:
+    from .inflow import Conduct, Inflow
     from .runtime import Gateway
 
 MAX_HEAD = 1 << 16  # bytes of a request's first line and headers
@@ -31,6 +36,7 @@ LONG_HEAD_SLICE = 2 << 10  # the same where a long head goes on
 CYCLE = 32 << 10  # bytes that a request takes which waits for the one before it
 RETRY = {"Retry-After": "10"}  # seconds, for whom there is no room
 MAX_THROWN = 4 << 20  # bytes that a client may go on sending after its last answer
+REFUSED = frozenset({400, 413, 414, 422, 429})  # statuses of answers to what is malformed, or over a limit
 
 
 class _Nowhere(asyncio.Transport):
@@ -100,11 +106,26 @@ class FastWebSocket(WebSocketsSansIOProtocol):
         transport.resume_reading()
 
 
+class _Flow(FlowControl):
+    """uvicorn resumes reading for whoever asks for a body; it stays paused here until what was put off is parsed."""
+
+    def __init__(self, transport: asyncio.Transport, http: FastHttp) -> None:
+        super().__init__(transport)
+        self._http = http
+
+    def resume_reading(self) -> None:
+        """Read on, if there is room."""
+        if not self._http.is_full:
+            super().resume_reading()
+
+
 class FastHttp(HttpToolsProtocol):
     """uvicorn's protocol, with limits: to connections, to the time and size of a request's head, to what is kept.
 
     The door of *gateway* counts the connections that are not handed over, and its budget what they hold. Requests are
-    parsed a few at a time: what a client sends before it was answered stays as it came, and is not read on.
+    parsed a few at a time: what a client sends before it was answered stays as it came, and is not read on. A request
+    on a busy connection waits for its turn (`gateway.turns`), one turn each, and on a connection whose requests are
+    refused until what they took is paid (`gateway.inflow`).
     """
 
     gateway: Gateway | None = None
@@ -125,10 +146,18 @@ class FastHttp(HttpToolsProtocol):
     _parting = False  # the last answer is written, and what still comes is thrown away
     _thrown = 0  # bytes of that
     _answering: RequestResponseCycle | None = None  # the request that is being answered; `cycle` is the last one read
+    _next: tuple[RequestResponseCycle, Any] | None = None  # the request that waits for its turn, with what answers it
+    conduct: Conduct | None = None  # what `gateway.inflow` holds against the connection
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._load = Load()
+        self._turns = turns_of(self.loop)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """The clock runs from the connection on, so a silent one ends too."""
         super().connection_made(transport)
+        self.flow = _Flow(transport, self)
         if (reason := self._enter()) is None:
             self._await_head()
             return
@@ -168,7 +197,7 @@ class FastHttp(HttpToolsProtocol):
             return
         if self.network and self.gateway is not None:
             self.gateway.door.busy(self)
-        inflow = None if self.gateway is None else self.gateway.bus.inflow
+        inflow = self._inflow
         wait = inflow.bytes(self.network, len(data), id(self)) if inflow is not None else 0.0
         if wait and not self._pacing:
             self._pacing = True
@@ -184,8 +213,12 @@ class FastHttp(HttpToolsProtocol):
         if self._is_idle() and self.network and self.gateway is not None:
             self.gateway.door.idle(self)
         elif self._later:
-            self.flow.pause_reading()  # uvicorn has just resumed it, and there is enough
             self.loop.call_soon(self._go_on)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is enough to parse later."""
+        return bool(self._later) and not self._parting
 
     def _paced(self) -> None:
         self._pacing = False
@@ -206,16 +239,17 @@ class FastHttp(HttpToolsProtocol):
 
     def _parse(self, data: bytes) -> None:
         """Parse *data* in slices, as long as not too many requests wait for the one before them."""
-        at = 0
+        at, begin = 0, perf_counter()
         while at < len(data) and not self._ends and not self._upgraded:
             if len(self.pipeline) >= MAX_PIPELINE:
                 self._put_off(data[at:])
-                return
+                break
             in_body = self._deadline is None and self.cycle is not None and self.cycle.more_body
             size = self._length - self._body if in_body else min(self._head, LONG_HEAD_SLICE)
             end = at + max(HEAD_SLICE, size)
             self._parse_slice(data[at:end])
             at = end
+        self.worked(perf_counter() - begin)
         idle = self.cycle is not None and self.cycle.response_complete and self.timeout_keep_alive_task is None
         if idle and not self._ends:
             self._await_head()  # blank lines before a request are the beginning of nothing, but not silence either
@@ -254,9 +288,55 @@ class FastHttp(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """A request is answered now."""
-        self._answering = cycle
-        super()._start_asgi_task(cycle, app)
+        """Answer a request now, or when the turn of a busy connection has come."""
+        self._next = cycle, Answering(app, self)
+        if self.conduct is not None or self._load.busy:
+            self._await_turn()
+        else:
+            self._start()
+
+    def _await_turn(self) -> None:
+        if wait := self._owes(0.0):
+            self.loop.call_later(wait, self._await_turn)
+        else:
+            self._turns.add(self, self._load.place)
+
+    def go_on(self) -> None:
+        """It is the turn of the request that waits, which is all of this turn."""
+        if self._next is None or self._ends:
+            return
+        if self._owes(0.0):  # others of the network have had turns meanwhile
+            self._await_turn()
+            return
+        self._turns.spend(self._turns.length)
+        self._start()
+
+    def _start(self) -> None:
+        assert self._next is not None
+        (self._answering, app), self._next = self._next, None
+        super()._start_asgi_task(self._answering, app)
+
+    def _owes(self, seconds: float) -> float:
+        """After so many *seconds* more of work: how long until what refusing its requests took is paid."""
+        inflow = self._inflow
+        return 0.0 if inflow is None or self.conduct is None else inflow.worked(self, seconds)
+
+    def worked(self, seconds: float) -> None:
+        """A step of parsing or answering requests took *seconds*."""
+        self._load.add(seconds, perf_counter())
+        if (inflow := self._inflow) is not None and inflow.blames(self):
+            inflow.worked(self, seconds if self._turns.shared else 0.0)
+        elif not self._load.busy:
+            self._turns.others += 1
+
+    def answered(self, status: int) -> None:
+        """The answer to a request has *status*."""
+        if status in REFUSED and (inflow := self._inflow) is not None:
+            inflow.refused(self)
+
+    @property
+    def _inflow(self) -> Inflow | None:
+        return None if self.gateway is None else self.gateway.bus.inflow
 
     def on_body(self, body: bytes) -> None:
         """A part of a body, which somebody may keep."""
@@ -293,6 +373,7 @@ class FastHttp(HttpToolsProtocol):
     def _forget_requests(self) -> None:
         """Nobody is answered any more; uvicorn tells the last request that was read, which may be another one."""
         self.pipeline.clear()
+        self._next = None
         if self._answering is not None:
             self._answering.disconnected = True
             self._answering.message_event.set()

@@ -2,7 +2,9 @@
 
 A connection that sends too much is read more slowly, which TCP tells its peer; nothing is lost. Requests over the rate
 limit and malformed input pause the reading of their connection as well, beyond a few that everybody may send: refusing
-a request costs about as much as serving one. A connection that goes on sending malformed input is closed. While the log
+a request costs about as much as serving one. For ten seconds after each, the loop works no more than a tenth of its
+time for that connection and all others of its network to which the same applies; those that behave are not slowed by
+it. A connection that goes on sending malformed input is closed. While the log
 is crowded each connection gets its share and no more: who sends much waits for the disk, who sends little does not.
 """
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from .buckets import Buckets
 from .budget import Budget
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 PAUSE = 0.125  # seconds of reading that a refused request costs its connection
 FREE = 20  # refused requests that cost nothing, gained again at the rate that `PAUSE` allows
 STRIKES = 300  # malformed requests at once after which a connection is closed; one a second more is allowed
+BLAME = 10.0  # seconds that each refused request is held against its connection
+BLAMED, BLAMED_AT_ONCE = 0.1, 0.05  # of the loop's time, and seconds of it at once, for a network's misbehaviour
 WASTE, LEAST = 3, 1 << 16  # a malformed body counts as so many times its bytes more, as if it had at least so many
 UNLIMITED = 1 << 62  # bytes
 LONGEST = 2.0  # seconds that one pause lasts at most
@@ -29,12 +33,22 @@ SHARE, SHARE_AT_ONCE = 512 << 10, 64 << 10  # bytes a second, and at once, of a 
 
 
 class Conduct:
-    """What is held against one connection: until when it pauses, and how near it is to being closed (seconds)."""
+    """What is held against one connection: until when it pauses, since when, how near its end it is (seconds)."""
 
-    __slots__ = ("paused", "struck")
+    __slots__ = ("paused", "since", "struck")
 
     def __init__(self) -> None:
-        self.paused = self.struck = -inf
+        self.paused = self.since = self.struck = -inf
+
+
+class Accused(Protocol):
+    """A connection that something may be held against."""
+
+    conduct: Conduct | None
+
+    @property
+    def network(self) -> str:
+        """Where its peer is."""
 
 
 class Inflow:
@@ -53,6 +67,7 @@ class Inflow:
     ) -> None:
         self.budget = budget or Budget(UNLIMITED)
         self._bytes = bytes
+        self._blamed = Buckets(BLAMED, BLAMED_AT_ONCE, clock)  # by network
         self._shares = Buckets(SHARE, SHARE_AT_ONCE, clock)  # by connection; used while it is crowded only
         self._crowded = crowded
         self._clock = clock
@@ -62,14 +77,14 @@ class Inflow:
         if self._bytes is not None:
             self._bytes = bytes
 
-    def read(self, session: Session, size: int) -> float:
-        """*size* bytes were read for *session*; the seconds to wait before more is read."""
+    def read(self, session: Session, size: int, seconds: float = 0.0) -> float:
+        """*size* bytes were read for *session* and handled in *seconds*; the seconds to wait before more is read."""
         if self._bytes is None:  # spares two calls for each read where nothing is paced
             self.budget.grew(size)
             return 0.0
         wait = self.bytes(session.network, size, id(session))
         if session.conduct is not None:
-            wait = max(wait, session.conduct.paused - self._clock())
+            wait = max(wait, session.conduct.paused - self._clock(), self.worked(session, seconds))
         return min(wait, LONGEST) if wait > 0 else 0.0
 
     def bytes(self, network: str, size: int, connection: int) -> float:
@@ -81,6 +96,15 @@ class Inflow:
         if self._crowded():
             wait = max(wait, self._shares.spend(connection, size))
         return min(wait, LONGEST)
+
+    def blames(self, connection: Accused) -> bool:
+        """Whether *connection* misbehaved so lately that it is still held against it."""
+        conduct = connection.conduct
+        return conduct is not None and conduct.since > self._clock() - BLAME
+
+    def worked(self, connection: Accused, seconds: float) -> float:
+        """The loop worked *seconds* for *connection*; the seconds to wait before it does more, 0 without blame."""
+        return min(LONGEST, self._blamed.spend(connection.network, seconds)) if self.blames(connection) else 0.0
 
     def wasted(self, network: str, size: int) -> None:
         """A body of *size* bytes from *network* was malformed; it may have come on a connection of its own."""
@@ -96,12 +120,12 @@ class Inflow:
         """Seconds until *peer* may publish again, 0 unless it has published more bytes than its share."""
         return 0.0 if self._bytes is None else self._bytes.spend(peer.number, 0)
 
-    def refused(self, session: Session) -> None:
-        """A request of *session* was over a rate limit."""
+    def refused(self, connection: Accused) -> None:
+        """A request of *connection* was over a rate limit, or on HTTP malformed."""
         if self._bytes is None:
             return
-        now, conduct = self._clock(), self._conduct(session)
-        conduct.paused = max(conduct.paused, now - FREE * PAUSE) + PAUSE
+        now, conduct = self._clock(), self._conduct(connection)
+        conduct.paused, conduct.since = max(conduct.paused, now - FREE * PAUSE) + PAUSE, now
 
     def malformed(self, session: Session) -> None:
         """*session* sent something that its protocol has no place for, or a signature that is none."""
@@ -113,7 +137,7 @@ class Inflow:
         if conduct.struck > now:
             session.close(1008, "too much malformed input")
 
-    def _conduct(self, session: Session) -> Conduct:
-        if session.conduct is None:
-            session.conduct = Conduct()
-        return session.conduct
+    def _conduct(self, connection: Accused) -> Conduct:
+        if connection.conduct is None:
+            connection.conduct = Conduct()
+        return connection.conduct

@@ -36,7 +36,7 @@ STORAGE = {
     "compaction",
 }
 ACCESS = {"rights", "keyfile", "secretfile", "lastuse", "revoke", "warden", "origins"}
-SHELLS = {"serve", "fast", "tls", "turns", "handover", "portable"}
+SHELLS = {"serve", "fast", "tls", "turns", "steps", "handover", "portable"}
 NAMELESS = CORE | STORAGE | SHELLS | {"limits", "metrics", "auth", "door", "runtime", "letting"} | ACCESS
 IO = {
     "anyio",

@@ -21,16 +21,18 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
 
 from gateway import fast, handover, serve
+from gateway.buckets import Buckets
 from gateway.bus import Bus, Receipt
 from gateway.channels import Channels
 from gateway.frames import text_frame
-from gateway.inflow import Inflow
+from gateway.inflow import BLAMED_AT_ONCE, Inflow
 from gateway.message import Message, MessageIds
 from gateway.peers import Peers
 from gateway.session import Principal, Session
-from gateway.turns import FIRST, TURN
+from gateway.turns import FIRST, LONG_TURN, turns_of
 
 PATIENCE = 20  # seconds
 HEAD_SECONDS = 0.3
@@ -469,6 +471,99 @@ def test_a_client_that_hangs_up_while_pipelined_requests_are_answered_is_no_faul
     assert "Exception in ASGI application" not in caplog.text
 
 
+def test_what_was_put_off_is_parsed_before_more_is_read(sock: socket.socket, allowed: set[str]) -> None:
+    """Also while the body of a request is asked for: megabytes were copied for each small request."""
+    asked = 0
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001
+        nonlocal asked
+        await receive()
+        asked += 1
+        await asyncio.sleep(60)
+
+    async def check() -> None:
+        http, transport = await http_connection(app, sock)
+        http.data_received(b"POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx" * 50)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert asked == 1
+        assert transport.paused
+        http.connection_lost(None)
+
+    asyncio.run(check())
+    allowed.add("Exception in ASGI application\n")  # it was cancelled
+
+
+def test_requests_on_busy_connections_have_a_turn_each_and_others_do_not_wait(
+    sock: socket.socket, monkeypatch: pytest.MonkeyPatch, allowed: set[str]
+) -> None:
+    for module in ("turns", "steps", "handover"):
+        monkeypatch.setattr(f"gateway.{module}.perf_counter", lambda: 100.0)
+    started: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001
+        started.append(scope["path"])
+        await asyncio.sleep(60)
+
+    async def check() -> None:
+        many = [await http_connection(app, sock) for _ in range(10)]
+        for number, (http, _) in enumerate(many):
+            http._load.add(0.01 * (number > 0), 100.0)
+        for number, (http, _) in reversed(list(enumerate(many))):
+            http.data_received(b"GET /%d HTTP/1.1\r\n\r\n" % number)
+        await asyncio.sleep(0)
+        assert started == ["/0"], "who asks for little is answered at once"
+        while len(started) < len(many):
+            before = len(started)
+            for _ in range(3):  # at most: it gives way, it is started, it begins
+                await asyncio.sleep(0)
+            assert before < len(started) <= before + 3
+        assert started == [f"/{number}" for number in (0, *range(9, 0, -1))]
+
+    asyncio.run(check())
+    allowed.add("Exception in ASGI application\n")  # they were cancelled
+
+
+def test_a_request_that_is_over_a_limit_or_malformed_is_held_against_its_connection(sock: socket.socket) -> None:
+    statuses = iter((200, 404, 429, 200, 200))
+    started = 0
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001
+        nonlocal started
+        started += 1
+        await send({"type": "http.response.start", "status": next(statuses), "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    async def check() -> None:
+        http, _ = await http_connection(app, sock)
+        now = 100.0
+        inflow = Inflow(Buckets(1e9, 1e9, lambda: now), lambda: now)
+        http.gateway = type("Gateway", (), {"bus": type("Bus", (), {"inflow": inflow})})  # type: ignore[assignment]
+        for blamed in (False, False, True):
+            http.data_received(b"GET / HTTP/1.1\r\n\r\n")
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert inflow.blames(http) == blamed
+        inflow.worked(http, BLAMED_AT_ONCE + 0.001)
+        http.data_received(b"GET / HTTP/1.1\r\n\r\n")
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert started == 3, "what it took is to be paid first"
+        now += 1.0
+        while started < 4:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(check())
+
+
+async def http_connection(app: Any, sock: socket.socket) -> tuple[Http, Recorder]:
+    config = uvicorn.Config(app, http=Http, lifespan="off", log_config=None)
+    config.load()
+    http, transport = Http(config, ServerState(), {}), Recorder(sock)
+    http.connection_made(transport)
+    return http, transport
+
+
 # One flush a turn
 
 
@@ -569,7 +664,7 @@ def test_a_bug_in_one_session_ends_that_one_alone(
 def test_a_connection_with_much_input_leaves_turns_of_the_loop_to_others(sock: socket.socket) -> None:
     class Slow(Echo):
         def handle(self, data: bytes) -> None:
-            time.sleep(0.0005)
+            time.sleep(0.0005 * (data == b"x"))
             super().handle(data)
 
     async def check() -> None:
@@ -595,7 +690,7 @@ def test_long_reads_that_come_together_do_not_share_one_turn(sock: socket.socket
 
     class Slow(Echo):
         def handle(self, data: bytes) -> None:
-            time.sleep(2 * TURN)
+            time.sleep(2 * LONG_TURN)
             handled.append(data)
 
     async def check() -> None:
@@ -669,7 +764,7 @@ def test_all_of_much_input_is_handled_in_order(sock: socket.socket, tail: bytes)
 
 def test_a_paced_connection_is_not_read_and_loses_nothing(sock: socket.socket) -> None:
     class Patient(Inflow):
-        def read(self, session: Session, size: int) -> float:  # noqa: ARG002
+        def read(self, session: Session, size: int, seconds: float = 0.0) -> float:  # noqa: ARG002
             return 0.01
 
     async def check() -> None:
@@ -681,6 +776,34 @@ def test_a_paced_connection_is_not_read_and_loses_nothing(sock: socket.socket) -
             await asyncio.sleep(0.01)
         await asyncio.sleep(0)
         assert b"".join(transport.written) == text_frame(b"x") * 10_000
+
+    asyncio.run(check())
+
+
+def test_who_misbehaved_waits_for_its_turn_and_pays_while_others_talk(sock: socket.socket) -> None:
+    charged: list[float] = []
+
+    class Charging(Inflow):
+        def read(self, session: Session, size: int, seconds: float = 0.0) -> float:
+            charged.append(seconds)
+            return super().read(session, size, seconds)
+
+    async def check() -> None:
+        (bad, _, session), (good, heard, _) = await connections(2, sock)
+        session.bus.inflow = Charging(Buckets(1e9, 1e9, lambda: 1.0), lambda: 1.0)
+        session.offend()
+        bad.data_received(masked(b"alone"))
+        assert charged == [0.0]
+        good.data_received(masked(b"x"))
+        bad.data_received(masked(b"not alone"))
+        assert charged[1] == 0.0
+        assert charged[2] > 0
+        turns_of(asyncio.get_running_loop()).spend(LONG_TURN)
+        bad.data_received(masked(b"x"))
+        assert bad._rest is not None
+        good.data_received(masked(b"y"))
+        await asyncio.sleep(0)
+        assert b"".join(heard.written) == text_frame(b"x") + text_frame(b"y")
 
     asyncio.run(check())
 

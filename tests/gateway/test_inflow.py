@@ -8,7 +8,7 @@ import pytest
 
 from gateway.buckets import Buckets
 from gateway.errors import Throttled
-from gateway.inflow import FREE, LONGEST, PAUSE, SHARE, SHARE_AT_ONCE, STRIKES, Inflow
+from gateway.inflow import BLAME, BLAMED, BLAMED_AT_ONCE, FREE, LONGEST, PAUSE, SHARE, SHARE_AT_ONCE, STRIKES, Inflow
 from gateway.message import Message
 
 
@@ -114,3 +114,17 @@ def test_nothing_is_held_against_anybody_where_there_are_no_limits(core: Any, to
         session.offend()
     assert session.closing is None
     assert core.bus.inflow.read(session, 1 << 40) == 0
+
+
+def test_those_of_a_network_that_misbehave_share_a_tenth_of_the_time_and_the_others_do_not(paced: Paced) -> None:
+    bad, worse, good, elsewhere = paced.new(), paced.new(), paced.new(), paced.new("192.0.2.2")
+    for session in bad, worse, elsewhere:
+        session.offend()
+    assert paced.inflow.read(bad, 0, BLAMED_AT_ONCE) == 0
+    assert paced.inflow.read(bad, 0, 0.01) == pytest.approx(0.01 / BLAMED)
+    assert paced.inflow.read(worse, 0, 0.01) == pytest.approx(0.02 / BLAMED), "all of them together"
+    assert paced.inflow.read(good, 0, 1.0) == 0, "whatever its neighbours do"
+    assert paced.inflow.read(elsewhere, 0, BLAMED_AT_ONCE) == 0
+    assert paced.inflow.read(bad, 0, 1000.0) == LONGEST
+    paced.now += BLAME
+    assert paced.inflow.read(bad, 0, 1.0) == 0, "it is forgotten"

@@ -7,7 +7,21 @@ from time import perf_counter
 
 import pytest
 
-from gateway.turns import FIRST, LEAST, MOST, TURN, Portion, Turns
+from gateway.turns import (
+    ALLOWANCE,
+    CALM,
+    FIRST,
+    LEAST,
+    LONG_TURN,
+    MOST,
+    MOST_USED,
+    PATIENCE,
+    SHARE,
+    TURN,
+    Load,
+    Portion,
+    Turns,
+)
 
 
 class Busy:
@@ -20,15 +34,29 @@ class Busy:
         self.left -= 1
         self._turns.spend(self._seconds)
         if self.left:
-            self._turns.add(self)
+            self._turns.add(self, -self.left)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("gateway.turns.perf_counter", clock)
+    return clock
 
 
 def test_everybody_else_has_a_turn_after_each_portion_that_takes_long() -> None:
     async def check() -> None:
         turns = Turns(asyncio.get_running_loop())
-        busy = [Busy(turns, 5, 2 * TURN) for _ in range(2)]
+        busy = [Busy(turns, 5, LONG_TURN) for _ in range(2)]
         for one in busy:
-            turns.add(one)
+            turns.add(one, -one.left)
         for done in range(1, 11):
             await asyncio.sleep(0)
             assert 10 - sum(one.left for one in busy) == done
@@ -37,15 +65,69 @@ def test_everybody_else_has_a_turn_after_each_portion_that_takes_long() -> None:
     asyncio.run(check())
 
 
-def test_a_turn_is_over_when_it_is_used_up_and_the_next_one_is_not() -> None:
+def test_who_has_used_least_lately_goes_first(clock: Clock) -> None:
+    loads = [Load() for _ in range(3)]
+    loads[0].add(0.03, clock.now)
+    loads[1].add(0.01, clock.now)
+    clock.now += 0.1
+    loads[2].add(0.02, clock.now)  # the others' has worn off a little
+    assert sorted(range(3), key=lambda n: loads[n].place) == [1, 2, 0]
+
+    async def check() -> None:
+        turns, done = Turns(asyncio.get_running_loop()), list[int]()
+
+        class One:
+            def __init__(self, number: int) -> None:
+                self.number = number
+
+            def go_on(self) -> None:
+                done.append(self.number)
+                turns.spend(LONG_TURN)
+
+        for number in (0, 1, 2):
+            turns.add(One(number), loads[number].place)
+        for count in (1, 2, 3):
+            await asyncio.sleep(0)
+            assert done == [1, 2, 0][:count]
+
+    asyncio.run(check())
+
+
+def test_a_turn_is_shorter_while_others_say_something(clock: Clock) -> None:
     async def check() -> None:
         turns = Turns(asyncio.get_running_loop())
-        turns.spend(TURN / 2)
-        assert not turns.over
-        turns.spend(TURN / 2)
-        assert turns.over
+        for length in (LONG_TURN, TURN, LONG_TURN):
+            assert turns.length == length
+            turns.spend(length * 0.75)
+            assert not turns.over
+            turns.spend(length / 2)
+            assert turns.over
+            await asyncio.sleep(0)
+            assert not turns.over
+            if length == LONG_TURN:
+                turns.others += 1
+            else:
+                clock.now += CALM
+
+    asyncio.run(check())
+
+
+def test_what_others_bring_comes_first_but_not_for_ever(clock: Clock) -> None:
+    async def check() -> None:
+        turns = Turns(asyncio.get_running_loop())
+        busy = Busy(turns, 3, LONG_TURN)
+        turns.add(busy, 0.0)
+        for left in (2, 1):
+            for _ in range(10):
+                turns.others += 1
+                await asyncio.sleep(0)
+                assert busy.left == left + 1
+            clock.now += 2 * PATIENCE
+            turns.others += 1
+            await asyncio.sleep(0)
+            assert busy.left == left
         await asyncio.sleep(0)
-        assert not turns.over
+        assert busy.left == 0, "nobody brought anything: no turn of the loop is left unused"
 
     asyncio.run(check())
 
@@ -55,7 +137,7 @@ def test_portions_that_take_no_time_share_one_turn() -> None:
         turns = Turns(asyncio.get_running_loop())
         busy = [Busy(turns, 3) for _ in range(10)]
         for one in busy:
-            turns.add(one)
+            turns.add(one, 0.0)
         for _ in range(30):  # three are enough, unless the machine is busy
             await asyncio.sleep(0)
         assert [one.left for one in busy] == [0] * 10
@@ -73,10 +155,10 @@ def test_a_failure_does_not_end_the_turns_of_others() -> None:
         loop.set_exception_handler(lambda _loop, _context: None)
         turns = Turns(loop)
         busy = Busy(turns, 2)
-        turns.add(Failing())
-        turns.add(busy)
+        turns.add(Failing(), 0.0)
+        turns.add(busy, 1.0)
         await asyncio.sleep(0)
-        turns.add(busy)
+        turns.add(busy, 1.0)
         for _ in range(5):
             await asyncio.sleep(0)
         assert busy.left <= 0
@@ -99,18 +181,25 @@ def test_a_portion_shrinks_while_it_takes_long_and_grows_while_it_does_not() -> 
     assert portion.size == MOST, "a short read says nothing"
 
 
-def test_a_connection_that_uses_the_loop_now_and_then_is_not_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr("gateway.turns.perf_counter", lambda: now)
-    portion = Portion()
+def test_a_connection_that_uses_the_loop_now_and_then_is_not_busy(clock: Clock) -> None:
+    load = Load()
     for _ in range(100):
-        begin, now = now, now + 0.001
-        portion.used(begin, 100)
-        assert not portion.busy
-        now += 0.01
-    for _ in range(10):
-        begin, now = now, now + 0.001
-        portion.used(begin, 100)
-    assert portion.busy
-    now += 1.0
-    assert not portion.busy
+        clock.now += 0.001
+        load.add(0.001, clock.now)
+        assert not load.busy
+        clock.now += 0.001 / SHARE
+    for _ in range(int(ALLOWANCE / 0.001) + 1):
+        clock.now += 0.001
+        load.add(0.001, clock.now)
+    assert load.busy
+    clock.now += 1.0
+    assert not load.busy
+
+
+def test_no_more_than_a_second_of_its_share_is_held_against_a_connection(clock: Clock) -> None:
+    load = Load()
+    load.add(1000.0, clock.now)
+    assert load.busy
+    clock.now += MOST_USED / SHARE
+    assert not load.busy
+    assert load.place <= Load().place, "and nobody new comes before it any more"
