@@ -5,9 +5,9 @@ mention, then the facts from the newest to the oldest. What is mentioned is one 
 that memory is bounded; two that share a bit keep each other, which is never wrong. What later facts replace goes at
 once. What nothing mentions is *let go of* first: it leaves the index, then the memory of the gateway, so that whoever
 needs it again logs it anew; and what was said until then is read before it leaves the log. The front is written,
-synced and renamed; from then on it counts and the files before it are stale. A crash leaves one state or the other, and
-an index that was changed for the new one is made anew. All of it happens in a thread of its own that rests between
-short spells of work.
+synced and renamed; from then on it counts, whatever fails, and the files before it are stale; they are removed once its
+name is on disk. A crash leaves one state or the other, and an index that was changed for the new one is mended. All of
+it happens in a thread of its own that rests between short spells of work.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from . import modes
 from .bothways import backward, forward
 from .facts import Life, Lives, number_end
 from .index import Index
-from .layout import FACTS, TEMPORARY, Front, sync_directory
+from .layout import FACTS, TEMPORARY, Front, Layout, sync_directory
 from .message import Message
 from .record import BadRecord, Fact, decode
 from .segments import Segments, trusted
@@ -169,9 +169,14 @@ class Compaction:
             self._in_index(lambda: self._index.restore(kept))
             self._write(sources, verdict.stays)
         except BaseException:
-            self._index.do(self._index.mend)
+            self._index.mend_soon()
             raise
-        self._finish(sources, verdict.stays)
+        self._on_loop(partial(self._segments.use, sources.front))
+        try:
+            self._finish(sources, verdict.stays)
+        except BaseException:
+            self._index.mend_soon()
+            raise
 
     # Letting go
 
@@ -300,18 +305,19 @@ class Compaction:
             out.flush()
             os.fsync(out.fileno())
         temporary.rename(sources.front.path(directory))
-        sync_directory(directory)
 
     def _finish(self, sources: Sources, stays: bytearray) -> None:
-        """Let everybody read the front, and remove what it has taken the place of."""
+        """Forget what is not in the front, and remove what it has taken the place of, now or after earlier ones."""
         dropped = (line for line, stay in zip(forward(sources.files), stays, strict=True) if not stay)
         facts = (fact.seq for line in dropped if (fact := _fact(line)) is not None)
         while part := list(islice(facts, CHORE)):
             self._in_index(partial(self._index.drop, part))
-        self._on_loop(partial(self._segments.use, sources.front))
-        for path in sources.files:
-            path.unlink()
-        sync_directory(self._segments.directory)
+        directory = self._segments.directory
+        sync_directory(directory)
+        for path in list(Layout.read(directory).stale(directory)):
+            if path.name.endswith(FACTS):
+                path.unlink()
+        sync_directory(directory)
         self._in_index(self._index.settle)
 
     # Threads

@@ -21,6 +21,7 @@ from . import views
 from .callers import Caller
 from .errors import Unavailable
 from .jsontext import dumps
+from .layout import NEVER
 from .message import Message, Peer
 from .paced import in_turn
 from .problems import PROTOCOL, Problem
@@ -58,9 +59,6 @@ class EventSession(Session):
             raise
         peers = [views.peer(other) for other in others]
         self.send(event("welcome", dumps(views.peer(self.who) | {"channel": channel, "peers": peers})))
-        if after is not None and (kept := gateway.log.segments.first_kept) > after + 1:
-            self._seen = kept - 1
-            self.send(event("gap", dumps({"after": after, "before": kept})))
 
     # What the bus brings
 
@@ -117,9 +115,16 @@ class EventSession(Session):
         page = self._gateway.index.history(
             self._channel, after=self._seen, before=self._boundary, limit=PAGE, size=LOW_WATER
         )
+        gap = []
+        # Asked after the page was read, which may lack what was just retired.
+        kept = min(self._gateway.log.segments.first_kept, self._boundary or NEVER)
+        if kept > self._seen + 1:
+            gap = [event("gap", dumps({"after": self._seen, "before": kept}))]
+            self._seen, page = kept - 1, [message for message in page if message.seq >= kept]
         if page:
             self._seen = page[-1].seq
-            return [self._form(message) for message in page]
+        if page or gap:
+            return gap + [self._form(message) for message in page]
         if self._boundary is None:
             self._boundary = self.bus.ledger.next_seq
             self._waits = True

@@ -181,6 +181,10 @@ class Index(Lookup):
             self.restore(fact for line in backward(files) if (fact := self._sound_fact(line)) is not None)
             self.settle()
 
+    def mend_soon(self) -> None:
+        """`mend` in the index's thread, again and again until that succeeds."""
+        self.do(self._mends)
+
     def _undo(self, fact: Fact) -> Iterator[Statement]:
         yield FORGET, (fact.seq,)
         match fact.kind, fact.fields:
@@ -219,6 +223,7 @@ class Index(Lookup):
         while batch := list(islice(entries, BATCH)):
             self._apply(Synced(*zip(*batch, strict=True)))
             done += len(batch)
+        self.prune(self._segments.first_kept)  # a crash may have come between a segment's facts and this
         self._level = self._segments.next_seq - 1
         return done
 
@@ -260,7 +265,29 @@ class Index(Lookup):
             if (self._tables.damage is not None or not self._remakings.empty()) and not self._makes_anew():
                 return
             while self._chores and self._chores[0][0] <= self._level:
-                self._chores.popleft()[1]()
+                self._does(self._chores.popleft()[1])
+
+    def _does(self, chore: Callable[[], None]) -> None:
+        try:
+            chore()
+        except Exception as error:  # whoever gave it does not expect that, and this thread must go on
+            self._post(partial(self.on_fault, error))
+
+    def _mends(self) -> None:
+        """`mend`, however often it takes; where the index stops before, the next start does it."""
+        while not self._stopping.is_set():
+            try:
+                self.mend()
+            except (sqlite3.Error, OSError) as error:
+                self._fails(error)
+                if isinstance(error, sqlite3.Error) and damaged(error):
+                    self._tables.damage = str(error)  # what is made anew from the log needs no mending
+                    self._queue.put(_NOTHING)
+                    return
+                self._stopping.wait(RETRY)
+            else:
+                self._failure = None
+                return
 
     def _applies(self, batch: Synced) -> bool:
         """Apply *batch*, however often it takes; False where the index stops before it could."""

@@ -60,11 +60,16 @@ class Layout(NamedTuple):
         return cls(sorted(found if front is None else found | {front.first}), front)
 
     def stale(self, directory: Path) -> Iterator[Path]:
-        """What a crash left behind: facts that are in the front as well, and files that were not finished."""
+        """What a crash left behind: facts that are in the front as well, files that were not finished, and segments
+        that were not removed although their facts are on disk.
+        """
         for path in directory.iterdir():
             match = _FRONT.fullmatch(path.name) or _NAME.fullmatch(path.name)
             covered = match and self.front and path.name.endswith(FACTS) and int(match[1]) <= self.front.last
-            if path.name.startswith(TEMPORARY) or (covered and path != self.file(directory, 0)):
+            first = int(match[1]) if match else NEVER
+            _, sealed, facts = paths(directory, first)
+            retired = path == sealed and first < self.firsts[-1] and facts.exists()
+            if path.name.startswith(TEMPORARY) or (covered and path != self.file(directory, 0)) or retired:
                 yield path
 
     def place(self, seq: int) -> int:

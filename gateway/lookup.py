@@ -17,7 +17,7 @@ from .bus import Receipt
 from .errors import Unavailable
 from .jsontext import dumps, loads
 from .layout import NEVER
-from .message import Message, MessageIds, Peer
+from .message import LATE, Message, MessageIds, Peer
 from .record import BadRecord, Entry, Fact, decode
 from .segments import Segments
 from .tables import KNOWN, Tables
@@ -82,11 +82,14 @@ class Lookup:
         firsts = self._segments.firsts
         return bool(self._segments.faults) or (bool(firsts) and self.first_kept != firsts[0])
 
-    def kept_since(self) -> int:
-        """When the oldest record was accepted that may be a message (ms); 0 while retention has taken none."""
+    def kept_since(self, now: int) -> int:
+        """When the oldest record was accepted that may be a message (ms); 0 while retention has taken none.
+
+        Where the clock was ahead then, nobody knows: it is taken to be `LATE` before *now*.
+        """
         first, firsts = self._segments.first_kept, self._segments.firsts
         entry = self.entry(first) if firsts and first != firsts[0] else None
-        return 0 if entry is None else entry.time
+        return 0 if entry is None else entry.time if entry.time <= now else now - LATE
 
     def read(self, seq: int, offset: int) -> Message | None:
         """The message with this sequence number, which stands at *offset*; None where it cannot be read any more."""

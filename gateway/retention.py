@@ -2,9 +2,9 @@
 
 Laws of this file. Whole sealed segments are retired, oldest first, never the newest: its successor says where it
 ended. A segment's facts are on disk, line by line as they were, before its messages leave the index, and those have
-left it before its file is removed. So after a crash the segment is either whole, and retired again, or gone.
-All of that happens in the index's thread. What it leaves is compacted in another one (`gateway.compaction`), once there
-is as much of it as was left the last time.
+left it before its file is removed. So after a crash the segment is either whole, and retired again, or beside its
+facts, and removed at the next start. All of that happens in the index's thread. What it leaves is compacted in another
+one (`gateway.compaction`), once there is as much of it as was left the last time.
 """
 
 from __future__ import annotations
@@ -152,6 +152,7 @@ class Retention:
             os.fsync(kept.fileno())
         temporary.rename(facts)
         sync_directory(facts.parent)
+        self._segments.retire(end)
         self._index.prune(end)
         sealed.unlink()
         sync_directory(facts.parent)

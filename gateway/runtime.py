@@ -95,7 +95,7 @@ class Gateway:
         self.watchdog = Watchdog(self._stalled, self._late)
         self.links: list[Dialler] = []  # whoever has a loop runs them
         self.at_goodbye: set[Callable[[], None]] = set()  # how those that are no session learn of it
-        self._retained = 0
+        self._retain_at = 0.0  # on the clock that does not jump
         self._minute = self.started // MINUTE * MINUTE  # of which nothing is told yet
 
     def start(self, post: Post) -> None:
@@ -270,8 +270,8 @@ class Gateway:
         self._tell_flows()
         for adapter in self.adapters:
             adapter.tick(clock())
-        if clock() - self._retained >= MINUTE:
-            self._retained = clock()
+        if (now := monotonic()) >= self._retain_at:
+            self._retain_at = now + MINUTE / 1000
             self.retention.tick()
 
     def _tell_flows(self, *, last: bool = False) -> None:

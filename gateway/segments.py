@@ -83,6 +83,7 @@ class Segments:
         self._clean()
         self._seal_leftovers()
         self.layout = Layout.read(directory)  # replaced as a whole: readers in other threads take what they find
+        self._retired = 0
         self._adding = threading.Lock()
         self.next_seq, self.last_time = self._end()
 
@@ -113,10 +114,14 @@ class Segments:
 
     @property
     def first_kept(self) -> int:
-        """The first sequence whose message retention has not taken."""
+        """The first sequence whose message retention has not taken, nor is about to take."""
         firsts = self.firsts
         place = bisect_left(firsts, True, key=lambda first: not self.path(first).name.endswith(FACTS))
-        return firsts[place] if place < len(firsts) else self.next_seq
+        return max(firsts[place] if place < len(firsts) else self.next_seq, self._retired)
+
+    def retire(self, before: int) -> None:
+        """The messages below sequence *before* are gone from now on, whatever of them is still there."""
+        self._retired = max(self._retired, before)
 
     def open_path(self, first: int) -> Path:
         """The file that the records from *first* on are written to before it is sealed."""
@@ -284,6 +289,7 @@ class Segments:
         """Remove what a compaction or a retirement left behind when the gateway was killed."""
         for path in list(Layout.read(self.directory).stale(self.directory)):
             path.unlink()
+        sync_directory(self.directory)
 
     def _seal_leftovers(self) -> None:
         """Cut the torn tail of every segment that a crash left open, then seal it; what holds nothing goes."""

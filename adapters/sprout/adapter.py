@@ -153,7 +153,7 @@ class SproutAdapter(Adapter):
     def tick(self, now: int) -> None:
         """A second has passed: Arbor is told who came and left; retention may have taken something."""
         with suppress(Unavailable):
-            self.intake.kept_since = self.services.index.kept_since()
+            self.intake.kept_since = self.services.index.kept_since(now)
         self.relay.store.look()
         self.relay.presence.tick(now)
 

@@ -135,7 +135,7 @@ class StreamrAdapter(Adapter):
         super().start(services)
         self.started = services.bus.clock()
         self.author.find = self._head
-        self.saying.tick()
+        self.saying.tick(self.started)
         self.streams.start(services)
         self.publishers.start(services.index)
         self.logouts.changed = SavedFile(self.home.secrets / logouts.FILE, self.logouts.data, services.work).save
@@ -147,7 +147,7 @@ class StreamrAdapter(Adapter):
     def tick(self, now: int) -> None:
         """A second has passed."""
         self.participant.tick(now)
-        self.saying.tick()
+        self.saying.tick(now)
 
     # Who comes
 

@@ -104,10 +104,10 @@ class Saying:
             self._say(ids, channel, sender, origin, request.version, message)
         return sender
 
-    def tick(self) -> None:
-        """A second has passed; retention may have taken something."""
+    def tick(self, now: int) -> None:
+        """A second has passed, it is *now* (ms); retention may have taken something."""
         with suppress(RequestError):  # an index that cannot be read is told to whoever asks it next
-            self.kept_since = self._adapter.services.index.kept_since()
+            self.kept_since = self._adapter.services.index.kept_since(now)
 
     def check(self, speaker: Speaker, request: Publish, verb: str, channel: str) -> None:
         """Raise unless *request* may *verb* on *channel*, and its message is in order but for the signature."""

@@ -32,6 +32,7 @@ MAX_GROUP = 256  # messages of one millisecond that are sorted together; more co
 TABLE = """
 CREATE TABLE streamr_places (seq INTEGER PRIMARY KEY, channel TEXT NOT NULL, timestamp INTEGER);
 CREATE INDEX streamr_places_timestamp ON streamr_places (channel, timestamp, seq) WHERE timestamp IS NOT NULL;
+CREATE TRIGGER streamr_retired AFTER DELETE ON records BEGIN DELETE FROM streamr_places WHERE seq = OLD.seq; END;
 """
 # A page of keys (timestamp, seq, offset in the log), and whether this is where the message stands.
 # fmt: off

@@ -37,6 +37,7 @@ for line in sys.stdin:
                 os.fsync(folder); os.close(folder); print("named", flush=True)
             case "cut": os.ftruncate(file, 0); print("cut", flush=True)
             case "open": os.close(os.open(path, os.O_RDONLY)); print("opened", flush=True)
+            case "remove": os.unlink(path); print("removed", flush=True)
             case "time": print(time.time(), flush=True)
     except OSError as error:
         print(error.errno, flush=True)
@@ -93,7 +94,7 @@ def test_a_seed_says_what_happens() -> None:
 
 def test_the_runs_of_the_suite_have_everything_in_them() -> None:
     happens = {name for seed in range(RUNS) for name in plan(seed).faults}
-    wanted = {*BLOWS, *WEATHER, *ENDS, *DAMAGE} - {"calm", "nothing", "stop"}
+    wanted = {*BLOWS, *WEATHER, *ENDS, *DAMAGE, "kill while retiring"} - {"calm", "nothing", "stop"}
     assert happens == wanted
 
 
@@ -178,6 +179,54 @@ def test_a_name_that_was_not_synced_may_go(writer: Writer) -> None:
     assert not file.unnamed
 
 
+def test_what_is_removed_is_kept_beside_and_comes_back(writer: Writer) -> None:
+    gone = writer.log.parent.with_name("data.gone")
+    gone.mkdir()
+    writer.do("write")
+    writer.do("name")
+    writer.control.fail(Kind.LOG, Call.UNLINK, errno.EROFS, times=1)
+    assert [writer.do("remove"), writer.do("remove")] == [str(errno.EROFS), "removed"]
+    assert not writer.path.exists()
+    assert [path.read_bytes() for path in gone.iterdir()] == [b"0123456789"]
+    back = set()
+    for seed in range(20):
+        cut_power(writer.control, writer.log, random.Random(seed))
+        back.add(writer.path.exists())
+        writer.path.unlink(missing_ok=True)
+    assert back == {False, True}
+    writer.do("name")
+    for seed in range(20):
+        cut_power(writer.control, writer.log, random.Random(seed))
+        assert not writer.path.exists(), "its directory was synced since"
+
+
+def test_a_gateway_kills_itself_at_the_step_that_it_is_told(writer: Writer) -> None:
+    writer.log.parent.with_name("data.gone").mkdir()
+    writer.do("write")
+    writer.control.doom(3)
+    writer.do("name")
+    assert writer.control.doomed
+    assert writer.do("remove") == ""
+    assert writer.path.exists()
+    assert not writer.control.doomed
+
+
+def test_a_third_of_the_runs_retires_and_compacts() -> None:
+    plans = [plan(seed) for seed in range(300)]
+    assert sum(each.keep_bytes is not None for each in plans) == 100
+    assert all(each.keep_bytes is not None for each in plans if any(life.doom for life in each.lives))
+    assert 10 < sum(each.loop == "trio" for each in plans) < 60
+
+
+def test_what_counts_in_a_log_that_was_retired(tmp_path: Path) -> None:
+    for first, name in ((1, "{0}"), (1, "{0}-{1:020d}"), (7, "{0}"), (10, "{0}")):
+        (tmp_path / f"{name.format(f'{first:020d}', 9)}.facts.jsonl").write_bytes(line(first))
+    (tmp_path / f"{1:020d}-{6:020d}.facts.jsonl").write_bytes(line(2))
+    for first in (10, 12):
+        (tmp_path / f"{first:020d}.jsonl").write_bytes(line(first))
+    assert [record.seq for record in records(tmp_path)] == [1, 10, 12]
+
+
 def line(seq: int) -> bytes:
     return encode(Fact("counts", {"minute": 0, "flows": []}, seq, 1000 + seq))
 
@@ -249,6 +298,35 @@ def test_a_text_that_is_not_what_was_written() -> None:
     held = ledger("a")
     whole(held, "lobby", GOOD[:1], b'{"content":{"content":"a"}}')
     assert held.wrong == ["the history has a, but not as it was written"]
+
+
+def retired(kept: int) -> Ledger:
+    """A ledger of three, of which retention has left those from *kept* on."""
+    held = ledger("a", "b", "c")
+    held.keeping, held.look = True, lambda: {"a": 1, "b": 2}
+    held.keep(kept, 0)
+    return held
+
+
+def test_what_was_retired_is_gone() -> None:
+    whole(held := retired(3), "lobby", GOOD[2:])
+    assert held.wrong == []
+    whole(held := retired(3), "lobby", GOOD[1:])
+    assert held.wrong == ["1 are shown that retention took: b"]
+    whole(held := retired(2), "lobby", GOOD[2:])
+    assert held.wrong == ["1 that were accepted are lost: b"]
+    held.keep(1, 0)
+    assert held.wrong[1:] == ["1 is kept, and 2 was the first before"]
+
+
+def test_a_key_is_free_again_once_its_message_was_retired() -> None:
+    held = retired(1)
+    held.accept(held.said["a"], 4, "id 4")
+    held.keep(2, 0)
+    assert held.wrong == []
+    held.accept(held.said["b"], 5, "id 5")
+    held.keep(2, 0)
+    assert held.wrong == ["b was accepted twice: as 2, which is kept, and again"]
 
 
 def test_what_was_damaged_may_be_gone() -> None:

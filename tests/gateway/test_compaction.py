@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
@@ -384,6 +385,80 @@ def test_facts_of_a_compaction_that_fails_are_there_again(core: Core, monkeypatc
     run(core, retention(core, age=1))
     assert Layout.read(core.data / "log").front is not None
     same_when_made_anew(core)
+
+
+def forgettable(core: Core) -> None:
+    """Make a log whose compaction lets go of somebody."""
+    churn(core, 1)
+    core.clock.now += 10_000
+    core.say(b'"today"')
+    core.settle()
+    run(core, retention(core, age=1, slack=1 << 40))
+
+
+def test_a_front_counts_from_its_name_on_whatever_fails_then(
+    make_core: MakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever speaks after its name could not be synced is known, be the front there or not after a crash."""
+    core = make_core(sealing=EACH)
+    forgettable(core)
+
+    def fail(*_arguments: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compaction_module, "sync_directory", fail)
+        run(core, retention(core, age=1))
+    assert len(core.disk_faults) == 1
+    who = core.peers.identity("toy", "peer 1")
+    core.say(sender=who, channel="channel 1")
+    core.settle()
+    again = make_core(sealing=EACH)
+    assert again.index.peer("toy", "peer 1") == who
+    same_when_made_anew(again)
+
+
+def test_files_that_could_not_be_removed_go_with_the_next_compaction(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgettable(core)
+
+    def fail(*_arguments: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", fail)
+        run(core, retention(core, age=1))
+    assert len(core.disk_faults) == 1
+    same_when_made_anew(core)
+    forgettable(core)
+    run(core, retention(core, age=1))
+    assert len([name for name in names(core) if "facts" in name]) == 1
+
+
+def test_a_mending_that_fails_is_tried_again(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgettable(core)
+    before = tables(core)
+    mend, failures = core.index.mend, [OSError(24, "Too many open files"), sqlite3.OperationalError("disk I/O error")]
+
+    def failing() -> None:
+        if failures:
+            raise failures.pop()
+        mend()
+
+    def fail(*_arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(index_module, "RETRY", 0.01)
+    monkeypatch.setattr(core.index, "mend", failing)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", fail)
+        run(core, retention(core, age=1))
+    assert tables(core) == before | {"meta": tables(core)["meta"]}
+    core.say(b'"more"')
+    core.settle()
+    assert core.index.history("lobby")[-1].content == b'"more"'
+    assert core.index.trouble is None
 
 
 STEP = st.one_of(

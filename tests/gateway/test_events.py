@@ -21,8 +21,10 @@ from hypothesis import strategies as st
 
 from gateway import events
 from gateway.auth import KeyFile
+from gateway.log import Sealing
 from gateway.message import Message
 from gateway.publish import MAX_CONTENT
+from gateway.retention import Keep
 from gateway.session import LOW_WATER, MAX_OUTBOX
 
 PATIENCE = 60.0
@@ -234,6 +236,29 @@ def test_what_retention_took_is_a_gap(make_still: Callable[..., Any], tmp_path: 
     assert ids(heard) == kept
     whole = still.listen(kept[0])
     assert "gap" not in [event.name for event in parse(whole.data_to_send())]
+
+
+def test_a_stream_that_retention_overtakes_is_told_of_the_gap(still: Any) -> None:
+    """It was shown a page; what would have come next is retired before it is read."""
+    gateway = still.gateway
+    gateway.log._writer._sealing = Sealing(bytes=1)
+    said = []
+    for _ in range(3 * events.PAGE):
+        said.append(still.say().seq)
+        still.sync()
+    session = still.listen(0)
+    heard = parse(session.data_to_send())
+    assert ids(heard) == said[: events.PAGE]
+    gateway.retention.keep = Keep(bytes=5_000)
+    gateway.retention.tick()
+    still.posted.until(lambda: not gateway.retention._busy)
+    kept = gateway.log.segments.first_kept
+    assert said[events.PAGE] < kept < said[-1]
+    while data := session.data_to_send():
+        heard += parse(data)
+    gaps = [event.data for event in heard if event.name == "gap"]
+    assert gaps == [{"after": said[events.PAGE - 1], "before": kept}]
+    assert ids(heard) == [seq for seq in said if seq <= said[events.PAGE - 1] or seq >= kept]
 
 
 def retire(data: Path) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import retention as retention_module
-from gateway import sound
+from gateway import runtime, sound
 from gateway.log import Sealing
-from gateway.message import Message, Peer
-from gateway.record import Fact, encode
+from gateway.message import LATE, Message, Peer
+from gateway.record import Fact, decode, encode
 from gateway.retention import Keep, Retention, is_fact
 from gateway.segments import Segments, head
 
@@ -229,3 +231,75 @@ def test_a_crash_at_each_step_loses_no_fact(
     assert [name for name in names(core) if name.startswith(".retire")] == []
     whole = {name.split(".")[0] for name in names(core) if name.count(".") == 1}
     assert not whole & {name.split(".")[0] for name in names(core) if name.endswith(".facts.jsonl")}
+
+
+def test_a_kill_before_the_file_goes_leaves_nothing_half_there(
+    make_core: MakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its messages have left the index, and the log may be told to keep everything at the next start."""
+    core = make_core(sealing=EACH)
+    first = days(core, 4)[0].seq
+    segment = core.segments.path(max(each for each in core.segments.firsts if each <= first))
+    copy = core.data.parent / "copy"
+    unlink = Path.unlink
+
+    def copying(path: Path, *arguments: Any, **options: Any) -> None:
+        if path == segment:
+            shutil.copytree(core.data, copy)
+        unlink(path, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", copying)
+        run(core, retention(core, age=2 * DAY))
+    again = type(core)(copy, sealing=EACH).start()
+    try:
+        said = [entry for line in again.segments.scan() if isinstance(entry := decode(line.data), Message)]
+        shown = [each for name in ("channel 0", "channel 1") for each in again.index.history(name)]
+        assert sorted(each.seq for each in shown) == [each.seq for each in said]
+        assert again.index.first_kept <= said[0].seq
+    finally:
+        again.stop()
+
+
+def test_a_file_that_cannot_be_removed_is_gone_all_the_same(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever resumes is told of the gap: the messages have left the index."""
+    said = days(core, 4)
+    stuck = core.segments.path(max(first for first in core.segments.firsts if first <= said[0].seq))
+    unlink = Path.unlink
+
+    def fail(path: Path, *arguments: Any, **options: Any) -> None:
+        if path == stuck:
+            raise OSError(5, "Input/output error")
+        unlink(path, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", fail)
+        run(core, retention(core, age=2 * DAY))
+    assert core.disk_faults
+    shown = [each.seq for name in ("channel 0", "channel 1") for each in core.index.history(name)]
+    assert said[0].seq not in shown
+    assert said[0].seq < core.index.first_kept <= min(shown)
+
+
+def test_what_was_accepted_while_the_clock_was_ahead_refuses_nobody(make_core: MakeCore) -> None:
+    """What is signed now would be older than all that is kept, for as long as the clock had jumped."""
+    core = make_core(sealing=EACH)
+    now = core.clock.now
+    core.clock.now = now + 3 * DAY
+    days(core, 4)
+    run(core, retention(core, bytes=1))
+    since = core.index.kept_since(core.clock.now)
+    assert now < since <= core.clock.now
+    assert core.index.kept_since(now) == now - LATE
+
+
+def test_retention_goes_on_when_the_clock_is_put_back(still: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks: list[int] = []
+    ahead, later = runtime.clock() + 3 * DAY, time.monotonic() + 61
+    monkeypatch.setattr(still.gateway.retention, "tick", lambda: ticks.append(1))
+    with monkeypatch.context() as patched:
+        patched.setattr(runtime, "clock", lambda: ahead)
+        still.gateway.tick()
+    monkeypatch.setattr(runtime, "monotonic", lambda: later)
+    still.gateway.tick()
+    assert ticks == [1, 1]

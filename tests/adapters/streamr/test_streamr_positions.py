@@ -105,6 +105,7 @@ def test_what_was_signed_before_the_history_that_is_kept_is_refused(
         retention.tick()
         core.settle()
     assert core.index.find(json.dumps(old[1], separators=(",", ":"))) is None, "it is gone"
+    assert core.index.rows("SELECT seq FROM streamr_places WHERE seq NOT IN (SELECT seq FROM records)") == []
     toy = broker.toy("s")
     broker.adapter.tick(broker.clock())
     (frame,) = broker.ask(broker.open(), [2, 8, "r", old, None])

@@ -11,6 +11,8 @@ import json
 import re
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -21,7 +23,7 @@ from gateway import archive
 from gateway.clients import Node
 from gateway.sse import EventReader
 
-from .ledger import Ledger, plain, token_of
+from .ledger import Ledger, Said, plain, token_of
 from .load import CHANNELS, STREAMR, author, path_of, streamr_content
 from .nursery import Running
 from .wires import PATIENCE, Http, Socket, Sprout
@@ -29,10 +31,15 @@ from .wires import PATIENCE, Http, Socket, Sprout
 LEAVES = 20  # of a community that are asked for: those of others are signed for it
 ASKED = 500  # nodes in one query
 LATE = 600_000  # ms, as docs/protocols.md has it
+SECOND = 1.1  # seconds between two ticks of the gateway, and some
+NODE_TRIES = 3
 TRIES = 9  # at reading a history while something still comes in
+SHORT_PATIENCE = 3.0  # seconds
 CALM = 2  # times in a row that the history was the same
 FAULTS = re.compile(r'^trellis_faults_total\{kind="(\w+)"\} (\S+)$', re.MULTILINE)
 CONTENT = b'"content":'
+FACTS = ".facts.jsonl"
+FRONT = re.compile(r"\d{20}-\d{20}\.facts\.jsonl")
 
 
 class Record(NamedTuple):
@@ -54,21 +61,37 @@ class Served(NamedTuple):
     id: str
     content: Any
     late: bool
+    sender: tuple[Any, ...] = ()
 
     @classmethod
     def of(cls, shown: Any) -> Served:
         """Out of what REST shows; the canonical id says when it was accepted."""
         accepted = int(shown["id"].replace("-", "")[:12], 16)
         late = shown["timestamp"] < accepted - LATE
-        return cls(shown["sequence"], token_of(shown["content"]), shown["id"], shown["content"], late)
+        sender = tuple(shown["sender"][name] for name in ("peer", "protocol", "identity"))
+        return cls(shown["sequence"], token_of(shown["content"]), shown["id"], shown["content"], late, sender)
 
 
-def records(log: Path) -> list[Record]:
-    """Every good record of the segments in *log*, read without the gateway's help.
+def counted(log: Path) -> list[Path]:
+    """The files of *log* that count, in order, as docs/log.md has it."""
+    names = {path.name for path in log.glob("*.jsonl")}
+    front = max((name for name in names if FRONT.fullmatch(name)), key=_last_of, default="")
+    last = _last_of(front) if front else 0
+    others = [name for name in names if not FRONT.fullmatch(name) and first_of(log / name) > last]
+    stale = {name for name in others if name.endswith(FACTS) and name.replace(FACTS, ".jsonl") in names}
+    return sorted([log / name for name in (*others, *filter(None, [front])) if name not in stale], key=first_of)
+
+
+def _last_of(name: str) -> int:
+    return int(name[21:41])
+
+
+def records(log: Path | list[Path]) -> list[Record]:
+    """Every good record of the files that count in *log*, read without the gateway's help.
 
     What follows where the next segment begins was given up, and does not count.
     """
-    paths = sorted(log.glob("*.jsonl"), key=first_of)
+    paths = counted(log) if isinstance(log, Path) else log
     found: list[Record] = []
     for path, after in zip(paths, [*paths, None][1:], strict=True):
         end = 1 << 62 if after is None else first_of(after)
@@ -84,7 +107,7 @@ def records(log: Path) -> list[Record]:
 
 def first_of(path: Path) -> int:
     """The sequence that a segment begins with."""
-    return int(path.name.removeprefix(".open-").partition(".")[0])
+    return int(path.name.removeprefix(".open-")[:20])
 
 
 def _record(path: Path, offset: int, line: bytes) -> Record | None:
@@ -111,6 +134,14 @@ async def served(http: Http, channel: str) -> tuple[list[Served], bytes]:
     return found, b"".join(texts)
 
 
+@asynccontextmanager
+async def quiet_timeout(seconds: float) -> AsyncIterator[None]:
+    """Leave it there after so many *seconds*."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            yield
+
+
 class Refused(Exception):
     """A question was answered with an error."""
 
@@ -129,6 +160,8 @@ def whole(ledger: Ledger, channel: str, found: list[Served], text: bytes = b"") 
             ledger.complain(f"the history has {served.token} as {served.content!r}")
         elif text and said.text is not None and CONTENT + said.text.encode() not in text:
             ledger.complain(f"the history has {served.token}, but not as it was written")
+    if back := [served.token for served in found if served.seq < ledger.kept]:
+        ledger.complain(f"{len(back)} are shown that retention took: {', '.join(back[:9])}")
     expected = [said for said in ledger.accepted if said.channel == channel]
     if lost := [said.token for said in expected if said.token not in place]:
         ledger.complain(f"{len(lost)} that were accepted are lost: {', '.join(lost[:9])}")
@@ -146,7 +179,7 @@ def whole(ledger: Ledger, channel: str, found: list[Served], text: bytes = b"") 
             ledger.complain(f"what {connection[0]} said in {channel} is in another order")
     by_seq = {served.seq: served.token for served in found}
     for (name, seq), token in ledger.seen.items():
-        if name == channel and by_seq.get(seq) != token:
+        if name == channel and seq >= ledger.kept and by_seq.get(seq) != token:
             ledger.complain(f"{token} was shown as record {seq} of {channel}, which is {by_seq.get(seq)!r} now")
 
 
@@ -158,6 +191,7 @@ class Asking:
         self._ledger = ledger
         self._communities = communities
         self._sure = sure
+        self._wrong: list[str] = []  # with the forest
 
     async def everything(self) -> None:
         """Complain of whatever is not as promised, once nothing more comes in."""
@@ -165,8 +199,21 @@ class Asking:
         async with Http(self._running.http) as http:
             for channel in CHANNELS:
                 await self._channel(http, channel)
-        if self._sure:
+            if self._sure:
+                await self._forest(http)
+
+    async def _forest(self, http: Http) -> None:
+        """The nodes; again where retention took something meanwhile, of which Arbor is told once a second."""
+        for _ in range(NODE_TRIES if self._ledger.keeping else 1):
+            before = self._ledger.kept
+            self._wrong.clear()
             await self._nodes()
+            await self._keep(http)
+            if self._ledger.kept == before and not self._wrong:
+                break
+            await asyncio.sleep(SECOND)
+        for complaint in self._wrong:
+            self._ledger.complain(complaint)
 
     async def _calm(self) -> None:
         """Wait until what was on its way when its senders left has arrived."""
@@ -178,11 +225,17 @@ class Asking:
                 same = same + 1 if texts == before else 0
                 before = texts
 
+    async def _keep(self, http: Http) -> None:
+        """Learn what retention has left."""
+        if self._ledger.keeping:
+            self._ledger.keep(*await first_message(http))
+
     async def _channel(self, http: Http, channel: str) -> None:
         """The history of a channel, by each way to read it; again where something came in meanwhile."""
         found, text = await served(http, channel)
         wrong: list[str] = []
         for _ in range(TRIES):
+            await self._keep(http)
             middle = found[len(found) // 2].seq if found else 0
             wrong = [*await self._events(channel, 0, found), *await self._resends(channel, found)]
             wrong += await self._events(channel, middle, [each for each in found if each.seq > middle])
@@ -190,19 +243,32 @@ class Asking:
             if found == before:
                 break
         whole(self._ledger, channel, found, text)
+        if self._sure:
+            _, about = await http.ask("GET", f"/v1/channels/{quote(channel, safe='')}")
+            self._ledger.same(channel, {n: v for n, v in json.loads(about).items() if n not in ("members", "sequence")})
+            for each in found:
+                self._ledger.same(f"{each.token} at {each.seq}", each.sender)
         for complaint in wrong:
             self._ledger.complain(complaint)
 
     async def _events(self, channel: str, after: int, expected: list[Served]) -> list[str]:
         """An event stream that goes on after the sequence *after* shows what the history has from there on."""
         found: list[Served] = []
-        async with asyncio.timeout(PATIENCE), Http(self._running.http) as http:
+        gaps: list[int] = []
+        lost = any(after < seq < self._ledger.kept for seq in self._ledger.placed.values())
+        patience = SHORT_PATIENCE if self._ledger.keeping else PATIENCE  # retention may take what is expected
+        async with quiet_timeout(patience), Http(self._running.http) as http:
             await http.begin("GET", f"/v1/channels/{quote(channel, safe='')}/events", {"last-event-id": str(after)})
             await http.head()
             reader, pieces = EventReader(), http.pieces()
-            while len(found) < len(expected):
+            while len(found) < len(expected) or (lost and not gaps):
                 events = reader.receive_data(await anext(pieces))
                 found += [Served.of(json.loads(event.data)) for event in events if event.name == "message"]
+                gaps += [json.loads(event.data)["before"] for event in events if event.name == "gap"]
+        if gaps and gaps[-1] > self._ledger.kept:
+            return [f"events of {channel} after {after} are told of a gap up to {gaps}, not {self._ledger.kept}"]
+        if lost and not gaps:
+            return [f"events of {channel} after {after} are not told of a gap"]
         return [] if found == expected else [f"events of {channel} after {after} are not what the history has"]
 
     async def _resends(self, channel: str, found: list[Served]) -> list[str]:
@@ -246,14 +312,28 @@ class Asking:
                 found = {node.id: node.raw for node in await sprout.response(f"query {{}} {len(some)}", some)}
                 for id in some:
                     if found.get(id) != held[id].raw:
-                        self._ledger.complain(f"the node of {held[id].token} is not given to who asks for it")
+                        self._wrong.append(f"the node of {held[id].token} is not given to who asks for it")
+            await self._gone(sprout)
             for channel, community in self._communities.items():
                 leaves = await sprout.response(f"leaves_of {{}} {community} {LEAVES}")
                 self._leaves(channel, community, leaves)
             for id in ids[-3:]:
                 above = await sprout.response(f"ancestry {{}} {id} 9")
-                if not above or above[0].id != self._communities[held[id].channel]:
-                    self._ledger.complain(f"the ancestry of {held[id].token} does not begin with its community")
+                if not above or (self._is_rooted(id, held) and above[0].id != self._communities[held[id].channel]):
+                    self._wrong.append(f"the ancestry of {held[id].token} does not begin with its community")
+
+    async def _gone(self, sprout: Sprout) -> None:
+        """Nobody is given a node that retention took."""
+        ids = [said.node for said in self._ledger.said.values() if said.node and self._ledger.is_gone(said)]
+        for node in await sprout.response(f"query {{}} {len(ids[-ASKED:])}", ids[-ASKED:]) if ids else ():
+            self._wrong.append(f"the node {node.id} is given to who asks for it, although retention took it")
+
+    @staticmethod
+    def _is_rooted(id: str, held: dict[str, Said]) -> bool:
+        """Whether everything above the node *id* is held."""
+        while (said := held.get(id)) is not None and said.parent is not None:
+            id = said.parent
+        return said is not None
 
     def _leaves(self, channel: str, community: str, leaves: list[Node]) -> None:
         """The leaves of a community are messages of its channel, and nobody else's."""
@@ -264,16 +344,20 @@ class Asking:
             content = json.loads(reply.text) if "json/1" in reply.keys else {"content": reply.text}
             said = self._ledger.said.get(token_of(content))
             if said is None or said.channel != channel or plain(content) != said.content:
-                self._ledger.complain(f"a leaf of {channel} is {content!r}")
+                self._wrong.append(f"a leaf of {channel} is {content!r}")
+            elif said.key is None and self._ledger.is_gone(said):  # with a key it may have been said again
+                self._wrong.append(f"a leaf of {channel} is {said.token}, which retention took")
             elif said.raw and said.raw != node.raw:
-                self._ledger.complain(f"the leaf {said.token} is not the node that was announced")
+                self._wrong.append(f"the leaf {said.token} is not the node that was announced")
 
 
 def log_is_good(ledger: Ledger, log: Path, damaged: set[int]) -> None:
     """Complain of the files in *log*, as we and `trellis verify` read them; *damaged* are records that we changed."""
     found = records(log)
     seqs = [record.seq for record in found]
-    if missing := set(range(1, max(seqs, default=0) + 1)) - set(seqs) - damaged:
+    kept = next((first_of(path) for path in counted(log) if not path.name.endswith(FACTS)), max(seqs, default=0))
+    sure, damaged = not damaged - set(seqs), {seq for seq in damaged if seq >= kept}
+    if missing := set(range(kept, max(seqs, default=0) + 1)) - set(seqs) - damaged:
         ledger.complain(f"the log has no records {sorted(missing)[:9]}")
     if seqs != sorted(set(seqs)):
         ledger.complain("the records of the log are not in order, or some are there twice")
@@ -281,10 +365,25 @@ def log_is_good(ledger: Ledger, log: Path, damaged: set[int]) -> None:
         ledger.complain("the times in the log decrease")
     proofs = [adapter.proof() for adapter in ADAPTERS]
     report = archive.verify(log, lambda entry: next(filter(None, (proof(entry) for proof in proofs)), None))
-    if report.faults and not damaged - set(seqs):
+    if report.faults and sure:
         ledger.complain(f"`trellis verify` finds {report.faults[:3]}")
     if damaged & set(range(1, max(seqs, default=0))) - set(seqs) and not report.faults:
         ledger.complain("`trellis verify` does not see the damage")
+
+
+async def first_message(http: Http) -> tuple[int, int]:
+    """The sequence and the time of the first message in `GET /v1/log`; of the next one where there is none."""
+    after = time = 0
+    while True:
+        status, body = await http.ask("GET", f"/v1/log?after={after}&limit=1000")
+        if status != 200:
+            raise Refused(status, body.decode())
+        lines = [json.loads(line) for line in body.splitlines()]
+        if found := next((line for line in lines if line["kind"] == "message"), None):
+            return found["seq"], found["time"]
+        if not lines:
+            return after + 1, time
+        after, time = lines[-1]["seq"], lines[-1]["time"]
 
 
 async def reported(http: Http) -> Counter[str]:

@@ -8,10 +8,13 @@ from pathlib import Path
 
 from .checks import Record, records
 from .ledger import token_of
+from .retired import gone_below
 from .shim import Control
 
 SECTOR = 512  # bytes
 OPEN = ".open-"
+FACTS = ".facts.jsonl"
+TEMPORARY = ".retire-"
 
 
 @dataclass
@@ -41,13 +44,17 @@ class Harm:
 
 
 def cut_power(control: Control, log: Path, chance: random.Random) -> set[int]:
-    """Take away what was never synced: ends of files, some of it torn, and names.
+    """Take away what was never synced: ends of files, some of it torn, and names; what was removed comes back.
 
     Returns the records that are torn although others behind them are whole: they are holes from now on. Nothing of
     them was accepted, so nobody is excused.
     """
     before = {record.seq for record in records(log)}
     known = control.files()
+    for path in sorted(gone_below(log.parent).glob("*.jsonl")):
+        file = known.get(path.stat().st_ino)
+        if file is not None and file.unlinked and chance.random() < 0.5 and not (log / path.name).exists():
+            (log / path.name).hardlink_to(path)
     for path in sorted(log.glob("*.jsonl")):
         about = path.stat()
         if (file := known.get(about.st_ino)) is None:
@@ -61,9 +68,14 @@ def cut_power(control: Control, log: Path, chance: random.Random) -> set[int]:
         if file.unnamed and chance.random() < 0.5:
             path.unlink()
         elif file.renamed and chance.random() < 0.5:
-            path.rename(path.with_name(OPEN + path.name))
+            path.rename(path.with_name(_before(path.name)))
     after = {record.seq for record in records(log)}
     return {seq for seq in before - after if seq < max(after, default=0)}
+
+
+def _before(name: str) -> str:
+    """What a file was called before it was renamed."""
+    return TEMPORARY + name[:20] if name.endswith(FACTS) else OPEN + name
 
 
 def damage(kind: str, data: Path, chance: random.Random) -> Harm:

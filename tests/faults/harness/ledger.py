@@ -6,7 +6,9 @@ of its group key.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import time_ns
 from typing import Any
 
 
@@ -14,7 +16,8 @@ from typing import Any
 class Said:
     """A message that was sent, and what came of it. *text* is its content as it was written, None where it is rebuilt.
 
-    *node* is its Arbor id, *key* its Idempotency-Key; `seq` and `id` are what REST answered.
+    *node* is its Arbor id, *parent* that of the node it answers, *key* its Idempotency-Key; `seq` and `id` are what
+    REST answered; *at* is when it was said, ms.
     """
 
     token: str
@@ -25,9 +28,11 @@ class Said:
     node: str | None = None
     raw: bytes = b""
     key: str | None = None
+    parent: str | None = None
     accepted: bool = False
     seq: int | None = None
     id: str | None = None
+    at: int = field(default_factory=lambda: time_ns() // 1_000_000)
 
 
 @dataclass
@@ -42,6 +47,14 @@ class Ledger:
     again: set[str] = field(default_factory=set)  # sent more than once
     wrong: list[str] = field(default_factory=list)  # promises that were broken, in words
     latest: dict[str, int] = field(default_factory=dict)  # by listener, the last sequence it was shown
+    keeping: bool = False  # retention is at work
+    look: Callable[[], dict[str, int]] = dict  # at where messages stand, as `placed` has it
+    kept: int = 1  # the first message that it has left; what was accepted before is gone
+    kept_since: int = 0  # ms
+    placed: dict[str, int] = field(default_factory=dict)  # by token, where it stands, or stood until retention took it
+    gaps: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # by channel, what streams were told to miss
+    doubts: list[tuple[str, int]] = field(default_factory=list)  # said again, and accepted as if for the first time
+    known: dict[str, Any] = field(default_factory=dict)  # what is to be the same in each life, by what it is of
 
     def say(self, connection: str, said: Said) -> Said:
         """A message is about to be sent on *connection*."""
@@ -55,7 +68,10 @@ class Ledger:
     def accept(self, said: Said, seq: int | None = None, id: str | None = None) -> None:
         """It was answered as accepted; a second answer has to be the first one."""
         if said.accepted and said.token not in self.excused and (said.seq, said.id) != (seq, id):
-            self.complain(f"{said.token} was answered {said.seq} {said.id}, and again {seq} {id}")
+            if self.keeping and said.seq is not None:
+                self.doubts.append((said.token, said.seq))  # it may be gone by now, and its key is free
+            else:
+                self.complain(f"{said.token} was answered {said.seq} {said.id}, and again {seq} {id}")
         if seq is not None:
             self.excused.discard(said.token)
         said.accepted, said.seq, said.id = True, seq, id
@@ -89,6 +105,35 @@ class Ledger:
         self.seen = {place: token for place, token in self.seen.items() if token not in self.excused}
         self.latest = {listener: min(seq, last) for listener, seq in self.latest.items()}
 
+    def skip(self, channel: str, after: int, before: int) -> None:
+        """An event stream told of a gap between two sequences, of which it has the first."""
+        if not self.keeping:
+            self.complain(f"a gap in {channel} that nobody made: {after} to {before}")
+        self.gaps.setdefault(channel, []).append((after, before))
+
+    def keep(self, kept: int, time: int) -> None:
+        """The first message that is left is *kept*, which was accepted at a *time* (ms)."""
+        if kept < self.kept:
+            self.complain(f"{kept} is kept, and {self.kept} was the first before")
+        self.kept, self.kept_since, self.placed = kept, time, self.look()
+        for token, seq in self.doubts:
+            if seq >= kept:
+                self.complain(f"{token} was accepted twice: as {seq}, which is kept, and again")
+        self.doubts.clear()
+
+    def is_gone(self, said: Said) -> bool:
+        """Whether retention took it."""
+        return (said.seq or self.placed.get(said.token, self.kept)) < self.kept
+
+    def _is_set_aside(self, said: Said) -> bool:
+        """Whether it may have come when nobody could tell any more that it is no copy of what is gone."""
+        return said.node is not None and said.token not in self.placed and said.at < self.kept_since
+
+    def same(self, what: str, value: Any) -> None:
+        """What is told of something is the same as in every life before."""
+        if self.known.setdefault(what, value) != value:
+            self.complain(f"{what} was {self.known[what]}, and is {value}")
+
     def complain(self, what: str) -> None:
         """A promise was broken."""
         if what not in self.wrong:
@@ -96,8 +141,9 @@ class Ledger:
 
     @property
     def accepted(self) -> list[Said]:
-        """What was accepted and not damaged by us."""
-        return [said for said in self.said.values() if said.accepted and said.token not in self.excused]
+        """What was accepted, not damaged by us, and not retired."""
+        accepted = [said for said in self.said.values() if said.accepted and said.token not in self.excused]
+        return [said for said in accepted if not (self.is_gone(said) or self._is_set_aside(said))]
 
 
 def plain(content: Any) -> Any:

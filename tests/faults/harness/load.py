@@ -196,6 +196,8 @@ class Crowd:
                 for said in sent.pop(number, ()):
                     if not self._sure:
                         continue
+                    if self.ledger.keeping and said.token in self.ledger.again:
+                        continue  # what it answers, or itself, may have been retired
                     if code == 0:
                         self.ledger.accept(said)
                         self._parent = said.channel, Node(said.node or "", said.raw)
@@ -231,7 +233,10 @@ class Crowd:
         parent = None
         if self._parent is not None and self._chance.random() < 0.2:
             said.channel, parent = self._parent
+            said.parent = parent.id
         node = author().reply(self.communities[said.channel], said.content["content"], {}, parent)
+        if parent is not None and self.ledger.keeping:
+            self.ledger.again.add(said.token)  # what it answers may be gone, and is asked for first: others overtake it
         said.node, said.raw, said.text = node.id, node.raw, None
         return said
 
@@ -253,7 +258,8 @@ class Crowd:
                         told = json.loads(event.data)
                         self.ledger.show(listener, channel, told["sequence"], told["content"])
                     elif event.name == "gap":
-                        self.ledger.complain(f"a gap in {channel} that nobody made: {event.data}")
+                        gap = json.loads(event.data)
+                        self.ledger.skip(channel, gap["after"], gap["before"])
 
     async def relay_listener(self) -> None:
         """A peer of the topic relay that listens to everything."""

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from .hasty import hurry
 from .shim import Control, library
 
 START_SECONDS = 30.0
@@ -56,6 +57,11 @@ class Running:
     def kill(self) -> None:
         """Kill it with signal 9."""
         self.signal(signal.SIGKILL)
+
+    async def gone(self) -> None:
+        """Wait until it has ended."""
+        while _alive(self.pid):
+            await asyncio.sleep(0.01)
 
     async def where(self) -> None:
         """Let it write down a few times where each of its threads is."""
@@ -94,10 +100,16 @@ class Nursery:
         self._process.wait(STOP_SECONDS)
         self._process.stdout.close()
 
-    async def start(self, data: Path, place: Path, settings: dict[str, str], control: Control) -> Running:
-        """Start a gateway on *data*; what it writes goes below *place*. `DidNotStart` where it ends instead."""
+    async def start(
+        self, data: Path, place: Path, settings: dict[str, str], control: Control, *, hasty: bool = False
+    ) -> Running:
+        """Start a gateway on *data*; what it writes goes below *place*. `DidNotStart` where it ends instead.
+
+        A *hasty* one retires and compacts all the time (`hasty`).
+        """
         place.mkdir()
         order = {"data": str(data), "place": str(place), "control": str(control.path), "settings": settings}
+        order |= {"hasty": "yes" if hasty else ""}
         pid = int(self._order(order)["pid"])
         end = time.monotonic() + START_SECONDS
         while not (line := (place / "stdout").read_text() if (place / "stdout").exists() else "").endswith("\n"):
@@ -177,6 +189,8 @@ def _become(order: dict[str, Any]) -> None:
         os.dup2(opened, descriptor)
         os.close(opened)
     os.environ.update(order["settings"])
+    if order["hasty"]:
+        hurry()
     faulthandler.register(ASK_WHERE)
     ctypes.CDLL(None).faults_attach(order["control"].encode(), order["data"].encode())
     sys.argv = ["gateway", "serve", "--data", order["data"], "--port", "0", "--sprout-port", "0"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 SHORT, LONG = 0.12, 0.3  # seconds that a blow lasts
 
@@ -22,6 +22,7 @@ BLOWS: dict[str, tuple[int, ...]] = {  # and the errors that may be
     "no file": (errno.EMFILE, errno.ENFILE),  # the log can open none
     "no rename": (errno.EIO,),  # no segment can be sealed
     "bad read": (errno.EIO,),  # what is in the log cannot be read
+    "no unlink": (errno.EIO, errno.EROFS),  # nothing can be removed from the log
     "full index": (errno.ENOSPC, errno.EIO),  # no write to the index
     "descriptors": (),  # the process can open nothing at all
     "clock": (),  # the time of day jumps
@@ -44,6 +45,8 @@ DAMAGE = (
 )
 JUMPS = (-86_400 * 3, -3_600, -30, -2, 2, 30, 3_600, 86_400 * 3)  # seconds
 SEGMENTS = (4_096, 20_000, 64 << 20)  # bytes after which a file of the log is sealed
+KEPT = (10_000, 30_000, 80_000)  # bytes of the log that are kept, in a third of the runs
+STEPS = 250  # of retention at most, after which a gateway is killed in the middle of it
 
 
 @dataclass(frozen=True)
@@ -58,21 +61,30 @@ class Blow:
 
 @dataclass(frozen=True)
 class Life:
-    """From one start of the gateway to its end, and what is done to its files after it."""
+    """From one start of the gateway to its end, and what is done to its files after it.
+
+    *doom* is the step of retention or compaction at which it ends earlier, 0 for none.
+    """
 
     weather: tuple[str, ...]
     blows: tuple[Blow, ...]
     end: str
     damage: str
+    doom: int = 0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run. Damage and the moments of things draw from `chance`, which the same seed makes the same."""
+    """A run. Damage and the moments of things draw from `chance`, which the same seed makes the same.
+
+    *keep_bytes*: the gateway retires and compacts all the time, and keeps no more than that.
+    """
 
     seed: int
     segment_bytes: int
     lives: tuple[Life, ...]
+    keep_bytes: int | None = None
+    loop: str = "asyncio"
 
     def chance(self, what: str) -> random.Random:
         """A source of chance for one purpose."""
@@ -82,7 +94,8 @@ class Plan:
     def faults(self) -> list[str]:
         """The names of all that happens."""
         lived = [[*life.weather, *(blow.kind for blow in life.blows), life.end, life.damage] for life in self.lives]
-        return [name for names in lived for name in names if name not in ("calm", "nothing", "stop")]
+        dooms = ["kill while retiring" for life in self.lives if life.doom]
+        return [name for names in (*lived, dooms) for name in names if name not in ("calm", "nothing", "stop")]
 
 
 def plan(seed: int) -> Plan:
@@ -90,7 +103,13 @@ def plan(seed: int) -> Plan:
     chance = random.Random(f"plan {seed}")
     count = chance.choice((2, 2, 2, 3))
     lives = [_life(seed, number, chance, last=number == count - 1) for number in range(count)]
-    return Plan(seed, chance.choice(SEGMENTS), tuple(lives))
+    segment, loop = chance.choice(SEGMENTS), "trio" if chance.random() < 0.1 else "asyncio"
+    if seed % 3:
+        return Plan(seed, segment, tuple(lives), loop=loop)
+    *mortal, last = lives
+    dooms = [chance.randint(1, STEPS) if chance.random() < 0.7 else 0 for _ in mortal]
+    doomed = [replace(life, doom=doom) for life, doom in zip(mortal, dooms, strict=True)]
+    return Plan(seed, SEGMENTS[0], (*doomed, last), chance.choice(KEPT), loop)
 
 
 def _life(seed: int, number: int, chance: random.Random, *, last: bool) -> Life:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter, deque
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from . import checks, disk
 from .ledger import Ledger
 from .load import CHANNELS, Crowd
 from .nursery import STOP_SECONDS, DidNotStart, Nursery, Running
 from .plan import Life, Plan, plan
+from .retired import Witness, index_is_the_log
 from .shim import Control, NoCompiler
 from .trouble import Trouble
 from .wires import Http
 
 CATCH_UP = 10.0  # seconds for listeners to be shown what was accepted
+NOTICED = 0.5  # seconds until a gateway is known to have killed itself
 LULL = 0.08  # seconds of talk before, between and after blows
 
 
@@ -53,7 +59,8 @@ class Run:
         self._nursery = nursery
         self._place = place
         self._data = place / "data"
-        self._ledger = Ledger()
+        self._witness = Witness(self._data)
+        self._ledger = Ledger(keeping=plan.keep_bytes is not None, look=self._witness.placed)
         self._damaged: set[int] = set()
         self._sure = True
         self._communities: dict[str, str] = {}
@@ -66,7 +73,8 @@ class Run:
             for number, life in enumerate(self._plan.lives):
                 harm = await self._live(number, life, harm)
         except (DidNotStart, checks.Refused, OSError, TimeoutError) as error:
-            self._ledger.complain(f"{type(error).__name__}: {error}")
+            where = " > ".join(frame.name for frame in traceback.extract_tb(error.__traceback__))
+            self._ledger.complain(f"{type(error).__name__}: {error} ({where})")
         ledger = self._ledger
         accepted = sum(said.accepted for said in ledger.said.values())
         seconds = time.monotonic() - begun
@@ -74,15 +82,11 @@ class Run:
 
     async def _live(self, number: int, life: Life, harm: disk.Harm) -> disk.Harm:
         control = Control(self._place / f"control{number}")
-        settings = {
-            "TRELLIS_LIMITS__RATES": "off",
-            "TRELLIS_LOG__SEGMENT_BYTES": str(self._plan.segment_bytes),
-        }
-        running = await self._nursery.start(self._data, self._place / f"life{number}", settings, control)
+        running = await self._start(number, control)
+        control.doom(life.doom)
         try:
-            await self._settled(running, harm)
-            await self._talk(running, number, life)
-            await self._end(running, number, life)
+            if not await self._dies(running, self._lives(running, number, life, harm)):
+                await self._end(running, number, life)
         except BaseException:
             await running.where()
             running.kill()
@@ -93,12 +97,54 @@ class Run:
         if life.end == "power cut":
             self._damaged |= disk.cut_power(control, self._data / "log", chance)
         if life.damage == "nothing":
+            await self._agrees(number)
             return disk.Harm()
         harm = disk.damage(life.damage, self._data, chance)
         self._ledger.excuse(harm.tokens, harm.last)
         self._damaged |= harm.seqs
         self._sure = self._sure and not harm.roots
         return harm
+
+    async def _start(self, number: int, control: Control) -> Running:
+        settings = {
+            "TRELLIS_LIMITS__RATES": "off",
+            "TRELLIS_LOOP": self._plan.loop,
+            "TRELLIS_AUTH__GRANTS": json.dumps({"anonymous": ["*:*", "admin:*"]}),
+            "TRELLIS_LOG__SEGMENT_BYTES": str(self._plan.segment_bytes),
+        }
+        keep = self._plan.keep_bytes
+        if keep is not None:
+            settings["TRELLIS_LOG__KEEP_BYTES"] = str(keep)
+        place = self._place / f"life{number}"
+        return await self._nursery.start(self._data, place, settings, control, hasty=keep is not None)
+
+    async def _lives(self, running: Running, number: int, life: Life, harm: disk.Harm) -> None:
+        await self._settled(running, harm)
+        await self._talk(running, number, life)
+
+    async def _dies(self, running: Running, living: Coroutine[Any, Any, None]) -> bool:
+        """Whether the gateway killed itself while it was *living*."""
+        life, death = asyncio.create_task(living), asyncio.create_task(running.gone())
+        try:
+            await asyncio.wait((life, death), return_when=asyncio.FIRST_COMPLETED)
+            if life.done() and life.exception() is not None:
+                await asyncio.wait((death,), timeout=NOTICED)
+            if not death.done() or running.control.doomed or not running.control.steps:
+                await life
+                return False
+        finally:
+            for task in (life, death):
+                task.cancel()
+            await asyncio.gather(life, death, return_exceptions=True)
+        await self._nursery.ended()
+        return True
+
+    async def _agrees(self, number: int) -> None:
+        """The index is what the log says, now that the gateway is down and nothing of it was damaged."""
+        if self._plan.keep_bytes is not None and self._sure and not self._damaged:
+            differences = await asyncio.to_thread(index_is_the_log, self._data, self._place / f"copies{number}")
+            for difference in differences:
+                self._ledger.complain(difference)
 
     async def _settled(self, running: Running, harm: disk.Harm) -> None:
         """It has started: it is ready, has everything, and has said what was damaged."""
@@ -146,6 +192,17 @@ class Run:
                         self._ledger.complain(f"an event stream of {channel} was never shown {missing[:9]}")
                         break
                     await asyncio.sleep(0.05)
+        if self._ledger.keeping and self._sure and not self._damaged:
+            self._skipped()
+
+    def _skipped(self) -> None:
+        """Complain of what no event stream was shown, and no gap told of."""
+        self._witness.placed()
+        for (channel, seq), late in self._witness.records.items():
+            told = (channel, seq) in self._ledger.seen or channel not in CHANNELS
+            gaps = self._ledger.gaps.get(channel, ())
+            if not (late or told or any(after < seq < before for after, before in gaps)):
+                self._ledger.complain(f"no event stream was shown {seq} of {channel}, nor told of a gap: {gaps}")
 
     async def _missing(self, http: Http, channel: str) -> list[int]:
         found, _ = await checks.served(http, channel)

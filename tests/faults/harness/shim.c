@@ -2,15 +2,18 @@
 
    Only files below one directory are touched. What fails is read from memory that is shared with the harness
    (`shim.py` has the same layout). It also remembers how much of each file of the log was synced, and which names
-   were, so that the harness can take away what a power cut would. */
+   were, so that the harness can take away what a power cut would. What is removed from the log is kept beside the
+   directory, for the harness to read. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,7 +24,7 @@
 #include <unistd.h>
 
 enum kind { LOG, INDEX, KEYS, KINDS, NONE = KINDS };
-enum call { OPEN, WRITE, SYNC, TRUNCATE, RENAME, READ, CALLS };
+enum call { OPEN, WRITE, SYNC, TRUNCATE, RENAME, READ, UNLINK, CALLS };
 enum { DESCRIPTORS = 1 << 16, FILES = 4096 };
 
 struct rule {
@@ -41,11 +44,13 @@ struct file { /* of the log */
     int32_t lost;      /* a sync failed: what was written before it may never reach the disk */
     int32_t unnamed;   /* its directory was not synced since it was made */
     int32_t renamed;   /* ... since it was renamed */
-    int32_t unused;
+    int32_t unlinked;  /* ... since it was removed */
 };
 
 struct control {
     int64_t clock_ns; /* added to the time of day */
+    int32_t doom;     /* after so many steps of retention the process kills itself; 0 for never */
+    int32_t steps;    /* how many there were */
     struct rule rules[KINDS][CALLS];
     struct file files[FILES];
 };
@@ -55,6 +60,7 @@ static char root[4096];
 static size_t root_length;
 static uint8_t kinds[DESCRIPTORS]; /* 0, or 1 + kind */
 static uint8_t directories[DESCRIPTORS];
+static uint8_t retiring[DESCRIPTORS]; /* files that retention and compaction write */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 #define REAL(name, type, ...)                                     \
@@ -103,6 +109,15 @@ static int fails(enum kind kind, enum call call) {
     errno = error;
     return 1;
 }
+
+/* What retention and compaction do to the names in the log begins, or has ended. */
+static void step(void) {
+    if (control == NULL) return;
+    __atomic_add_fetch(&control->steps, 1, __ATOMIC_SEQ_CST);
+    if (control->doom > 0 && __atomic_sub_fetch(&control->doom, 1, __ATOMIC_SEQ_CST) == 0) kill(getpid(), SIGKILL);
+}
+
+static int is_retiring(const char *path) { return strstr(path, "/.retire-") != NULL; }
 
 /* How much of *size* a write may do now. */
 static size_t allowed(enum kind kind, size_t size) {
@@ -157,6 +172,7 @@ static int open_file(int at, const char *path, int flags, mode_t mode) {
     int descriptor = real(at, path, flags, mode);
     int error = errno;
     opened(descriptor, kind, flags, existed);
+    if (descriptor >= 0 && descriptor < DESCRIPTORS) retiring[descriptor] = kind == LOG && is_retiring(path);
     errno = error;
     return descriptor;
 }
@@ -210,12 +226,17 @@ ssize_t pread64(int descriptor, void *data, size_t size, off_t at) { return read
 
 /* All names in the log's directory are on disk. */
 static void named(void) {
-    for (size_t n = 0; n < FILES; n++) control->files[n].unnamed = control->files[n].renamed = 0;
+    for (size_t n = 0; n < FILES; n++) {
+        struct file *file = &control->files[n];
+        file->unnamed = file->renamed = file->unlinked = 0;
+    }
 }
 
 static int sync_file(int descriptor, int (*real)(int)) {
     enum kind kind = kind_of(descriptor);
     struct stat about;
+    int is_step = kind == LOG && (directories[descriptor] || retiring[descriptor]);
+    if (is_step) step();
     int failing = fails(kind, SYNC), error = errno;
     int known = kind == LOG && fstat(descriptor, &about) == 0;
     int result = failing ? -1 : real(descriptor); /* what was written since `fstat` may be on disk as well */
@@ -231,6 +252,7 @@ static int sync_file(int descriptor, int (*real)(int)) {
         }
         pthread_mutex_unlock(&lock);
     }
+    if (is_step) step();
     errno = error;
     return result;
 }
@@ -270,6 +292,8 @@ int rename(const char *from, const char *to) {
     REAL("rename", int, const char *, const char *);
     enum kind kind = kind_of_path(from);
     struct stat about;
+    int is_step = kind == LOG && is_retiring(from);
+    if (is_step) step();
     if (fails(kind, RENAME)) return -1;
     int result = real(from, to), error = errno;
     if (result == 0 && kind == LOG && stat(to, &about) == 0) {
@@ -277,6 +301,29 @@ int rename(const char *from, const char *to) {
         file_of(&about, 0)->renamed = 1;
         pthread_mutex_unlock(&lock);
     }
+    if (is_step) step();
+    errno = error;
+    return result;
+}
+
+int unlink(const char *path) {
+    REAL("unlink", int, const char *);
+    enum kind kind = kind_of_path(path);
+    if (kind == LOG) step();
+    if (fails(kind, UNLINK)) return -1;
+    if (kind != LOG) return real(path);
+    struct stat about;
+    char kept[2 * sizeof root];
+    snprintf(kept, sizeof kept, "%s.gone%s", root, strrchr(path, '/'));
+    int known = stat(path, &about) == 0;
+    if (known && link(path, kept) != 0 && errno == EEXIST && real(kept) == 0) link(path, kept);
+    int result = real(path), error = errno;
+    if (result == 0 && known) {
+        pthread_mutex_lock(&lock);
+        file_of(&about, 0)->unlinked = 1;
+        pthread_mutex_unlock(&lock);
+    }
+    step();
     errno = error;
     return result;
 }

@@ -41,6 +41,7 @@ class Call(IntEnum):
     TRUNCATE = 3
     RENAME = 4
     READ = 5
+    UNLINK = 6
 
 
 class Rule(ctypes.Structure):
@@ -67,17 +68,20 @@ class File(ctypes.Structure):
         ("lost", ctypes.c_int32),
         ("unnamed", ctypes.c_int32),
         ("renamed", ctypes.c_int32),
-        ("unused", ctypes.c_int32),
+        ("unlinked", ctypes.c_int32),
     ]
     inode: int
     synced: int
     unnamed: int
     renamed: int
+    unlinked: int
 
 
 class _Memory(ctypes.Structure):
     _fields_ = [
         ("clock_ns", ctypes.c_int64),
+        ("doom", ctypes.c_int32),
+        ("steps", ctypes.c_int32),
         ("rules", Rule * len(Call) * len(Kind)),
         ("files", File * FILES),
     ]
@@ -120,6 +124,20 @@ class Control:
     def clock(self, seconds: float) -> None:
         """Put the gateway's clock so far from ours."""
         self._memory.clock_ns = int(seconds * 1e9)
+
+    def doom(self, steps: int) -> None:
+        """Let the gateway kill itself after so many *steps* of retention and compaction; 0 for never."""
+        self._memory.doom = steps
+
+    @property
+    def doomed(self) -> bool:
+        """Whether it has still to kill itself."""
+        return bool(self._memory.doom > 0)
+
+    @property
+    def steps(self) -> int:
+        """How many steps of retention and compaction there were; each call on a name is two."""
+        return int(self._memory.steps)
 
     def remember(self, path: Path) -> File:
         """What is known of a file that nothing was known of, to be filled in."""

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from .checks import Refused, ready, reported, served, whole
+from .checks import Refused, first_message, ready, reported, served, whole
 from .ledger import Ledger, Said
 from .load import CHANNELS, path_of
 from .nursery import Running
@@ -26,6 +26,7 @@ from .wires import Closed, Http, Socket, quietly
 RECOVERY = 10.0  # seconds after which messages are taken again; `log.RETRY` is 1
 NOTICE = 0.1  # seconds of a blow that have to be left for the gateway to notice it
 HALVES = (b"", b"POST /v1/chan", b"GET /relay HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n")
+REMOVING = 0.05  # seconds from when messages leave the index until their file goes
 CROWD = 12  # connections that say half of something
 FLOOD, FLOOD_SIZE = 100, 60_000  # messages that a slow reader does not read, and characters of each
 SYNCS = (0.005, 0.03)  # seconds that a slow disk takes longer
@@ -39,9 +40,10 @@ STRIKES: dict[str, tuple[Kind, tuple[Call, ...], bool]] = {
     "no file": (Kind.LOG, (Call.OPEN,), False),
     "no rename": (Kind.LOG, (Call.RENAME,), False),
     "bad read": (Kind.LOG, (Call.READ,), False),
+    "no unlink": (Kind.LOG, (Call.UNLINK,), False),
     "full index": (Kind.INDEX, (Call.WRITE,), False),
 }
-REPORTED = {Kind.LOG: "disk", Kind.INDEX: "index"}  # the kinds of faults that `/metrics` counts
+REPORTED = {Kind.LOG: ("disk", "retention"), Kind.INDEX: ("index", "retention")}  # of which `/metrics` counts more
 
 
 class Trouble:
@@ -125,10 +127,14 @@ class Trouble:
     async def _answers_wholly(self) -> None:
         """What cannot be read is no answer: a history has everything, or is an error."""
         accepted = {said.token for said in self._ledger.accepted}
-        held = Ledger(self._ledger.said, self._ledger.chains, again=self._ledger.again)
+        held = Ledger(self._ledger.said, self._ledger.chains, again=self._ledger.again, look=self._ledger.look)
         for channel in CHANNELS:
             with suppress(OSError, Refused):
                 found, _ = await served(self._http, channel)
+                if self._ledger.keeping:
+                    await asyncio.sleep(REMOVING)
+                    held.keep(*await first_message(self._http))
+                    found = [each for each in found if each.seq >= held.kept]
                 held.excused = held.said.keys() - accepted  # what has been accepted only since, too
                 whole(held, channel, found)
         for complaint in held.wrong:
@@ -170,12 +176,13 @@ class Trouble:
             if not await ready(self._http, max(1.0, end - time.monotonic())):
                 self._ledger.complain(f"after {blow.kind} /readyz stays 503")
 
-    async def _is_reported(self, kind: str, counted: str, before: Counter[str]) -> None:
-        """More faults are *counted* than there were *before*."""
+    async def _is_reported(self, kind: str, counted: tuple[str, ...], before: Counter[str]) -> None:
+        """More faults are *counted* than there were *before*, of one kind or another."""
         end = time.monotonic() + RECOVERY
         while time.monotonic() < end:
             with suppress(OSError):
-                if (await reported(self._http))[counted] > before[counted]:
+                now = await reported(self._http)
+                if any(now[each] > before[each] for each in counted):
                     return
             await asyncio.sleep(0.02)
         self._ledger.complain(f"unreported: {kind}")

@@ -1,0 +1,34 @@
+"""What makes retention and compaction hasty in a gateway of the harness: they run all the time, and wait for little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final
+
+import anyio
+
+from gateway import app, compaction
+from gateway.retention import Retention
+from gateway.runtime import Gateway
+
+PAUSE: Final = 0.05  # seconds between two looks at what is to be retired; a gateway looks once a minute
+SLACK: Final = 3_000  # bytes of facts that may be left before they are compacted
+GRACE: Final = 0.3  # seconds for whoever holds what was forgotten
+
+
+def hurry() -> None:
+    """From now on every gateway of this process is hasty."""
+    compaction.GRACE = GRACE
+    defaults = Retention.__init__.__kwdefaults__
+    assert defaults is not None
+    defaults["slack"] = SLACK
+    app._tick = partial(_tick, app._tick)
+
+
+async def _tick(each_second: Callable[[Gateway], Coroutine[Any, Any, None]], gateway: Gateway) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(each_second, gateway)
+        while True:
+            await anyio.sleep(PAUSE)
+            gateway.retention.tick()
