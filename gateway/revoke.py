@@ -1,8 +1,9 @@
 """What was allowed once is asked again: live connections lose what their keys, grants and permissions lose.
 
-Who publishes is asked for each message, so a right that is gone is worth nothing at once. Who listens asks nothing
-any more. When rights change, every connection is looked at: one whose key was removed or has expired is closed, and
-so is one that listens where it may not. Looking takes slices of the loop's time, as somebody may listen to much.
+Who publishes is asked for each message, so a right that is gone is worth nothing at once. Who listens, or is being told
+a history, asks nothing any more. When rights change, every connection is looked at: one whose key was removed or has
+expired is closed, and so is one that goes on with what it may not. Looking takes slices of the loop's time, as somebody
+may listen to much.
 """
 
 from __future__ import annotations
@@ -59,4 +60,6 @@ class Revocation:
                 continue
             if not self._access.allowed(session.listens_as(channel), "subscribe", channel):
                 session.close(POLICY, RIGHT_ENDED)
+        if session.closing is None and not session.may_go_on():
+            session.close(POLICY, RIGHT_ENDED)
         yield

@@ -171,6 +171,10 @@ class Session(ABC):
         """By whose right this connection listens to *channel*."""
         return self.principal
 
+    def may_go_on(self) -> bool:
+        """Whether what was allowed once, and goes on beside its channels, is allowed still."""
+        return True
+
     def goodbye(self) -> None:
         """The gateway stops: queue what the protocol has to say about that and close."""
         self.close(1001, "the gateway is stopping")

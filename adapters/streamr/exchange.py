@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING
 from gateway.errors import NotSubscribed
 
 if TYPE_CHECKING:
+    from gateway.session import Principal
+
     from .message import StreamMessage
     from .session import StreamrSession
+
+Askers = tuple["Principal", ...]
 
 
 class KeyExchange:
@@ -27,11 +31,11 @@ class KeyExchange:
         self._frame = frame
         self._gateway = gateway
         self._listeners: dict[str, dict[StreamrSession, None]] = {}
-        self._addresses: dict[StreamrSession, dict[str, None]] = {}
+        self._addresses: dict[StreamrSession, dict[str, Askers]] = {}
 
-    def listen(self, session: StreamrSession, address: str) -> None:
-        """Let *session*, which has shown a session token of *address*, hear what is sent there."""
-        self._addresses.setdefault(session, {})[address] = None
+    def listen(self, session: StreamrSession, address: str, askers: Askers) -> None:
+        """Let *session*, which has shown a session token of *address*, hear what is sent there by right of *askers*."""
+        self._addresses.setdefault(session, {})[address] = askers
         self._listeners.setdefault(address, {})[session] = None
 
     def ignore(self, session: StreamrSession, address: str) -> None:
@@ -42,6 +46,10 @@ class KeyExchange:
         del listeners[session], self._addresses[session][address]
         if not listeners:
             del self._listeners[address]
+
+    def askers(self, session: StreamrSession) -> Iterable[Askers]:
+        """By whose right *session* hears what it does; one of each has to have some."""
+        return self._addresses.get(session, {}).values()
 
     def forget(self, session: StreamrSession) -> None:
         """*session* is over."""

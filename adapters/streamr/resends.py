@@ -24,6 +24,7 @@ from .stored import Span
 
 if TYPE_CHECKING:
     from gateway.message import Message
+    from gateway.session import Principal
 
     from .adapter import StreamrAdapter
     from .message import MessageRef
@@ -36,12 +37,19 @@ IN_A_ROW = 4  # slices while nobody talks
 class Resending:
     """One resend that is under way for *session*: the *messages* that answer *request*.
 
+    It was *asked* for by somebody, and of a channel; None where it tells of none.
     It is in the session's `resends` from its beginning until its outcome is sent.
     """
 
     def __init__(
-        self, session: StreamrSession, adapter: StreamrAdapter, request: Resend, messages: Iterator[Message | None]
+        self,
+        session: StreamrSession,
+        adapter: StreamrAdapter,
+        request: Resend,
+        messages: Iterator[Message | None],
+        asked: tuple[Principal, str] | None,
     ) -> None:
+        self.asked = asked
         self._session = session
         self._adapter = adapter
         self._request = request
@@ -73,6 +81,8 @@ class Resending:
         slices, begun = 0, time.thread_time()
         try:
             for message in self._messages:
+                if self._session.closing is not None:
+                    return
                 if message is None:
                     slices += 1
                     if slices < IN_A_ROW and not self._outflow.talking():

@@ -156,6 +156,14 @@ class StreamrSession(Session):
         """Who asked for *channel*: each request may carry a token of its own."""
         return self._askers.get(channel, self.principal)
 
+    def may_go_on(self) -> bool:
+        """Whether it may still be told what is being resent, and hear the key exchanges that it does."""
+        resent = (resending.asked for resending in self.resends if resending.asked is not None)
+        known, askers = self._adapter.services.access.known, self._adapter.exchange.askers(self)
+        return all(self.bus.allowed(who, "history", channel) for who, channel in resent) and all(
+            any(map(known, each)) for each in askers
+        )
+
     @property
     def saturated(self) -> bool:
         """Whether the next request has to wait: also until one of many resends is over."""
@@ -199,8 +207,7 @@ class StreamrSession(Session):
         if partition >= partitions:
             raise Invalid(out_of_range(partition, partitions))
         if address is not None:
-            self._admit_to_listen(request, address)
-            self._adapter.exchange.listen(self, address)
+            self._adapter.exchange.listen(self, address, self._admit_to_listen(request, address))
         elif inbox is not None:
             self._open_inbox(request, inbox)
         else:
@@ -251,14 +258,16 @@ class StreamrSession(Session):
         if partition >= partitions:
             raise Invalid(out_of_range(partition, partitions))
         found: Iterator[Message | None] = iter(())  # key exchanges and inboxes are never stored
+        asked = None
         if key_exchange_address(stream) is None and inbox_of(stream) is None:
             channel = self._channel(channel_of(stream, partition))
-            if not self.bus.allowed(self.asker(request)[0], "history", channel):
+            asked = self.asker(request).principal, channel
+            if not self.bus.allowed(asked[0], "history", channel):
                 raise Forbidden("history", channel)
             self.pace(channel)
             shows = partial(self._adapter.shows, self.message_version)
             found = find(self._adapter.stored, channel, request, shows)
-        Resending(self, self._adapter, request, found)
+        Resending(self, self._adapter, request, found, asked)
 
     def unknown(self, frame: ControlFrame) -> None:
         """Refuse what only servers send."""
@@ -269,12 +278,17 @@ class StreamrSession(Session):
         if not any(map(self._adapter.services.access.known, askers)):
             raise Forbidden(verb, stream)
 
-    def _admit_to_listen(self, request: Subscribe, address: str) -> None:
-        """Raise unless a session token of *address* is shown, now or before, and its user may do something here."""
+    def _admit_to_listen(self, request: Subscribe, address: str) -> tuple[Principal, ...]:
+        """Raise unless a session token of *address* is shown, now or before, and its user may do something here.
+
+        Returns by whose right that is.
+        """
         asker, shown = self.asker(request)
         if (shown or self.address) != address:
             raise Forbidden("subscribe", request.stream_id)
-        self._admit_to_exchange("subscribe", request.stream_id, asker, Principal(f"{NAME}:{address}"))
+        askers = asker, Principal(f"{NAME}:{address}")
+        self._admit_to_exchange("subscribe", request.stream_id, *askers)
+        return askers
 
     # Listening
 

@@ -12,6 +12,7 @@ from adapters.streamr.stored import SLICE
 from gateway import outflow
 from gateway.errors import Unavailable
 from gateway.outflow import CALM, PATIENCE
+from gateway.revoke import POLICY, RIGHT_ENDED, Revocation
 from gateway.session import MAX_STREAMS
 
 TEN_SECONDS = 10_000
@@ -256,6 +257,33 @@ def test_many_resends_at_a_time_hold_further_requests_back(broker: Any) -> None:
     assert session.readable
     for number in range(2 * MAX_STREAMS):
         assert outcome([frame for frame in frames if frame[2] == f"r{number}"]) == ([4, 5], list(range(2 * SLICE)))
+
+
+def test_who_loses_the_right_in_the_middle_is_told_no_more(make_broker: Callable[..., Any], alice: Any) -> None:
+    broker = make_broker(grants={f"streamr:{alice.address}": ("history:s",), "streamr:anonymous": ("publish:*",)})
+    Revocation(broker.access, broker.bus, broker.core.posted.put)
+    for number in range(8 * SLICE):
+        broker.say("s", {"n": number})
+    broker.clock.now += CALM
+    token, sessions = broker.token(alice), [broker.open(), broker.open()]
+    sessions[0].receive_data(json.dumps([2, 11, "r", "s", 0, 99, token]).encode())
+    sessions[1].receive_data(json.dumps([2, 9, "r", f"SYSTEM/keyexchange/{alice.address}", 0, token]).encode())
+    begun = list[Any]()
+    while not begun:
+        broker.core.drain()
+        begun = broker.frames(sessions[0])
+    assert 1 < len(begun) < 8 * SLICE, "in the middle"
+    broker.access.grant({f"streamr:{alice.address}": ("history:s", "publish:s")})
+    broker.core.drain()
+    assert [session.closing for session in sessions] == [None, None], "that changes nothing for it"
+    sessions[0].receive_data(json.dumps([2, 11, "again", "s", 0, 99, token]).encode())
+    broker.access.grant({f"streamr:{alice.address}": ("publish:s",)})
+    broker.core.drain()
+    assert [session.closing for session in sessions] == [(POLICY, RIGHT_ENDED), None], "of a key exchange any is enough"
+    assert [frame[1] for frame in broker.frames(sessions[0])] == []
+    broker.access.grant({"streamr:anonymous": ()})
+    broker.core.drain()
+    assert sessions[1].closing == (POLICY, RIGHT_ENDED)
 
 
 def test_who_leaves_in_the_middle_leaves_nothing_behind(broker: Any) -> None:
