@@ -23,7 +23,8 @@ from .networks import network
 from .persistent import refusal
 from .problems import Problem
 from .runtime import Gateway
-from .serve import LINGER
+from .serve import LINGER, STALLED_SECONDS
+from .session import LOW_WATER
 
 UNREADABLE = (trio.BusyResourceError, AttributeError)  # another task reads; TLS has no half-close
 GONE = (trio.ClosedResourceError, trio.BrokenResourceError)
@@ -84,7 +85,22 @@ class Connection(TCPServer):
                 self.gateway.door.idle(self)
             else:
                 self.gateway.door.busy(self)
-        await super().protocol_send(event)
+        if isinstance(event, RawData):
+            await self._send(event.data)
+        else:
+            await super().protocol_send(event)
+
+    async def _send(self, data: bytes) -> None:
+        """Write *data*, each piece of it within `STALLED_SECONDS`; who takes nothing for so long is cut off."""
+        async with self.send_lock:
+            for at in range(0, len(data), LOW_WATER):
+                with trio.move_on_after(STALLED_SECONDS, shield=True) as sending, suppress(*GONE):
+                    await self.stream.send_all(data[at : at + LOW_WATER])
+                    continue
+                if sending.cancelled_caught:
+                    await trio.aclose_forcefully(self.stream)
+                await self.protocol.handle(Closed())
+                return
 
     async def _close(self) -> None:
         """End when the client has read all, or soon: to close with unread input would reset the connection."""

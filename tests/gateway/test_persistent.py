@@ -15,11 +15,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import trio
+import trio.testing
+from hypercorn.events import Closed, Event, RawData
 
-from gateway import persistent
+from gateway import persistent, portable
 from tests.npm import require_node
 from tests.server import Server
 
@@ -294,3 +297,35 @@ def test_a_body_without_an_end_is_not_read_for_ever(
 def test_a_head_that_is_too_long_is_told_so(server: Server) -> None:
     status, _ = post(f"http://{server.http}{ROUTES[0]}", b"1", **{"X-Long": "x" * 300_000})
     assert status in (400, 431)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_who_takes_nothing_is_cut_off_on_trio_too(monkeypatch: pytest.MonkeyPatch, reads: bool) -> None:
+    """By asyncio's shells it is in tests/gateway/test_shells.py."""
+    monkeypatch.setattr(portable, "STALLED_SECONDS", 0.3)
+    size, ends = 24 << 20, list[Event]()  # more than the kernel takes
+
+    class Ends:
+        async def handle(self, event: Event) -> None:
+            ends.append(event)
+
+    async def scenario() -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        client = await trio.testing.open_stream_to_socket_listener(listener)
+        unused: Any = None
+        async with listener, client, await listener.accept() as stream, trio.open_nursery() as nursery:
+            connection = portable.Connection(unused, unused, unused, unused, cast("Any", stream))
+            connection.protocol = cast("Any", Ends())
+            nursery.start_soon(connection.protocol_send, RawData(b"x" * size))
+            if reads:
+                left = size
+                while left:
+                    await trio.sleep(0.005)
+                    left -= len(await client.receive_some(1 << 20))
+
+    async def soon() -> None:
+        with trio.fail_after(PATIENCE):
+            await scenario()
+
+    trio.run(soon)
+    assert ends == ([] if reads else [Closed()])
