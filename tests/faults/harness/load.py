@@ -193,11 +193,11 @@ class Crowd:
             held = [said for said in self.ledger.accepted if said.node]  # in an earlier life
 
             def answered(number: int, code: int) -> None:
-                for said in sent.pop(number, ()):
-                    if not self._sure:
+                told = sent.pop(number, [])
+                doubtful = {each.token for each in told} & (self.ledger.again if self.ledger.keeping else set())
+                for said in told:  # of those in doubt what they answer, or they themselves, may have been retired
+                    if not self._sure or said.token in doubtful or (code and doubtful):
                         continue
-                    if self.ledger.keeping and said.token in self.ledger.again:
-                        continue  # what it answers, or itself, may have been retired
                     if code == 0:
                         self.ledger.accept(said)
                         self._parent = said.channel, Node(said.node or "", said.raw)

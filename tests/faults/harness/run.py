@@ -97,7 +97,8 @@ class Run:
         if life.end == "power cut":
             self._damaged |= disk.cut_power(control, self._data / "log", chance)
         if life.damage == "nothing":
-            await self._agrees(number)
+            if life.doom or number == len(self._plan.lives) - 1:
+                await self._agrees(number)
             return disk.Harm()
         harm = disk.damage(life.damage, self._data, chance)
         self._ledger.excuse(harm.tokens, harm.last)

@@ -26,6 +26,7 @@ from .wires import Closed, Http, Socket, quietly
 RECOVERY = 10.0  # seconds after which messages are taken again; `log.RETRY` is 1
 NOTICE = 0.1  # seconds of a blow that have to be left for the gateway to notice it
 HALVES = (b"", b"POST /v1/chan", b"GET /relay HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n")
+LOOKS = 3
 REMOVING = 0.05  # seconds from when messages leave the index until their file goes
 CROWD = 12  # connections that say half of something
 FLOOD, FLOOD_SIZE = 100, 60_000  # messages that a slow reader does not read, and characters of each
@@ -125,7 +126,18 @@ class Trouble:
         await asyncio.gather(asking, return_exceptions=True)
 
     async def _answers_wholly(self) -> None:
-        """What cannot be read is no answer: a history has everything, or is an error."""
+        """What cannot be read is no answer: a history has everything, or is an error.
+
+        Where retention is at work it is asked again: what the log tells of it is not of the same moment.
+        """
+        for _ in range(LOOKS if self._ledger.keeping else 1):
+            if not (wrong := await self._lacks()):
+                break
+        for complaint in wrong:
+            self._ledger.complain(f"an answer was not whole: {complaint}")
+
+    async def _lacks(self) -> list[str]:
+        """What the histories lack of what was accepted until now."""
         accepted = {said.token for said in self._ledger.accepted}
         held = Ledger(self._ledger.said, self._ledger.chains, again=self._ledger.again, look=self._ledger.look)
         for channel in CHANNELS:
@@ -137,8 +149,7 @@ class Trouble:
                     found = [each for each in found if each.seq >= held.kept]
                 held.excused = held.said.keys() - accepted  # what has been accepted only since, too
                 whole(held, channel, found)
-        for complaint in held.wrong:
-            self._ledger.complain(f"an answer was not whole: {complaint}")
+        return held.wrong
 
     async def _pause(self, blow: Blow) -> None:
         self._running.signal(signal.SIGSTOP)
