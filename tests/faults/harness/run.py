@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -220,7 +221,7 @@ class Run:
         except TimeoutError:
             self._ledger.complain(f"it did not stop within {STOP_SECONDS:.0f} s")
             raise
-        if code:
+        if code and not (life.doom and code == -signal.SIGKILL):  # it may kill itself while it stops, too
             self._ledger.complain(f"it stopped with {code}")
         if number == len(self._plan.lives) - 1:
             checks.log_is_good(self._ledger, self._data / "log", self._damaged)
