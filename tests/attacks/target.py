@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 HOST = "127.0.0.1"
 
 # Where attackers come from: rate limits are for each address, and honest peers have another, unless this is that one.
-SOURCE = os.environ.get("TRELLIS_ATTACKS_FROM", "127.0.0.66")
+SOURCE = os.environ.get("ATTACKERS_ADDRESS", "127.0.0.66")
 
 
 @dataclass(frozen=True)
