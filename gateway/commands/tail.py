@@ -40,19 +40,17 @@ def tail(
 
 
 def follow(remote: Remote, channel: str, after: int | None) -> Iterator[Event]:
-    """All events from now on, or after a sequence; only the first connection may fail."""
-    last = _sequence(remote, channel) if after is None else after
-    pause, connected = PAUSE, False
+    """All events from now on, or after a sequence; only the first question to the gateway may find none there."""
+    now = _sequence(remote, channel)
+    last, pause = now if after is None else after, PAUSE
     while True:
         try:
             for event in remote.events(channel, last):
-                pause, connected = PAUSE, True
+                pause = PAUSE
                 last = last if event.id is None else int(event.id)
                 yield event
             reason = "the gateway ended the stream"
         except Unreachable as error:
-            if not connected:
-                raise
             reason = str(error)
         say(f"{reason}\nconnecting again in {pause:.0f} s")
         time.sleep(pause)
