@@ -141,6 +141,7 @@ class FastHttp(HttpToolsProtocol):
     _length = 0  # bytes that it is said to have
     _later = b""  # read, and not parsed yet
     _pacing = False  # nothing is parsed for a while
+    _answered = False  # a request was; before that a connection has no share of its own (`gateway.inflow`)
     _upgraded = False
     _refused = False  # there was no room
     _parting = False  # the last answer is written, and what still comes is thrown away
@@ -198,7 +199,8 @@ class FastHttp(HttpToolsProtocol):
         if self.network and self.gateway is not None:
             self.gateway.door.busy(self)
         inflow = self._inflow
-        wait = inflow.bytes(self.network, len(data), id(self)) if inflow is not None else 0.0
+        share = id(self) if self._answered else 0
+        wait = inflow.bytes(self.network, len(data), share) if inflow is not None else 0.0
         if wait and not self._pacing:
             self._pacing = True
             self.loop.call_later(wait, self._paced)
@@ -210,6 +212,7 @@ class FastHttp(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """The next request may be parsed."""
         super().on_response_complete()
+        self._answered = True
         if self._is_idle() and self.network and self.gateway is not None:
             self.gateway.door.idle(self)
         elif self._later:

@@ -4,8 +4,8 @@ A connection that sends too much is read more slowly, which TCP tells its peer; 
 limit and malformed input pause the reading of their connection as well, beyond a few that everybody may send: refusing
 a request costs about as much as serving one. For ten seconds after each, the loop works no more than a tenth of its
 time for that connection and all others of its network to which the same applies; those that behave are not slowed by
-it. A connection that goes on sending malformed input is closed. While the log
-is crowded each connection gets its share and no more: who sends much waits for the disk, who sends little does not.
+it. A connection that goes on sending malformed input is closed. Each connection has a share of its own: within it,
+nobody waits for what others of the network have sent, and while the log is crowded nobody gets more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BLAMED, BLAMED_AT_ONCE = 0.1, 0.05  # of the loop's time, and seconds of it at o
 WASTE, LEAST = 3, 1 << 16  # a malformed body counts as so many times its bytes more, as if it had at least so many
 UNLIMITED = 1 << 62  # bytes
 LONGEST = 2.0  # seconds that one pause lasts at most
-SHARE, SHARE_AT_ONCE = 512 << 10, 64 << 10  # bytes a second, and at once, of a connection while the log is crowded
+SHARE, SHARE_AT_ONCE = 256 << 10, 64 << 10  # bytes a second, and at once, of one connection
 
 
 class Conduct:
@@ -68,7 +68,9 @@ class Inflow:
         self.budget = budget or Budget(UNLIMITED)
         self._bytes = bytes
         self._blamed = Buckets(BLAMED, BLAMED_AT_ONCE, clock)  # by network
-        self._shares = Buckets(SHARE, SHARE_AT_ONCE, clock)  # by connection; used while it is crowded only
+        self._shares = Buckets(
+            SHARE, SHARE_AT_ONCE, clock
+        )  # by connection; used while its network waits or the log is crowded
         self._crowded = crowded
         self._clock = clock
 
@@ -88,13 +90,17 @@ class Inflow:
         return min(wait, LONGEST) if wait > 0 else 0.0
 
     def bytes(self, network: str, size: int, connection: int) -> float:
-        """*size* bytes were read from *network*, which a link has none of; the seconds to wait before more is read."""
+        """*size* bytes were read from *network*, which a link has none of; the seconds to wait before more is read.
+
+        *connection* is a number of its own, 0 where it has no share: it would be new for each request.
+        """
         self.budget.grew(size)
         if not network or self._bytes is None:
             return 0.0
-        wait = self._bytes.spend(network, size)
-        if self._crowded():
-            wait = max(wait, self._shares.spend(connection, size))
+        wait, crowded = self._bytes.spend(network, size), self._crowded()
+        if wait or crowded:
+            own = self._shares.spend(connection or network, size)
+            wait = max(min(wait, own) if connection else wait, own if crowded else 0.0)
         return min(wait, LONGEST)
 
     def blames(self, connection: Accused) -> bool:

@@ -32,13 +32,23 @@ def paced(core: Any, toy_session: Any) -> Paced:
 
 
 def test_bytes_are_paced_for_a_network_and_not_for_who_has_none(paced: Paced) -> None:
-    one, two, other, link = paced.new(), paced.new(), paced.new("192.0.2.2"), paced.new("")
+    one, other, link = paced.new(), paced.new("192.0.2.2"), paced.new("")
     assert paced.inflow.read(one, 1000) == 0
-    assert paced.inflow.read(two, 50) == pytest.approx(0.5)
+    assert paced.inflow.bytes("192.0.2.1", 50, 0) == pytest.approx(0.5)
     assert paced.inflow.read(other, 50) == 0
     assert paced.inflow.bytes("192.0.2.2", 1000, 0) == pytest.approx(0.5)
     assert paced.inflow.read(one, 1_000_000) == LONGEST, "nobody is left alone for longer"
     assert paced.inflow.read(link, 1_000_000) == 0
+
+
+def test_who_sends_little_does_not_wait_for_what_others_of_its_network_have_sent(paced: Paced) -> None:
+    inflow = Inflow(Buckets(1 << 20, 1 << 20, lambda: paced.now), lambda: paced.now)
+    much, little = paced.new(), paced.new()
+    assert inflow.read(much, 2 << 20) == pytest.approx(1), "of its own share it would have to wait for 8 seconds"
+    assert inflow.read(little, SHARE_AT_ONCE) == 0
+    assert inflow.read(little, SHARE // 2) == pytest.approx(0.5)
+    paced.now += 2
+    assert inflow.read(much, 1000) == 0
 
 
 def test_while_the_log_is_crowded_each_connection_gets_its_share(paced: Paced) -> None:
