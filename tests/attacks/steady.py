@@ -15,6 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
@@ -59,12 +60,13 @@ class Held:
 
 @dataclass(frozen=True)
 class Round:
-    """What was played, what was held afterwards, and how long an honest peer waited at most meanwhile, in ms."""
+    """What was played, what was held afterwards, how long an honest peer waited at most meanwhile, in ms, and lost."""
 
     what: str
     held: Held
     longest: float
     kind: str
+    lost: dict[str, int]
 
 
 class Hour:
@@ -122,13 +124,14 @@ class Hour:
         memory = round(process.memory_info().rss / MIB, 1)
         return Held(memory, process.num_fds(), process.num_threads(), tasks_of(self._stage.target))
 
-    def _waited(self) -> tuple[float, str]:
-        """The longest wait of an honest peer since the last time, in ms, and of which kind."""
+    def _waited(self) -> tuple[float, str, dict[str, int]]:
+        """The longest wait of an honest peer since the last time, in ms, and of which kind; what was lost, by kind."""
         samples = self._stage.honest.take()
         self.said += len(samples)
-        self.lost += sum(seconds is None for _, _, seconds, _ in samples)
+        lost = Counter(kind for kind, _, seconds, _ in samples if seconds is None)
+        self.lost += lost.total()
         waits = [(round(seconds * 1000), kind) for kind, _, seconds, _ in samples if seconds is not None]
-        return max(waits, default=(0, ""))
+        return *max(waits, default=(0, "")), lost
 
     def faults(self) -> list[str]:
         """What did not stay the same, and what honest peers lost."""
@@ -166,7 +169,8 @@ def _show(line: str) -> None:
 
 def _show_round(each: Round) -> None:
     held = ", ".join(f"{value} {name}" for name, value in vars(each.held).items())
-    _show(f"{each.what}: {held}; the longest wait {each.longest:.0f} ms ({each.kind})")
+    lost = f"; lost: {dict(each.lost)}" if each.lost else ""
+    _show(f"{each.what}: {held}; the longest wait {each.longest:.0f} ms ({each.kind}){lost}")
 
 
 def main() -> int:

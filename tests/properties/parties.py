@@ -252,7 +252,9 @@ class SproutParty(Party):
         self.house.settle(synced=True)  # the first time with the identity, which has to be on disk
         self.read()
         self.last = {forest.node_id(node): node}
-        return self.statuses[self.said] == b"0"
+        return (
+            self.statuses.get(self.said) == b"0"
+        )  # none yet: what it answers is not known any more, and is waited for
 
     def _ask(self, text: str) -> None:
         self.session.receive_data(text.encode())
