@@ -16,7 +16,7 @@ from gateway.adapter import Adapter, Home, Link, Listener, Request, Services, Sp
 from gateway.errors import Unavailable
 from gateway.facts import Life
 from gateway.index import Statement
-from gateway.message import Form, Message, Peer, Pending
+from gateway.message import LATE, Form, Message, Peer, Pending
 from gateway.record import Entry, Fact
 from gateway.session import Principal
 from gateway.tables import Row
@@ -153,7 +153,7 @@ class SproutAdapter(Adapter):
     def tick(self, now: int) -> None:
         """A second has passed: Arbor is told who came and left; retention may have taken something."""
         with suppress(Unavailable):
-            self.intake.kept_since = self.services.index.kept_since(now)
+            self.intake.kept_since = self.services.index.kept_since(now) - LATE  # clocks of authors may lag
         self.relay.store.look()
         self.relay.presence.tick(now)
 

@@ -14,6 +14,7 @@ from gateway import index as index_module
 from gateway.archive import verify
 from gateway.layout import Layout
 from gateway.log import Sealing
+from gateway.message import LATE
 from gateway.retention import Keep
 
 DAY = 86_400_000
@@ -101,6 +102,23 @@ def test_a_forest_goes_with_its_replies_and_comes_back(short: Any, alice: Any, a
     assert said == [b'{"content":"second"}'], "what was said before is not said again"
     assert {id_of(alice.identity), id_of(community)} <= nodes(short)
     check(short)
+
+
+def test_an_author_whose_clock_lags_is_heard_whatever_was_retired(short: Any, alice: Any, announce: Any) -> None:
+    line = short.connect()
+    community = alice.community("lobby")
+    announce(line, alice.identity, community)
+    short.clock.now += DAY
+    short.toy().say("today", "other")
+    short.index()
+    short.toy().say("more", "other")
+    short.index()
+    retire(short)
+    alice.now = short.clock() - LATE // 2
+    announce(line, alice.identity, community, alice.reply(community, "late"))
+    short.index()
+    said = [message.content for message in short.gateway.index.history("lobby")]
+    assert said == [b'{"content":"late"}']
 
 
 def test_what_is_above_a_reply_that_is_kept_stays(short: Any, alice: Any, bob: Any, announce: Any) -> None:
