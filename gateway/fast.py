@@ -94,6 +94,21 @@ def flusher_of(loop: asyncio.AbstractEventLoop) -> Flusher:
     return _flushers.get(loop) or _flushers.setdefault(loop, Flusher(loop))
 
 
+def half_close(transport: asyncio.Transport) -> bool:
+    """Tell the peer that nothing follows; False where it cannot be told: TLS has no half-close, or it has gone.
+
+    asyncio's own transports raise where the peer has reset the connection and nobody has read that yet; uvloop's do
+    once the connection is lost.
+    """
+    if transport.is_closing() or not transport.can_write_eof():
+        return False
+    try:
+        transport.write_eof()
+    except OSError:
+        return False
+    return True
+
+
 class Connection(asyncio.Protocol):
     """A session on a transport; see `gateway.session` for what it owes the session."""
 
@@ -197,10 +212,9 @@ class Connection(asyncio.Protocol):
         self._linger()
         if close is not None:
             self.farewell(close)
-        if self._over or not self.transport.can_write_eof():  # TLS has no half-close
+        if self._over or not half_close(self.transport):
             self.transport.close()
             return
-        self.transport.write_eof()
         self._rest = None  # nobody is there to hear it
         self._read_on()
 

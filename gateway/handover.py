@@ -16,7 +16,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.http11 import Request
 
 from .bodies import COUNTED
-from .fast import WebSocketProtocol
+from .fast import WebSocketProtocol, half_close
 from .networks import network
 from .persistent import refusal
 from .problems import Problem
@@ -364,8 +364,7 @@ class FastHttp(HttpToolsProtocol):
         """End when the client has read all, or soon: to close with unread input would reset the connection."""
         self._parting = True
         self._have_head()
-        if self.transport.can_write_eof():  # TLS has no half-close
-            self.transport.write_eof()
+        half_close(self.transport)
         self.flow.resume_reading()
         self.loop.call_later(LINGER, self.transport.abort)
 
@@ -379,6 +378,7 @@ class FastHttp(HttpToolsProtocol):
         self._next = None
         if self._answering is not None:
             self._answering.disconnected = True
+            self._answering.waiting_for_100_continue = False  # nothing may be written behind the last answer
             self._answering.message_event.set()
 
     def pause_writing(self) -> None:

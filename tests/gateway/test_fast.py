@@ -17,7 +17,7 @@ import pytest
 import uvicorn
 from anyio.from_thread import start_blocking_portal
 from fastapi import FastAPI, WebSocket
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -150,7 +150,10 @@ class Service:
         await websocket.send_denial_response(PlainTextResponse("no such key", 401))
 
     async def length(self, request: Request) -> PlainTextResponse:
-        return PlainTextResponse(str(len(await request.body())))
+        try:
+            return PlainTextResponse(str(len(await request.body())))
+        except ClientDisconnect:
+            return PlainTextResponse("nobody hears it")
 
     async def long(self, request: Request) -> StreamingResponse:  # noqa: ARG002
         async def pieces() -> AsyncIterator[bytes]:
@@ -393,6 +396,14 @@ def test_the_head_of_a_request_is_bounded(server: Harness, allowed: set[str], fi
         with suppress(ConnectionResetError, BrokenPipeError):
             peer.sendall(fields + b"\r\n\r\n")
         assert rest(peer)[:12] in (b"HTTP/1.1 400", b"")  # a reset may be faster
+
+
+def test_nothing_is_written_behind_the_last_answer(server: Harness, allowed: set[str]) -> None:
+    allowed.add("Invalid HTTP request received.")
+    with server.connect() as peer:
+        fields = b"Host: localhost\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n"
+        peer.sendall(b"POST /length HTTP/1.1\r\n" + fields + b"\r\nno chunk\r\n")
+        assert rest(peer)[:12] == b"HTTP/1.1 400"
 
 
 def test_a_body_is_no_head(server: Harness) -> None:
@@ -820,6 +831,27 @@ def test_a_reader_that_overflows_while_others_are_flushed_holds_up_nobody(sock: 
             assert [len(first.written), len(last.written)] == [turn, turn]
         assert slow_session.closing is not None
         assert slow_session.closing.code == 1013
+
+    asyncio.run(check())
+
+
+def test_a_peer_that_hangs_up_just_before_the_end_of_its_session_is_no_fault() -> None:
+    async def check() -> None:
+        loop, house, session = asyncio.get_running_loop(), set[Any](), Echo(new_bus())
+        server = await loop.create_server(lambda: fast.TcpProtocol(lambda _: session, loop, house), "127.0.0.1", 0)
+        async with server:
+            peer = socket.create_connection(server.sockets[0].getsockname())
+            while not house:
+                await asyncio.sleep(0)
+            (connection,) = house
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.close()  # a reset, which nobody has read yet
+            session.close(1000, "over")
+            connection.flush()
+            assert connection.transport.is_closing()
+            while house:
+                await asyncio.sleep(0)
+        assert session.ended == 1
 
     asyncio.run(check())
 
