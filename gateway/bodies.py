@@ -179,7 +179,7 @@ async def _read(request: Request, body: Body, limit: int, inflow: Inflow) -> boo
         async with aclosing(request.stream()) as chunks:
             async for chunk in chunks:
                 body.data += chunk
-                if not counted and (wait := inflow.bytes(body.network, len(chunk), 0)):
+                if not counted and (wait := inflow.bytes(body.network, len(chunk), None)):
                     await anyio.sleep(wait)
                 # What has come already is given without waiting, and so not interrupted.
                 if len(body.data) > limit or body.scope.cancel_called:

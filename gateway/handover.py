@@ -7,6 +7,7 @@ the version is pinned, and tests/gateway/test_fast.py tells when a new one does 
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,8 @@ CYCLE = 32 << 10  # bytes that a request takes which waits for the one before it
 RETRY = {"Retry-After": "10"}  # seconds, for whom there is no room
 MAX_THROWN = 4 << 20  # bytes that a client may go on sending after its last answer
 REFUSED = frozenset({400, 413, 414, 422, 429})  # statuses of answers to what is malformed, or over a limit
+
+_numbers = count(-1, -1)  # of connections; those of sessions are not below zero
 
 
 class _Nowhere(asyncio.Transport):
@@ -153,6 +156,7 @@ class FastHttp(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._load = Load()
+        self._number = next(_numbers)
         self._turns = turns_of(self.loop)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -199,7 +203,7 @@ class FastHttp(HttpToolsProtocol):
         if self.network and self.gateway is not None:
             self.gateway.door.busy(self)
         inflow = self._inflow
-        share = id(self) if self._answered else 0
+        share = self._number if self._answered else None
         wait = inflow.bytes(self.network, len(data), share) if inflow is not None else 0.0
         if wait and not self._pacing:
             self._pacing = True

@@ -68,9 +68,8 @@ class Inflow:
         self.budget = budget or Budget(UNLIMITED)
         self._bytes = bytes
         self._blamed = Buckets(BLAMED, BLAMED_AT_ONCE, clock)  # by network
-        self._shares = Buckets(
-            SHARE, SHARE_AT_ONCE, clock
-        )  # by connection; used while its network waits or the log is crowded
+        # By connection; used while its network waits, or the log is crowded.
+        self._shares = Buckets(SHARE, SHARE_AT_ONCE, clock)
         self._crowded = crowded
         self._clock = clock
 
@@ -84,23 +83,24 @@ class Inflow:
         if self._bytes is None:  # spares two calls for each read where nothing is paced
             self.budget.grew(size)
             return 0.0
-        wait = self.bytes(session.network, size, id(session))
+        wait = self.bytes(session.network, size, session.peer.number)
         if session.conduct is not None:
             wait = max(wait, session.conduct.paused - self._clock(), self.worked(session, seconds))
         return min(wait, LONGEST) if wait > 0 else 0.0
 
-    def bytes(self, network: str, size: int, connection: int) -> float:
+    def bytes(self, network: str, size: int, connection: int | None) -> float:
         """*size* bytes were read from *network*, which a link has none of; the seconds to wait before more is read.
 
-        *connection* is a number of its own, 0 where it has no share: it would be new for each request.
+        *connection* is a number that no other one ever has (an address in memory is used again), None where it has no
+        share: it would be new for each request.
         """
         self.budget.grew(size)
         if not network or self._bytes is None:
             return 0.0
         wait, crowded = self._bytes.spend(network, size), self._crowded()
         if wait or crowded:
-            own = self._shares.spend(connection or network, size)
-            wait = max(min(wait, own) if connection else wait, own if crowded else 0.0)
+            own = self._shares.spend(network if connection is None else connection, size)
+            wait = max(wait if connection is None else min(wait, own), own if crowded else 0.0)
         return min(wait, LONGEST)
 
     def blames(self, connection: Accused) -> bool:

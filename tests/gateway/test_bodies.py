@@ -262,11 +262,11 @@ def test_a_malformed_body_counts_for_its_network_as_more_than_its_bytes() -> Non
     levels = Buckets(1.0, WASTE * LEAST * 2, lambda: 0.0)
     inflow = Inflow(levels, lambda: 0.0)
     inflow.wasted("192.0.2.1", 1)
-    assert inflow.bytes("192.0.2.1", 0, 0) == 0
+    assert inflow.bytes("192.0.2.1", 0, None) == 0
     inflow.wasted("192.0.2.1", LEAST)
     inflow.wasted("", UNLIMITED)  # a link has no network, and is nobody's to slow
-    assert inflow.bytes("192.0.2.1", 1, 0) > 0
-    assert inflow.bytes("192.0.2.2", 1, 0) == 0
+    assert inflow.bytes("192.0.2.1", 1, None) > 0
+    assert inflow.bytes("192.0.2.2", 1, None) == 0
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * SOON + b"["])

@@ -34,9 +34,9 @@ def paced(core: Any, toy_session: Any) -> Paced:
 def test_bytes_are_paced_for_a_network_and_not_for_who_has_none(paced: Paced) -> None:
     one, other, link = paced.new(), paced.new("192.0.2.2"), paced.new("")
     assert paced.inflow.read(one, 1000) == 0
-    assert paced.inflow.bytes("192.0.2.1", 50, 0) == pytest.approx(0.5)
+    assert paced.inflow.bytes("192.0.2.1", 50, None) == pytest.approx(0.5)
     assert paced.inflow.read(other, 50) == 0
-    assert paced.inflow.bytes("192.0.2.2", 1000, 0) == pytest.approx(0.5)
+    assert paced.inflow.bytes("192.0.2.2", 1000, None) == pytest.approx(0.5)
     assert paced.inflow.read(one, 1_000_000) == LONGEST, "nobody is left alone for longer"
     assert paced.inflow.read(link, 1_000_000) == 0
 
@@ -49,6 +49,16 @@ def test_who_sends_little_does_not_wait_for_what_others_of_its_network_have_sent
     assert inflow.read(little, SHARE // 2) == pytest.approx(0.5)
     paced.now += 2
     assert inflow.read(much, 1000) == 0
+
+
+def test_a_new_connection_pays_nothing_for_one_that_is_gone(paced: Paced) -> None:
+    inflow = Inflow(Buckets(1, 1, lambda: paced.now), lambda: paced.now)
+    for _ in range(10):  # each has the place in memory of the one before it
+        session = paced.new()
+        assert inflow.read(session, SHARE_AT_ONCE) == 0
+        assert inflow.read(session, SHARE) == pytest.approx(1)
+        session.receive_eof()
+        del session
 
 
 def test_while_the_log_is_crowded_each_connection_gets_its_share(paced: Paced) -> None:
