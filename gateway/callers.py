@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from urllib.parse import unquote_to_bytes
 
 from fastapi import Request, Response
@@ -91,10 +92,13 @@ class Caller:
         if (inflow := self.gateway.bus.inflow) is not None:
             inflow.wasted(self.principal.address, size)
 
-    async def paced(self, slices: Iterator[bytes], media_type: str) -> Response:
-        """The response that carries *slices*, at the caller's pace; see `gateway.paced`."""
-        gateway = self.gateway
-        return await paced(gateway.outflow, gateway.budget, self.principal.address, slices, media_type)
+    async def paced(self, slices: Iterator[bytes], media_type: str, verb: str, channel: str) -> Response:
+        """The response that carries *slices*, at the caller's pace and while it may *verb* on *channel*.
+
+        See `gateway.paced`.
+        """
+        gateway, ask = self.gateway, partial(self.demand, verb, channel)
+        return await paced(gateway.outflow, gateway.budget, self.principal.address, slices, media_type, ask)
 
     def look(self, verb: str, segment: str, *, paced: bool = True) -> str:
         """The channel that a path's *segment* names, if the caller may *verb* there and there can be one.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 from urllib.parse import quote, urlencode
 
 from . import views
-from .errors import Forbidden, Unavailable
+from .errors import Unavailable
 from .jsontext import dumps
 from .message import Message
 from .problems import Problem, shortened
@@ -84,17 +84,17 @@ def find(gateway: Gateway, channel: str, id: str) -> Message:
     return found
 
 
-def log_lines(gateway: Gateway, after: int, limit: int, may: Callable[[], bool]) -> Iterator[bytes]:
+def log_lines(gateway: Gateway, after: int, limit: int) -> Iterator[bytes]:
     """At most *limit* lines of the log after sequence *after*, of those that are on disk, a slice at a time.
 
-    Whether who reads them still *may* is asked for each slice. `Forbidden` cuts the answer, which is not whole then, as
-    does `Unavailable` where the log cannot be read on; the latter is raised at once where the index cannot be asked.
+    `Unavailable` cuts the answer, which is not whole then, where the log cannot be read on; it is raised at once where
+    the index cannot be asked.
     """
     found = _scan(gateway.log.segments, after, gateway.index.offset(after + 1), gateway.log.synced_seq)
-    return _slices(islice(found, limit), may)
+    return _slices(islice(found, limit))
 
 
-def _slices(lines: Iterator[bytes], may: Callable[[], bool]) -> Iterator[bytes]:
+def _slices(lines: Iterator[bytes]) -> Iterator[bytes]:
     some: list[bytes] = []
     size = 0
     for line in lines:
@@ -103,8 +103,6 @@ def _slices(lines: Iterator[bytes], may: Callable[[], bool]) -> Iterator[bytes]:
         if size >= LOW_WATER:
             yield b"".join(some)
             some, size = [], 0
-            if not may():
-                raise Forbidden("admin", "")
     yield b"".join(some)
 
 

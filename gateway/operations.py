@@ -77,8 +77,7 @@ class Operations:
         """The log's own lines, as they are on disk (right: `admin`)."""
         caller = Caller(self.gateway, request)
         caller.check("admin", "")
-        lines = history.log_lines(self.gateway, after, limit, lambda: caller.may("admin", ""))
-        return await caller.paced(lines, NDJSON[0])
+        return await caller.paced(history.log_lines(self.gateway, after, limit), NDJSON[0], "admin", "")
 
     async def stats(self, request: Request) -> Response:
         """What was counted since the start, by protocol, channel and direction; and what the pipeline last wrote."""

@@ -3,7 +3,8 @@
 An answer is an iterator of slices: each `next` is a little work and gives some bytes, perhaps none. Slices are made in
 the turns that `Outflow` gives, the next only when the one before it was taken, so that an answer of any length holds
 one piece of memory. What fits in one piece is an ordinary response. Until the first piece is made the request may
-still be refused; what fails later ends the connection, as half an answer must not look whole.
+still be refused; what fails later ends the connection, as half an answer must not look whole. Whether its reader may
+still have it is asked before each slice: keys, tokens and rights end while an answer is under way.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ MOST = 2 * LOW_WATER  # bytes that are sent at once
 STALLED_SECONDS = 60.0  # for a client to take a piece; then the answer ends where it is
 
 Result = TypeVar("Result")
+Ask = Callable[[], object]
 
 logger = logging.getLogger(__name__)
 
@@ -59,12 +61,15 @@ async def in_turn(outflow: Outflow, network: str, make: Callable[[], Result]) ->
 
 
 async def paced(
-    outflow: Outflow, budget: Budget | None, network: str, slices: Iterator[bytes], media_type: str
+    outflow: Outflow, budget: Budget | None, network: str, slices: Iterator[bytes], media_type: str, ask: Ask
 ) -> Response:
-    """The response that carries *slices* to *network*; `Throttled` where too many long answers are under way."""
+    """The response that carries *slices* to *network*; `Throttled` where too many long answers are under way.
+
+    *ask* raises `RequestError` where the reader may not have them, or not any more.
+    """
     place = await _place(outflow, network)
     try:
-        pieces = _Pieces(outflow, network, slices)
+        pieces = _Pieces(outflow, network, slices, ask)
         await pieces.make()
     except BaseException:
         place.leave()
@@ -92,12 +97,13 @@ async def _place(outflow: Outflow, network: str) -> Place:
 class _Pieces:
     """The slices of an answer, put together to pieces that are worth a write."""
 
-    def __init__(self, outflow: Outflow, network: str, slices: Iterator[bytes]) -> None:
+    def __init__(self, outflow: Outflow, network: str, slices: Iterator[bytes], ask: Ask) -> None:
         self.network = network
         self.piece = b""  # that was made last, and not taken yet
         self.over = False  # nothing comes behind it
         self._outflow = outflow
         self._slices = slices
+        self._ask = ask
 
     async def make(self) -> None:
         """Make the next piece: `LOW_WATER` bytes, or what the last slice brings beyond them, or the rest."""
@@ -110,6 +116,7 @@ class _Pieces:
         self._outflow.spend(WRITE * len(self.piece))
 
     def _next(self) -> bytes | None:
+        self._ask()
         return next(self._slices, None)
 
 

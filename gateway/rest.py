@@ -104,7 +104,7 @@ class Rest:
         name = caller.look("history", channel)
         caller.charge(limit / history.PAGE)
         query = history.Query(name, after, before, limit, sender, order)
-        return await caller.paced(query.answer(self.gateway), views.MEDIA_TYPE)
+        return await caller.paced(query.answer(self.gateway), views.MEDIA_TYPE, "history", name)
 
     async def message(self, request: Request, channel: Channel, id: Id) -> Response:
         """One message, by its canonical id or by its id in any protocol."""
@@ -178,9 +178,11 @@ class Rest:
     async def peers(self, request: Request, channel: Channel) -> Response:
         """Who listens to a channel, on any protocol; each peer once."""
         caller = Caller(self.gateway, request)
-        peers = self.gateway.bus.present(caller.look("subscribe", channel))
+        name = caller.look("subscribe", channel)
+        peers = self.gateway.bus.present(name)
         caller.charge(len(peers) / listing.TURN)
-        return listing.answer("peers", map(views.peer, peers))
+        slices = listing.slices("peers", map(views.peer, peers))
+        return await caller.paced(slices, views.MEDIA_TYPE, "subscribe", name)
 
     async def direct(self, request: Request, channel: Channel, number: Number) -> Response:
         """Say something to one peer in a channel; it is never logged, and 202 says how many connections got it."""

@@ -146,13 +146,13 @@ class Data:
     ) -> Iterator[Message | None]:
         """The stored messages that a request of *kind* (`QUERIES`) asks for; None when others should have a turn."""
         ask, shows = QUERIES[kind](query), partial(self._adapter.shows, _version(query))
-        channel = self._readable(visitor, stream, _number('Path parameter "partition"', partition))
+        channel = self._readable(visitor, stream, partition)
         stored = self._adapter.stored
         return stored.last(channel, ask, shows) if isinstance(ask, int) else stored.between(channel, ask)
 
     def all(self, visitor: Visitor, stream: str, partition: str) -> Iterator[Message | None]:
         """Everything that is stored of a stream partition."""
-        channel = self._readable(visitor, stream, _number('Path parameter "partition"', partition))
+        channel = self._readable(visitor, stream, partition)
         return self._adapter.stored.between(channel, Span())
 
     def shower(self, query: Mapping[str, str]) -> tuple[Format, Callable[[Message], bytes | None]]:
@@ -198,17 +198,22 @@ class Data:
             raise UnknownChannel(stream)
         return self._adapter.bus.channels.channel(NAME, channel_of(stream, partition))
 
-    def _readable(self, visitor: Visitor, stream: str, partition: int) -> str:
-        """The channel of a stream partition, whose past the visitor may read."""
+    def ask(self, visitor: Visitor, stream: str, partition: str) -> str:
+        """The channel of a stream partition, `Forbidden` or `Unauthenticated` unless the visitor may read its past."""
         with _named(stream):
-            channel = self._channel(stream, partition)
+            channel = self._channel(stream, _number('Path parameter "partition"', partition))
         principal, _ = self._adapter.asker((visitor.token,), Principal(f"{NAME}:anonymous", visitor.address))
         if not self._adapter.bus.allowed(principal, "history", channel):
             raise Forbidden("history", channel)
+        return channel
+
+    def _readable(self, visitor: Visitor, stream: str, partition: str) -> str:
+        """The channel of a stream partition that exists, and whose past the visitor may read."""
+        channel = self.ask(visitor, stream, partition)
         if not self._desk.exists(stream):
             raise UnknownChannel(stream)
-        if partition >= (partitions := self._adapter.partitions(stream)):
-            raise Invalid(out_of_range(partition, partitions))
+        if int(partition) >= (partitions := self._adapter.partitions(stream)):
+            raise Invalid(out_of_range(int(partition), partitions))
         self._desk.throttle(visitor, channel)
         return channel
 

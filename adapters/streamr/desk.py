@@ -243,10 +243,14 @@ class Desk:
         if not self.exists(stream):
             raise Refused(404, f"Stream not found: {stream}")
 
+    def ask(self, visitor: Visitor) -> User:
+        """Who makes a request; `Unauthenticated` where its token is none of ours, or not any more."""
+        return self._adapter.asker((visitor.token,), Principal(f"{NAME}:anonymous", visitor.address))
+
     def _asker(self, visitor: Visitor) -> User:
         """Who makes a request."""
         try:
-            return self._adapter.asker((visitor.token,), Principal(f"{NAME}:anonymous", visitor.address))
+            return self.ask(visitor)
         except Unauthenticated as error:
             raise Refused(401, str(error)) from None
 

@@ -151,7 +151,7 @@ def _endpoint(adapter: StreamrAdapter, desk: StreamsDesk, call: Call) -> Handler
         before = adapter.bus.ledger.next_seq
         answer = call.answer(desk, *(given[name] for name in call.takes))
         if isinstance(answer, Iterator):
-            return await _in_slices(adapter, request, answer)
+            return await _in_slices(adapter, desk, request, answer)
         if adapter.bus.ledger.next_seq > before:
             await on_disk(adapter)
         return Response(status_code=204) if call.status == 204 else as_json(answer, call.status)
@@ -159,15 +159,16 @@ def _endpoint(adapter: StreamrAdapter, desk: StreamsDesk, call: Call) -> Handler
     return endpoint
 
 
-async def _in_slices(adapter: StreamrAdapter, request: Request, slices: Iterator[bytes]) -> Response:
-    """A long answer, at the pace of all of them (`gateway.paced`)."""
+async def _in_slices(adapter: StreamrAdapter, desk: Desk, request: Request, slices: Iterator[bytes]) -> Response:
+    """A long answer, at the pace of all of them (`gateway.paced`), while the visitor's token is worth something."""
     outflow, network, inflow = adapter.services.outflow, sender_of(request), adapter.bus.inflow
     if request.method == HEAD:  # its length is told
         parts = list[bytes]()
         while (part := await in_turn(outflow, network, partial(next, slices, None))) is not None:
             parts.append(part)
         return Response(b"".join(parts), media_type=JSON)
-    return await paced(outflow, None if inflow is None else inflow.budget, network, slices, JSON)
+    budget, ask = None if inflow is None else inflow.budget, partial(desk.ask, visitor_of(request))
+    return await paced(outflow, budget, network, slices, JSON, ask)
 
 
 def _described(call: Call) -> dict[str, Any]:

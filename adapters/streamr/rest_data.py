@@ -7,6 +7,7 @@ long answers share (`gateway.paced`). Refusals are `{"error"}`, as the reference
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi import APIRouter, Request, Response
@@ -119,9 +120,10 @@ def _endpoint(adapter: StreamrAdapter, data: Data, name: str) -> Handler:
         return await answered(request, _counted(adapter, found), JSON)
 
     async def answered(request: Request, slices: Iterator[bytes], media_type: str) -> Response:
-        inflow, network = adapter.bus.inflow, visitor_of(request).address
+        inflow, visitor = adapter.bus.inflow, visitor_of(request)
         budget = None if inflow is None else inflow.budget
-        return await paced(adapter.services.outflow, budget, network, slices, media_type)
+        ask = partial(data.ask, visitor, *_place(request))
+        return await paced(adapter.services.outflow, budget, visitor.address, slices, media_type, ask)
 
     async def storage(request: Request) -> Response:
         data.all(visitor_of(request), *_place(request))

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 from fastapi import Response
 
-from gateway import outflow, paced
+from gateway import outflow, paced, views
+from gateway.auth import KeyFile
 from gateway.budget import Budget
-from gateway.errors import Throttled, Unavailable
+from gateway.errors import Forbidden, Throttled, Unavailable
 from gateway.history import Query
+from gateway.message import Peer
 from gateway.outflow import Outflow
 from gateway.paced import in_turn
 from gateway.session import LOW_WATER
@@ -62,6 +67,10 @@ async def told(response: Response, take: Callable[[], Awaitable[None]] | None = 
     return events
 
 
+def anybody() -> None:
+    """Everybody may read."""
+
+
 def body(events: Events) -> bytes:
     return b"".join(event.get("body", b"") for event in events)
 
@@ -74,7 +83,7 @@ def test_what_nobody_takes_is_not_made(run: Any, monkeypatch: pytest.MonkeyPatch
 
     async def check(answers: Outflow) -> Events:
         slices = counted((b"x" * LOW_WATER for _ in range(64)), made)
-        response = await paced.paced(answers, budget, "a", slices, "text/plain")
+        response = await paced.paced(answers, budget, "a", slices, "text/plain", anybody)
 
         async def take() -> None:
             held.append(budget.held)
@@ -106,7 +115,7 @@ def test_history_is_read_as_it_is_taken(run: Any, still: Any, monkeypatch: pytes
 
     async def check(answers: Outflow) -> Events:
         query = Query("lobby", 0, None, 100, None, "asc")
-        response = await paced.paced(answers, None, "a", query.answer(still.gateway), "application/json")
+        response = await paced.paced(answers, None, "a", query.answer(still.gateway), "application/json", anybody)
 
         async def take() -> None:
             before.append(len(reads))
@@ -126,7 +135,7 @@ def test_a_short_answer_is_an_ordinary_one_and_keeps_no_place(run: Any, monkeypa
 
     async def check(answers: Outflow) -> None:
         for _ in range(2):
-            response = await paced.paced(answers, None, "a", iter([b"", b"a", b"b"]), "text/plain")
+            response = await paced.paced(answers, None, "a", iter([b"", b"a", b"b"]), "text/plain", anybody)
             assert response.headers["content-length"] == "2"
             assert body(await told(response)) == b"ab"
 
@@ -140,7 +149,7 @@ def test_long_answers_wait_for_each_other(run: Any, monkeypatch: pytest.MonkeyPa
     async def check(answers: Outflow) -> None:
         async def ask(name: str) -> None:
             slices = (b"x" * LOW_WATER for _ in range(3))
-            response = await paced.paced(answers, None, "a", slices, "text/plain")
+            response = await paced.paced(answers, None, "a", slices, "text/plain", anybody)
             order.append(f"{name} begins")
             assert len(body(await told(response))) == 3 * LOW_WATER
             order.append(f"{name} ends")
@@ -168,19 +177,46 @@ def test_what_fails_at_once_is_refused_and_later_cut_off(run: Any, monkeypatch: 
 
     async def check(answers: Outflow) -> Events:
         with pytest.raises(Unavailable):
-            await paced.paced(answers, None, "a", fails(0), "text/plain")
-        return await told(await paced.paced(answers, None, "a", fails(2), "text/plain"))
+            await paced.paced(answers, None, "a", fails(0), "text/plain", anybody)
+        return await told(await paced.paced(answers, None, "a", fails(2), "text/plain", anybody))
 
     events = run(check)
     assert len(body(events)) == 2 * LOW_WATER
     assert events[-1]["more_body"]
 
 
+def test_an_answer_ends_visibly_where_its_reader_may_not_have_the_rest(run: Any) -> None:
+    made: list[int] = []
+    rights: list[str] = []
+
+    def ask() -> None:
+        if not rights:
+            raise Forbidden("history", "lobby")
+
+    async def check(answers: Outflow) -> Events:
+        slices = counted((b"x" * LOW_WATER for _ in range(9)), made)
+        with pytest.raises(Forbidden):
+            await paced.paced(answers, None, "a", slices, "text/plain", ask)
+        rights.append("history")
+        response = await paced.paced(answers, None, "a", slices, "text/plain", ask)
+
+        async def take() -> None:
+            if len(made) == 3:
+                rights.clear()
+
+        return await told(response, take)
+
+    events = run(check)
+    assert len(body(events)) == 3 * LOW_WATER
+    assert events[-1]["more_body"], "half an answer must not look whole"
+    assert len(made) == 3, "what nobody may have is not made"
+
+
 def test_an_answer_that_the_budget_gives_up_ends_where_it_is(run: Any) -> None:
     budget = Budget(LOW_WATER // 2)
 
     async def check(answers: Outflow) -> Events:
-        response = await paced.paced(answers, budget, "a", (b"x" * LOW_WATER for _ in range(9)), "text/plain")
+        response = await paced.paced(answers, budget, "a", (b"x" * LOW_WATER for _ in range(9)), "text/plain", anybody)
 
         async def take() -> None:
             budget.audit()
@@ -211,8 +247,37 @@ def test_what_is_written_counts_as_time(run: Any, monkeypatch: pytest.MonkeyPatc
 
     async def check(answers: Outflow) -> None:
         monkeypatch.setattr(answers, "spend", spent.append)
-        response = await paced.paced(answers, None, "a", (b"x" * LOW_WATER for _ in range(3)), "text/plain")
+        response = await paced.paced(answers, None, "a", (b"x" * LOW_WATER for _ in range(3)), "text/plain", anybody)
         await told(response)
 
     run(check)
     assert spent.count(LOW_WATER * outflow.WRITE) == 3
+
+
+@pytest.mark.parametrize(("path", "until"), [("messages", 2), ("peers", 900)])
+@pytest.mark.parametrize("lost", ["key", "grant"])
+def test_who_loses_a_right_while_it_reads_is_not_told_the_rest(
+    path: str, until: int, lost: str, tmp_path: Path, make_local: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = KeyFile(tmp_path / "data" / "keys" / "api-keys.json").add("k")
+    local = make_local(auth={"grants": {"anonymous": ["*:*"]}})
+    gateway, shown = local.gateway, list[int]()
+    for number in range(1, 1001):
+        gateway.bus.presence.come("lobby", Peer(number, "toy", f"{number:200}"), 1 << 60)
+    headers = {"Authorization": f"Bearer {secret}"} if lost == "key" else {}
+    with httpx.Client(base_url=f"{local.url}/v1/channels/lobby", headers=headers, timeout=60) as http:
+        for _ in range(4):
+            assert http.post("/messages", content=json.dumps("x" * 60_000)).status_code == 201
+        assert http.get(f"/{path}").json()
+
+        def taken(show: Callable[..., Any], *given: Any) -> Any:
+            shown.append(1)
+            if len(shown) == until:
+                (gateway.access.use if lost == "key" else gateway.access.grant)({})
+            return show(*given)
+
+        for what in ("message", "peer"):
+            monkeypatch.setattr(views, what, partial(taken, getattr(views, what)))
+        with pytest.raises(httpx.RemoteProtocolError, match="incomplete chunked read"):
+            http.get(f"/{path}")
+        assert http.get(f"/{path}").status_code == 401

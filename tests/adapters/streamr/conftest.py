@@ -210,11 +210,18 @@ class Caller:
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway.example") as client:
             return await client.request(method, path, **options)
 
-    async def run(self, path: str, send: Callable[[Any], Awaitable[None]]) -> None:
+    async def run(self, path: str, send: Callable[[Any], Awaitable[None]], token: str = "") -> None:
         """GET *path* as a server would that sends by *send*."""
+        path, _, query = path.partition("?")
         raw = b"/api/v1" + path.encode()
-        scope = {"type": "http", "method": "GET", "path": raw.decode(), "raw_path": raw, "headers": []}
-        scope |= {"query_string": b"", "client": ("192.0.2.1", 1), "server": ("gateway.example", 80), "scheme": "http"}
+        scope = {"type": "http", "method": "GET", "path": raw.decode(), "raw_path": raw}
+        scope |= {"headers": [(b"authorization", b"Bearer " + token.encode())] if token else []}
+        scope |= {
+            "query_string": query.encode(),
+            "client": ("192.0.2.1", 1),
+            "server": ("gateway.example", 80),
+            "scheme": "http",
+        }
         with anyio.fail_after(10):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._run_what_is_posted)

@@ -397,6 +397,36 @@ def test_who_reads_no_more_is_waited_for_so_long(
     assert [event["type"] for event in sent] == ["http.response.start", "http.response.body"]
 
 
+@pytest.mark.parametrize(
+    ("path", "status"), [(LAST + "?count=9", 200), ("/streams", 200), ("/streams/s/metadata/partitions/0", 401)]
+)
+def test_who_loses_his_key_while_he_reads_is_not_told_the_rest(
+    make_broker: Any, make_caller: Any, portal: Any, monkeypatch: pytest.MonkeyPatch, path: str, status: int
+) -> None:
+    monkeypatch.setattr(paced, "LOW_WATER", 1)
+    broker, sent = make_broker(keys=(Key("machine", digest("trellis_machine")),)), list[Any]()
+    for stream in ["s"] * 9 + [f"{number}" for number in range(200)]:
+        broker.say(stream, "x" * 20_000)
+    broker.core.settle()
+    asker = broker.adapter.asker
+
+    def ask(*given: Any) -> Any:
+        asked.append(1)
+        if len(asked) == 5:  # it was let in, and has a slice or two
+            broker.access.use([])
+        return asker(*given)
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    asked = list[int]()
+    monkeypatch.setattr(broker.adapter, "asker", ask)
+    run = make_caller(broker).run
+    portal.call(run, path, send, "trellis_machine")
+    assert sent[0]["status"] == status
+    assert status == 401 or sent[-1]["more_body"], "half an answer must not look whole"
+
+
 def test_head_reads_nothing(call: Caller, broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.say("s", 1)
     monkeypatch.setattr(broker.adapter, "stream_message", None)
