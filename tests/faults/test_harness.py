@@ -94,7 +94,7 @@ def test_a_seed_says_what_happens() -> None:
 
 def test_the_runs_of_the_suite_have_everything_in_them() -> None:
     happens = {name for seed in SEEDS for name in plan(seed).faults}
-    wanted = {*BLOWS, *WEATHER, *ENDS, *DAMAGE} - {"calm", "nothing", "stop"}
+    wanted = {*BLOWS, *WEATHER, *ENDS, *DAMAGE, "kill while retiring"} - {"calm", "nothing", "stop"}
     assert happens == wanted
 
 
@@ -298,35 +298,6 @@ def test_a_text_that_is_not_what_was_written() -> None:
     held = ledger("a")
     whole(held, "lobby", GOOD[:1], b'{"content":{"content":"a"}}')
     assert held.wrong == ["the history has a, but not as it was written"]
-
-
-def retired(kept: int) -> Ledger:
-    """A ledger of three, of which retention has left those from *kept* on."""
-    held = ledger("a", "b", "c")
-    held.keeping, held.look = True, lambda: {"a": 1, "b": 2}
-    held.keep(kept, 0)
-    return held
-
-
-def test_what_was_retired_is_gone() -> None:
-    whole(held := retired(3), "lobby", GOOD[2:])
-    assert held.wrong == []
-    whole(held := retired(3), "lobby", GOOD[1:])
-    assert held.wrong == ["1 are shown that retention took: b"]
-    whole(held := retired(2), "lobby", GOOD[2:])
-    assert held.wrong == ["1 that were accepted are lost: b"]
-    held.keep(1, 0)
-    assert held.wrong[1:] == ["1 is kept, and 2 was the first before"]
-
-
-def test_a_key_is_free_again_once_its_message_was_retired() -> None:
-    held = retired(1)
-    held.accept(held.said["a"], 4, "id 4")
-    held.keep(2, 0)
-    assert held.wrong == []
-    held.accept(held.said["b"], 5, "id 5")
-    held.keep(2, 0)
-    assert held.wrong == ["b was accepted twice: as 2, which is kept, and again"]
 
 
 def test_what_was_damaged_may_be_gone() -> None:

@@ -20,24 +20,19 @@ from zlib import crc32
 
 from adapters import ADAPTERS
 from gateway import archive
-from gateway.clients import Node
 from gateway.sse import EventReader
 
-from .ledger import Ledger, Said, plain, token_of
-from .load import CHANNELS, STREAMR, author, path_of, streamr_content
+from . import nodes
+from .ledger import LATE, Ledger, plain, token_of
+from .load import CHANNELS, STREAMR, path_of, streamr_content
 from .nursery import Running
-from .wires import PATIENCE, Http, Socket, Sprout
+from .wires import PATIENCE, Http, Refused, Socket
 
-LEAVES = 20  # of a community that are asked for: those of others are signed for it
-ASKED = 500  # nodes in one query
-LATE = 600_000  # ms, as docs/protocols.md has it
-SECOND = 1.1  # seconds between two ticks of the gateway, and some
-NODE_TRIES = 3
 TRIES = 9  # at reading a history while something still comes in
-SHORT_PATIENCE = 3.0  # seconds
 CALM = 2  # times in a row that the history was the same
 FAULTS = re.compile(r'^trellis_faults_total\{kind="(\w+)"\} (\S+)$', re.MULTILINE)
 CONTENT = b'"content":'
+OPEN = ".open-"
 FACTS = ".facts.jsonl"
 FRONT = re.compile(r"\d{20}-\d{20}\.facts\.jsonl")
 
@@ -107,7 +102,7 @@ def records(log: Path | list[Path]) -> list[Record]:
 
 def first_of(path: Path) -> int:
     """The sequence that a segment begins with."""
-    return int(path.name.removeprefix(".open-")[:20])
+    return int(path.name.removeprefix(OPEN)[:20])
 
 
 def _record(path: Path, offset: int, line: bytes) -> Record | None:
@@ -142,10 +137,6 @@ async def quiet_timeout(seconds: float) -> AsyncIterator[None]:
             yield
 
 
-class Refused(Exception):
-    """A question was answered with an error."""
-
-
 def whole(ledger: Ledger, channel: str, found: list[Served], text: bytes = b"") -> None:
     """Complain of what is missing, twice there, changed, in another order, or nobody's, in the history of *channel*."""
     place = {served.token: number for number, served in enumerate(found)}
@@ -174,7 +165,7 @@ def whole(ledger: Ledger, channel: str, found: list[Served], text: bytes = b"") 
     if seqs != sorted(set(seqs)):
         ledger.complain(f"the history of {channel} is not in the order of its sequences")
     for connection, tokens in ledger.chains.items():
-        places = [place[token] for token in tokens if token in place and token not in ledger.again]
+        places = [place[token] for token in tokens if token in place and not ledger.may_be_overtaken(token)]
         if connection[1] == channel and places != sorted(places):
             ledger.complain(f"what {connection[0]} said in {channel} is in another order")
     by_seq = {served.seq: served.token for served in found}
@@ -191,7 +182,6 @@ class Asking:
         self._ledger = ledger
         self._communities = communities
         self._sure = sure
-        self._wrong: list[str] = []  # with the forest
 
     async def everything(self) -> None:
         """Complain of whatever is not as promised, once nothing more comes in."""
@@ -202,19 +192,6 @@ class Asking:
             if self._sure:
                 await self._forest(http)
 
-    async def _forest(self, http: Http) -> None:
-        """The nodes; again where retention took something meanwhile, of which Arbor is told once a second."""
-        for _ in range(NODE_TRIES if self._ledger.keeping else 1):
-            before = self._ledger.kept
-            self._wrong.clear()
-            await self._nodes()
-            await self._keep(http)
-            if self._ledger.kept == before and not self._wrong:
-                break
-            await asyncio.sleep(SECOND)
-        for complaint in self._wrong:
-            self._ledger.complain(complaint)
-
     async def _calm(self) -> None:
         """Wait until what was on its way when its senders left has arrived."""
         async with Http(self._running.http) as http:
@@ -224,6 +201,14 @@ class Asking:
                 texts = [(await served(http, channel))[1] for channel in CHANNELS]
                 same = same + 1 if texts == before else 0
                 before = texts
+
+    async def _forest(self, http: Http) -> None:
+        """What Arbor is offered; what retention takes meanwhile is judged neither way."""
+        await self._keep(http)
+        before = nodes.Before.of(self._ledger)
+        offered = await nodes.ask(self._running.sprout, self._ledger, before, self._communities)
+        await self._keep(http)
+        nodes.judge(self._ledger, self._communities, before, offered)
 
     async def _keep(self, http: Http) -> None:
         """Learn what retention has left."""
@@ -237,8 +222,8 @@ class Asking:
         for _ in range(TRIES):
             await self._keep(http)
             middle = found[len(found) // 2].seq if found else 0
-            wrong = [*await self._events(channel, 0, found), *await self._resends(channel, found)]
-            wrong += await self._events(channel, middle, [each for each in found if each.seq > middle])
+            wrong = [*await self._events(http, channel, 0, found), *await self._resends(channel, found)]
+            wrong += await self._events(http, channel, middle, [each for each in found if each.seq > middle])
             before, (found, text) = found, await served(http, channel)
             if found == before:
                 break
@@ -251,20 +236,21 @@ class Asking:
         for complaint in wrong:
             self._ledger.complain(complaint)
 
-    async def _events(self, channel: str, after: int, expected: list[Served]) -> list[str]:
+    async def _events(self, asker: Http, channel: str, after: int, expected: list[Served]) -> list[str]:
         """An event stream that goes on after the sequence *after* shows what the history has from there on."""
         found: list[Served] = []
         gaps: list[int] = []
         lost = any(after < seq < self._ledger.kept for seq in self._ledger.placed.values())
-        patience = SHORT_PATIENCE if self._ledger.keeping else PATIENCE  # retention may take what is expected
-        async with quiet_timeout(patience), Http(self._running.http) as http:
+        last = expected[-1].seq if expected else 0  # retention may take what is expected; then a gap tells of it
+        async with quiet_timeout(PATIENCE), Http(self._running.http) as http:
             await http.begin("GET", f"/v1/channels/{quote(channel, safe='')}/events", {"last-event-id": str(after)})
             await http.head()
             reader, pieces = EventReader(), http.pieces()
-            while len(found) < len(expected) or (lost and not gaps):
+            while max([after, *(gap - 1 for gap in gaps), *(each.seq for each in found)]) < last or (lost and not gaps):
                 events = reader.receive_data(await anext(pieces))
                 found += [Served.of(json.loads(event.data)) for event in events if event.name == "message"]
                 gaps += [json.loads(event.data)["before"] for event in events if event.name == "gap"]
+        await self._keep(asker)
         if gaps and gaps[-1] > self._ledger.kept:
             return [f"events of {channel} after {after} are told of a gap up to {gaps}, not {self._ledger.kept}"]
         if lost and not gaps:
@@ -301,54 +287,6 @@ class Asking:
                 if frame[1] == 1:
                     found.append(frame[3])
         return found
-
-    async def _nodes(self) -> None:
-        """Every node that was accepted is given to whoever asks for it, and leads to its community."""
-        held = {said.node: said for said in self._ledger.accepted if said.node is not None}
-        ids = list(held)
-        async with Sprout(self._running.sprout) as sprout:
-            for begin in range(0, len(ids), ASKED):
-                some = ids[begin : begin + ASKED]
-                found = {node.id: node.raw for node in await sprout.response(f"query {{}} {len(some)}", some)}
-                for id in some:
-                    if found.get(id) != held[id].raw:
-                        self._wrong.append(f"the node of {held[id].token} is not given to who asks for it")
-            await self._gone(sprout)
-            for channel, community in self._communities.items():
-                leaves = await sprout.response(f"leaves_of {{}} {community} {LEAVES}")
-                self._leaves(channel, community, leaves)
-            for id in ids[-3:]:
-                above = await sprout.response(f"ancestry {{}} {id} 9")
-                if not above or (self._is_rooted(id, held) and above[0].id != self._communities[held[id].channel]):
-                    self._wrong.append(f"the ancestry of {held[id].token} does not begin with its community")
-
-    async def _gone(self, sprout: Sprout) -> None:
-        """Nobody is given a node that retention took."""
-        ids = [said.node for said in self._ledger.said.values() if said.node and self._ledger.is_gone(said)]
-        for node in await sprout.response(f"query {{}} {len(ids[-ASKED:])}", ids[-ASKED:]) if ids else ():
-            self._wrong.append(f"the node {node.id} is given to who asks for it, although retention took it")
-
-    @staticmethod
-    def _is_rooted(id: str, held: dict[str, Said]) -> bool:
-        """Whether everything above the node *id* is held."""
-        while (said := held.get(id)) is not None and said.parent is not None:
-            id = said.parent
-        return said is not None
-
-    def _leaves(self, channel: str, community: str, leaves: list[Node]) -> None:
-        """The leaves of a community are messages of its channel, and nobody else's."""
-        replies = [(node, author().read(node.raw)) for node in leaves if node.id != community]
-        for node, reply in replies:
-            if reply is None or reply.keys & {"channel/1", "activity/1"}:
-                continue
-            content = json.loads(reply.text) if "json/1" in reply.keys else {"content": reply.text}
-            said = self._ledger.said.get(token_of(content))
-            if said is None or said.channel != channel or plain(content) != said.content:
-                self._wrong.append(f"a leaf of {channel} is {content!r}")
-            elif said.key is None and self._ledger.is_gone(said):  # with a key it may have been said again
-                self._wrong.append(f"a leaf of {channel} is {said.token}, which retention took")
-            elif said.raw and said.raw != node.raw:
-                self._wrong.append(f"the leaf {said.token} is not the node that was announced")
 
 
 def log_is_good(ledger: Ledger, log: Path, damaged: set[int]) -> None:

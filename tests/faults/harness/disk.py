@@ -6,13 +6,12 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .checks import Record, records
+from .checks import OPEN, Record, records
 from .ledger import token_of
 from .retired import gone_below
 from .shim import Control
 
 SECTOR = 512  # bytes
-OPEN = ".open-"
 FACTS = ".facts.jsonl"
 TEMPORARY = ".retire-"
 

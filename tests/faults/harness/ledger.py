@@ -6,10 +6,12 @@ of its group key.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import time_ns
 from typing import Any
+
+LATE = 600_000  # ms, as docs/protocols.md has it; clocks may lag by as much
 
 
 @dataclass
@@ -40,6 +42,7 @@ class Ledger:
     """Everything that was said, by token; `chains` are the tokens that one connection sent to a channel, in order."""
 
     said: dict[str, Said] = field(default_factory=dict)
+    nodes: dict[str, Said] = field(default_factory=dict)  # of these those of Arbor, by their ids
     chains: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     seen: dict[tuple[str, int], str] = field(default_factory=dict)  # an event showed it, by channel and sequence
     heard: int = 0  # deliveries on the topic relay, Streamr and Sprout
@@ -54,6 +57,7 @@ class Ledger:
     placed: dict[str, int] = field(default_factory=dict)  # by token, where it stands, or stood until retention took it
     gaps: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # by channel, what streams were told to miss
     doubts: list[tuple[str, int]] = field(default_factory=list)  # said again, and accepted as if for the first time
+    orphans: list[list[Said]] = field(default_factory=list)  # parents of which one was missing, as announces were told
     known: dict[str, Any] = field(default_factory=dict)  # what is to be the same in each life, by what it is of
 
     def say(self, connection: str, said: Said) -> Said:
@@ -62,6 +66,8 @@ class Ledger:
             self.again.add(said.token)
             return self.said[said.token]
         self.said[said.token] = said
+        if said.node is not None:
+            self.nodes[said.node] = said
         self.chains.setdefault((connection, said.channel), []).append(said.token)
         return said
 
@@ -75,6 +81,10 @@ class Ledger:
         if seq is not None:
             self.excused.discard(said.token)
         said.accepted, said.seq, said.id = True, seq, id
+
+    def orphan(self, told: Sequence[Said]) -> None:
+        """Status 4 answered an announce of nodes that were *told*: something above one of them is not held."""
+        self.orphans.append([above for said in told for above in self.above(said)])
 
     def show(self, listener: str, channel: str, seq: int, content: Any) -> None:
         """An event stream showed the record *seq*: so it is on disk."""
@@ -120,14 +130,37 @@ class Ledger:
             if seq >= kept:
                 self.complain(f"{token} was accepted twice: as {seq}, which is kept, and again")
         self.doubts.clear()
+        for parents in self.orphans:
+            if all(self.is_held(said) and said.token not in self.again for said in parents):
+                self.complain(f"status 4 answered nodes below {[said.token for said in parents]}, which are held")
+        self.orphans.clear()
+
+    def above(self, said: Said) -> Iterator[Said]:
+        """The nodes that the node *said* stands below, the nearest first."""
+        while said.parent is not None:
+            said = self.nodes[said.parent]
+            yield said
+
+    def is_held(self, said: Said) -> bool:
+        """Whether it was accepted, and neither damaged by us nor retired."""
+        accepted = said.accepted and said.token not in self.excused
+        return accepted and not (self.is_gone(said) or self._is_set_aside(said))
 
     def is_gone(self, said: Said) -> bool:
         """Whether retention took it."""
-        return (said.seq or self.placed.get(said.token, self.kept)) < self.kept
+        return 0 < max(said.seq or 0, self.placed.get(said.token, 0)) < self.kept
+
+    def may_be_overtaken(self, token: str) -> bool:
+        """Whether it was sent more than once, or the gateway had to ask for what it stands below."""
+        return token in self.again or self.is_cut(self.said[token])
+
+    def is_cut(self, said: Said) -> bool:
+        """Whether retention took something that the node *said* stands below."""
+        return any(map(self.is_gone, self.above(said)))
 
     def _is_set_aside(self, said: Said) -> bool:
         """Whether it may have come when nobody could tell any more that it is no copy of what is gone."""
-        return said.node is not None and said.token not in self.placed and said.at < self.kept_since
+        return said.node is not None and said.token not in self.placed and said.at < self.kept_since - LATE
 
     def same(self, what: str, value: Any) -> None:
         """What is told of something is the same as in every life before."""
@@ -141,9 +174,8 @@ class Ledger:
 
     @property
     def accepted(self) -> list[Said]:
-        """What was accepted, not damaged by us, and not retired."""
-        accepted = [said for said in self.said.values() if said.accepted and said.token not in self.excused]
-        return [said for said in accepted if not (self.is_gone(said) or self._is_set_aside(said))]
+        """What is held."""
+        return [said for said in self.said.values() if self.is_held(said)]
 
 
 def plain(content: Any) -> Any:

@@ -193,16 +193,14 @@ class Crowd:
             held = [said for said in self.ledger.accepted if said.node]  # in an earlier life
 
             def answered(number: int, code: int) -> None:
-                told = sent.pop(number, [])
-                doubtful = {each.token for each in told} & (self.ledger.again if self.ledger.keeping else set())
-                for said in told:  # of those in doubt what they answer, or they themselves, may have been retired
-                    if not self._sure or said.token in doubtful or (code and doubtful):
-                        continue
-                    if code == 0:
-                        self.ledger.accept(said)
-                        self._parent = said.channel, Node(said.node or "", said.raw)
-                    elif code != 1 or "the log cannot be written" not in self.running.said:
-                        self.ledger.complain(f"an announce was answered with status {code}")
+                told = sent.pop(number, []) if self._sure else []
+                if told and code == 4 and self.ledger.keeping:
+                    self.ledger.orphan(told)
+                elif told and code and (code != 1 or "the log cannot be written" not in self.running.said):
+                    self.ledger.complain(f"an announce was answered with status {code}")
+                for said in told if code == 0 else ():
+                    self.ledger.accept(said)
+                    self._parent = said.channel, Node(said.node or "", said.raw)
 
             sprout.on_status = answered
             reading = asyncio.create_task(self._read(sprout))
@@ -235,8 +233,6 @@ class Crowd:
             said.channel, parent = self._parent
             said.parent = parent.id
         node = author().reply(self.communities[said.channel], said.content["content"], {}, parent)
-        if parent is not None and self.ledger.keeping:
-            self.ledger.again.add(said.token)  # what it answers may be gone, and is asked for first: others overtake it
         said.node, said.raw, said.text = node.id, node.raw, None
         return said
 

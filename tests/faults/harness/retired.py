@@ -18,8 +18,8 @@ from gateway.message import MessageIds
 from gateway.runtime import Gateway
 from tests.still import Posted
 
-from .checks import LATE, records
-from .ledger import token_of
+from .checks import OPEN, Record, records
+from .ledger import LATE, token_of
 
 SEGMENT = re.compile(r"\d{20}\.jsonl")
 HELD = dict.fromkeys(("ids", "aliases", "sprout_forms"), "WHERE seq IN (SELECT seq FROM records)")
@@ -42,22 +42,42 @@ class Witness:
         self._placed: dict[str, int] = {}
         self.records: dict[tuple[str, int], bool] = {}  # by channel and sequence, whether it came late
 
+    def forget(self) -> None:
+        """The files may have changed: a life begins."""
+        self._read.clear()
+        self._placed.clear()
+        self.records.clear()
+
     def placed(self) -> dict[str, int]:
-        """The last sequence of each message that is in a sealed segment, by token."""
+        """The last sequence of each message, by token, whether it is there or retention took it."""
+        opened: list[Record] = []
+        for path in self._places[0].glob(f"{OPEN}*.jsonl"):  # first: it may be sealed while we look
+            with suppress(FileNotFoundError):
+                opened += records([path])
         for place in self._places:
             for path in place.iterdir() if place.exists() else ():
                 if SEGMENT.fullmatch(path.name) and path.name not in self._read:
                     with suppress(FileNotFoundError):
                         self._look(path)
                         self._read.add(path.name)
-        return self._placed
+        return _placed(opened, self._placed)
 
     def _look(self, path: Path) -> None:
-        for record in records([path]):
-            if token := token_of(record.fields.get("content")):
-                self._placed[token] = max(record.seq, self._placed.get(token, 0))
+        found = records([path])
+        self._placed = _placed(found, self._placed)
+        for record in found:
+            if token_of(record.fields.get("content")):
                 late = record.fields.get("timestamp", record.time) < record.time - LATE
                 self.records[record.fields["channel"], record.seq] = late
+
+
+def _placed(found: list[Record], before: dict[str, int]) -> dict[str, int]:
+    """The last sequence of each message, by token, of those *found* and of those that were placed *before*."""
+    placed = dict(before)
+    for record in found:
+        if token := token_of(record.fields.get("content")):
+            placed[token] = max(record.seq, placed.get(token, 0))
+    return placed
 
 
 def index_is_the_log(data: Path, place: Path) -> list[str]:

@@ -25,7 +25,7 @@ from .plan import Life, Plan, plan
 from .retired import Witness, index_is_the_log
 from .shim import Control, NoCompiler
 from .trouble import Trouble
-from .wires import Http
+from .wires import Http, Refused
 
 CATCH_UP = 10.0  # seconds for listeners to be shown what was accepted
 NOTICED = 0.5  # seconds until a gateway is known to have killed itself
@@ -73,7 +73,7 @@ class Run:
         try:
             for number, life in enumerate(self._plan.lives):
                 harm = await self._live(number, life, harm)
-        except (DidNotStart, checks.Refused, OSError, TimeoutError) as error:
+        except (DidNotStart, Refused, OSError, TimeoutError) as error:
             where = " > ".join(frame.name for frame in traceback.extract_tb(error.__traceback__))
             self._ledger.complain(f"{type(error).__name__}: {error} ({where})")
         ledger = self._ledger
@@ -83,6 +83,7 @@ class Run:
 
     async def _live(self, number: int, life: Life, harm: disk.Harm) -> disk.Harm:
         control = Control(self._place / f"control{number}")
+        self._witness.forget()
         running = await self._start(number, control)
         control.doom(life.doom)
         try:

@@ -14,19 +14,20 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from .checks import Refused, first_message, ready, reported, served, whole
+from .checks import Served, first_message, ready, reported, served, whole
 from .ledger import Ledger, Said
 from .load import CHANNELS, path_of
 from .nursery import Running
 from .plan import Blow
 from .shim import Call, Kind
-from .wires import Closed, Http, Socket, quietly
+from .wires import Closed, Http, Refused, Socket, hang_up, quietly
 
 RECOVERY = 10.0  # seconds after which messages are taken again; `log.RETRY` is 1
 NOTICE = 0.1  # seconds of a blow that have to be left for the gateway to notice it
 HALVES = (b"", b"POST /v1/chan", b"GET /relay HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n")
-LOOKS = 3
+LOOKS = 3  # at what retention has left
 REMOVING = 0.05  # seconds from when messages leave the index until their file goes
 CROWD = 12  # connections that say half of something
 FLOOD, FLOOD_SIZE = 100, 60_000  # messages that a slow reader does not read, and characters of each
@@ -47,6 +48,19 @@ STRIKES: dict[str, tuple[Kind, tuple[Call, ...], bool]] = {
 REPORTED = {Kind.LOG: ("disk", "retention"), Kind.INDEX: ("index", "retention")}  # of which `/metrics` counts more
 
 
+class Look(NamedTuple):
+    """A history that was *found*, the sequences that had been *accepted* before, and what had been said *again*."""
+
+    channel: str
+    found: list[Served]
+    accepted: dict[str, int | None]
+    again: set[str]
+
+    def may_lack(self, said: Said) -> bool:
+        """Whether it was accepted only since then, or once more."""
+        return said.token not in self.accepted or self.accepted[said.token] != said.seq
+
+
 class Trouble:
     """Strikes one gateway, and writes into the *ledger* what it does not bear."""
 
@@ -58,16 +72,18 @@ class Trouble:
         self._name = name
         self._probes = 0
         self._http = Http(running.http)
+        self._looks: list[Look] = []
 
     async def strike(self, blow: Blow) -> None:
         """Let *blow* happen, look at the gateway meanwhile, and see it go on afterwards."""
-        await self._http.connect()
-        if blow.kind in STRIKES:
-            await self._fail(blow)
-        else:
-            await {"pause": self._pause, "clock": self._clock, "descriptors": self._descriptors}[blow.kind](blow)
-        await self._goes_on(blow)
-        self._http.close()
+        async with self._http:
+            await self._http.connect()
+            if blow.kind in STRIKES:
+                await self._fail(blow)
+            else:
+                await {"pause": self._pause, "clock": self._clock, "descriptors": self._descriptors}[blow.kind](blow)
+            await self._goes_on(blow)
+            await self._were_whole()
 
     @asynccontextmanager
     async def weather(self, kinds: tuple[str, ...]) -> AsyncIterator[None]:
@@ -100,7 +116,7 @@ class Trouble:
                 await asyncio.sleep(0.005)
             await self._is_refused(end)
         elif blow.kind in ("no file", "bad read"):
-            await self._answers_wholly()
+            await self._look()
         await asyncio.sleep(max(0.0, end - time.monotonic()))
         self._control.heal()
         failed = self._control.failures(kind, *calls) - before
@@ -114,41 +130,51 @@ class Trouble:
         said = self._probe()
         asking = asyncio.create_task(self._ask(said))
         unready = False
-        while time.monotonic() < end and not unready:
-            with suppress(OSError):
-                unready = (await self._http.ask("GET", "/readyz"))[0] == 503
-            await asyncio.sleep(0.02)
-        if not unready:
-            self._ledger.complain("the log cannot be written, and /readyz is 200")
-        if asking.done() and asking.result() == 201:
-            self._ledger.complain(f"{said.token} was accepted while the log could not be written")
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        try:
+            while time.monotonic() < end and not unready:
+                with suppress(OSError):
+                    unready = (await self._http.ask("GET", "/readyz"))[0] == 503
+                await asyncio.sleep(0.02)
+            if not unready:
+                self._ledger.complain("the log cannot be written, and /readyz is 200")
+            if asking.done() and asking.result() == 201:
+                self._ledger.complain(f"{said.token} was accepted while the log could not be written")
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
 
-    async def _answers_wholly(self) -> None:
-        """What cannot be read is no answer: a history has everything, or is an error.
-
-        Where retention is at work it is asked again: what the log tells of it is not of the same moment.
-        """
-        for _ in range(LOOKS if self._ledger.keeping else 1):
-            if not (wrong := await self._lacks()):
-                break
-        for complaint in wrong:
-            self._ledger.complain(f"an answer was not whole: {complaint}")
-
-    async def _lacks(self) -> list[str]:
-        """What the histories lack of what was accepted until now."""
-        accepted = {said.token for said in self._ledger.accepted}
-        held = Ledger(self._ledger.said, self._ledger.chains, again=self._ledger.again, look=self._ledger.look)
+    async def _look(self) -> None:
+        """Ask for the histories while the log cannot be read: an answer has everything, or is an error."""
+        accepted = {said.token: said.seq for said in self._ledger.accepted}
+        again = set(self._ledger.again)
         for channel in CHANNELS:
             with suppress(OSError, Refused):
                 found, _ = await served(self._http, channel)
-                if self._ledger.keeping:
-                    await asyncio.sleep(REMOVING)
-                    held.keep(*await first_message(self._http))
-                    found = [each for each in found if each.seq >= held.kept]
-                held.excused = held.said.keys() - accepted  # what has been accepted only since, too
-                whole(held, channel, found)
+                self._looks.append(Look(channel, found, accepted, again))
+
+    async def _were_whole(self) -> None:
+        """What was answered then had everything that was accepted before, and that retention has left since.
+
+        What the log tells of that can lag behind, as long as it takes to remove a file.
+        """
+        for _ in range(LOOKS if self._ledger.keeping else 1):
+            if not (wrong := await self._lacking()):
+                break
+        for complaint in wrong:
+            self._ledger.complain(f"an answer was not whole: {complaint}")
+        self._looks.clear()
+
+    async def _lacking(self) -> list[str]:
+        """What the answers lacked."""
+        ledger = self._ledger
+        held = Ledger(ledger.said, ledger.nodes, ledger.chains, again=ledger.again, look=ledger.look)
+        if self._looks and ledger.keeping:
+            await asyncio.sleep(REMOVING)
+            held.keep(*await first_message(self._http))
+        for look in self._looks:
+            held.excused = {said.token for said in ledger.said.values() if look.may_lack(said)}
+            held.excused |= ledger.again - look.again if ledger.keeping else set()
+            whole(held, look.channel, [each for each in look.found if each.seq >= held.kept])
         return held.wrong
 
     async def _pause(self, blow: Blow) -> None:
@@ -166,7 +192,7 @@ class Trouble:
         before = resource.prlimit(self._running.pid, resource.RLIMIT_NOFILE)
         used = len(list(Path(f"/proc/{self._running.pid}/fd").iterdir()))
         resource.prlimit(self._running.pid, resource.RLIMIT_NOFILE, (used, before[1]))
-        await self._answers_wholly()
+        await self._look()
         await asyncio.sleep(blow.seconds)
         resource.prlimit(self._running.pid, resource.RLIMIT_NOFILE, before)
 
@@ -280,7 +306,7 @@ class Trouble:
             await asyncio.sleep(60)
         finally:
             for writer in kept:
-                writer.close()
+                hang_up(writer)
 
     async def _churn(self) -> None:
         """Peers that come and go."""

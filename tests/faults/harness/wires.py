@@ -26,6 +26,15 @@ class Closed(OSError):
     """The connection has ended."""
 
 
+class Refused(Exception):
+    """A question was answered with an error."""
+
+
+def hang_up(writer: asyncio.StreamWriter) -> None:
+    """End a connection now: what is still to be sent would keep it after the loop that it belongs to."""
+    writer.transport.abort()
+
+
 class Http:
     """One HTTP connection that is kept; requests go one after another."""
 
@@ -44,7 +53,7 @@ class Http:
     def close(self) -> None:
         """Hang up."""
         if self._writer is not None:
-            self._writer.close()
+            hang_up(self._writer)
             self._writer = None
 
     async def connect(self) -> None:
@@ -166,7 +175,7 @@ class Sprout:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._writer.close()
+        hang_up(self._writer)
 
     def announce(self, nodes: list[Node]) -> int:
         """Announce *nodes*; the number that the status will have."""
@@ -181,20 +190,23 @@ class Sprout:
         return number
 
     async def response(self, request: str, lines: Any = ()) -> list[Node]:
-        """What a request is answered with; a status instead is an error."""
+        """What a request is answered with; `Refused` where that is a status instead."""
         number = self.ask(request, lines)
         async with asyncio.timeout(PATIENCE):
             while (found := await self.read()) is None or found[0] != number:
                 pass
+        if isinstance(found[1], int):
+            raise Refused(f"status {found[1]} to {request.format(number)}")
         return found[1]
 
-    async def read(self) -> tuple[int, list[Node]] | None:
-        """Read one message and answer it; a response is returned, with its number."""
+    async def read(self) -> tuple[int, list[Node] | int] | None:
+        """Read one message and answer it; a response or a status is returned, with the number of its request."""
         line = await self._line()
         verb, number, count, *_ = [*line.split(), "0", "0"]
         if verb == "status":
             self.on_status(int(number), int(count))
-        elif verb == "announce":
+            return int(number), int(count)
+        if verb == "announce":
             for _ in range(int(count)):
                 self.on_node(await self._node())
             self._writer.write(f"status {number} 0\n".encode())

@@ -1,0 +1,244 @@
+"""What the harness knows of a log that retires, and how it asks in Arbor for what is left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import random
+import signal
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.clients import Node
+from gateway.message import Message, Peer
+from gateway.record import encode
+from tests.faults.harness import nodes
+from tests.faults.harness.checks import records, whole
+from tests.faults.harness.ledger import LATE, Ledger, Said
+from tests.faults.harness.load import author
+from tests.faults.harness.nursery import Nursery, Running
+from tests.faults.harness.plan import Blow
+from tests.faults.harness.retired import Witness, gone_below
+from tests.faults.harness.shim import Control
+from tests.faults.harness.trouble import Trouble
+from tests.faults.harness.wires import Refused, Sprout
+from tests.faults.runs import nursery
+from tests.faults.test_harness import GOOD, ledger, line
+
+__all__ = ["nursery"]
+COMMUNITY = "SHA512_B32__" + "A" * 43
+
+
+def test_what_counts_in_a_log_that_was_retired(tmp_path: Path) -> None:
+    for first, name in ((1, "{0}"), (1, "{0}-{1:020d}"), (7, "{0}"), (10, "{0}")):
+        (tmp_path / f"{name.format(f'{first:020d}', 9)}.facts.jsonl").write_bytes(line(first))
+    (tmp_path / f"{1:020d}-{6:020d}.facts.jsonl").write_bytes(line(2))
+    for first in (10, 12):
+        (tmp_path / f"{first:020d}.jsonl").write_bytes(line(first))
+    assert [record.seq for record in records(tmp_path)] == [1, 10, 12]
+
+
+def retired(kept: int) -> Ledger:
+    """A ledger of three, of which retention has left those from *kept* on."""
+    held = ledger("a", "b", "c")
+    held.keeping, held.look = True, lambda: {"a": 1, "b": 2}
+    held.keep(kept, 0)
+    return held
+
+
+def test_what_was_retired_is_gone() -> None:
+    whole(held := retired(3), "lobby", GOOD[2:])
+    assert held.wrong == []
+    whole(held := retired(3), "lobby", GOOD[1:])
+    assert held.wrong == ["1 are shown that retention took: b"]
+    whole(held := retired(2), "lobby", GOOD[2:])
+    assert held.wrong == ["1 that were accepted are lost: b"]
+    held.keep(1, 0)
+    assert held.wrong[1:] == ["1 is kept, and 2 was the first before"]
+
+
+def test_a_key_is_free_again_once_its_message_was_retired() -> None:
+    held = retired(1)
+    held.accept(held.said["a"], 4, "id 4")
+    held.keep(2, 0)
+    assert held.wrong == []
+    held.accept(held.said["b"], 5, "id 5")
+    held.keep(2, 0)
+    assert held.wrong == ["b was accepted twice: as 2, which is kept, and again"]
+
+
+def test_a_key_that_was_used_again_is_where_it_was_used_last() -> None:
+    held = retired(2)
+    held.look = lambda: {"a": 7}
+    assert held.is_gone(held.said["a"])
+    held.keep(2, 0)
+    assert not held.is_gone(held.said["a"])
+
+
+# Nodes
+
+
+def forest(*parents: str | None) -> Ledger:
+    """Nodes that were accepted one after the other, called by their places; each below that of *parents*, if any."""
+    held = Ledger(keeping=True)
+    for number, parent in enumerate(parents):
+        above = None if parent is None else held.said[parent]
+        content = f"{number} says something"
+        on = None if above is None else Node(above.node or "", above.raw)
+        node = author().reply(COMMUNITY, content, {}, on)
+        below = None if above is None else above.node
+        said = Said(str(number), "lobby", "sprout", {"content": content}, node=node.id, raw=node.raw, parent=below)
+        held.accept(held.say("c", said))
+    held.look = lambda: {token: seq for seq, token in enumerate(held.said, 1)}
+    held.keep(1, 0)
+    return held
+
+
+def offered(held: Ledger, *tokens: str) -> nodes.Offered:
+    """An answer that gives the nodes of *tokens*, all of which stand right below the community."""
+    said = [held.said[token] for token in tokens]
+    found = {each.node or "": each.raw for each in said}
+    leaves = [Node(each.node or "", each.raw) for each in said]
+    return nodes.Offered(found, {id: [COMMUNITY] for id in found}, {"lobby": leaves})
+
+
+def complaints(held: Ledger, before: nodes.Before, answer: nodes.Offered) -> list[str]:
+    nodes.judge(held, {"lobby": COMMUNITY}, before, answer)
+    return held.wrong
+
+
+def test_every_node_that_is_held_is_offered() -> None:
+    held = forest(None, None)
+    before = nodes.Before.of(held)
+    assert complaints(held, before, offered(held, "0", "1")) == []
+    assert complaints(held, before, offered(held, "1")) == ["the node of 0 is not given to who asks for it"]
+
+
+def test_what_is_retired_while_it_is_asked_for_is_judged_neither_way() -> None:
+    held = forest(None, None)
+    before = nodes.Before.of(held)
+    held.keep(2, 0)
+    assert complaints(held, before, offered(held, "1")) == complaints(held, before, offered(held, "0", "1")) == []
+
+
+def test_nothing_is_offered_that_retention_took_nor_what_stood_below_it() -> None:
+    held = forest(None, "0", None)
+    held.keep(2, 0)
+    before = nodes.Before.of(held)
+    assert complaints(held, before, offered(held, "2")) == []
+    complaints(held, before, offered(held, "0", "1", "2"))
+    given = "is given, although retention took it or what it stands below"
+    assert held.wrong[:2] == [f"the node of {token} {given}" for token in ("0", "1")]
+    assert [wrong.split(",")[0] for wrong in held.wrong[2:]] == ["a leaf of lobby is 0", "a leaf of lobby is 1"]
+
+
+def test_an_ancestry_that_is_refused_or_lacks_something() -> None:
+    held = forest(None, "0")
+    first, second = held.nodes
+    good = offered(held, "0", "1")
+    before = nodes.Before.of(held)
+    assert complaints(held, before, good._replace(above={second: [COMMUNITY, first]})) == []
+    complaints(held, before, good._replace(above={second: [COMMUNITY]}))
+    complaints(held, before, good._replace(above={second: Refused("status 4")}))
+    assert [wrong[:21] for wrong in held.wrong] == ["the ancestry of 1 is "] * 2
+    held.wrong.clear()
+    held.keep(2, 0)
+    assert complaints(held, before, good._replace(above={second: Refused("status 4")})) == []
+
+
+def test_status_4_has_to_have_a_reason() -> None:
+    held = forest(None, "0")
+    held.orphan([held.said["1"]])
+    held.keep(1, 0)
+    assert held.wrong == ["status 4 answered nodes below ['0'], which are held"]
+    held.wrong.clear()
+    held.orphan([held.said["1"]])
+    held.keep(2, 0)
+    assert held.wrong == []
+
+
+def test_only_what_is_below_something_retired_may_be_overtaken() -> None:
+    held = forest(None, "0", None)
+    assert not held.may_be_overtaken("1")
+    held.keep(2, 0)
+    assert held.may_be_overtaken("1")
+    assert not held.may_be_overtaken("2")
+
+
+def test_what_is_accepted_and_nowhere_is_lost() -> None:
+    held = forest(None)
+    held.look = dict
+    (said,) = held.said.values()
+    held.keep(1, said.at + LATE)
+    assert held.is_held(said)
+    held.keep(1, said.at + LATE + 1)
+    assert not held.is_held(said), "nobody could tell any more that it was no copy of something retired"
+
+
+def message(seq: int, token: str) -> bytes:
+    content = json.dumps({"content": token}).encode()
+    return encode(Message("lobby", Peer(1, "rest"), "rest", content, seq=seq, id=f"id {seq}", time=1000 + seq))
+
+
+def test_a_message_is_found_wherever_it_stands(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    witness = Witness(data)
+    (data / "log").mkdir(parents=True)
+    (gone_below(data) / f"{1:020d}.jsonl").write_bytes(message(1, "a") + message(2, "b"))
+    (data / "log" / f"{3:020d}.jsonl").write_bytes(message(3, "c"))
+    opened = data / "log" / f".open-{4:020d}.jsonl"
+    opened.write_bytes(message(4, "a"))
+    assert witness.placed() == {"a": 4, "b": 2, "c": 3}
+    opened.write_bytes(b"")
+    assert witness.placed() == {"a": 1, "b": 2, "c": 3}, "what was not synced may be cut"
+
+
+# With a gateway
+
+
+@pytest.fixture(scope="module")
+def running(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    place = tmp_path_factory.mktemp("gateway")
+
+    async def start() -> Running:
+        return await nursery.start(place / "data", place / "life", {}, Control(place / "control"))
+
+    running = asyncio.run(start())
+    yield running
+    running.kill()
+    asyncio.run(nursery.ended())
+
+
+def test_a_question_that_is_answered_with_a_status_is_answered(running: Running) -> None:
+    async def ask() -> list[Node]:
+        async with Sprout(running.sprout) as sprout:
+            return await sprout.response(f"ancestry {{}} {COMMUNITY} 9")
+
+    with pytest.raises(Refused, match="status 4"):
+        asyncio.run(ask())
+
+
+def test_a_run_that_ends_in_the_middle_of_a_blow_leaves_nothing_open(running: Running) -> None:
+    async def end() -> None:
+        trouble = Trouble(running, Ledger(), random.Random(1), "t")
+        striking = asyncio.create_task(trouble.strike(Blow("pause", 5.0)))
+        while state(running.pid) != "T":
+            await asyncio.sleep(0.01)
+        striking.cancel()
+        await asyncio.gather(striking, return_exceptions=True)
+        running.signal(signal.SIGCONT)
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        asyncio.run(end())
+        gc.collect()
+    assert [str(each.message) for each in told] == []
+
+
+def state(pid: int) -> str:
+    """What a process does: R, S, T, Z..."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
