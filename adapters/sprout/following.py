@@ -16,19 +16,20 @@ from .codec import MAX_NODES, NO_ID
 from .tables import COMMUNITY
 
 if TYPE_CHECKING:
+    from .relay import Relay
     from .session import SproutSession
-    from .store import Store
 
 MOST: Final = 256  # communities, the newest, to all of which a relay has subscribed; and nodes of a new one at first
 
 
 class Following:
-    """What *session* follows by itself: nothing, unless it asked for all communities in *store*."""
+    """What *session* follows by itself: nothing, unless it asked for all communities that *relay* has."""
 
-    def __init__(self, session: SproutSession, store: Store) -> None:
+    def __init__(self, session: SproutSession, relay: Relay) -> None:
         self._session = session
-        self._store = store
+        self._relay = relay
         self._listed: set[str] | None = None
+        self._left: set[str] = set()  # of these, those to which it did not try to subscribe yet
         self._begun: dict[str, None] = {}
         self._asked: dict[int, str] = {}
         self._leaves: set[int] = set()
@@ -36,7 +37,10 @@ class Following:
     def lists(self, frame: codec.List) -> None:
         """The peer asks for communities: for all of them, if it is one that follows all."""
         if frame.node_type == COMMUNITY and frame.quantity >= MAX_NODES:
-            self._listed = {spot.key for spot in self._store.of_type(COMMUNITY, MOST)}
+            may, is_whole = self._relay.may_read, self._relay.lineage.is_whole
+            spots = self._relay.store.of_type(COMMUNITY, MOST)
+            self._listed = {spot.key for spot in spots if may(self._session, spot) and is_whole(spot.seq)}
+            self._left = self._listed - self._session.wanted.keys()
 
     def began(self, community: str) -> None:
         """A community is a channel from now on."""
@@ -44,9 +48,13 @@ class Following:
             self._begun[community] = None
             self.go_on()
 
+    def subscribes(self, community: str) -> None:
+        """The peer asks to follow a community, whether it may or not."""
+        self._left.discard(community)
+
     def go_on(self) -> None:
-        """Subscribe the peer to what began, once it has subscribed to all that it was told of."""
-        if self._begun and self._listed is not None and self._listed <= self._session.wanted.keys():
+        """Subscribe the peer to what began, once it has asked for all that it was told of."""
+        if self._begun and not self._left:
             begun, self._begun = self._begun, {}
             for community in begun:
                 self._asked[self._session.request(codec.Subscribe(NO_ID, community))] = community

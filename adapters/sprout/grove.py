@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -20,8 +21,10 @@ from . import base64url
 from .codec import NodeLine, node_line
 from .forest import Community, Identity, NodeError, decode, node_id
 from .gateways import is_node_id
+from .intake import Taken
 from .session import SproutSession
 from .tables import NAME
+from .validate import EXPIRED
 
 if TYPE_CHECKING:
     from .adapter import SproutAdapter
@@ -113,38 +116,59 @@ def line_of(entry: Entry) -> NodeLine | None:
 
 
 def plant_lines(adapter: SproutAdapter, lines: Iterable[NodeLine], settle: Callable[[], None]) -> Report:
-    """Take the nodes on *lines*, of which authors and parents come first, as `plant` does."""
+    """Take the nodes on *lines*, of which authors and parents come first, as `plant` does.
+
+    What nobody would keep for itself is kept above what is, as where a peer is asked for it.
+    """
     report = Report()
     session = adapter.open(SproutSession, Principal(OPERATOR))
     session.link = True  # many speak through it
+    left: dict[str, NodeLine] = {}
     for count, line in enumerate(lines, 1):
-        _take(adapter, line, session, settle, report)
+        if adapter.relay.spot(line.id) is not None:
+            report.known += 1
+        else:
+            _plant(line, partial(_take, adapter, session, settle), report, left)
         if not count % GATHER:
             settle()
             session.data_to_send()  # nobody reads what is announced to it
     session.receive_eof()
     settle()
+    for flaws in (report.aside, report.flaws):  # some of these were needed later
+        unkept = [flaw for flaw in flaws if adapter.relay.spot(flaw.name) is None]
+        report.done += len(flaws) - len(unkept)
+        flaws[:] = unkept
     return report
 
 
-def _take(
-    adapter: SproutAdapter, line: NodeLine, session: SproutSession, settle: Callable[[], None], report: Report
-) -> None:
-    if adapter.relay.spot(line.id) is not None:
-        report.known += 1
-        return
-    while True:
-        try:
-            taken = adapter.intake.take(line, session)
-            break
-        except Unavailable:
-            settle()
+def _plant(line: NodeLine, take: Callable[[NodeLine, bool], Taken], report: Report, left: dict[str, NodeLine]) -> None:
+    """Take the node on *line*, and what it needs of those that are *left*, since nobody would keep them: each once."""
+    wanted = [line]
+    while wanted:
+        taken = take(wanted[-1], len(wanted) > 1)
+        needed = [left.pop(id) for id in taken.missing if id in left]
+        if needed:
+            wanted += needed
+        else:
+            wanted.pop()
+    if taken.aside or taken.reason == EXPIRED:
+        left[line.id] = line
     if taken.reason or taken.missing:
         report.flaws.append(Flaw(line.id, taken.reason or f"it needs {' and '.join(taken.missing)}"))
     elif taken.aside:
         report.aside.append(Flaw(line.id, taken.aside))
     else:
         report.done += 1
+
+
+def _take(
+    adapter: SproutAdapter, session: SproutSession, settle: Callable[[], None], line: NodeLine, asked: bool
+) -> Taken:
+    while True:
+        try:
+            return adapter.intake.take(line, session, asked=asked)
+        except Unavailable:
+            settle()
 
 
 def gather(adapter: SproutAdapter, folder: Path, settle: Callable[[], None]) -> Report:

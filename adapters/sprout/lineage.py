@@ -9,9 +9,13 @@ nothing is looked at.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
+from functools import partial
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from gateway.errors import Unavailable
 from gateway.message import Message
 from gateway.record import Entry, Fact
 
@@ -22,6 +26,7 @@ from .tables import NAME, REPLY, Spot
 
 MAX_CHAINS: Final = 1 << 15  # nodes of which is known what they stand below, about 250 bytes each
 MAX_CLIMB: Final = 256  # nodes that are looked at where nobody else has a turn meanwhile, some 10 ms
+STEPS: Final = 16  # in each turn of what then goes on: as many as of an answer
 NEVER: Final = 1 << 62  # ms; when most nodes expire
 GONE: Final = "?"  # what is missing has no id that one could ask for
 
@@ -39,15 +44,18 @@ class Chain(NamedTuple):
 
 
 _WHOLE: Final = Chain()
+_NONE: Final[Mapping[int, Chain]] = MappingProxyType({})
 
 
 class Lineage:
-    """Looks at what the nodes in *store* stand below; *clock* gives ms."""
+    """Looks at what the nodes in *store* stand below; *clock* gives ms, *post* runs a call when others had a turn."""
 
-    def __init__(self, store: Store, clock: Callable[[], int]) -> None:
+    def __init__(self, store: Store, clock: Callable[[], int], post: Callable[[Callable[[], None]], None]) -> None:
         self._store = store
         self._clock = clock
+        self._post = post
         self._chains: OrderedDict[int, Chain] = OrderedDict()
+        self._judged: dict[int, Chain] = {}  # likewise, by their conversations, until it is known
         self._missing: set[str] = set()  # what some of the chains lack
 
     def is_whole(self, seq: int) -> bool:
@@ -73,8 +81,8 @@ class Lineage:
         return not chain.missing and chain.until > self._clock()
 
     def _chain(self, seq: int) -> Chain:
-        """What holds of the node at *seq*; where very much is above it, its conversation has to do."""
-        climb = self._climb(seq)
+        """What holds of the node at *seq*; where very much is above it, its conversation has to do for the moment."""
+        climb = self._climb(seq, self._judged)
         for _ in range(MAX_CLIMB):
             try:
                 next(climb)
@@ -82,22 +90,40 @@ class Lineage:
                 chain: Chain = end.value
                 return chain
         root = _root(self._store.entry(seq))
-        return self._keep(seq, Chain(seq) if root is None else self._judged(seq, root))
+        self._judged[seq] = Chain(seq) if root is None else self._judge(seq, root)
+        self._post(partial(self._find_out, self._climb(seq)))
+        return self._judged[seq]
 
-    def _judged(self, seq: int, root: str) -> Chain:
+    def _find_out(self, climb: Generator[None, None, Chain]) -> None:
+        """Go on with *climb*, a few steps in each turn; what was judged meanwhile is looked at anew when it is over."""
+        with suppress(Unavailable):
+            for _ in range(STEPS):
+                if next(climb, self) is self:
+                    break
+            else:
+                self._post(partial(self._find_out, climb))
+                return
+        self._judged.clear()
+
+    def _judge(self, seq: int, root: str) -> Chain:
         """What is taken to hold of the node at *seq*, by what holds of the conversation *root* alone."""
         at = self._store.seq(root)
         own = None if at is None else _own(self._store.entry(at))
         return _lacking(root) if own is None else Chain(min(seq, own.oldest), own.until)
 
-    def _climb(self, seq: int) -> Generator[None, None, Chain]:
-        """Go up from the node at *seq* until everything is known, and note it of all that were passed."""
+    def _climb(self, seq: int, judged: Mapping[int, Chain] = _NONE) -> Generator[None, None, Chain]:
+        """Go up from the node at *seq* until everything is known, and note it of all that were passed.
+
+        What is *judged* is as good as known, but nothing that follows from it is noted.
+        """
         if not self._store.incomplete:
             return _WHOLE
         passed: list[tuple[int, Chain]] = []
-        spot, name = self._store.spot(seq), ""
+        spot, name, note = self._store.spot(seq), "", True
         while True:
             chain = self._known(spot, name)
+            if chain is None and spot is not None and spot.seq in judged:
+                chain, note = judged[spot.seq], False
             if chain is not None:
                 break
             assert spot is not None
@@ -116,7 +142,8 @@ class Lineage:
             self._missing.add(chain.missing)
         for each, own in reversed(passed):
             chain = Chain(min(own.oldest, chain.oldest), min(own.until, chain.until), chain.missing)
-            self._keep(each, chain)
+            if note:
+                self._keep(each, chain)
         return chain
 
     def _known(self, spot: Spot | None, name: str) -> Chain | None:
@@ -126,12 +153,11 @@ class Lineage:
         known = self._chains.get(spot.seq)
         return known if known is not None and known.oldest >= self._store.first_kept else None
 
-    def _keep(self, seq: int, chain: Chain) -> Chain:
+    def _keep(self, seq: int, chain: Chain) -> None:
         self._chains[seq] = chain
         self._chains.move_to_end(seq)
         if len(self._chains) > MAX_CHAINS:
             self._chains.popitem(last=False)
-        return chain
 
 
 def _own(entry: Entry | None) -> Chain | None:

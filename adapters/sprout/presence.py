@@ -19,6 +19,7 @@ from .codec import NodeLine
 from .forest import Identity, Reply
 from .tables import NAME
 from .validate import ACTIVITY, EXPIRATION, INVISIBLE, expiration, expires_at
+from .whose import SKEW
 
 if TYPE_CHECKING:
     from .relay import Relay
@@ -52,7 +53,7 @@ class Presence:
     """Passes on, keeps for a while, and writes who is in which community.
 
     All who listen are told, or where it is *silent* those who have told of themselves: to other clients each word is an
-    empty message.
+    empty message. A word that was made before the connection is not its client's own: all announce what they hold.
     """
 
     def __init__(self, relay: Relay, tell: Tell) -> None:
@@ -70,7 +71,7 @@ class Presence:
 
     def hear(self, line: NodeLine, node: Reply, said: bytes, channel: str, session: SproutSession) -> None:
         """Take what the author of a node *said* of himself, unless it is old, long, or the gateway's own word."""
-        if not line.answered and not session.tells_presence:
+        if not line.answered and not session.tells_presence and node.created >= session.since - SKEW:
             session.tells_presence = True
             for each in session.channels:
                 self.joined(each, session)

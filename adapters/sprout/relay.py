@@ -62,7 +62,7 @@ class Relay:
         self.store = store
         self.directs = directs
         self.sessions: dict[SproutSession, None] = {}
-        self.lineage = Lineage(store, bus.clock)
+        self.lineage = Lineage(store, bus.clock, post)
         store.came = self._came
         self.telling = Telling(self.said)
         self.reader = Reader(self)

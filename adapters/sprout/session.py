@@ -54,7 +54,7 @@ class SproutSession(Session):
         self._store = relay.store
         self._refused = refused
         self._arrivals = Arrivals(self, relay.store, intake, refused, relay.room)
-        self._following = Following(self, relay.store)
+        self._following = Following(self, relay)
         self._parser = Parser(self._expects)
         self._next_id = 0
         self._work: Callable[[], None] | None = None
@@ -120,6 +120,7 @@ class SproutSession(Session):
     def tick(self, now: int) -> None:
         """Give up what was asked too long ago, and go on where there was too much at once."""
         self._arrivals.tick(now)
+        self._following.go_on()
         self.go_on()
         if (self._parser.amid or self.handshake is not None) and not self._backlog:
             self._half += 1  # whatever trickles in meanwhile
@@ -313,6 +314,7 @@ class SproutSession(Session):
 
     def _subscribe(self, frame: codec.Subscribe) -> None:
         """Any id will do: a community that nobody knows yet is joined when it comes."""
+        self._following.subscribes(frame.node_id)
         if len(self.wanted) >= self.bus.subscriptions and frame.node_id not in self.wanted:
             raise SproutError("too many subscriptions")
         channel = self._relay.channel(frame.node_id)

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from adapters.sprout import twig
 from adapters.sprout.codec import MAX_NODES
 from adapters.sprout.following import MOST
+from adapters.sprout.forest import sign_community
 
 from .test_peering import id_of, lines, response
 
@@ -69,6 +71,23 @@ def test_what_begins_while_it_subscribes_is_followed_once_it_has(place: Any, old
     relay, community = load(place), alice.community("young")
     assert "subscribe" not in relay.ask(f"announce 8 2\n{alice.identity}\n{community}\n")
     assert lines(relay.ask(f"subscribe 9 {id_of(old)}\n")) == ["status 9 0", f"subscribe 0 {id_of(community)}"]
+
+
+def test_what_it_cannot_subscribe_to_keeps_it_from_nothing(
+    make_place: Callable[..., Any], alice: Any, bob: Any, announce: Callable[..., str]
+) -> None:
+    """A community that has expired is not told of, one that it may not hear it is refused."""
+    grants = {"sprout:anonymous": ["publish:*", "history:*", "subscribe:old", "subscribe:young"]}
+    place = make_place(auth={"grants": grants})
+    ends = twig.encode({"expiration/1": b"2026-11-21T06:00:00Z"})
+    brief = alice.line(sign_community("brief", alice.id, alice.key, alice.now, ends))
+    old, closed, young = bob.community("old"), bob.community("closed"), alice.community("young")
+    assert announce(place.connect(), alice.identity, bob.identity, brief, old, closed) == "status 77 0\n"
+    place.clock.now += 3_600_000
+    relay = load(place, old)
+    assert relay.ask(f"subscribe 2 {id_of(closed)}\n") == "status 2 1\n"
+    told = lines(relay.ask(f"announce 8 1\n{young}\n"))
+    assert sorted(told) == sorted(["status 8 0", f"subscribe 0 {id_of(young)}"])
 
 
 def test_who_has_chosen_or_asks_for_nothing_is_left_alone(place: Any, old: str, alice: Any) -> None:

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from adapters.sprout import base64url
-from adapters.sprout.forest import decode, node_id
+from adapters.sprout import base64url, twig
+from adapters.sprout.forest import decode, node_id, sign_identity
 from adapters.sprout.grove import Flaw, gather, plant, survey
 from gateway.cli import app
 from gateway.commands.common import Failed
+
+from .test_lineage import load
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -114,6 +116,26 @@ def test_good_nodes_that_nobody_keeps_are_named_apart(
             Flaw(old.split(" ")[0], "it is older than what is kept"),
         ]
     )
+
+
+def test_what_nobody_keeps_for_itself_is_kept_above_what_is(
+    make_place: Callable[..., Any], alice: Any, bob: Any, tmp_path: Path
+) -> None:
+    place, day = make_place(log={"keep_days": 30}), 86_400_000
+    ends = {"expiration/1": b"2026-11-21T00:00:00Z"}
+    bob.identity = bob.line(sign_identity("brief", bob.key, place.clock.now - 40 * day, twig.encode(ends)))
+    community = alice.community("a grove")
+    top = alice.reply(community, "top", created=place.clock.now - 32 * day)
+    old = [top, bob.reply(top, "further down", created=place.clock.now - 31 * day)]
+    presence = alice.reply(community, "", twig.encode({"activity/1": b"0", "invisible/1": b"true"} | ends))
+    good = [alice.reply(old[-1], "kept"), alice.reply(presence, "I thought that was a message")]
+    alone = alice.reply(community, "old", created=place.clock.now - 33 * day)
+    folder = write(tmp_path / "grove", alice.identity, bob.identity, community, *old, presence, *good, alone)
+    report = plant(place.adapter, folder, place.settle)
+    assert (report.done, report.known, report.flaws) == (8, 0, [])
+    assert report.aside == [Flaw(alone.split(" ")[0], "it is older than what is kept")]
+    assert load(place, community) == {line.split(" ")[0] for line in (*old, presence, *good)}
+    assert plant(place.adapter, folder, place.settle).known == 8
 
 
 def test_the_command_names_what_nobody_keeps(alice: Any, tmp_path: Path) -> None:

@@ -282,12 +282,32 @@ def test_a_long_thread_is_looked_at_in_slices_and_judged_by_its_conversation(
     steps = lineage.whole(last)
     assert [next(steps) for _ in range(MAX_CLIMB)] == [None] * MAX_CLIMB
     assert lineage.is_whole(last)
-    assert len(lineage._chains) == 1
+    assert not lineage._chains
     place.clock.now += LIFE
     assert not lineage.is_whole(last), "its conversation is looked at"
     place.clock.now -= 1
     assert len(nodes(place.connect().ask(f"leaves_of 1 {id_of(lobby)} {MAX_NODES}\n"))) == len(chain) + 1
     assert len(lineage._chains) > len(chain)
+
+
+def test_what_is_judged_so_is_not_offered_where_it_cannot_be_checked(
+    make_place: Callable[..., Any], place: Any, lobby: str, alice: Any, announce: Any
+) -> None:
+    """In the middle of a long thread something has expired, and nobody remembers that when somebody goes on with it."""
+    top = thread(alice, lobby, 9)
+    short = alice.reply(top[-1], "short", expiring(place))
+    deep = thread(alice, short, MAX_CLIMB + 9)
+    announce(place.connect(), *top, short, *deep)
+    place.index()
+    place = make_place()
+    place.clock.now += LIFE
+    alice.now = place.clock.now
+    again = alice.reply(deep[-1], "I go on")
+    announce(place.connect(), again)
+    assert load(place, lobby) == ids(*top)
+    lineage = place.adapter.relay.lineage
+    place.until(lambda: not lineage._judged)
+    assert not lineage.is_whole(place.store.seq(id_of(again)))
 
 
 # Peers

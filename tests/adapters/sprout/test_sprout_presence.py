@@ -514,6 +514,27 @@ def test_a_client_that_tells_of_itself_is_told_of_the_others(
     assert told(quiet) == []
 
 
+def test_who_only_announces_what_it_was_shown_elsewhere_has_not_told_of_itself(
+    silent: tuple[Any, str], alice: Any, bob: Any, announce: Any
+) -> None:
+    """Clients announce all that they hold whenever they connect, also words that they do not know."""
+    place, lobby = silent
+    toy, shown = place.toy(), word(bob, lobby)
+    place.bus.subscribe(toy, "lobby")
+    place.clock.now += MINUTE
+    quiet = listen(place, lobby)
+    announce(quiet, shown)
+    settle(place)
+    settle(place)
+    assert told(quiet) == []
+    assert bob.id in [peer.identity for peer in place.bus.present("lobby")], "what it says still holds"
+    alice.now = place.clock.now
+    announce(quiet, word(alice, lobby))
+    settle(place)
+    settle(place)
+    assert [said for _, said in told(quiet)] == ["0", "0"]
+
+
 # Answers to it
 
 

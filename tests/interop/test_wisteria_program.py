@@ -1,0 +1,187 @@
+"""wisteria, Arbor's terminal client, in a terminal of its own: it sees, says and hears, and stays connected.
+
+It cannot be fetched with the other clients, so who has it says where it is: WISTERIA=/path/to/wisteria.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import struct
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from adapters.sprout import twig
+from tests.adapters.sprout.conftest import Forge
+from tests.forests import write_forest
+from tests.server import Server
+
+from .test_arbor_relay import secure, trellis
+
+PROGRAM = os.environ.get("WISTERIA", "")
+SECONDS = 20.0
+# It also reads files of its grove that it has not written yet, and complains, and reads them again.
+FAILED = re.compile(r"(?i)^.*(?:couldn't|failed (?!parsing)|validat|timed out|panic).*$", re.MULTILINE)
+ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\([A-Z0-9]|[=>])")
+
+pytestmark = pytest.mark.skipif(not PROGRAM, reason="WISTERIA does not say where wisteria is")
+
+
+class Terminal:
+    """wisteria, connected to the relays at *addresses*; what it keeps is below *home*."""
+
+    def __init__(self, home: Path, *addresses: str) -> None:
+        self.home, self.grove = home, home / "grove"
+        if not self.grove.exists():
+            trellis("identity", "new", "wisteria", "--folder", str(self.grove))
+            (key,) = self.grove.glob("*.privkey")
+            (identity,) = (path.name for path in self.grove.iterdir() if path.name.startswith("SHA512"))
+            (home / "keys").mkdir()
+            key.rename(home / "keys" / f"{identity}.key")
+            config = {"PGPUser": "x", "UseGPG": "false", "IdentityID": identity, "EditorCmd": ["true", "{}"]}
+            (home / "config.json").write_text(json.dumps(config | {"RuntimeDirectory": str(home)}))
+        arguments = ["-insecure", "-nogpg", "-config", str(home / "config.json"), "-grove", str(self.grove)]
+        self._text = ""
+        self.pid, self._terminal = pty.fork()
+        if not self.pid:
+            where = {"HOME": str(home), "TMPDIR": str(home), "TERM": "xterm"}
+            os.execve(PROGRAM, [PROGRAM, *arguments, *addresses], {**os.environ, **where})
+        fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 60, 120, 0, 0))
+        Thread(target=self._read, daemon=True).start()
+        self.shows("passphrase")
+        self.type("none\r")
+        self.shows("wisteria")
+
+    def _read(self) -> None:
+        try:
+            while data := os.read(self._terminal, 1 << 16):
+                self._text += ESCAPE.sub(" ", data.decode(errors="replace"))
+        except OSError:
+            pass  # it has ended
+
+    def shows(self, word: str) -> None:
+        """Wait until it has shown a *word*."""
+        until(lambda: word in self._text, lambda: (word, self._text[-2000:], self.log))
+
+    def type(self, keys: str) -> None:
+        """Press *keys*."""
+        os.write(self._terminal, keys.encode())
+
+    def answer(self, text: str) -> None:
+        """Answer the last line with *text*."""
+        for keys in ("G", "\r", text, "\r"):
+            self.type(keys)
+            time.sleep(0.2)  # it draws an editor, or takes it away
+
+    @property
+    def log(self) -> str:
+        """What it wrote to its log."""
+        return "".join(path.read_text() for path in self.home.glob("arbor*/viewer.log"))
+
+    def end(self) -> None:
+        """End it; it must have been there until now."""
+        try:
+            assert os.waitpid(self.pid, os.WNOHANG) == (0, 0), "it has ended by itself"
+        finally:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            os.close(self._terminal)
+
+
+@contextmanager
+def wisteria(home: Path, *addresses: str) -> Iterator[Terminal]:
+    """wisteria, which must have nothing to complain about in the end."""
+    home.mkdir(exist_ok=True)
+    terminal = Terminal(home, *addresses)
+    try:
+        yield terminal
+        assert not FAILED.findall(terminal.log)
+    finally:
+        terminal.end()
+
+
+def until(true: Any, told: Any = lambda: None) -> None:
+    end = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < end, told()
+        time.sleep(0.05)
+
+
+def announce(server: Server, *nodes: str) -> None:
+    """Announce *nodes*, each on a line; they are on disk then."""
+    host, _, port = server.sprout.rpartition(":")
+    with socket.create_connection((host, int(port)), SECONDS) as line:
+        line.sendall("\n".join((f"announce 1 {len(nodes)}", *nodes, "")).encode())
+        with line.makefile() as told:
+            assert next(text for text in told if text.startswith("status")) == "status 1 0\n"
+
+
+def test_it_talks_with_whoever_is_on_two_gateways_and_stays(tmp_path: Path) -> None:
+    """Something in its community has expired, and somebody comes and goes of whom it is not to be told."""
+    author = Forge()
+    flags = secure(tmp_path / "certs")
+    with Server(tmp_path / "first", *flags) as first:
+        author.now = int(time.time() * 1000)
+        woods, end = author.community("woods"), datetime.now(UTC) + timedelta(seconds=1)
+        short = author.reply(woods, "short", twig.encode({"expiration/1": f"{end:%Y-%m-%dT%H:%M:%S.%fZ}".encode()}))
+        nodes = [author.identity, woods, short, author.reply(short, "below"), author.reply(woods, "said-before")]
+        announce(first, *nodes)
+        env = {"TRELLIS_SPROUT__PEERS": json.dumps([f"tcp://{first.sprout}"])}
+        with Server(tmp_path / "second", env=env) as second, httpx.Client(verify=False, timeout=SECONDS) as http:
+            at = f"https://{first.http}", f"http://{second.http}"
+            here, there = (f"{origin}/v1/channels/woods/messages" for origin in at)
+            until(lambda: http.get(there).status_code == 200)
+            time.sleep(max(0, (end - datetime.now(UTC)).total_seconds()))
+            with (
+                wisteria(tmp_path / "home", first.ready["sprout_tls"]) as client,
+                connect(f"ws://{second.http}/relay") as idle,
+            ):
+                client.shows("said-before")
+                idle.send('{"type":2,"topic":"woods"}')
+                asked = http.post(there, json={"content": "said-there"}).json()["id"]
+                client.shows("said-there")
+                client.answer("said-by-wisteria")
+                until(lambda: b"said-by-wisteria" in http.get(there).content)
+                answer = http.get(there).json()["messages"][-1]
+                assert answer["content"] == {"content": "said-by-wisteria", "inReplyTo": asked}
+                assert answer["sender"]["name"] == "wisteria"
+                http.post(here, json={"content": "said-later", "inReplyTo": answer["id"]}).raise_for_status()
+                client.shows("said-later")
+                time.sleep(1.5)  # presence is told after a second
+                kept = b"".join(path.read_bytes() for path in client.grove.iterdir())
+                assert b"activity" not in kept
+                assert b"below" not in kept
+            for server in (second, first):
+                assert "Traceback" not in server.log
+
+
+def test_it_gets_what_retention_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRELLIS_LOG__SEGMENT_BYTES", "16384")
+    write_forest(tmp_path / "forest", "old", 600, communities=1)
+    trellis("import", "--grove", str(tmp_path / "forest"), "--data", str(tmp_path / "data"))
+    flags = secure(tmp_path / "certs")
+    with Server(tmp_path / "data", *flags, env={"TRELLIS_LOG__KEEP_BYTES": "400000"}) as server:
+        until(lambda: list((tmp_path / "data").rglob("*.facts.jsonl")))  # retention has taken something
+        with (
+            wisteria(tmp_path / "home", server.ready["sprout_tls"]) as client,
+            httpx.Client(verify=False, timeout=SECONDS) as http,
+        ):
+            until(lambda: "Finished synchronizing" in client.log)
+            path = f"https://{server.http}/v1/channels/old community 0/messages"
+            http.post(path, json={"content": "said-later"}).raise_for_status()
+            until(lambda: any(b"said-later" in file.read_bytes() for file in client.grove.iterdir()))
