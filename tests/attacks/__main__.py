@@ -45,7 +45,7 @@ def main() -> int:
     write(COLUMNS, ("-" * 3,) * len(COLUMNS))
     for name in arguments.names or BY_NAME:
         outcomes = [_play(name, arguments.seconds, arguments.data, env) for _ in range(arguments.rounds)]
-        outcomes.sort(key=lambda each: each.wait.work_moved)
+        outcomes.sort(key=lambda each: each.wait.moved)
         outcome = outcomes[len(outcomes) // 2]
         failed += bool(outcome.faults() or outcome.strict())
         write(row(outcome))

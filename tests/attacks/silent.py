@@ -1,4 +1,4 @@
-"""Connections that say nothing, or half of something, and then wait; on every port."""
+"""Connections that say nothing, or half of something, and then wait; on every port. And no connections, to compare."""
 
 from __future__ import annotations
 
@@ -41,6 +41,20 @@ OPENINGS: dict[str, Make] = {
     "sprout tls half handshake": lambda target: Raw(target.sprout_tls, greeting=_hello()[:100]),
     "sprout tls handshake left alone": lambda target: Raw(target.sprout_tls, greeting=_hello()),
 }
+
+
+def nothing(_target: Target, seconds: float) -> Report:
+    """Nobody attacks: what is measured differs by so much on its own."""
+    time.sleep(seconds)
+    return Report()
+
+
+def count(_target: Target, seconds: float) -> Report:
+    """A program that counts and leaves the gateway alone: what the CPU time of any attacker costs others."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        pass
+    return Report()
 
 
 def wait(*names: str) -> Callable[[Target, float], Report]:

@@ -16,6 +16,10 @@ KEYS, TLS, TRIO, FEW = (frozenset({need}) for need in ("keys", "tls", "trio", "f
 # fmt: off
 # Longest waits and medians are the same for all (`Outcome`); memory is in MiB.
 ATTACKS: Final = (
+    Attack("nothing", "nobody attacks: to compare with", silent.nothing, brief=False),
+    Attack("counting", "another program uses a processor, and leaves the gateway alone: to compare with", silent.count,
+           brief=False),
+
     Attack("silent", "1,000 connections to HTTP and Sprout that say nothing, or half of a head",
            silent.wait("http silent", "http half head", "websocket half head", "sprout silent"),
            dropped=DROP, seconds=SILENT),
