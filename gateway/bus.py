@@ -286,6 +286,7 @@ class Bus:
         if not members:
             del self._members[channel]
             self.channels.leave(channel)
+        self.presence.leaves(channel, session)
         self.presence.exit(channel, session.who)
 
     def regroup(self, channel: str) -> None:
@@ -379,6 +380,7 @@ class Bus:
         message.id = message.id or self._ids.make(now, next(self._directs))
         for id in message.ids:
             self._direct_ids[id] = now + DIRECT_MEMORY, len(receivers)
+        self.presence.before(message.channel, message.sender.number)
         for session in receivers:
             session.deliver(message)
         self.metrics.direct(message, len(receivers))
@@ -468,6 +470,7 @@ class Bus:
     def _hand_over(self, run: Sequence[Message], origin: Session | None) -> int:
         """Give *run* to everybody in its channel but *origin*; how many times one of it was given to somebody."""
         first, deliveries = run[0], 0
+        self.presence.before(first.channel, first.sender.number)
         for kind, sessions, flows in self._fanout.get(first.channel) or self._groups(first.channel):
             if not first.late or kind.protocol == first.protocol:
                 skip = None if kind.echo else origin

@@ -9,15 +9,16 @@ nothing comes twice.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import lru_cache
+from itertools import chain
 
 import anyio
 from sse_starlette import EventSourceResponse
 from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
-from . import views
+from . import listing, views
 from .callers import Caller
 from .errors import Unavailable
 from .jsontext import dumps
@@ -57,8 +58,11 @@ class EventSession(Session):
         except BaseException:
             self.receive_eof()
             raise
-        peers = [views.peer(other) for other in others]
-        self.send(event("welcome", dumps(views.peer(self.who) | {"channel": channel, "peers": peers})))
+        slices = listing.slices("peers", map(views.peer, others), **views.peer(self.who), channel=channel)
+        self._welcome: Iterator[bytes] | None = chain((b"event: welcome\ndata: ",), slices, (b"\n\n",))
+        if len(others) <= listing.TURN:
+            self.send(b"".join(self._welcome))
+            self._welcome = None
 
     # What the bus brings
 
@@ -90,7 +94,11 @@ class EventSession(Session):
     # What the shell takes
 
     def data_to_send(self) -> list[bytes]:
-        """What is queued, and the next page of what the client missed."""
+        """What is queued, and the next page of what the client missed; but first the welcome, a slice at a time."""
+        if self._welcome is not None and self.closing is None:
+            if (part := next(self._welcome, None)) is not None:
+                return [part]
+            self._welcome = None
         try:
             page = (
                 self._page() if self._catching_up else []
@@ -101,10 +109,14 @@ class EventSession(Session):
         return super().data_to_send() + page
 
     async def next_data(self) -> list[bytes]:
-        """The same; for what is read from the log, when there is a turn for that."""
-        if self._catching_up:
+        """The same; for what is long, when there is a turn for that."""
+        if self._welcome is not None or self._catching_up:
             return await in_turn(self._gateway.outflow, self.network, self.data_to_send)
         return self.data_to_send()
+
+    def last_words(self, reason: str) -> bytes:
+        """A comment that says why the stream ends; what is half said is no event without an empty line behind it."""
+        return (b": %b\n\n" if self._welcome is None else b"\n: %b\n") % reason.encode()
 
     @property
     def _catching_up(self) -> bool:
@@ -195,7 +207,7 @@ async def _events(session: EventSession) -> AsyncIterator[bytes]:
             for piece in pieces(data):
                 yield piece
         elif session.closing is not None:
-            yield b": %b\n\n" % session.closing.reason.encode()
+            yield session.last_words(session.closing.reason)
             return
         else:
             await woken.wait()

@@ -42,9 +42,9 @@ async def described(gateway: Gateway, names: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def slices(name: str, rows: Iterable[Any]) -> Iterator[bytes]:
-    """An object with a list called *name*, `TURN` of its *rows* in each slice; for `gateway.paced`."""
-    rows, before = iter(rows), b"{%b:[" % dumps(name)
+def slices(name: str, rows: Iterable[Any], /, **more: Any) -> Iterator[bytes]:
+    """An object with *more* members and a list called *name*, `TURN` of its *rows* in each slice; for `paced`."""
+    rows, before = iter(rows), dumps({**more, name: []})[:-2]
     while some := list(islice(rows, TURN)):
         yield before + b",".join(map(dumps, some))
         before = b","

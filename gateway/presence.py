@@ -2,13 +2,16 @@
 
 A peer is in a channel while one of its connections listens there. Where a protocol has a word for it, a peer may also
 say that it is there, although it listens elsewhere (a *guest*, until a time it names), or that it is not, although a
-connection of its still listens (*away*, until it says otherwise or comes anew). Nothing of this is ever logged.
+connection of its still listens (*away*, until it says otherwise or comes anew). Nothing of this is ever logged. Where
+many listen they are told of it a few at a time, but always before they hear anything from a newcomer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from .message import Peer
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 MAX_GUESTS = 1000  # of one channel; beyond them the one that was heard of longest ago leaves
 MAX_ALL_GUESTS = 10_000  # of all channels together; likewise
+SLICE = 256  # sessions that are told of somebody in one turn of the loop, which may be a write for each
+MAX_NEWS = 64  # comings and goings that many are still to be told of; beyond them the oldest is told at once
 
 
 class Word(NamedTuple):
@@ -58,14 +63,43 @@ class Room:
             del self.peers[peer.number], self.connections[peer.number]
 
 
+class _News:
+    """That *peer* came to *channel*, or left it, and who is still to be told: those who listened then, and still do."""
+
+    __slots__ = ("_came", "_gone", "_rest", "channel", "peer")
+
+    def __init__(self, channel: str, peer: Peer, members: Iterator[Session], *, came: bool) -> None:
+        self.channel = channel
+        self.peer = peer
+        self._rest = members
+        self._came = came
+        self._gone: set[Session] = set()
+
+    def leaves(self, session: Session) -> None:
+        """*session* listens no more; if it comes again it knows who is there."""
+        self._gone.add(session)
+
+    def tell(self, most: int) -> bool:
+        """Tell *most* sessions; False once nobody is left."""
+        told = 0
+        for member in islice(self._rest, most):
+            told += 1
+            if member.who.number != self.peer.number and member not in self._gone:
+                (member.greet if self._came else member.farewell)(self.channel, self.peer)
+        return told == most
+
+
 class Presence:
     """Keeps what peers say of themselves; *members* are the sessions that listen, by channel.
 
-    Whether somebody is in a channel is told without a look at the others there.
+    Whether somebody is in a channel is told without a look at the others there. `post` runs a call in a later turn of
+    the loop; without it everybody is told at once.
     """
 
     def __init__(self, members: Mapping[str, Mapping[Session, None]]) -> None:
+        self.post: Callable[[Callable[[], None]], None] | None = None
         self._members = members
+        self._news: deque[_News] = deque()  # the oldest first
         self._rooms: dict[str, Room] = {}
         self._words: dict[str, dict[int, Word]] = {}  # of guests, and of those who listen and are away
         self._guests: dict[tuple[str, int], None] = {}  # by channel and number; the oldest first
@@ -179,12 +213,48 @@ class Presence:
         room = self._rooms.get(channel)
         return room is not None and number in room.peers
 
+    # Who hears of it
+
+    def leaves(self, channel: str, session: Session) -> None:
+        """*session* listens to *channel* no more, and is told nothing more of who came and left."""
+        for news in self._news:
+            if news.channel == channel:
+                news.leaves(session)
+
+    def before(self, channel: str, number: int) -> None:
+        """The peer with *number* says something in *channel*: before that everybody there hears that it came."""
+        while any(news.channel == channel and news.peer.number == number for news in self._news):
+            self._tell_oldest()
+
     def _greet(self, channel: str, peer: Peer, but: Session | None = None) -> None:
-        for member in self._members.get(channel, ()):
-            if member is not but and member.who.number != peer.number:
-                member.greet(channel, peer)
+        self._tell(channel, peer, but, came=True)
 
     def _farewell(self, channel: str, peer: Peer, but: Session | None = None) -> None:
-        for member in self._members.get(channel, ()):
-            if member is not but and member.who.number != peer.number:
-                member.farewell(channel, peer)
+        self._tell(channel, peer, but, came=False)
+
+    def _tell(self, channel: str, peer: Peer, but: Session | None, *, came: bool) -> None:
+        members = self._members.get(channel, {})
+        news = _News(channel, peer, iter(tuple(members)), came=came)
+        if but is not None:
+            news.leaves(but)
+        if self.post is None or (len(members) <= SLICE and not self._news):
+            news.tell(len(members) + 1)
+            return
+        if len(self._news) == MAX_NEWS:
+            self._tell_oldest()
+        if not self._news:
+            self.post(self._go_on)
+        self._news.append(news)
+
+    def _go_on(self) -> None:
+        """Tell a few, and go on in the next turn."""
+        assert self.post is not None
+        if self._news:
+            self.post(self._go_on)  # first: whatever happens below
+            if not self._news[0].tell(SLICE):
+                self._news.popleft()
+
+    def _tell_oldest(self) -> None:
+        news = self._news.popleft()
+        while news.tell(SLICE):
+            pass

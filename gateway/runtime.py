@@ -103,6 +103,7 @@ class Gateway:
         ids = MessageIds(int(self.home.gateway_id, 16))
         self._open_storage(post, ids)
         self._open_bus(ids)
+        self.bus.presence.post = post
         self._open_retention(post)
         self.index.start()
         self.log.start()

@@ -38,6 +38,8 @@ MAX_WORDS: Final = 10_000  # of all communities together, at most 40 MiB
 MAX_LINE: Final = 4096  # characters of a node that says no more than who is there
 TOLD: Final = 2000  # words that newcomers are told in a second, some 4 ms
 PACE: Final = 50  # nodes of one community that are signed in a second
+LOOKED_AT: Final = 8_192  # peers that are looked at in one turn of the loop, some 2 ms
+_EACH: Final = 128  # peers that take as long as a community without any
 
 
 class Word(NamedTuple):
@@ -65,6 +67,7 @@ class Presence:
         self._forgotten = 0  # the latest time of a word that was heard and is kept no more
         self._told: dict[str, dict[int, Word]] = {}  # of others, by channel and number; the oldest first
         self._changed: set[str] = set()
+        self._due: dict[str, None] = {}  # of those, what is told of in this second
         self._newcomers: dict[str, dict[SproutSession, set[int]]] = {}  # and of whom each has heard since it came
 
     # What Arbor says
@@ -134,16 +137,27 @@ class Presence:
     def tick(self, now: int) -> None:
         """A second has passed: tell what changed, and again what was told long ago; newcomers all that holds."""
         self._forget(now)
-        changed, self._changed = self._changed, set()
-        for channel, told in list(self._told.items()):
+        due, self._due = self._due, self._due | dict.fromkeys(self._changed)
+        self._changed = set()
+        for channel, told in self._told.items():
             if next(iter(told.values())).time <= now - INTERVAL:
-                changed.add(channel)
-        for channel in changed:
-            self._update(channel, now)
+                self._due[channel] = None
+        if not due:
+            self._go_on()
         room = TOLD
         for channel in list(self._newcomers):
             if room > 0:
                 room -= self._tell_newcomers(channel, room)
+
+    def _go_on(self) -> None:
+        """Tell what changed in a few communities; of others in the next turns of the loop."""
+        room, now = LOOKED_AT, self._bus.clock()
+        while self._due and room > 0:
+            channel = next(iter(self._due))
+            del self._due[channel]
+            room -= _EACH + self._update(channel, now)
+        if self._due:
+            self._relay.post(self._go_on)
 
     def _forget(self, now: int) -> None:
         for channel, words in list(self._heard.items()):
@@ -158,9 +172,9 @@ class Presence:
 
         Who finds no *room* any more hears of it a second later.
         """
-        here = self._bus.presence.of(channel)
+        has = self._bus.presence.has
         words = [*self._told.get(channel, {}).values(), *self._heard.get(channel, {}).values()]
-        words = [word for word in words if word.peer.number in here and word.line.data is not None][-MAX_PEERS:]
+        words = [word for word in words if has(channel, word.peer.number) and word.line.data is not None][-MAX_PEERS:]
         sessions, told = self._newcomers[channel], 0
         while sessions and told < room:
             session = next(iter(sessions))
@@ -173,19 +187,23 @@ class Presence:
             del self._newcomers[channel]
         return told
 
-    def _update(self, channel: str, now: int) -> None:
-        """Tell of the peers of other protocols that came, left, or were told of long ago; the rest in a second."""
+    def _update(self, channel: str, now: int) -> int:
+        """Tell of the peers of other protocols that came, left, or were told of long ago; the rest in a second.
+
+        Return how many peers were looked at.
+        """
+        listeners = self._bus.members(channel)
         if not self._listeners(channel):
             self._told.pop(channel, None)
-            return
-        told = self._told.setdefault(channel, {})
-        here = {number: peer for number, peer in self._bus.presence.of(channel).items() if peer.protocol != NAME}
-        gone = [number for number in told if number not in here]
-        again = [number for number, word in told.items() if number in here and word.time <= now - INTERVAL]
-        new = [number for number in here if number not in told][: max(0, MAX_PEERS - len(told) + len(gone))]
+            return listeners
+        told, here = self._told.setdefault(channel, {}), self._bus.presence.of(channel)
+        gone = [number for number in told if number not in here or here[number].protocol == NAME]
+        again = [number for number, word in told.items() if number not in gone and word.time <= now - INTERVAL]
+        others = (number for number, peer in here.items() if peer.protocol != NAME and number not in told)
+        new = list(islice(others, max(0, MAX_PEERS - len(told) + len(gone))))
         for number in islice((*gone, *new, *again), PACE):
             former = told.pop(number, None)
-            if number in here:
+            if number not in gone:
                 told[number] = self._write(here[number], channel, ACTIVE, now)
             elif former is not None:
                 self._write(former.peer, channel, INACTIVE, now)
@@ -193,6 +211,7 @@ class Presence:
             self._changed.add(channel)
         if not told:
             del self._told[channel]
+        return listeners + len(here)
 
     def _write(self, peer: Peer, channel: str, said: bytes, now: int) -> Word:
         """Have a node signed for *peer*, and tell it to whoever listens when that is done."""

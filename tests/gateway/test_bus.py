@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gateway import bus as bus_module
+from gateway import presence
 from gateway.bus import DIRECT_MEMORY
 from gateway.errors import AlreadySubscribed, NotSubscribed, Unavailable, UnknownChannel
 from gateway.message import Message, Peer
@@ -201,6 +203,49 @@ def test_joining_greets_the_others_and_tells_who_they_are(core: Core, join: Make
     assert core.bus.present("lobby") == [b.peer, c.peer]
     assert core.bus.members("lobby") == 2
     assert (core.bus.listeners("lobby", "toy"), core.bus.listeners("lobby", "x")) == ([b, c], [])
+
+
+def test_many_hear_of_a_newcomer_a_few_at_a_time_and_before_it_says_anything(
+    core: Core, join: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "SLICE", 4)
+    many, steps = [join("lobby") for _ in range(10)], deque[Callable[[], None]]()
+    core.bus.presence.post = steps.append
+    for each in many:
+        each.take()
+
+    def told() -> list[int]:
+        counts = [0]
+        while steps:
+            before = sum(len(each.heard) for each in many)
+            steps.popleft()()
+            counts.append(sum(len(each.heard) for each in many) - before)
+        return [count for count in counts if count]
+
+    first = join("lobby")
+    first_came = ("+", "lobby", first.peer.number)
+    assert not any(each.heard for each in many), "nobody is told in the step in which it comes"
+    assert told() == [4, 4, 2]
+    assert all(each.take() == [first_came] for each in many)
+
+    second = join("lobby")
+    core.bus.unsubscribe(many[9], "lobby")
+    core.bus.subscribe(many[9], "lobby")  # it knows who is there
+    second.receive_data(b"1")
+    for each in many[:9]:
+        assert each.heard[0] == ("+", "lobby", second.peer.number)
+        assert b"1" in each.heard
+    assert to(second, many[8].peer.number) == 1
+    told()
+    assert ("+", "lobby", second.peer.number) not in many[9].take()
+    for each in many[:9]:
+        each.take()
+
+    monkeypatch.setattr(presence, "MAX_NEWS", 2)
+    newcomers = [join("lobby") for _ in range(3)]
+    assert [len(each.heard) for each in many] == [1] * 10, "where too much waits the first is told at once"
+    told()
+    assert [[number for _, _, number in each.heard] for each in many] == [[n.peer.number for n in newcomers]] * 10
 
 
 def test_a_channel_without_listeners_is_forgotten_unless_settled(core: Core, join: Make) -> None:

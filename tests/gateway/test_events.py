@@ -19,10 +19,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway import events
+from gateway import events, listing, views
 from gateway.auth import KeyFile
 from gateway.log import Sealing
-from gateway.message import Message
+from gateway.message import Message, Peer
 from gateway.publish import MAX_CONTENT
 from gateway.retention import Keep
 from gateway.session import LOW_WATER, MAX_OUTBOX
@@ -69,6 +69,46 @@ def test_a_stream_begins_with_its_number_and_shows_a_message_once_it_is_on_disk(
     assert b'"content":{"n": 123456789012345678901234567890}' in sent
     (heard,) = parse(sent)
     assert (heard.name, heard.id, heard.data["sequence"]) == ("message", said.seq, said.seq)
+
+
+@pytest.mark.parametrize("count", [listing.TURN, listing.TURN + 1, 5 * listing.TURN])
+def test_a_long_welcome_is_made_a_few_peers_at_a_time(still: Any, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(10_000, 10_000 + count):
+        still.gateway.bus.presence.come("lobby", Peer(number, "toy"), 1 << 60)
+    shown, view = list[Peer](), views.peer
+
+    def show(peer: Peer) -> dict[str, Any]:
+        shown.append(peer)
+        return view(peer)
+
+    monkeypatch.setattr(views, "peer", show)
+    said, session = still.say(), still.listen(0)
+    assert len(shown) <= listing.TURN + 1
+    other = still.listen()  # of which the first one hears behind its welcome
+    still.sync()
+    pieces = list[bytes]()
+    while not pieces or not pieces[-1].startswith(b"id:"):
+        before = len(shown)
+        pieces += session.data_to_send() or pytest.fail("something is missing")
+        assert len(shown) - before <= listing.TURN
+    welcome, *rest = parse(pieces)
+    assert [peer["number"] for peer in welcome.data["peers"]] == list(range(10_000, 10_000 + count))
+    assert welcome.data["name"] is None
+    assert [event.name for event in rest] == ["joined", "message"]
+    assert (rest[0].data["number"], rest[1].id) == (other.peer.number, said.seq)
+
+
+def test_a_welcome_that_is_cut_short_is_no_event(still: Any) -> None:
+    for number in range(10_000, 10_100):
+        still.gateway.bus.presence.come("lobby", Peer(number, "toy"), 1 << 60)
+    session = still.listen()
+    pieces = [*session.data_to_send(), *session.data_to_send()]
+    session.close(1008, "a right was taken away")
+    pieces += session.data_to_send()
+    pieces.append(session.last_words(session.closing.reason))
+    assert b"".join(pieces).startswith(b'event: welcome\ndata: {"number":')
+    assert b"\n\n" not in b"".join(pieces)
+    assert b"\n: a right was taken away\n" in pieces[-1]
 
 
 def test_who_comes_and_goes_and_what_is_direct_has_no_id(still: Any) -> None:

@@ -476,6 +476,36 @@ def silent(make_place: Callable[..., Any], alice: Any, bob: Any, announce: Any) 
     return place, line
 
 
+def test_what_changed_in_many_communities_is_looked_at_in_turns(
+    place: Any, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "LOOKED_AT", 2 * presence._EACH)
+    line, words = place.connect(), place.gateway.adapters[0].relay.presence
+    for number in range(9):
+        community = alice.community(f"room {number}")
+        announce(line, alice.identity, community)
+        line.send(f"subscribe {number} {community.split()[0]}\n")
+    settle(place)
+    looked_at = list[str]()
+
+    def look(channel: str, _now: int) -> int:
+        looked_at.append(channel)
+        return 0
+
+    monkeypatch.setattr(words, "_update", look)
+    for number in range(9):
+        place.bus.subscribe(place.toy(), f"room {number}")
+    posted = list[Callable[[], None]]()
+    monkeypatch.setattr(words._relay, "post", posted.append)
+    words.tick(place.clock.now)
+    counts = [len(looked_at)]
+    while posted:
+        posted.pop()()
+        counts.append(len(looked_at) - sum(counts))
+    assert counts == [2, 2, 2, 2, 1]
+    assert sorted(looked_at) == [f"room {number}" for number in range(9)]
+
+
 def test_clients_that_do_not_tell_of_themselves_are_told_of_nobody(
     silent: tuple[Any, str], alice: Any, announce: Any
 ) -> None:
