@@ -34,6 +34,9 @@ GATHER = 0.1  # seconds between two batches while entries keep coming
 BATCH = 2_000  # entries in one transaction
 COMPACTING = "compacting"  # up to which sequence facts may be missing
 FORGET = "DELETE FROM records WHERE seq = ?"
+OTHERS = (
+    "DELETE FROM records WHERE seq BETWEEN ? AND ? AND channel IS NULL AND seq NOT IN (SELECT value FROM json_each(?))"
+)
 Statement = tuple[str, tuple[Any, ...]]  # SQL, and its values
 _NOTHING = Synced((), ())
 RETRY = 1.0  # seconds until a failed batch is tried again; what is in it is answered from memory meanwhile
@@ -173,12 +176,19 @@ class Index(Lookup):
         self._tables.put({"meta": [(COMPACTING, 0)]})
 
     def mend(self) -> None:
-        """Where `unindex` was not followed by `settle`, make the facts what they are in the log."""
+        """Where `unindex` was not followed by `settle`, make the facts what they are in the log.
+
+        They are asked for meanwhile: what is in the log is never taken out, also where its files cannot be read.
+        """
         if last := self._tables.meta(COMPACTING):
-            self._tables.execute([("DELETE FROM records WHERE seq <= ? AND channel IS NULL", (last,))])
             layout, directory = self._segments.layout, self._segments.directory
             files = [layout.file(directory, place) for place, first in enumerate(layout.firsts) if first <= last]
-            self.restore(fact for line in backward(files) if (fact := self._sound_fact(line)) is not None)
+            facts = (fact for line in backward(files) if (fact := self._sound_fact(line)) is not None)
+            while last > 0:
+                self.restore(part := list(islice(facts, BATCH)))
+                first = part[-1].seq if len(part) == BATCH else 0
+                self._tables.execute([(OTHERS, (first, last, dumps([fact.seq for fact in part]).decode()))])
+                last = min(last, first - 1)
             self.settle()
 
     def mend_soon(self) -> None:

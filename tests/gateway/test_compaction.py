@@ -3,7 +3,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gateway import compaction as compaction_module
 from gateway import index as index_module
 from gateway.archive import export, verify
+from gateway.bothways import backward
 from gateway.compaction import Compaction
 from gateway.facts import Lives
 from gateway.importing import import_
@@ -459,6 +460,31 @@ def test_a_mending_that_fails_is_tried_again(core: Core, monkeypatch: pytest.Mon
     core.settle()
     assert core.index.history("lobby")[-1].content == b'"more"'
     assert core.index.trouble is None
+
+
+def test_facts_are_found_while_a_mending_cannot_read_them(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgettable(core)
+    before, found = tables(core), list[Any]()
+
+    def once(files: Sequence[Path]) -> Iterator[bytes]:
+        found.append(core.index.rows("SELECT min(seq) FROM records"))
+        if len(found) == 1:
+            raise OSError(24, "Too many open files")
+        return backward(files)
+
+    def fail(*_arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(index_module, "RETRY", 0.01)
+    monkeypatch.setattr(index_module, "BATCH", 2)
+    monkeypatch.setattr(index_module, "backward", once)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", fail)
+        run(core, retention(core, age=1))
+    core.until(lambda: core.index.trouble is None and len(found) > 1)
+    core.settle()
+    assert found[:2] == [[(1,)]] * 2
+    assert tables(core) == before | {"meta": tables(core)["meta"]}
 
 
 STEP = st.one_of(
