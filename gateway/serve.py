@@ -305,7 +305,7 @@ class _House:
             except anyio.ClosedResourceError:
                 return
             except (OSError, anyio.BrokenResourceError) as error:  # which of them depends on the loop
-                logger.warning("cannot accept: %s", error)
+                logger.warning("cannot accept: %s", error.__cause__ or error)  # anyio's own says nothing
                 await anyio.sleep(ACCEPT_PAUSE)
             else:
                 self._tasks.start_soon(self._host, stream)

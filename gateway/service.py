@@ -105,6 +105,13 @@ def configure_logging(form: str) -> None:
     logging.basicConfig(
         stream=sys.stderr, level=logging.WARNING, format="%(asctime)s [%(levelname)s] %(name)s: %(message)s"
     )
+    logging.getLogger("trio.serve_listeners").addFilter(_without_traceback)
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Let a *record* say its sentence alone: it is no fault of the program's that there are no descriptors left."""
+    record.exc_info = None
+    return True
 
 
 def _bind(host: str, port: int, setting: str) -> socket.socket:

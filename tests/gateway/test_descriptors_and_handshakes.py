@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import resource
 import socket
 import subprocess
 import sys
@@ -75,6 +76,41 @@ def test_as_many_connections_are_let_in_as_there_are_descriptors_for(tmp_path: P
         process.wait(PATIENCE)
         if process.stdout is not None:
             process.stdout.close()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_process_without_descriptors_says_so_in_a_sentence(tmp_path: Path, loop: str) -> None:
+    command = [sys.executable, "-m", "gateway", "serve", "--loop", loop, "--port", "0", "--sprout-port", "0"]
+    said = tmp_path / "stderr"
+    with said.open("w") as errors:
+        process = subprocess.Popen(
+            [*command, "--data", str(tmp_path / "data")], stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+    try:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        used = max(int(each.name) for each in Path(f"/proc/{process.pid}/fd").iterdir()) + 1
+        soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (used, hard))
+        with ExitStack() as stack:
+            for name in ("http", "sprout") * 4:
+                host, port = ready[name].split(":")
+                stack.enter_context(socket.create_connection((host, int(port)), PATIENCE))
+            end = time.monotonic() + (PATIENCE if loop == "trio" else 0.5)  # uvloop says nothing
+            while said.read_text().count("Too many open files") < 2 * (loop == "trio") and time.monotonic() < end:
+                time.sleep(0.02)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        assert publish(ready["http"], "again") == 201
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+        if process.stdout is not None:
+            process.stdout.close()
+    told = said.read_text()
+    assert "Traceback" not in told
+    if loop == "trio":
+        assert "cannot accept: [Errno 24] Too many open files" in told
+        assert "accept returned EMFILE (Too many open files)" in told
 
 
 def test_silent_peers_are_dropped_on_every_tls_port(tmp_path: Path) -> None:
