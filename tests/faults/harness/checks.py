@@ -23,7 +23,7 @@ from gateway import archive
 from gateway.sse import EventReader
 
 from . import nodes
-from .ledger import LATE, Ledger, plain, token_of
+from .ledger import LATE, Ledger, Said, plain, token_of
 from .load import CHANNELS, STREAMR, path_of, streamr_content
 from .nursery import Running
 from .wires import PATIENCE, Http, Refused, Socket
@@ -193,14 +193,17 @@ class Asking:
                 await self._forest(http)
 
     async def _calm(self) -> None:
-        """Wait until what was on its way when its senders left has arrived."""
-        async with Http(self._running.http) as http:
+        """Wait until what was on its way when its senders left has arrived, and is on disk, as what we say after it."""
+        async with asyncio.timeout(PATIENCE), Http(self._running.http) as http:
             before, same = None, 0
             while same < CALM:
                 await asyncio.sleep(0.04)
-                texts = [(await served(http, channel))[1] for channel in CHANNELS]
-                same = same + 1 if texts == before else 0
-                before = texts
+                token = f"calm.{len(self._ledger.said)}"
+                if await say(http, self._ledger, token) == 201:
+                    histories = [(await served(http, channel))[0] for channel in CHANNELS]
+                    tokens = [each.token for found in histories for each in found if not each.token.startswith("calm.")]
+                    same = same + 1 if tokens == before else 0
+                    before = tokens
 
     async def _forest(self, http: Http) -> None:
         """What Arbor is offered; what retention takes meanwhile is judged neither way."""
@@ -307,6 +310,17 @@ def log_is_good(ledger: Ledger, log: Path, damaged: set[int]) -> None:
         ledger.complain(f"`trellis verify` finds {report.faults[:3]}")
     if damaged & set(range(1, max(seqs, default=0))) - set(seqs) and not report.faults:
         ledger.complain("`trellis verify` does not see the damage")
+
+
+async def say(http: Http, ledger: Ledger, token: str) -> int:
+    """Say something that has the *token*; what that is answered with."""
+    content = {"content": token}
+    said = ledger.say(token, Said(token, CHANNELS[0], "rest", content, json.dumps(content)))
+    status, body = await http.ask("POST", path_of(said.channel), json.dumps(content).encode())
+    if status == 201:
+        receipt = json.loads(body)
+        ledger.accept(said, receipt["sequence"], receipt["id"])
+    return status
 
 
 async def first_message(http: Http) -> tuple[int, int]:

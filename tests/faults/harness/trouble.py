@@ -16,9 +16,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from .checks import Served, first_message, ready, reported, served, whole
+from .checks import Served, first_message, ready, reported, say, served, whole
 from .ledger import Ledger, Said
-from .load import CHANNELS, path_of
+from .load import CHANNELS
 from .nursery import Running
 from .plan import Blow
 from .shim import Call, Kind
@@ -127,8 +127,8 @@ class Trouble:
         """Nothing can be written: until the time *end* no message is accepted, and /readyz is 503."""
         if time.monotonic() > end - NOTICE:
             return
-        said = self._probe()
-        asking = asyncio.create_task(self._ask(said))
+        token = self._probe()
+        asking = asyncio.create_task(self._ask(token))
         unready = False
         try:
             while time.monotonic() < end and not unready:
@@ -138,7 +138,7 @@ class Trouble:
             if not unready:
                 self._ledger.complain("the log cannot be written, and /readyz is 200")
             if asking.done() and asking.result() == 201:
-                self._ledger.complain(f"{said.token} was accepted while the log could not be written")
+                self._ledger.complain(f"{token} was accepted while the log could not be written")
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
@@ -224,19 +224,13 @@ class Trouble:
             await asyncio.sleep(0.02)
         self._ledger.complain(f"unreported: {kind}")
 
-    def _probe(self) -> Said:
+    def _probe(self) -> str:
         self._probes += 1
-        content = {"content": f"probe{self._name}.{self._probes}"}
-        said = Said(content["content"], CHANNELS[0], "rest", content, json.dumps(content))
-        return self._ledger.say(f"probe {said.token}", said)
+        return f"probe{self._name}.{self._probes}"
 
-    async def _ask(self, said: Said) -> int:
+    async def _ask(self, token: str) -> int:
         async with Http(self._running.http) as http:
-            status, body = await http.ask("POST", path_of(said.channel), (said.text or "").encode())
-        if status == 201:
-            receipt = json.loads(body)
-            self._ledger.accept(said, receipt["sequence"], receipt["id"])
-        return status
+            return await say(http, self._ledger, token)
 
     # Weather
 
