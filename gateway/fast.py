@@ -144,6 +144,9 @@ class Connection(asyncio.Protocol):
         self._house.add(self)
         if (inflow := session.bus.inflow) is not None:
             inflow.budget.enter(self)
+            if wait := inflow.enter(session):
+                self._hold()
+                self._pacing = self._loop.call_later(wait, self._paced)
         keep_alive(transport.get_extra_info("socket"))
         session.wake = partial(self._flusher.add, self)
         session.blocked = False
@@ -153,6 +156,11 @@ class Connection(asyncio.Protocol):
         """The gateway stops: say goodbye. (uvicorn calls this as well.)"""
         if self._session is not None and self._session.closing is None:
             self._session.goodbye()
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing is to be read now."""
+        return self._held
 
     # The session's side
 
@@ -230,6 +238,7 @@ class Connection(asyncio.Protocol):
         if session is not None:
             if (inflow := session.bus.inflow) is not None:
                 inflow.budget.leave(self)
+                inflow.leave(session)
             session.receive_eof()
 
     # What the budget asks

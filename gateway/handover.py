@@ -106,7 +106,8 @@ class FastWebSocket(WebSocketsSansIOProtocol):
         connection = WebSocketProtocol(self.loop, self.connections, self.config.ws_max_size)
         transport.set_protocol(connection)
         connection.start(transport, session)
-        transport.resume_reading()
+        if not connection.holds:
+            transport.resume_reading()
 
 
 class _Flow(FlowControl):
@@ -360,6 +361,7 @@ class FastHttp(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """What came is no request, and this is the last answer: nobody knows where another one begins."""
+        self.answered(400)
         self._forget_requests()
         self.transport.write(refusal(Problem(400, msg)))
         self._part()
@@ -428,6 +430,9 @@ class FastHttp(HttpToolsProtocol):
         if (reason := self.gateway.door.enter(address)) is None:
             self.network = network(address)
             self.gateway.budget.enter(self)
+            if (inflow := self._inflow) is not None and (wait := inflow.enter(self)):
+                self._pacing = True
+                self.loop.call_later(wait, self._paced)
         return reason
 
     def give_way(self) -> None:
@@ -443,6 +448,8 @@ class FastHttp(HttpToolsProtocol):
             self.gateway.door.busy(self)
             self.gateway.door.leave(self.network)
             self.gateway.budget.leave(self)
+            if (inflow := self._inflow) is not None:
+                inflow.leave(self)
             self.network = ""
 
     def _await_head(self) -> None:

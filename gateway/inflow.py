@@ -4,12 +4,14 @@ A connection that sends too much is read more slowly, which TCP tells its peer; 
 limit and malformed input pause the reading of their connection as well, beyond a few that everybody may send: refusing
 a request costs about as much as serving one. For ten seconds after each, the loop works no more than a tenth of its
 time for that connection and all others of its network to which the same applies; those that behave are not slowed by
-it. A connection that goes on sending malformed input is closed. Each connection has a share of its own: within it,
+it. A connection that goes on sending malformed input is closed. Who hangs up leaves what is held against it to the next
+connection of its network: to come again is no way out. Each connection has a share of its own: within it,
 nobody waits for what others of the network have sent, and while the log is crowded nobody gets more.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Protocol
@@ -29,6 +31,8 @@ BLAMED, BLAMED_AT_ONCE = 0.1, 0.05  # of the loop's time, and seconds of it at o
 WASTE, LEAST = 3, 1 << 16  # a malformed body counts as so many times its bytes more, as if it had at least so many
 UNLIMITED = 1 << 62  # bytes
 LONGEST = 2.0  # seconds that one pause lasts at most
+MAX_LEFT = 1_024  # connections of one network that went, of which is known what is held against them
+MAX_NETWORKS = 10_000  # of which any is known
 SHARE, SHARE_AT_ONCE = 256 << 10, 64 << 10  # bytes a second, and at once, of one connection
 
 
@@ -68,6 +72,7 @@ class Inflow:
         self.budget = budget or Budget(UNLIMITED)
         self._bytes = bytes
         self._blamed = Buckets(BLAMED, BLAMED_AT_ONCE, clock)  # by network
+        self._left: OrderedDict[str, deque[Conduct]] = OrderedDict()  # what was held against those that went
         # By connection; used while its network waits, or the log is crowded.
         self._shares = Buckets(SHARE, SHARE_AT_ONCE, clock)
         self._crowded = crowded
@@ -77,6 +82,32 @@ class Inflow:
         """Read as fast as *bytes* says from now on, where reading is paced at all; all debts are forgotten."""
         if self._bytes is not None:
             self._bytes = bytes
+
+    def enter(self, connection: Accused) -> float:
+        """A connection begins, with what is held against one of its network that went; the seconds before it is read.
+
+        The last that went is the first that comes again, as far as anybody can tell.
+        """
+        left = self._left.get(connection.network)
+        if left is None:
+            return 0.0
+        connection.conduct = left.pop()
+        if not left or not self.blames(connection):  # those before it went earlier
+            del self._left[connection.network]
+        if not self.blames(connection):
+            connection.conduct = None
+            return 0.0
+        wait = max(connection.conduct.paused - self._clock(), self.worked(connection, 0.0))
+        return min(wait, LONGEST) if wait > 0 else 0.0
+
+    def leave(self, connection: Accused) -> None:
+        """A connection is over."""
+        if connection.conduct is None or not connection.network or not self.blames(connection):
+            return
+        left = self._left.setdefault(connection.network, deque(maxlen=MAX_LEFT))
+        left.append(connection.conduct)
+        if len(self._left) > MAX_NETWORKS:
+            self._left.popitem(last=False)
 
     def read(self, session: Session, size: int, seconds: float = 0.0) -> float:
         """*size* bytes were read for *session* and handled in *seconds*; the seconds to wait before more is read."""

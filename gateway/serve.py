@@ -119,10 +119,13 @@ class _Pump:
             self._ended = True
             if (inflow := self._session.bus.inflow) is not None:
                 inflow.budget.leave(self._session)
+                inflow.leave(self._session)
             self._session.receive_eof()
 
     async def _read(self) -> None:
         session = self._session
+        if session.bus.inflow is not None:
+            await anyio.sleep(session.bus.inflow.enter(session))
         while not self._over.is_set():
             if not session.readable:
                 await self._moved.wait()

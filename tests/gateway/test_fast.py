@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -563,6 +564,46 @@ def test_a_request_that_is_over_a_limit_or_malformed_is_held_against_its_connect
         now += 1.0
         while started < 4:
             await asyncio.sleep(0.001)
+
+    asyncio.run(check())
+
+
+class Somewhere(Echo):
+    """One whose connection counts for a network."""
+
+    @property
+    def network(self) -> str:
+        return "192.0.2.1"
+
+
+def test_who_comes_again_is_not_read_before_it_has_paid(sock: socket.socket) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001
+        started.append(scope["path"])
+
+    started = list[str]()
+    let_in = SimpleNamespace(enter=lambda _: None, busy=lambda _: None, leave=lambda _: None)
+
+    async def check() -> None:
+        bus = new_bus()
+        bus.inflow = inflow = Inflow(Buckets(1e9, 1e9, lambda: 100.0), lambda: 100.0)
+        for _ in range(2):
+            bad = Somewhere(bus)
+            bad.offend()
+            inflow.worked(bad, BLAMED_AT_ONCE + 0.005)
+            inflow.leave(bad)
+        transport = Recorder(sock)
+        fast.WebSocketProtocol(asyncio.get_running_loop(), set(), 1 << 20).start(transport, Somewhere(bus))
+        assert transport.paused
+
+        http, _ = await http_connection(app, sock)
+        http.gateway = SimpleNamespace(door=let_in, budget=inflow.budget, bus=bus)  # type: ignore[assignment]
+        transport = Recorder(sock)
+        transport._extra["peername"] = ("192.0.2.1", 1)  # type: ignore[attr-defined]
+        http.connection_made(transport)
+        http.data_received(b"GET / HTTP/1.1\r\n\r\n")
+        await asyncio.sleep(0.01)
+        assert not started
+        assert transport.paused
 
     asyncio.run(check())
 

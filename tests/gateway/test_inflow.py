@@ -148,3 +148,42 @@ def test_those_of_a_network_that_misbehave_share_a_tenth_of_the_time_and_the_oth
     assert paced.inflow.read(bad, 0, 1000.0) == LONGEST
     paced.now += BLAME
     assert paced.inflow.read(bad, 0, 1.0) == 0, "it is forgotten"
+
+
+@pytest.mark.parametrize("again", [1, 7, 10**9], ids=["always", "sometimes", "never"])
+def test_who_comes_again_after_malformed_messages_gets_no_more_of_the_loop(paced: Paced, again: int) -> None:
+    inflow, begin, worked, honest = paced.inflow, paced.now, 0.0, paced.new()
+    attackers = [(begin, paced.new()) for _ in range(3)]  # and when each is read next
+    for count in range(1, 10_000):
+        (at, one), *rest = sorted(attackers, key=lambda each: each[0])
+        if at > begin + 30 or paced.now > begin + 30:
+            break
+        paced.now = max(paced.now, at) + 0.01
+        one.offend()
+        worked += 0.01
+        wait = inflow.read(one, 0, 0.01)
+        if count % again == 0 or one.closing is not None:
+            inflow.leave(one)
+            one.receive_eof()
+            one = paced.new()
+            wait = inflow.enter(one)
+        attackers = [(paced.now + wait, one), *rest]
+        assert inflow.read(honest, 0, 0.01) == 0, "whatever its neighbours do"
+    assert worked < BLAMED * 30 + BLAMED_AT_ONCE + 0.5
+
+
+def test_what_one_left_is_held_against_one_who_comes_and_only_for_a_while(paced: Paced) -> None:
+    bad, inflow = paced.new(), paced.inflow
+    bad.offend()
+    inflow.worked(bad, 1.0)
+    inflow.leave(bad)
+    elsewhere, first, second = paced.new("192.0.2.2"), paced.new(), paced.new()
+    assert inflow.enter(elsewhere) == 0
+    assert inflow.enter(first) == LONGEST
+    assert inflow.enter(second) == 0
+    inflow.leave(first)
+    inflow.leave(second)
+    paced.now += BLAME
+    assert inflow.enter(paced.new()) == 0
+    assert inflow.enter(paced.new()) == 0
+    assert not inflow._left
