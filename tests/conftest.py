@@ -13,12 +13,14 @@ from hypothesis import settings
 
 from gateway.bus import Bus
 from gateway.channels import Channels
+from gateway.compaction import Compaction
 from gateway.index import Index
 from gateway.log import Sealing
 from gateway.message import Message, MessageIds, Peer
 from gateway.metrics import Metrics
 from gateway.peers import Peers
 from gateway.record import Entry, Fact
+from gateway.retention import SLACK, Keep, Retention
 from gateway.runtime import Ledger
 from gateway.segments import Segments
 from gateway.session import Principal, Session
@@ -177,6 +179,20 @@ class Core:
         """Publish something that peer 1000 says."""
         message = Message(channel, fields.pop("sender", Peer(1000, "toy")), "toy", content, **fields)
         return self.bus.publish(message)
+
+    def retention(self, compaction: Compaction | None = None, slack: int = SLACK, **keep: int) -> Retention:
+        """Retention of this log, with the faults of the disk where others are."""
+        return Retention(
+            self.segments,
+            self.index,
+            Keep(**keep),
+            self.clock,
+            post=self.posted.put,
+            mark=lambda: self.log.fact("counts", {"minute": 0, "flows": []}),
+            compaction=compaction,
+            slack=slack,
+            on_fault=self.disk_faults.append,
+        )
 
     def stop(self) -> None:
         """Stop cleanly."""

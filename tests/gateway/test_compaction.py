@@ -24,7 +24,7 @@ from gateway.letting import Remembered
 from gateway.log import Sealing
 from gateway.message import Message, Peer
 from gateway.record import Fact, decode
-from gateway.retention import Keep, Retention
+from gateway.retention import Retention
 from gateway.segments import Segments, head
 from tests.still import PATIENCE
 
@@ -38,17 +38,8 @@ MakeCore = Callable[..., "Core"]
 
 def retention(core: Core, *, slack: int = 1, **keep: int) -> Retention:
     memory = Remembered(core.bus, ())
-    return Retention(
-        core.segments,
-        core.index,
-        Keep(**keep),
-        core.clock,
-        post=core.posted.put,
-        mark=lambda: core.log.fact("counts", {"minute": 0, "flows": []}),
-        compaction=Compaction(core.segments, core.index, Lives(core.rules), memory, core.posted.put),
-        slack=slack,
-        on_fault=core.disk_faults.append,
-    )
+    compaction = Compaction(core.segments, core.index, Lives(core.rules), memory, core.posted.put)
+    return core.retention(compaction, slack, **keep)
 
 
 def run(core: Core, retention: Retention) -> None:
@@ -397,15 +388,16 @@ def forgettable(core: Core) -> None:
     run(core, retention(core, age=1, slack=1 << 40))
 
 
+def fail(*_arguments: Any) -> None:
+    raise OSError(5, "Input/output error")
+
+
 def test_a_front_counts_from_its_name_on_whatever_fails_then(
     make_core: MakeCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever speaks after its name could not be synced is known, be the front there or not after a crash."""
     core = make_core(sealing=EACH)
     forgettable(core)
-
-    def fail(*_arguments: Any) -> None:
-        raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patched:
         patched.setattr(compaction_module, "sync_directory", fail)
@@ -423,9 +415,6 @@ def test_files_that_could_not_be_removed_go_with_the_next_compaction(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forgettable(core)
-
-    def fail(*_arguments: Any) -> None:
-        raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "unlink", fail)

@@ -14,7 +14,7 @@ from gateway import runtime, sound
 from gateway.log import Sealing
 from gateway.message import LATE, Message, Peer
 from gateway.record import Fact, decode, encode
-from gateway.retention import Keep, Retention, is_fact
+from gateway.retention import Retention, is_fact
 from gateway.segments import Segments, head
 
 if TYPE_CHECKING:
@@ -32,21 +32,6 @@ def names(core: Core) -> list[str]:
 
 def lines(core: Core) -> list[bytes]:
     return [line.data for line in Segments(core.data / "log").scan()]
-
-
-def retention(core: Core, **keep: int) -> Retention:
-    def mark() -> None:
-        core.log.fact("counts", {"minute": 0, "flows": []})
-
-    return Retention(
-        core.segments,
-        core.index,
-        Keep(**keep),
-        core.clock,
-        post=core.posted.put,
-        mark=mark,
-        on_fault=core.disk_faults.append,
-    )
 
 
 def run(core: Core, retention: Retention) -> None:
@@ -95,7 +80,7 @@ def test_facts_are_told_from_messages(kind: str) -> None:
 def test_without_limits_everything_is_kept(core: Core) -> None:
     days(core, 3)
     before = names(core)
-    run(core, retention(core))
+    run(core, core.retention())
     assert names(core) == before
 
 
@@ -104,7 +89,7 @@ def test_old_messages_go_and_facts_stay(core: Core) -> None:
     core.say(b'"today"', channel="channel 0")
     core.settle()
     before = lines(core)
-    run(core, retention(core, age=DAY + 1))
+    run(core, core.retention(age=DAY + 1))
     gone = {message.seq for message in said[:2]}
     assert lines(core) == [line for line in before if head(line)[0] not in gone]
     assert any(retired(core))
@@ -126,7 +111,7 @@ def test_facts_are_found_after_a_restart_and_a_rebuild(make_core: MakeCore) -> N
     days(core, 3)
     core.say(b'"today"')
     core.settle()
-    run(core, retention(core, age=1))
+    run(core, core.retention(age=1))
     next_seq = core.log.next_seq
     for damage in (False, True):
         core.stop()
@@ -144,17 +129,17 @@ def test_facts_are_found_after_a_restart_and_a_rebuild(make_core: MakeCore) -> N
 def test_too_many_bytes_take_the_oldest(core: Core) -> None:
     before = days(core, 5)
     kept = sum(len(line) for line in lines(core) if head(line)[0] >= before[3].seq)
-    run(core, retention(core, bytes=kept))
+    run(core, core.retention(bytes=kept))
     assert [core.index.find(f"id {day}") is not None for day in range(5)] == [False, False, False, True, True]
     assert whole_from(core, before[3])
-    run(core, retention(core, bytes=1))
+    run(core, core.retention(bytes=1))
     assert retired(core) == [True] * (len(retired(core)) - 1) + [False]
 
 
 def test_what_nobody_follows_up_is_retired_too(core: Core) -> None:
     days(core, 2)
     for _ in range(10):  # the seal, the mark and the retirement each take a turn, and then no more happens
-        run(core, retention(core, age=1))
+        run(core, core.retention(age=1))
     assert core.index.find("id 1") is None
     assert [b'"counts"' in line for line in lines(core)[-2:]] == [False, True]
     assert retired(core) == [True] * (len(retired(core)) - 1) + [False]
@@ -165,21 +150,21 @@ def test_an_open_segment_stays(make_core: MakeCore) -> None:
     said = core.say()
     core.settle()
     core.clock.now += DAY
-    run(core, retention(core, age=1))
+    run(core, core.retention(age=1))
     assert core.index.find(said.id) is not None
 
 
 def test_what_is_not_indexed_yet_stays(core: Core) -> None:
     days(core, 3)
-    assert list(retention(core, age=1).due(core.segments.firsts[1] - 2)) == []
-    assert len(list(retention(core, age=1).due(core.segments.firsts[1] - 1))) == 1
+    assert list(core.retention(age=1).due(core.segments.firsts[1] - 2)) == []
+    assert len(list(core.retention(age=1).due(core.segments.firsts[1] - 1))) == 1
 
 
 def test_a_damaged_line_is_reported_when_it_goes(core: Core) -> None:
     days(core, 2)
     path = core.data / "log" / f"{1:020d}.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"kind"', b'"kinx"', 1))
-    run(core, retention(core, age=DAY))
+    run(core, core.retention(age=DAY))
     (fault,) = core.segments.faults
     assert "lost when it was retired" in fault.reason
     assert path.with_name(f"{1:020d}.facts.jsonl").exists()
@@ -212,7 +197,7 @@ def test_a_crash_at_each_step_loses_no_fact(
             "unlink": (Path, "unlink"),
         }[step]
         patched.setattr(*target, crash)
-        retirement = retention(core, age=DAY)
+        retirement = core.retention(age=DAY)
         retirement.tick()
         core.until(lambda: not retirement._busy)
     assert len(core.disk_faults) == 1
@@ -224,7 +209,7 @@ def test_a_crash_at_each_step_loses_no_fact(
     assert [line for line in lines(core) if is_fact(line)] == facts
     assert [core.index.peer("toy", f"peer {day}") is not None for day in range(2)] == [True, True]
     core.clock.now += 3 * DAY
-    run(core, retention(core, age=DAY))
+    run(core, core.retention(age=DAY))
     assert [line for line in lines(core) if is_fact(line)] == facts
     assert [core.index.find(f"id {day}") for day in range(2)] == [None, None]
     assert core.index.history("channel 0") == core.index.history("channel 1") == []
@@ -250,7 +235,7 @@ def test_a_kill_before_the_file_goes_leaves_nothing_half_there(
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "unlink", copying)
-        run(core, retention(core, age=2 * DAY))
+        run(core, core.retention(age=2 * DAY))
     again = type(core)(copy, sealing=EACH).start()
     try:
         said = [entry for line in again.segments.scan() if isinstance(entry := decode(line.data), Message)]
@@ -274,7 +259,7 @@ def test_a_file_that_cannot_be_removed_is_gone_all_the_same(core: Core, monkeypa
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "unlink", fail)
-        run(core, retention(core, age=2 * DAY))
+        run(core, core.retention(age=2 * DAY))
     assert core.disk_faults
     shown = [each.seq for name in ("channel 0", "channel 1") for each in core.index.history(name)]
     assert said[0].seq not in shown
@@ -287,7 +272,7 @@ def test_what_was_accepted_while_the_clock_was_ahead_refuses_nobody(make_core: M
     now = core.clock.now
     core.clock.now = now + 3 * DAY
     days(core, 4)
-    run(core, retention(core, bytes=1))
+    run(core, core.retention(bytes=1))
     since = core.index.kept_since(core.clock.now)
     assert now < since <= core.clock.now
     assert core.index.kept_since(now) == now - LATE

@@ -200,16 +200,22 @@ def test_what_retention_left_without_a_parent_is_not_offered(
     assert load(place, community) == ids(*kept(place, flat))
 
 
-def test_who_goes_on_with_a_thread_is_asked_for_what_retention_took_of_it(
-    make_place: Callable[..., Any], alice: Any, announce: Any
-) -> None:
-    place = make_place(log=SMALL)
+def half_retired(place: Any, alice: Any, announce: Any) -> tuple[str, list[str]]:
+    """A community, and a thread in it of which retention took the upper part."""
     community = alice.community("lobby")
     chain = thread(alice, community, 20)
     announce(place.connect(), alice.identity, community)
     for reply in chain:
         announce(place.connect(), reply)
     retire(place)
+    return community, chain
+
+
+def test_who_goes_on_with_a_thread_is_asked_for_what_retention_took_of_it(
+    make_place: Callable[..., Any], alice: Any, announce: Any
+) -> None:
+    place = make_place(log=SMALL)
+    community, chain = half_retired(place, alice, announce)
     left = kept(place, chain)
     assert 1 < len(left) < len(chain)
     gone = chain[: -len(left)]
@@ -234,12 +240,7 @@ def test_it_is_taken_all_the_same_where_nobody_brings_that(
     make_place: Callable[..., Any], alice: Any, announce: Any
 ) -> None:
     place = make_place(log=SMALL)
-    community = alice.community("lobby")
-    chain = thread(alice, community, 20)
-    announce(place.connect(), alice.identity, community)
-    for reply in chain:
-        announce(place.connect(), reply)
-    retire(place)
+    community, chain = half_retired(place, alice, announce)
     ear, toy, line = place.connect(), place.toy(), place.connect()
     ear.send(f"subscribe 0 {id_of(community)}\n")
     place.bus.subscribe(toy, "lobby")
@@ -257,12 +258,7 @@ def test_an_answer_from_elsewhere_to_a_thread_that_retention_cut_begins_anew(
     make_place: Callable[..., Any], alice: Any, announce: Any
 ) -> None:
     place = make_place(log=SMALL)
-    community = alice.community("lobby")
-    chain = thread(alice, community, 20)
-    announce(place.connect(), alice.identity, community)
-    for reply in chain:
-        announce(place.connect(), reply)
-    retire(place)
+    community, chain = half_retired(place, alice, announce)
     answer = place.toy().say("I answer", parent=id_of(chain[-1]))
     place.settle()
     offered = load(place, community)
