@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from gateway.adapter import Services
 from gateway.bus import DIRECT_MEMORY
+from gateway.errors import Unavailable
 from gateway.message import Form, Message, Peer
 from gateway.record import unbinary
 
@@ -75,13 +76,26 @@ class Author:
     # What a form depends on
 
     def refer(self, run: Sequence[Message]) -> None:
-        """Note where the Arbor forms of the messages will stand, and what is too long for one."""
+        """Note where the Arbor forms of the messages, of one channel, will stand, and what Arbor is not to get."""
+        offered = self.is_offered(run[0].channel)
         for message in run:
             ref = {} if message.parent is None else self._below(message, message.parent)
-            if len(message.content) <= MAX_BLOB or self.has_room(message.content, ref.get("parent")):
+            fits = len(message.content) <= MAX_BLOB or self.has_room(message.content, ref.get("parent"))
+            if offered and fits:
                 message.refs[NAME] = ref
             else:
                 message.undelivered += (NAME,)
+
+    def is_offered(self, channel: str) -> bool:
+        """Whether Arbor is offered what is said in *channel*: its community may have expired."""
+        id = self._bus.channels.address(NAME, channel) if self._store.incomplete else None
+        if id is None:
+            return True
+        try:
+            seq = self._store.seq(id)
+            return seq is None or self._lineage.is_whole(seq)
+        except Unavailable:  # the index is made anew; that keeps nobody from saying something
+            return True
 
     @staticmethod
     def has_room(content: bytes, parent: str | None = None) -> bool:

@@ -193,7 +193,7 @@ class Presence:
         Return how many peers were looked at.
         """
         listeners = self._bus.members(channel)
-        if not self._listeners(channel):
+        if not self._listeners(channel) or not self._relay.author.is_offered(channel):
             self._told.pop(channel, None)
             return listeners
         told, here = self._told.setdefault(channel, {}), self._bus.presence.of(channel)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from adapters.sprout.forest import sign_community
+from tests.adapters.sprout.conftest import Forge
 from tests.arbor import WAIT, Arbor, arbor, require_arbor, run
 from tests.forests import write_forest
 from tests.server import Server
@@ -143,6 +147,29 @@ def test_a_relay_that_dialled_in_follows_what_begins_later(program: Path, tmp_pa
                         await relay.settle(0.1)
                         if any(line.get("content") == "more" for line in relay.heard):
                             break
+
+    flags = secure(tmp_path / "certs")
+    with Server(tmp_path / "data", *flags) as server:
+        run(partial(scenario, server))
+        assert server.stop() == 0
+        assert "Traceback" not in server.log
+
+
+def test_a_relay_hears_of_every_community_whatever_its_id(program: Path, tmp_path: Path) -> None:
+    """All of them have one name; the digests of some have two underscores, one in a hundred has."""
+    author, now = Forge(), int(time.time() * 1000)
+    made = (author.line(sign_community("lobby", author.id, author.key, now + n)) for n in count())
+    found = [*islice(made, 20), *islice((line for line in made if "__" in line[12:55]), 5)]
+
+    async def scenario(server: Server) -> None:
+        async with arbor(program, "relay", "-peers", server.ready["sprout_tls"]) as relay:
+            host, _, port = server.sprout.rpartition(":")
+            reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 20)
+            writer.write("\n".join((f"announce 1 {len(found) + 1}", author.identity, *found, "")).encode())
+            assert await asyncio.wait_for(reader.readline(), WAIT) == b"status 1 0\n"
+            for line in found:
+                await relay.next("stored", id=line.split(" ")[0])
+            writer.close()
 
     flags = secure(tmp_path / "certs")
     with Server(tmp_path / "data", *flags) as server:

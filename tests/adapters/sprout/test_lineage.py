@@ -139,10 +139,18 @@ def test_an_answer_to_it_from_elsewhere_stands_below_its_day(place: Any, lobby: 
 def test_a_community_takes_all_with_it(place: Any, alice: Any, announce: Any) -> None:
     community = alice.line(sign_community("brief", alice.id, alice.key, alice.now, expiring(place)))
     reply = alice.reply(community, "hi")
-    line = place.connect()
+    line, ear, toy = place.connect(), place.connect(), place.toy()
     announce(line, alice.identity, community, reply)
     assert len(nodes(line.ask(f"query 1 2\n{id_of(community)}\n{id_of(reply)}\n"))) == 2
+    ear.send(f"subscribe 0 {id_of(community)}\n")
+    assert toy.say("in time", "brief").undelivered == ()
+    place.settle()
+    assert nodes(ear.read())
     place.clock.now += LIFE
+    assert toy.say("late", "brief").undelivered == ("sprout",), "what others say as well"
+    place.settle()
+    assert not nodes(ear.read())
+    assert nodes(line.read()), "who is not subscribed was told of an identity in time"
     assert not nodes(line.ask(f"query 1 2\n{id_of(community)}\n{id_of(reply)}\nlist 2 1 9\nlist 3 2 9\n"))
 
 
