@@ -24,7 +24,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
-from gateway import fast, handover, serve
+from gateway import fast, handover, serve, turns
 from gateway.buckets import Buckets
 from gateway.bus import Bus, Receipt
 from gateway.channels import Channels
@@ -713,36 +713,55 @@ def test_a_bug_in_one_session_ends_that_one_alone(
     assert set(caplog.messages) == allowed
 
 
-def test_a_connection_with_much_input_leaves_turns_of_the_loop_to_others(sock: socket.socket) -> None:
+class Work:
+    """A clock that goes on only while something is worked at, however busy the machine is."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        for module in (fast, turns):
+            monkeypatch.setattr(module, "perf_counter", lambda: self.now)
+
+    def take(self, seconds: float) -> None:
+        """Work so long."""
+        self.now += seconds
+
+
+def test_a_connection_with_much_input_leaves_turns_of_the_loop_to_others(
+    sock: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Work(monkeypatch)
+
     class Slow(Echo):
         def handle(self, data: bytes) -> None:
-            time.sleep(0.0005 * (data == b"x"))
+            work.take(0.0005 * (data == b"x"))
             super().handle(data)
 
     async def check() -> None:
         (one, _, _), (_, heard, _), (other, transport, _) = await connections(3, sock, Slow)
         one.data_received(masked(b"x") * 3000)
-        turns = 0
+        count = 0
         while one._rest is not None:
             before = len(transport.written)
             other.data_received(masked(b"y"))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             assert len(transport.written) > before, "answered at once"
-            turns += 1
-        assert turns > 20
+            count += 1
+        assert count > 20
         assert heard.written == []
 
     asyncio.run(check())
 
 
-def test_long_reads_that_come_together_do_not_share_one_turn(sock: socket.socket) -> None:
+def test_long_reads_that_come_together_do_not_share_one_turn(
+    sock: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many connections there are, and though none of them was busy before."""
-    handled: list[bytes] = []
+    handled, work = list[bytes](), Work(monkeypatch)
 
     class Slow(Echo):
         def handle(self, data: bytes) -> None:
-            time.sleep(2 * LONG_TURN)
+            work.take(2 * LONG_TURN)
             handled.append(data)
 
     async def check() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from time import perf_counter
 
 import pytest
 
@@ -166,18 +165,18 @@ def test_a_failure_does_not_end_the_turns_of_others() -> None:
     asyncio.run(check())
 
 
-def test_a_portion_shrinks_while_it_takes_long_and_grows_while_it_does_not() -> None:
+def test_a_portion_shrinks_while_it_takes_long_and_grows_while_it_does_not(clock: Clock) -> None:
     portion = Portion()
     assert portion.size == FIRST
-    portion.used(perf_counter() - 2 * TURN, portion.size)
+    portion.used(clock.now - 2 * TURN, portion.size)
     assert FIRST / 3 < portion.size < FIRST / 1.9
-    portion.used(perf_counter() - 1000 * TURN, portion.size)
+    portion.used(clock.now - 1000 * TURN, portion.size)
     assert portion.size == LEAST
     assert portion.busy
     for _ in range(20):
-        portion.used(perf_counter(), portion.size)
+        portion.used(clock.now, portion.size)
     assert portion.size == MOST
-    portion.used(perf_counter(), 1)
+    portion.used(clock.now, 1)
     assert portion.size == MOST, "a short read says nothing"
 
 

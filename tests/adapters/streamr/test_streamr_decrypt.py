@@ -22,6 +22,7 @@ from gateway.errors import Unavailable
 from gateway.message import Message
 
 PEER = "0x" + "c" * 40
+LONG = "so long that no other key opens it as JSON"  # one digit is JSON under one key in twenty-five
 OAEP = padding.OAEP(padding.MGF1(hashes.SHA1()), hashes.SHA1(), None)
 
 
@@ -298,7 +299,7 @@ def test_keys_without_names_are_asked_for_and_changed_as_in_version_31(reading: 
     assert heard(toy) == [2, 3]
     assert writer.requests() == []
     pass_time(reading, decrypt.FORGET)
-    writer.publish(writer.row(4, None, b"4" * 32))
+    writer.publish(writer.row(LONG, None, b"4" * 32))
     assert len(writer.requests()) == 1, "there may be a newer key"
 
 
@@ -359,7 +360,7 @@ def test_what_is_no_json_under_its_key_is_bridged_as_it_came(reading: Any, alice
     toy, writer = reading.toy("s"), Writer(reading, alice)
     writer.publish(writer.row(1))
     writer.give()
-    other = writer.row("so long that no other key opens it as JSON", "k1", b"x" * 32)
+    other = writer.row(LONG, "k1", b"x" * 32)
     for row in (writer.row(b"nonsense"), other, writer.row(b"\xff")):
         writer.publish(row)
     assert [message if message == 1 else message.keys() for message in heard(toy)] == [1, *[{"encrypted"}] * 3]
