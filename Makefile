@@ -1,5 +1,6 @@
-# Everything a newcomer needs: `make run` starts the gateway, `make test` runs the whole suite.
-# Both make the environment first if it is missing. PYTHON chooses the interpreter (3.11 or newer), WORKERS how many
+# Everything a newcomer needs: `make run` starts the gateway, `make test` runs the whole suite, `make quick` the part of
+# it that takes a minute.
+# All make the environment first if it is missing. PYTHON chooses the interpreter (3.11 or newer), WORKERS how many
 # processes share the suite, a file at a time (half of it is waiting for servers).
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SPARK := $(VENV)/.spark
 
-.PHONY: env run test check format bench fuzz soak attacks demo pipeline lock audit clean
+.PHONY: env run test quick coverage check format bench fuzz soak attacks demo pipeline lock audit clean
 
 env: $(READY)
 
@@ -35,6 +36,16 @@ demo: env
 
 test: $(SPARK)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+# Without waiting for a disk, where there is memory that looks like one.
+QUICK = PYTEST_DEBUG_TEMPROOT=$(wildcard /dev/shm) $(BIN)/python -m pytest --quick -n $(WORKERS) --dist worksteal \
+	-o tmp_path_retention_policy=failed
+
+quick: env
+	$(QUICK)
+
+coverage: env
+	$(QUICK) --cov --cov-report term
 
 check: $(SPARK)
 	$(BIN)/ruff format --check .
@@ -87,4 +98,4 @@ audit: $(AUDIT)/bin/pip-audit
 		-r requirements.lock -r requirements-pipeline.lock
 
 clean:
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage *.egg-info

@@ -27,6 +27,8 @@ from gateway.session import Principal, Session
 from gateway.tables import Row
 from tests.still import Clock, Posted
 
+pytest_plugins = ["tests.quick"]
+
 # Machines are busy: an example may take as long as it takes.
 settings.register_profile("patient", deadline=None)
 settings.register_profile("fuzz", deadline=None, max_examples=int(os.environ.get("TRELLIS_FUZZ", "1")))

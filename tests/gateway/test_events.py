@@ -380,6 +380,7 @@ async def test_publish_events_and_history_agree_on_both_loops(make_process: Call
             assert ids(again) == [result["sequence"] for result in results]
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_resuming_over_and_over_while_others_publish(local: Any) -> None:
     accepted: list[int] = []

@@ -419,6 +419,7 @@ def test_a_body_is_no_head(server: Harness) -> None:
         assert take(peer, 6) == b"300000"
 
 
+@pytest.mark.slow
 def test_pipelined_requests_are_answered_in_order_and_parsed_a_few_at_a_time(
     server: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

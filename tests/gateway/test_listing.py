@@ -27,6 +27,7 @@ def http(local: Any) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.mark.slow
 def test_a_list_of_channels_reads_no_message(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     said = [http.post(f"/v1/channels/{name}/messages", content=BRACKETS).json() for name in "abc"]
     number = http.get("/v1/channels/a/messages").json()["messages"][0]["sender"]["peer"]

@@ -100,6 +100,7 @@ def forged(author: Any, parent: str) -> str:
     return str(author.line(forest.encode(replace(node, content=forest.Content(b"never said")))))
 
 
+@pytest.mark.slow
 def test_a_thousand_leaves_in_one_announce_bring_what_is_above_them(place: Any, lobby: str, alice: Any) -> None:
     tops = [alice.reply(lobby, f"top {number}") for number in range(1000)]
     leaves = [alice.reply(top, "leaf") for top in tops]
@@ -110,6 +111,7 @@ def test_a_thousand_leaves_in_one_announce_bring_what_is_above_them(place: Any, 
     assert not refused(place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["the leaf", "the newest", "all, reversed"])
 def test_a_deep_thread_comes_in_any_order(place: Any, lobby: str, alice: Any, first: str) -> None:
     nodes = thread(alice, lobby, 3000)

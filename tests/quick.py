@@ -1,0 +1,76 @@
+"""`pytest --quick`: the tests that start no process and take no second, for the inner loop.
+
+No test is marked for the former: it runs until it, or a fixture of it, is about to start a process, and is skipped
+there. Tests that take long are marked `slow`, properties are tried with fewer examples. `tests/pipeline` is left out as
+a whole: it needs Spark, which is a process of Java.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.system", "os.exec"})
+SPARK = Path(__file__).parent / "pipeline"
+REASON = "starts a process"
+EXAMPLES = 20  # of a property that does not say how many it wants
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How to ask for it."""
+    parser.addoption("--quick", action="store_true", help="leave out tests that start a process or are marked slow")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Do what was asked for."""
+    config.addinivalue_line("markers", "slow: takes more than a second of an idle processor; not run by --quick")
+    if config.getoption("quick"):
+        config.pluginmanager.register(_Quick())
+        settings.register_profile("quick", deadline=None, max_examples=EXAMPLES)
+        settings.load_profile("quick")
+
+
+class _Quick:
+    """Skips the test that is about to start a process. Python's audit hooks cannot be taken away again."""
+
+    def __init__(self) -> None:
+        self._testing = False
+        self._started = False
+        sys.addaudithook(self._look)
+
+    def _look(self, event: str, _arguments: Any) -> None:
+        if event in STARTS and self._testing:
+            self._started = True
+            pytest.skip(REASON)
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Tests of the pipeline are not even imported: they need what `make pipeline` installs."""
+        return True if collection_path == SPARK else None
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out what is slow."""
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        items[:] = [item for item in items if item not in slow]
+        config.hook.pytest_deselected(items=slow)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self) -> Generator[None, object, object]:
+        """A test begins; before, pytest and its plugins may start what they need."""
+        self._testing, self._started = True, False
+        try:
+            return (yield)
+        finally:
+            self._testing = False
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, Any]:
+        """Where the skip became a failure on its way, out of a thread or a group of exceptions, it is a skip."""
+        report = yield
+        if report.failed and call.when != "teardown" and self._started:
+            report.outcome, report.longrepr = "skipped", (__file__, 0, REASON)
+        return report

@@ -1,0 +1,45 @@
+"""`pytest --quick` leaves out what starts a process, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+TESTS = """
+import asyncio, os, subprocess, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+import pytest
+
+@pytest.fixture(scope="module")
+def server():
+    return subprocess.Popen([sys.executable, "-c", "1"])
+
+def start():
+    subprocess.run([sys.executable, "-c", "1"])
+
+def test_itself(): start()
+def test_its_fixture(server): server.wait()
+def test_the_same_fixture_again(server): server.wait()
+def test_in_a_thread():
+    with ThreadPoolExecutor() as pool: pool.submit(start).result()
+def test_in_a_group():
+    async def go():
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(asyncio.create_subprocess_exec(sys.executable, "-c", "1"))
+    asyncio.run(go())
+def test_by_a_fork():
+    if not os.fork(): os._exit(0)
+def test_none(): assert threading.active_count()
+def test_that_fails(): assert False
+"""
+
+
+def test_it_skips_what_starts_a_process_wherever_that_is(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.quick", "--quick", "-c", "/dev/null", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "1 failed, 1 passed, 6 skipped" in done.stdout, done.stdout
+    assert "test_that_fails" in done.stdout
