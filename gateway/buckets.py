@@ -6,8 +6,9 @@ takes: a long key is remembered by its hash. The buckets that were not used for 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
+
+from .bounded import BoundedMap
 
 MAX_BUCKETS = 50_000
 MAX_KEY = 64  # characters of a key that is kept as it is; peers choose some of them, and choose long ones
@@ -20,17 +21,17 @@ class Buckets:
         self._rate = rate
         self._burst = burst
         self._clock = clock
-        self._levels: OrderedDict[str | int, tuple[float, float]] = OrderedDict()
+        self._levels = BoundedMap[str | int, tuple[float, float]](MAX_BUCKETS)
 
     def take(self, key: str | int) -> float:
         """Take one token of *key*; 0 if there was one, else the seconds until there is."""
         now = self._clock()
         if type(key) is str and len(key) > MAX_KEY:
             key = hash(key)
-        level, then = self._levels.pop(key, (self._burst, now))
+        level, then = self._levels.get(key, (self._burst, now))
         level = min(self._burst, level + (now - then) * self._rate)
         wait = 0.0 if level >= 1 else (1 - level) / self._rate
-        self._put(key, level if wait else level - 1, now)
+        self._levels[key] = level if wait else level - 1, now
         return wait
 
     def spend(self, key: str | int, amount: float) -> float:
@@ -38,12 +39,7 @@ class Buckets:
         now = self._clock()
         if type(key) is str and len(key) > MAX_KEY:
             key = hash(key)
-        level, then = self._levels.pop(key, (self._burst, now))
+        level, then = self._levels.get(key, (self._burst, now))
         level = min(self._burst, level + (now - then) * self._rate) - amount
-        self._put(key, level, now)
-        return 0.0 if level >= 0 else -level / self._rate
-
-    def _put(self, key: str | int, level: float, now: float) -> None:
         self._levels[key] = level, now
-        if len(self._levels) > MAX_BUCKETS:
-            self._levels.popitem(last=False)
+        return 0.0 if level >= 0 else -level / self._rate

@@ -8,11 +8,12 @@ to the log before it is delivered; what is direct never touches the log. See doc
 from __future__ import annotations
 
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from .bounded import BoundedMap
 from .channels import OWN, Channels
 from .errors import AlreadySubscribed, NotSubscribed, RequestError, Throttled, TooManySubscriptions, Unavailable
 from .flows import Flow, Flows
@@ -168,7 +169,7 @@ class Bus:
         self._numbers: dict[int, dict[Session, None]] = {}
         self._addresses: Counter[str] = Counter()
         self._waiting: dict[Session, None] = {}
-        self._direct_ids: OrderedDict[str, tuple[int, int]] = OrderedDict()  # when each expires, and its answer
+        self._direct_ids = BoundedMap[str, tuple[int, int]](MAX_DIRECT_IDS)  # when each expires, and its answer
         self._directs = count(DIRECT)
 
     # Who is here
@@ -404,10 +405,7 @@ class Bus:
     def tick(self) -> None:
         """A second has passed."""
         now = self.clock()
-        while self._direct_ids and (
-            len(self._direct_ids) > MAX_DIRECT_IDS or next(iter(self._direct_ids.values()))[0] < now
-        ):
-            self._direct_ids.popitem(last=False)
+        self._direct_ids.drop_while(lambda known: known[0] < now)
         self.presence.tick(now)
         for session in list(self._sessions):
             try:

@@ -12,6 +12,7 @@ from prometheus_client.core import CollectorRegistry, CounterMetricFamily, Gauge
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from .bounded import BoundedMap
 from .message import Message
 
 # name: (help, labels)
@@ -39,7 +40,9 @@ class Metrics:
     def __init__(self) -> None:
         self.counts: dict[str, Counter[tuple[str, ...]]] = {name: Counter() for name in COUNTERS}
         self.gauges: dict[str, Callable[[], float]] = {}  # by the names of `GAUGES`
-        self.channels: dict[str, list[int]] = {}  # messages and deliveries; never in what Prometheus gets
+        self.channels = BoundedMap[str, list[int]](
+            MAX_CHANNELS
+        )  # messages and deliveries; never in what Prometheus gets
         self._messages = self.counts["messages"]
         self._deliveries = self.counts["deliveries"]
 
@@ -71,8 +74,6 @@ class Metrics:
 
     def _row(self, channel: str) -> list[int]:
         """A new row for *channel*."""
-        if len(self.channels) >= MAX_CHANNELS:
-            del self.channels[next(iter(self.channels))]
         row = self.channels[channel] = [0, 0]
         return row
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .bounded import BoundedMap
 from .message import Peer
 
 MAX_NAME = 255  # characters of a peer's name that are known to the others: 100,000 of them are in memory
@@ -39,7 +40,7 @@ class Peers:
         self._record = record
         self._find = find
         self._find_number = find_number
-        self._durable: dict[tuple[str, str], Peer] = {}
+        self._durable = BoundedMap[tuple[str, str], Peer](MAX_KNOWN, self._forget)
         self._numbers: dict[int, Peer] = {}
 
     def connection(self, protocol: str) -> Peer:
@@ -79,9 +80,9 @@ class Peers:
     def _remember(self, peer: Peer) -> None:
         assert peer.identity is not None
         self._durable[peer.protocol, peer.identity] = self._numbers[peer.number] = peer
-        if len(self._durable) > MAX_KNOWN:
-            oldest = self._durable.pop(next(iter(self._durable)))
-            del self._numbers[oldest.number]
+
+    def _forget(self, _identity: tuple[str, str], peer: Peer) -> None:
+        del self._numbers[peer.number]
 
     def _number(self) -> int:
         if self._end - self._next <= RESERVE:

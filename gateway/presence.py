@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from .bounded import BoundedMap
 from .message import Peer
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Presence:
         self._news: deque[_News] = deque()  # the oldest first
         self._rooms: dict[str, Room] = {}
         self._words: dict[str, dict[int, Word]] = {}  # of guests, and of those who listen and are away
-        self._guests: dict[tuple[str, int], None] = {}  # by channel and number; the oldest first
+        self._guests = BoundedMap[tuple[str, int], Peer](MAX_ALL_GUESTS, self._leave)  # by channel and number
 
     def of(self, channel: str) -> dict[int, Peer]:
         """The peers in *channel* by their numbers, in the order in which they came; guests are last."""
@@ -195,10 +196,11 @@ class Presence:
         if len(guests) > MAX_GUESTS:
             self.go(channel, guests[0])
         if word.until is not None:
-            self._guests[channel, word.peer.number] = None
-        if len(self._guests) > MAX_ALL_GUESTS:
-            elsewhere, number = next(iter(self._guests))
-            self.go(elsewhere, self._words[elsewhere][number].peer)
+            self._guests[channel, word.peer.number] = word.peer
+
+    def _leave(self, place: tuple[str, int], peer: Peer) -> None:
+        """There are too many guests."""
+        self.go(place[0], peer)
 
     def _forget(self, channel: str, number: int) -> Word | None:
         """What a peer said of itself counts no more; what it was."""

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 CORE = {
     *("message", "errors", "channels", "peers", "presence", "bus", "session", "frames", "flows", "adapter"),
-    *("inflow", "outflow", "buckets", "budget", "networks", "watchdog", "names"),
+    *("inflow", "outflow", "buckets", "budget", "networks", "watchdog", "names", "bounded"),
 }
 STORAGE = {
     "jsontext",

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from gateway.bounded import BoundedMap
 from gateway.errors import Unavailable
 
 from . import codec
@@ -77,10 +78,12 @@ class Arrivals:
         self._room = room
         self._waiting = Waiting(room, self._crowded_out, self._came)
         self._owed: dict[str, list[Batch]] = {}  # announces that are answered once a node has been taken, or is lost
-        self._late: dict[Batch, None] = {}  # of these, those that have ended; the oldest first
+        self._late = BoundedMap[Batch, None](MAX_LATE, self._late_enough)  # of these, those that have ended
         self._questions = Questions()
-        self._lacking: dict[str, None] = {}
-        self._unwritten: dict[str, None] = {}  # refused while the log failed; asked for when it can be written
+        self._lacking = BoundedMap[str, None](MAX_LACKING)
+        self._unwritten = BoundedMap[str, None](
+            MAX_LACKING
+        )  # refused while the log failed; asked for when it can be written
         self._parts: Batch | None = None  # an announce of which more is to come
         self._promised: list[tuple[int, int]] = []  # the ids and codes of statuses that wait for the disk
         self._promised_seq = 0
@@ -95,7 +98,8 @@ class Arrivals:
     @property
     def missing(self) -> int:
         """How many nodes the peer told of that are not here, since what is above them is not."""
-        self._lacking = {id: None for id in self._lacking if self._store.seq(id) is None}
+        for id in [id for id in self._lacking if self._store.seq(id) is not None]:
+            del self._lacking[id]
         return len(self._lacking) + len(self._waiting)
 
     def asks(self, id: int) -> bool:
@@ -188,7 +192,7 @@ class Arrivals:
             unwritten = reason == UNWRITTEN
             if unwritten:
                 batch.status = max(batch.status, StatusCode.MALFORMED)
-                _bounded(self._unwritten, line.id)
+                self._unwritten[line.id] = None
             self._give_up(line.id, refused=True, unwritten=unwritten)
             self._settle(line.id, batch.status if unwritten else StatusCode.OK)
             batch.forged = batch.forged or forged
@@ -214,8 +218,6 @@ class Arrivals:
         if batch.waits:
             batch.deadline = self._session.bus.clock() + PROMPT
             self._late[batch] = None
-            if len(self._late) > MAX_LATE:
-                self._answer(next(iter(self._late)))
         elif batch.id is not None:
             self._answer(batch)
         if batch.asks or self._questions:
@@ -238,6 +240,10 @@ class Arrivals:
             batch.taken = batch.taken or taken
             if not batch.waits and batch in self._late:
                 self._answer(batch)
+
+    def _late_enough(self, batch: Batch, _: None) -> None:
+        """So many announces wait for their answer that the oldest gets it as things are."""
+        self._answer(batch)
 
     def _answer(self, batch: Batch) -> None:
         """Answer an announce. Status 0 says that all of it that is not refused is on disk."""
@@ -361,7 +367,7 @@ class Arrivals:
             for id in (*(line.id for line in lines if line not in spared), *self._waiting.forget(gone)):
                 self._refused(ORPHAN)
                 if unwritten:
-                    _bounded(self._unwritten, id)
+                    self._unwritten[id] = None
                 elif not refused:
                     self._lack(id)
                 self._settle(id, status)
@@ -380,14 +386,7 @@ class Arrivals:
         self._session.go_on()
 
     def _lack(self, id: str) -> None:
-        _bounded(self._lacking, id)
-
-
-def _bounded(ids: dict[str, None], id: str) -> None:
-    """Add an id, and forget the oldest where there are too many."""
-    ids[id] = None
-    if len(ids) > MAX_LACKING:
-        ids.pop(next(iter(ids)))
+        self._lacking[id] = None
 
 
 def _question(missing: str, id: str, node: Node) -> Frame:

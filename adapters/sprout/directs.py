@@ -7,11 +7,11 @@ over by another run of the gateway, or too long ago, once somebody shows it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from gateway.bounded import BoundedMap
 from gateway.bus import DIRECT_MEMORY
 from gateway.message import LATE
 
@@ -36,24 +36,23 @@ class Directs:
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._since = clock()
-        self._directs: OrderedDict[str, Direct] = OrderedDict()
-        self._forgotten: OrderedDict[str, Direct] = OrderedDict()
-        self._refused: OrderedDict[str, int] = OrderedDict()
+        self._directs = BoundedMap[str, Direct](MAX_DIRECTS, self._forget)
+        self._forgotten = BoundedMap[str, Direct](MAX_DIRECTS)
+        self._refused = BoundedMap[str, int](MAX_DIRECTS)
         self._latest = 0  # when the last of those was made that are known no more
 
     def add(self, id: str, node: Node, sender: int) -> None:
         """The node *id* has been handed over."""
         now = self._clock()
         self._directs[id] = Direct(_place(node), sender, now)
-        while len(self._directs) > MAX_DIRECTS or next(iter(self._directs.values())).time < now - REMEMBERED:
-            _, gone = self._directs.popitem(last=False)
-            self._latest = max(self._latest, gone.node.created)
+        self._directs.drop_while(lambda direct: direct.time < now - REMEMBERED)
+
+    def _forget(self, _id: str, direct: Direct) -> None:
+        self._latest = max(self._latest, direct.node.created)
 
     def forget(self, id: str, node: Node) -> None:
         """The node *id* is private, but not handed over, or nobody remembers by whom: nobody can answer it."""
         self._forgotten[id] = Direct(_place(node), NOBODY, 0)
-        if len(self._forgotten) > MAX_DIRECTS:
-            self._forgotten.popitem(last=False)
 
     def refuse(self, id: str, connection: int) -> bool:
         """The node *id* reached nobody; whether its announce on this *connection* is refused for that.
@@ -61,10 +60,7 @@ class Directs:
         A client tells all it holds whenever it connects, in one announce, and gives a community up whose announce is
         refused: what one connection has heard of is not told to the next.
         """
-        first = self._refused.setdefault(id, connection)
-        if len(self._refused) > MAX_DIRECTS:
-            self._refused.popitem(last=False)
-        return first == connection
+        return self._refused.setdefault(id, connection) == connection
 
     def find(self, id: str) -> Direct | None:
         """The direct message *id*, good or expired."""

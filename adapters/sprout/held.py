@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Final, NamedTuple
+
+from gateway.bounded import SizedMap
 
 from .forest import Identity, Node, Reply
 
@@ -22,32 +23,24 @@ class Recently:
     """Nodes by their ids; those that were not asked for longest go first."""
 
     def __init__(self) -> None:
-        self._held: OrderedDict[str, Held] = OrderedDict()
-        self._size = 0
+        self._held = SizedMap[str, Held](MAX_BYTES, _size, MAX_HELD)
 
     def get(self, id: str) -> Held | None:
         """The node *id*, if it is kept."""
-        held = self._held.get(id)
-        if held is not None:
-            self._held.move_to_end(id)
-        return held
+        return self._held.use(id)
 
     def drop(self, id: str) -> None:
         """Keep the node *id* no longer."""
-        if id in self._held:
-            self._size -= _size(self._held.pop(id).node)
+        self._held.pop(id, None)
 
     def add(self, id: str, held: Held) -> None:
         """Keep the node *id*."""
-        self.drop(id)
         self._held[id] = held
-        self._size += _size(held.node)
-        while self._size > MAX_BYTES or len(self._held) > MAX_HELD:
-            self._size -= _size(self._held.popitem(last=False)[1].node)
 
 
-def _size(node: Node) -> int:
-    """The bytes of its fields that may be long."""
+def _size(held: Held) -> int:
+    """The bytes of a node's fields that may be long."""
+    node = held.node
     size = len(node.metadata.blob) + len(node.signature)
     if isinstance(node, Reply):
         return size + len(node.content.blob)

@@ -8,13 +8,13 @@ nothing is looked at.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from gateway.bounded import BoundedMap
 from gateway.errors import Unavailable
 from gateway.message import Message
 from gateway.record import Entry, Fact
@@ -54,7 +54,7 @@ class Lineage:
         self._store = store
         self._clock = clock
         self._post = post
-        self._chains: OrderedDict[int, Chain] = OrderedDict()
+        self._chains = BoundedMap[int, Chain](MAX_CHAINS)
         self._judged: dict[int, Chain] = {}  # likewise, by their conversations, until it is known
         self._missing: set[str] = set()  # what some of the chains lack
 
@@ -155,9 +155,6 @@ class Lineage:
 
     def _keep(self, seq: int, chain: Chain) -> None:
         self._chains[seq] = chain
-        self._chains.move_to_end(seq)
-        if len(self._chains) > MAX_CHAINS:
-            self._chains.popitem(last=False)
 
 
 def _own(entry: Entry | None) -> Chain | None:

@@ -7,11 +7,11 @@ when it is made: what has no date of its own has the key's.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Final
 
+from gateway.bounded import BoundedMap
 from gateway.bus import Bus
 from gateway.message import Peer
 from gateway.record import Fact, unbinary
@@ -91,7 +91,7 @@ class Mint:
         self._introduce = introduce
         self._born = key.created * 1000
         self._making: dict[str, Made] = {}
-        self._ids: OrderedDict[str, str] = OrderedDict()
+        self._ids = BoundedMap[str, str](MAX_IDS)
         self.id = self._own_identity(name)
 
     def community(self, channel: str) -> Made:
@@ -204,8 +204,6 @@ class Mint:
         if id is None:
             return None
         self._ids[what] = id
-        if len(self._ids) > MAX_IDS:
-            self._ids.popitem(last=False)
         return existing(id)
 
     def _mint(

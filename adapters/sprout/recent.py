@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.bounded import BoundedMap
+
 MAX_RECENT: Final = 1 << 15  # nodes, about 250 bytes each
 
 
@@ -12,7 +14,7 @@ class Recent:
 
     def __init__(self, older: int) -> None:
         self._older = older
-        self._nodes: dict[str, tuple[int, int]] = {}
+        self._nodes = BoundedMap[str, tuple[int, int]](forget=self._forget)
 
     def add(self, id: str, seq: int, created: int) -> None:
         """The node *id*, made at *created* (ms), is logged at *seq*."""
@@ -33,9 +35,7 @@ class Recent:
 
     def prune(self, applied: int) -> None:
         """Forget the oldest of too many, but none that the tables do not know: those go up to *applied*."""
-        while len(self._nodes) > MAX_RECENT:
-            id, (seq, created) = next(iter(self._nodes.items()))
-            if seq > applied:
-                return
-            self._older = max(self._older, created)
-            del self._nodes[id]
+        self._nodes.drop_while(lambda node: len(self._nodes) > MAX_RECENT and node[0] <= applied)
+
+    def _forget(self, _id: str, node: tuple[int, int]) -> None:
+        self._older = max(self._older, node[1])

@@ -6,12 +6,13 @@ tables yet is kept here, in the very rows that the index will write.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any, Final
 
+from gateway.bounded import BoundedMap
 from gateway.errors import Unavailable
 from gateway.index import Index
 from gateway.lookup import PAGE
@@ -61,7 +62,7 @@ class Store:
             table: {} for table in ("sprout_nodes", "sprout_expiring", "sprout_forms", "sprout_minted", "ids")
         }
         self._deep: dict[int, tuple[Any, ...] | None] = {}  # rows of `sprout_replies`, by sequence; None for no row
-        self._spots: OrderedDict[int | str, Spot] = OrderedDict()
+        self._spots = BoundedMap[int | str, Spot](2 * MAX_SPOTS)  # each by its sequence and by its key
         self._until_prune = _PRUNE
         self._recent = Recent(self._youngest())
         self._anew = bool(index.rows(ANY_ANEW))  # nearly never: then nothing is looked up
@@ -333,8 +334,6 @@ class Store:
     def _keep(self, spot: Spot | None) -> Spot | None:
         if spot is not None:
             self._spots[spot.seq] = self._spots[spot.key] = spot
-            while len(self._spots) > 2 * MAX_SPOTS:
-                self._spots.popitem(last=False)
         return spot
 
     def _log(self, kind: str, fields: dict[str, Any]) -> int:

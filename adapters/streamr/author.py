@@ -8,12 +8,12 @@ day whose group key is used is part of that.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from coincurve import PrivateKey
 
+from gateway.bounded import BoundedMap
 from gateway.message import LATE, Message
 
 from .encrypt import DAY, OwnGroupKeys
@@ -51,9 +51,9 @@ class Author:
         self.keys = keys
         self.group_keys = OwnGroupKeys(keys.secret)
         self.find: FindHead = lambda _message: None
-        self._heads: OrderedDict[Chain, tuple[int, int]] = OrderedDict()
-        self._speakers: OrderedDict[tuple[str, str], Signer] = OrderedDict()
-        self._signed: OrderedDict[str, None] = OrderedDict()  # addresses
+        self._heads = BoundedMap[Chain, tuple[int, int]]()
+        self._speakers = BoundedMap[tuple[str, str], Signer](MAX_HEADS)
+        self._signed = BoundedMap[str, None](MAX_HEADS)  # addresses
         self._direct = (0, 0)
 
     def address(self, message: Message) -> str:
@@ -85,8 +85,6 @@ class Author:
         head = self._heads.get(chain)
         if head is None:
             head = self._begin(first)
-        else:
-            self._heads.move_to_end(chain)
         for message in run:
             timestamp = message.timestamp
             if timestamp > message.time:  # `min` would take as long as the rest of this loop
@@ -139,22 +137,18 @@ class Author:
         signer = self.keys.of(message.sender.protocol, message.sender.identity, message.sender.number)
         if signer.address not in self._signed:
             self._signed[signer.address] = None
-            if len(self._signed) > MAX_HEADS:
-                self._signed.popitem(last=False)
         return signer
 
     def _begin(self, message: Message) -> tuple[int, int] | None:
-        """Where the chain of *message* ended before; the chain that is longest unused leaves, if the index has it."""
+        """Where the chain of *message* ended before; chains beyond `MAX_HEADS` leave, if the index has them."""
         self._speak(message)
-        if len(self._heads) >= MAX_HEADS and next(iter(self._heads.values()))[0] < message.time - SETTLED:
-            self._heads.popitem(last=False)
+        settled = message.time - SETTLED
+        self._heads.drop_while(lambda head: len(self._heads) >= MAX_HEADS and head[0] < settled)
         return self.find(message)
 
     def _speak(self, message: Message) -> None:
         signer = self._signer(message)
         self._speakers[message.channel, signer.address] = signer
-        if len(self._speakers) > MAX_HEADS:
-            self._speakers.popitem(last=False)
 
 
 def is_late(message: Message) -> bool:

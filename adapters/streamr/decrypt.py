@@ -10,12 +10,12 @@ See S0, GroupKeyRequest and the types after it.
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from gateway import jsontext
+from gateway.bounded import BoundedMap
 from gateway.session import Session
 
 from . import message as kinds
@@ -90,7 +90,7 @@ class Decryption:
         self._unsealing = 0
         self._lanes = Lanes(self._open)
         self._wanted: dict[Key, Want] = {}
-        self._silent: OrderedDict[Owner, int] = OrderedDict()  # who gave no key, and when
+        self._silent = BoundedMap[Owner, int](MAX_WANTED)  # who gave no key, and when
 
     def prepare(self) -> None:
         """Make the RSA key that requests need, before the first of them."""
@@ -136,8 +136,7 @@ class Decryption:
                 self._give_up(owner, want)
             elif want.asked is not None and now >= want.asked + ASK_AGAIN:
                 self._send(owner, id, want)
-        while self._silent and now >= next(iter(self._silent.values())) + FORGET:
-            self._silent.popitem(last=False)
+        self._silent.drop_while(lambda since: now >= since + FORGET)
 
     def borne(self, bearer: Session) -> int:
         """How much waits that *bearer* brought."""
@@ -225,9 +224,6 @@ class Decryption:
 
     def _hush(self, owner: Owner) -> None:
         self._silent[owner] = self._clock()
-        self._silent.move_to_end(owner)
-        if len(self._silent) > MAX_WANTED:
-            self._silent.popitem(last=False)
 
     # What is answered
 

@@ -8,12 +8,12 @@ worker, whole, and one write stands for all that was learned before it.
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from gateway.auth import BadSecret, read_secret
+from gateway.bounded import BoundedMap
 
 from .group_keys import GroupKey, key_bytes
 from .saved import SavedFile, Work
@@ -48,7 +48,7 @@ class Keyring:
 
     def __init__(self, path: Path, known: Iterable[tuple[Owner, GroupKey]], work: Work) -> None:
         self._file = SavedFile(path, self._data, work)
-        self._keys: OrderedDict[tuple[Owner, str], bytes] = OrderedDict()
+        self._keys = BoundedMap[tuple[Owner, str], bytes](MAX_KEYS, self._forget)
         self._latest: dict[Owner, str] = {}
         for owner, key in known:
             self._put(owner, key)
@@ -56,11 +56,8 @@ class Keyring:
     def find(self, owner: Owner, id: str | None) -> GroupKey | None:
         """The key of *owner* called *id*, or the one learned last where a message names none."""
         name = self._latest.get(owner) if id is None else id
-        secret = self._keys.get((owner, name)) if name is not None else None
-        if name is None or secret is None:
-            return None
-        self._keys.move_to_end((owner, name))
-        return GroupKey(name, secret)
+        secret = self._keys.use((owner, name)) if name is not None else None
+        return None if name is None or secret is None else GroupKey(name, secret)
 
     def add(self, owner: Owner, key: GroupKey) -> None:
         """Keep *key*, in the place of one of the same name."""
@@ -71,12 +68,12 @@ class Keyring:
 
     def _put(self, owner: Owner, key: GroupKey) -> None:
         self._keys[owner, key.id] = key.secret
-        self._keys.move_to_end((owner, key.id))
         self._latest[owner] = key.id
-        if len(self._keys) > MAX_KEYS:
-            (former, name), _ = self._keys.popitem(last=False)
-            if self._latest.get(former) == name:
-                del self._latest[former]
+
+    def _forget(self, key: tuple[Owner, str], _secret: bytes) -> None:
+        owner, name = key
+        if self._latest.get(owner) == name:
+            del self._latest[owner]
 
     def _data(self) -> bytes:
         rows = [[*owner, name, secret.hex()] for (owner, name), secret in self._keys.items()]

@@ -6,8 +6,9 @@ newer than all of its publisher's in its channel, and so has an id that nobody c
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
+
+from gateway.bounded import BoundedMap
 
 from .checks import MAX_INTEGER
 
@@ -22,8 +23,8 @@ class Positions:
 
     def __init__(self, newest: Callable[[str], int]) -> None:
         self._newest = newest
-        self._reached: OrderedDict[tuple[str, str], Position] = OrderedDict()
-        self._floors: OrderedDict[str, int] = OrderedDict()  # by channel, for publishers that are not remembered
+        self._reached = BoundedMap[tuple[str, str], Position](MAX_POSITIONS, self._forget)
+        self._floors = BoundedMap[str, int](MAX_FLOORS)  # by channel, for publishers that are not remembered
 
     def beyond(self, channel: str, publisher: str, position: Position) -> bool:
         """Whether *publisher* (whoever has no name is one) has said nothing in *channel* at *position* or later."""
@@ -36,14 +37,13 @@ class Positions:
     def reach(self, channel: str, publisher: str, position: Position) -> None:
         """*publisher* says something in *channel* at *position*."""
         self._reached[channel, publisher] = max(position, self.reached(channel, publisher))
-        if len(self._reached) > MAX_POSITIONS:
-            (forgotten, _), last = self._reached.popitem(last=False)
-            self._floors[forgotten] = max(self._floor(forgotten), last[0])
+
+    def _forget(self, who: tuple[str, str], last: Position) -> None:
+        channel, _ = who
+        self._floors[channel] = max(self._floor(channel), last[0])
 
     def _floor(self, channel: str) -> int:
         floor = self._floors.get(channel)
         if floor is None:
             floor = self._floors[channel] = self._newest(channel)
-            if len(self._floors) > MAX_FLOORS:
-                self._floors.popitem(last=False)
         return floor

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.auth import KEY
+from gateway.bounded import BoundedMap
 from gateway.errors import Forbidden, RequestError
 from gateway.message import LATE, Message, Peer
 from gateway.session import Principal, Session
@@ -74,7 +74,7 @@ class Saying:
     def __init__(self, adapter: StreamrAdapter) -> None:
         self._adapter = adapter
         self.positions = Positions(self._newest)
-        self._others: OrderedDict[str, None] = OrderedDict()
+        self._others = BoundedMap[str, None](MAX_OTHERS)
         self.kept_since = 0  # ms; of what was signed earlier, nobody can tell whether it is a copy
 
     def say(
@@ -141,8 +141,6 @@ class Saying:
         if self.is_own(message):
             raise invalid(NOT_SAID, message)
         self._others[message.id.publisher_id.lower()] = None  # who has a key of his own; nobody else could sign
-        if len(self._others) > MAX_OTHERS:
-            self._others.popitem(last=False)
 
     def is_own(self, message: StreamMessage) -> bool:
         """Whether the publisher is an address by which the gateway shows what others say."""

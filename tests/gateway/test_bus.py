@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway import bus as bus_module
 from gateway import presence
 from gateway.bus import DIRECT_MEMORY
 from gateway.errors import AlreadySubscribed, NotSubscribed, Unavailable, UnknownChannel
@@ -425,8 +424,8 @@ def test_what_reached_nobody_may_be_sent_again(core: Core, join: Make) -> None:
     assert to(a, b.peer.number, ids=("x",)) == 1
 
 
-def test_the_memory_of_direct_messages_is_bounded(core: Core, join: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bus_module, "MAX_DIRECT_IDS", 10)
+def test_the_memory_of_direct_messages_is_bounded(core: Core, join: Make) -> None:
+    core.bus._direct_ids.limit = 10
     a, b = join("lobby"), join("lobby")
     for number in range(50):
         to(a, b.peer.number, ids=(str(number),))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from adapters.sprout import directs, twig
+from adapters.sprout import twig
 from gateway.message import Message
 
 SECRET = "nobody else's business"
@@ -216,9 +216,9 @@ def test_no_text_of_a_direct_message_is_kept(place: Any, alice: Any, lobby: str)
 
 
 def test_who_makes_the_gateway_forget_a_direct_message_is_not_taken_for_its_author(
-    place: Any, alice: Any, bob: Any, lobby: str, monkeypatch: pytest.MonkeyPatch
+    place: Any, alice: Any, bob: Any, lobby: str
 ) -> None:
-    monkeypatch.setattr(directs, "MAX_DIRECTS", 1)
+    place.adapter.relay.directs._directs.limit = 1
     alices, bobs = Wisteria(alice, lobby), Wisteria(bob, lobby)
     alices.connect(place)
     bobs.connect(place)

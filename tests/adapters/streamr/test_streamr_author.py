@@ -193,9 +193,8 @@ def test_the_heads_in_memory_are_bounded(broker: Any, monkeypatch: pytest.Monkey
     assert len(broker.adapter.author._heads) == 30, "none is forgotten before it is surely in the index"
     broker.core.settle()
     broker.clock.now += author.SETTLED + 1
-    for number in range(30, 50):
-        broker.say(f"s{number}", number, sender=sender)
-    assert len(broker.adapter.author._heads) == 30
+    broker.say("s30", 30, sender=sender)
+    assert len(broker.adapter.author._heads) == 10
     again = broker.say("s0", "again", sender=sender)
     assert again.refs["streamr"][2] is not None
 

@@ -531,8 +531,8 @@ def test_the_key_in_use_is_the_one_that_was_told_last(tmp_path: Path) -> None:
     assert (again.find(owner, "k1"), again.find(owner, "k2")) == (first, second)
 
 
-def test_the_number_of_keys_is_bounded(reading: Any, alice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyring, "MAX_KEYS", 1)
+def test_the_number_of_keys_is_bounded(reading: Any, alice: Any) -> None:
+    reading.adapter.participant._decryption._keyring._keys.limit = 1
     toy, writer = reading.toy("s"), Writer(reading, alice)
     for number, key in enumerate(("k1", "k2", "k1")):
         writer.publish(writer.row(number, key))
