@@ -21,8 +21,9 @@ from .adapter import Adapter, Listener, Refusal
 from .callers import enter
 from .config import Settings
 from .errors import RequestError
+from .message import REST
 from .persistent import Persistent
-from .problems import PROTOCOL, answer, explain
+from .problems import answer, explain
 from .runtime import Gateway
 from .session import Session
 from .turns import turns_of
@@ -97,7 +98,7 @@ class Guard:
             try:
                 enter(self._gateway, Request(scope))
             except RequestError as error:
-                self._gateway.metrics.count("refused", PROTOCOL, str(explain(error).status))
+                self._gateway.metrics.count("refused", REST, str(explain(error).status))
                 app = answer(explain(error))
         await app(scope, receive, send)
 

@@ -19,7 +19,8 @@ from starlette.types import Receive, Scope, Send
 
 from .bodies import SOON, queue, sender_of
 from .errors import RequestError, Throttled, Unavailable, Unknown
-from .problems import PROTOCOL, Problem, explain
+from .message import REST
+from .problems import Problem, explain
 from .publish import MAX_CONTENT, SPACE, TOO_LONG, Content, Publisher, content_read, in_doubt, synced
 
 MAX_UNSENT = 4 << 20  # bytes of results that wait for the disk or the client; beyond it no line is read
@@ -220,7 +221,7 @@ class Bulk(Response):
 
     def _refused(self, number: int, error: RequestError) -> _Result:
         problem = explain(error)
-        self._gateway.metrics.count("refused", PROTOCOL, str(problem.status))
+        self._gateway.metrics.count("refused", REST, str(problem.status))
         return _Result(number, 0, problem.body(line=number) + b"\n")
 
     def _doubt(self) -> None:

@@ -11,10 +11,10 @@ from fastapi import Request, Response
 from .auth import KEY, bearer, identity_of
 from .channels import valid_name
 from .errors import Forbidden, Throttled, UnknownChannel
-from .message import Peer
+from .message import REST, Peer
 from .networks import network
 from .paced import paced
-from .problems import PROTOCOL, Problem, shortened
+from .problems import Problem, shortened
 from .runtime import Gateway
 from .session import Principal
 
@@ -35,7 +35,7 @@ class Caller:
         self.gateway = gateway
         address = enter(gateway, request)
         token = bearer(request.headers.get("authorization")) or key
-        principal = gateway.access.authenticate(PROTOCOL, token, address)
+        principal = gateway.access.authenticate(REST, token, address)
         if principal is None:
             raise Problem(401, "no such key; send one as `Authorization: Bearer KEY`", CHALLENGE)
         self.principal: Principal = principal
@@ -50,7 +50,7 @@ class Caller:
     @property
     def who(self) -> Peer:
         """The durable peer: the key's, or the one of all who have none."""
-        return self.gateway.peers.identity(PROTOCOL, identity_of(self.key), self.key)
+        return self.gateway.peers.identity(REST, identity_of(self.key), self.key)
 
     def may(self, verb: str, channel: str) -> bool:
         """Whether the caller has the right to *verb* on *channel*."""

@@ -43,7 +43,7 @@ GRACE = (
 )
 NEAR: Final = 1_000  # records that may be looked at in the thread of the index
 SPELL: Final = 0.002  # seconds of work between two rests
-REST: Final = 4  # times as long
+PAUSE: Final = 4  # times as long
 WAIT: Final = 0.1  # seconds between two looks at whether the gateway stops
 
 T = TypeVar("T")
@@ -354,7 +354,7 @@ class Compaction:
         """Leave the interpreter to others for most of the time."""
         if (worked := monotonic() - self._rested) > SPELL:
             self._check()
-            sleep(min(worked, SPELL) * REST)
+            sleep(min(worked, SPELL) * PAUSE)
             self._rested = monotonic()
 
     def _check(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from .adapter import Adapter
+from .message import REST
 from .origins import ANY, is_local
 from .rights import Right
 from .values import values
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from .config import Settings
 
 STRANGERS = "anonymous"
-REST = "rest"  # which is no adapter
 KEY = "key:"
 _ORIGIN = re.compile(r"https?://[^/\s]+")
 

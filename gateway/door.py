@@ -12,6 +12,7 @@ from .adapter import Adapter, Refusal, Request
 from .auth import KEY, Access, bearer, identity_of
 from .bus import Bus
 from .limits import Limits
+from .message import REST
 from .metrics import Metrics
 from .networks import network
 from .session import Session
@@ -74,7 +75,7 @@ class Door:
             self._metrics.count("connections", adapter.name)
             if token is not None:
                 name = principal.name.removeprefix(KEY)
-                self._bus.bind(session, self._bus.peers.identity("rest", identity_of(name), name))
+                self._bus.bind(session, self._bus.peers.identity(REST, identity_of(name), name))
         return session
 
     def enter(self, address: str) -> str | None:

@@ -23,9 +23,9 @@ from .callers import Caller
 from .errors import Unavailable
 from .jsontext import dumps
 from .layout import NEVER
-from .message import Message, Peer
+from .message import REST, Message, Peer
 from .paced import in_turn
-from .problems import PROTOCOL, Problem
+from .problems import Problem
 from .runtime import Gateway
 from .session import LOW_WATER, Session
 
@@ -38,7 +38,7 @@ SEND_SECONDS = 30.0  # for a client to take what was written; one that reads not
 class EventSession(Session):
     """One stream of one channel. *after* is the sequence the client has seen last, None for a new one."""
 
-    protocol = PROTOCOL
+    protocol = REST
     max_outbox = MAX_OUTBOX
 
     def __init__(self, gateway: Gateway, caller: Caller, channel: str, after: int | None = None) -> None:
@@ -161,7 +161,7 @@ class EventSession(Session):
             self.bus.ledger.when_synced(self._unsynced[0].seq, self._on_disk)
 
     def _form(self, message: Message) -> bytes:
-        form = message.form(PROTOCOL, self._make)
+        form = message.form(REST, self._make)
         assert isinstance(form, bytes)
         return form
 
@@ -193,7 +193,7 @@ class EventStream(EventSourceResponse):
         try:
             await super().__call__(scope, receive, send)
         except SendTimeoutError:  # nobody reads: the server closes what was not finished
-            self._session.bus.metrics.overflow(PROTOCOL)
+            self._session.bus.metrics.overflow(REST)
         finally:
             budget.leave(self._session)
             self._session.receive_eof()
@@ -232,5 +232,5 @@ def open_stream(caller: Caller, channel: str, after: int | None) -> EventStream:
     gateway = caller.gateway
     if (reason := gateway.door.full(caller.principal.address)) is not None:
         raise Problem(503, reason, {"Retry-After": "10"})
-    gateway.metrics.count("connections", PROTOCOL)
+    gateway.metrics.count("connections", REST)
     return EventStream(EventSession(gateway, caller, channel, after))

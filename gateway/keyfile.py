@@ -21,12 +21,13 @@ from pathlib import Path
 from time import time_ns
 from typing import Any
 
+from .message import REST
 from .rights import Right
 from .secretfile import BadSecret, read_secret, write_secret
 
 PREFIX = "trellis_"
 USUAL = ("subscribe:*", "publish:*", "direct:*", "history:*")  # what a key may do unless it says otherwise
-RESERVED = ("rest",)  # the durable identity of all who use REST without a key
+RESERVED = (REST,)  # the durable identity of all who use REST without a key
 MAX_KEY_NAME = 64  # characters: it is shown wherever its messages are
 FOREVER = 253_402_300_800_000  # ms since 1970: the year 10000, which no date can say
 _DIGEST = re.compile(r"[0-9a-f]{64}")

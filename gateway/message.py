@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+REST = "rest"  # the protocol of who has no adapter, in records, metrics and principals
 LATE = 10 * 60_000  # ms between a message's making and its arrival, beyond which it is history
 
 

@@ -13,14 +13,14 @@ from .bulk import NDJSON
 from .callers import Caller
 from .channels import MAX_NAME
 from .events import MAX_OUTBOX
-from .problems import PROTOCOL
+from .message import REST
 from .publish import MAX_CONTENT
 from .routes import MAX, After, Route
 from .runtime import Gateway
 
 # What REST is, beside the adapters: the same as they say of themselves.
 OWN: Final[dict[str, Any]] = {
-    "name": PROTOCOL,
+    "name": REST,
     "title": "REST",
     "versions": ["1"],
     "paths": ["/v1"],

@@ -21,8 +21,8 @@ from .bodies import Unread
 from .channels import MAX_NAME, valid_name
 from .errors import Conflict, Forbidden, RequestError, Throttled, TooManyChannels, Unavailable, Unknown, UnknownChannel
 from .jsontext import dumps
+from .message import REST
 
-PROTOCOL = "rest"  # what this face is called in metrics and records
 MEDIA_TYPE = "application/problem+json"
 
 NAMES = f"a name has 1 to {MAX_NAME} characters, no control characters and no /@"
@@ -121,7 +121,7 @@ async def guarded(handler: Handler, request: Request) -> Response:
         logger.exception("a request failed", method=request.method, path=request.url.path)
         request.app.state.gateway.metrics.count("faults", "request")
         problem = Problem(500, "something is wrong with the gateway; its log says more")
-    request.app.state.gateway.metrics.count("refused", PROTOCOL, str(problem.status))
+    request.app.state.gateway.metrics.count("refused", REST, str(problem.status))
     return answer(problem)
 
 

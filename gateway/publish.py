@@ -13,8 +13,8 @@ from .bus import Receipt
 from .callers import Caller
 from .errors import Conflict, Unknown
 from .jsontext import check, dumps, one_line
-from .message import Message
-from .problems import PROTOCOL, Problem
+from .message import REST, Message
+from .problems import Problem
 from .runtime import Gateway
 
 MAX_CONTENT = 1 << 20  # bytes of one message; a record of the log can hold that and what is said about it
@@ -104,5 +104,5 @@ class Publisher:
         return views.accepted(self.channel_json, taken)
 
     def _publish(self, content: Content, key: str | None = None) -> Message:
-        message = Message(self.channel, self._who, PROTOCOL, content.text, parent=content.parent, key=key)
+        message = Message(self.channel, self._who, REST, content.text, parent=content.parent, key=key)
         return self.gateway.bus.publish(message)

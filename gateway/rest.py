@@ -19,8 +19,8 @@ from .callers import Caller, enter, unquoted
 from .channels import MAX_NAME, valid_name
 from .errors import UnknownChannel
 from .events import open_stream
-from .message import Message
-from .problems import PROTOCOL, Problem, shortened
+from .message import REST, Message
+from .problems import Problem, shortened
 from .publish import MAX_CONTENT, Publisher, content_read, synced
 from .routes import MAX, After, ProblemRoute, Route, add
 from .runtime import Gateway
@@ -190,7 +190,7 @@ class Rest:
         name = caller.look("direct", channel)
         async with body_of(request, MAX_CONTENT, self.gateway.bus.inflow) as body:
             content = await content_read(caller, body)
-            message = Message(name, caller.who, PROTOCOL, content.text)
+            message = Message(name, caller.who, REST, content.text)
             delivered = self.gateway.bus.direct(message, number)
         if message.undelivered and not delivered:
             raise Problem(404, f"peer {number} cannot get it: too long for {', '.join(message.undelivered)}; send less")

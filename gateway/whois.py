@@ -9,8 +9,7 @@ import anyio
 
 from . import views
 from .callers import Caller
-from .message import Peer
-from .problems import PROTOCOL
+from .message import REST, Peer
 from .session import Session
 
 COST = 20  # requests that one for all of this counts as
@@ -54,7 +53,7 @@ async def report(caller: Caller, number: int) -> dict[str, Any] | None:
         "connectionNumbers": [session.peer.number for session in connections],
         "protocols": protocols,
         "boundTo": None if bound is None else bound.number,
-        "key": who.name if who.protocol == PROTOCOL else None,
+        "key": who.name if who.protocol == REST else None,
         "addresses": {adapter.name: adapter.names(who) for adapter in gateway.adapters},
         "channels": here[:MAX_LISTED],
         "saidIn": [] if found is None else found.said,

@@ -16,7 +16,7 @@ from gateway.adapter import Adapter, Home, Link, Listener, Request, Services, Sp
 from gateway.errors import Unavailable
 from gateway.facts import Life
 from gateway.index import Statement
-from gateway.message import LATE, Form, Message, Peer, Pending
+from gateway.message import LATE, REST, Form, Message, Peer, Pending
 from gateway.record import Entry, Fact
 from gateway.session import Principal
 from gateway.tables import Row
@@ -41,7 +41,7 @@ from .tables import NAME, TABLES, rows
 from .validate import MAX_NAME
 from .whose import Identify
 
-TITLES = {"rest": "REST"}  # of those who speak and are no adapter
+TITLES = {REST: "REST"}  # of those who speak and are no adapter
 
 
 class Settings(BaseModel):

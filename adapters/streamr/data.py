@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gateway import jsontext
 from gateway.auth import identity_of
 from gateway.errors import Forbidden, RequestError, UnknownChannel
-from gateway.message import Message, Peer
+from gateway.message import REST, Message, Peer
 from gateway.session import Principal
 
 from .author import after
@@ -84,7 +84,7 @@ class RestSpeaker:
     def who(self) -> Peer:
         """The user of the session token, the name of the API key, or the one peer of all who have neither."""
         peers, user = self._adapter.bus.peers, self.user
-        return (user and user.peer(peers)) or peers.identity("rest", identity_of(None))
+        return (user and user.peer(peers)) or peers.identity(REST, identity_of(None))
 
     @property
     def address(self) -> str | None:

@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 from gateway.auth import KEY, identity_of
-from gateway.message import Peer
+from gateway.message import REST, Peer
 from gateway.peers import Peers
 from gateway.session import Principal
 
@@ -46,4 +46,4 @@ class User(NamedTuple):
         if self.address is not None:
             return peers.identity(NAME, self.address)
         name = self.username
-        return None if name is None else peers.identity("rest", identity_of(name), name)
+        return None if name is None else peers.identity(REST, identity_of(name), name)

@@ -44,7 +44,7 @@ def _adapter(here: Offline) -> SproutAdapter:
     for adapter in here.gateway.adapters:
         if isinstance(adapter, SproutAdapter):
             return adapter
-    raise Failed("Sprout is switched off; set sprout.enabled to true for this")
+    raise Failed(f"{SproutAdapter.title} is switched off; set {SproutAdapter.name}.enabled to true for this")
 
 
 def _complain(report: grove.Report) -> None:

@@ -43,8 +43,8 @@ def import_unsaid(settings: Settings, entries: Callable[[], Iterable[Entry]]) ->
     """Say what is in *entries*: nodes first, since their authors and parents come before them; then messages."""
     with offline(settings) as here:
         nodes = grove.Report()
-        if any(entry.protocol == "sprout" for entry in entries()):
-            lines = (grove.line_of(entry) for entry in entries() if entry.protocol == "sprout")
+        if any(entry.protocol == SproutAdapter.name for entry in entries()):
+            lines = (grove.line_of(entry) for entry in entries() if entry.protocol == SproutAdapter.name)
             nodes = grove.plant_lines(_adapter(here, SproutAdapter), filter(None, lines), here.settle)
         messages = restore(_adapter(here, StreamrAdapter), _logged(entries()), here.settle)
     flaws = [*((flaw.name, flaw.reason) for flaw in (*nodes.aside, *nodes.flaws)), *messages.flaws]
@@ -66,7 +66,7 @@ def _dumped(files: list[Path], flaws: Flaws) -> Iterator[tuple[str, StreamMessag
 
 def _logged(entries: Iterable[Entry]) -> Iterator[tuple[str, StreamMessage]]:
     for entry in entries:
-        if isinstance(entry, Message) and entry.protocol == "streamr" and entry.wire is not None:
+        if isinstance(entry, Message) and entry.protocol == StreamrAdapter.name and entry.wire is not None:
             yield f"record {entry.seq}", parse_message(entry.wire)
 
 
