@@ -228,6 +228,10 @@ class Adapter(ABC):
         """What takes out of its tables what *fact* put in, beside what goes with its row of `records`."""
         return ()
 
+    def pruned(self) -> Iterable[Statement]:
+        """What takes out of its tables what depends on no one record, once messages have left; in the index's thread."""
+        return ()
+
     def in_use(self, fact: Fact) -> bool:  # noqa: ARG002  (nothing is remembered by default)
         """Whether somebody who is there now needs *fact*, an `entity` that is to leave the log."""
         return False

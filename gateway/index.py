@@ -55,6 +55,9 @@ class Indexed(Knows, Protocol):
     def undo(self, fact: Fact) -> Iterable[Statement]:
         """What takes out of the adapter's tables what *fact* put in, beside what goes with its row of `records`."""
 
+    def pruned(self) -> Iterable[Statement]:
+        """What takes out of the adapter's tables what depends on no one record, once messages have left `records`."""
+
 
 class Index(Lookup):
     """Finds again what was logged.
@@ -147,8 +150,8 @@ class Index(Lookup):
         self._queue.put(_NOTHING)
 
     def prune(self, before: int) -> None:
-        """Forget the messages below sequence *before*, and every id of theirs; facts stay. Only for a chore."""
-        self._tables.prune(before)
+        """Forget the messages below sequence *before*, and all that goes with them; facts stay. Only for a chore."""
+        self._tables.prune(before, (statement for adapter in self._adapters for statement in adapter.pruned()))
 
     # What compaction asks for, in chores
 

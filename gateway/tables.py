@@ -96,14 +96,16 @@ class Tables:
             for sql, values in statements:
                 _execute(self._write, sql, values)
 
-    def prune(self, before: int) -> None:
-        """Take out the messages below sequence *before*, and every id of theirs."""
+    def prune(self, before: int, more: Iterable[tuple[str, Sequence[Any]]] = ()) -> None:
+        """Take out the messages below sequence *before*, and every id of theirs; then execute *more*, if any went."""
         with self._write:
             self._write.execute("BEGIN")
             if self._write.execute("DELETE FROM records WHERE seq < ? AND channel IS NOT NULL", (before,)).rowcount:
                 for table in ("ids", "aliases"):
                     gone = f"DELETE FROM {table} WHERE seq < ? AND seq NOT IN (SELECT seq FROM records)"
                     self._write.execute(gone, (before,))
+                for sql, values in more:
+                    self._write.execute(sql, values)
 
     def clear(self) -> None:
         """Empty all tables."""

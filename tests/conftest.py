@@ -65,6 +65,9 @@ class Toy:
     def undo(self, _fact: Fact) -> Iterator[Any]:
         return iter(())
 
+    def pruned(self) -> Iterator[Any]:
+        return iter(())
+
 
 class ToySession(Session):
     """Hears what is delivered, greeted and said farewell to, in order; what it is fed is published on `lobby`."""

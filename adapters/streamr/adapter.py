@@ -369,6 +369,10 @@ class StreamrAdapter(Adapter):
         """The row of a stream of which nothing is said any more."""
         return self.streams.undo(fact)
 
+    def pruned(self) -> Iterable[Statement]:
+        """The rows of publishers of whom nothing is kept."""
+        return self.publishers.pruned()
+
     def place(self, message: Message) -> Place | None:
         """Where *message* stands in its stream partition; None if it has no form here, or had its time (S1, ttl)."""
         if message.protocol == NAME and message.native is not None:

@@ -1,4 +1,7 @@
-"""Who has said something on which stream, and for whom the gateway signs by which address: rows of the index."""
+"""Who has said something on which stream, and for whom the gateway signs by which address: rows of the index.
+
+They go with the last message that is kept of who said it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from gateway.tables import Row
 from .ids import NAME, stream_of
 
 if TYPE_CHECKING:
+    from gateway.index import Statement
     from gateway.lookup import Lookup
     from gateway.record import Fact
 
@@ -18,12 +22,19 @@ MAX_SEEN = 65_536  # publishers of streams that are known to be in the tables
 
 # fmt: off
 TABLE = """
-CREATE TABLE streamr_publishers (stream TEXT, publisher TEXT, PRIMARY KEY (stream, publisher)) WITHOUT ROWID;
+CREATE TABLE streamr_publishers (
+    stream TEXT, publisher TEXT, channel TEXT, sender INTEGER, PRIMARY KEY (stream, publisher, channel, sender)
+) WITHOUT ROWID;
 CREATE TABLE streamr_authors (address TEXT PRIMARY KEY, protocol TEXT, identity TEXT, number INTEGER) WITHOUT ROWID;
 """
-PUBLISHED = "SELECT 1 FROM streamr_publishers WHERE stream = ? AND publisher = ?"
+PUBLISHED = "SELECT 1 FROM streamr_publishers WHERE stream = ? AND publisher = ? LIMIT 1"
 AUTHOR = "SELECT protocol, identity, number FROM streamr_authors WHERE address = ?"
-PUBLISHERS = "SELECT publisher FROM streamr_publishers WHERE stream = ? ORDER BY publisher LIMIT ?"
+PUBLISHERS = "SELECT DISTINCT publisher FROM streamr_publishers WHERE stream = ? ORDER BY publisher LIMIT ?"
+GONE = (
+    "DELETE FROM streamr_publishers WHERE NOT EXISTS (SELECT 1 FROM records"
+    " WHERE records.channel = streamr_publishers.channel AND records.sender = streamr_publishers.sender)",
+    "DELETE FROM streamr_authors WHERE address NOT IN (SELECT publisher FROM streamr_publishers)",
+)
 # fmt: on
 
 
@@ -67,18 +78,23 @@ class Publishers:
     def _rows(self, entry: Message) -> Iterator[Row]:
         if entry.protocol == NAME and entry.native is not None:
             stream, *_, publisher, _chain = entry.native[NAME]
-            if self._is_first(entry, stream):
-                yield Row("streamr_publishers", (stream, publisher.lower()))
+            if self._is_first(entry):
+                yield Row("streamr_publishers", (stream, publisher.lower(), entry.channel, entry.sender.number))
         elif NAME in entry.refs:
             stream, sender = stream_of(entry.channel)[0], entry.sender
-            if self._is_first(entry, stream):
+            if self._is_first(entry):
                 address = self._address(entry)
-                yield Row("streamr_publishers", (stream, address))
+                yield Row("streamr_publishers", (stream, address, entry.channel, sender.number))
                 yield Row("streamr_authors", (address, sender.protocol, sender.identity, sender.number))
 
-    def _is_first(self, entry: Message, stream: str) -> bool:
-        """Whether nothing is known to have been put into the tables for the sender of *entry* on *stream*."""
+    def pruned(self) -> Iterator[Statement]:
+        """What takes out those of whom no message is kept; who says something again is put in anew."""
+        self._seen.clear()
+        yield from ((sql, ()) for sql in GONE)
+
+    def _is_first(self, entry: Message) -> bool:
+        """Whether nothing is known to have been put into the tables for the sender of *entry* in its channel."""
         if len(self._seen) > MAX_SEEN:
             self._seen.clear()
-        who = (stream, entry.protocol, entry.sender.protocol, entry.sender.number)
+        who = (entry.channel, entry.protocol, entry.sender.protocol, entry.sender.number)
         return self._seen.setdefault(who, entry.seq) >= entry.seq  # the same batch may be written more than once

@@ -9,8 +9,9 @@ A reader asks `StreamrAdapter.stored` for the messages of a channel (`ids.channe
 `stream_message` for what each of them is in Streamr.
 
 Laws of this file. An answer shows what was taken before it was asked for, and nothing later. Nothing is held but a page
-of keys and the messages of one millisecond. After each `SLICE` steps of work, more of which a long message takes, an
-iterator gives None instead of a message: then the reader lets others have their turn, and goes on whenever it likes.
+of keys and a MiB of the messages of one millisecond. After each `SLICE` steps of work, more of which a long message
+takes, an iterator gives None instead of a message: then the reader lets others have their turn, and goes on whenever it
+likes.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from .checks import MAX_INTEGER
 SLICE = 8  # messages that are read, some 30 microseconds each, between two chances for others
 STEP = 16 << 10  # bytes of content that count as another message: long ones take longer
 MAX_GROUP = 256  # messages of one millisecond that are sorted together; more come in the order they were taken
+MAX_GROUP_SIZE = 1 << 20  # bytes of their contents that are held meanwhile; the others are read again
 
 TABLE = """
 CREATE TABLE streamr_places (seq INTEGER PRIMARY KEY, channel TEXT NOT NULL, timestamp INTEGER);
@@ -85,7 +87,7 @@ class Span(NamedTuple):
 
 
 Shows = Callable[[Message], bool]
-Key = tuple[int, int, int | Message | None]  # timestamp, seq; the message, its offset in the log, or nothing to show
+Key = tuple[int, int, int | Message | None]  # its place, seq; the message, its offset in the log, or nothing to show
 
 
 class Stored:
@@ -118,7 +120,7 @@ class Stored:
             if passed >= count and timestamp != start:
                 break
             start = timestamp
-            message = self._index.read(seq, where) if isinstance(where, int) else where
+            message = self._read(seq, where)
             passed += message is not None and shows(message)
             work += _steps(message)
             if work >= SLICE:
@@ -134,23 +136,37 @@ class Stored:
                 surplus -= 1
 
     def _messages(self, view: _View, span: Span) -> Iterator[Message | None]:
-        group: list[tuple[int, int, Message]] = []  # of one millisecond: sequence number, seq
-        now = work = 0
+        group: list[Key] = []  # of one millisecond: sequence number, seq, and the message or where it is
+        now = work = size = 0
         for timestamp, seq, where in view.keys(span.start[0]):
             if timestamp != now or len(group) >= MAX_GROUP:
-                yield from _sorted(group)
-                group, now = [], timestamp
+                yield from self._sorted(group)
+                group, now, size = [], timestamp, 0
             if timestamp > span.end[0]:
                 return
-            message = self._index.read(seq, where) if isinstance(where, int) else where
+            message = self._read(seq, where)
             place = None if message is None else self._place(message)
             if message is not None and place is not None and span.holds(place):
-                group.append((place.sequence, seq, message))
+                size += len(message.content)
+                group.append((place.sequence, seq, message if size <= MAX_GROUP_SIZE else where))
             work += _steps(message)
             if work >= SLICE:
                 work = 0
                 yield None
-        yield from _sorted(group)
+        yield from self._sorted(group)
+
+    def _sorted(self, group: list[Key]) -> Iterator[Message | None]:
+        work = 0
+        for _, seq, where in sorted(group, key=_position):
+            if (message := self._read(seq, where)) is not None:
+                yield message
+            work += _steps(message)
+            if work >= SLICE:
+                work = 0
+                yield None
+
+    def _read(self, seq: int, where: int | Message | None) -> Message | None:
+        return self._index.read(seq, where) if isinstance(where, int) else where
 
 
 class _View:
@@ -184,16 +200,6 @@ class _View:
 
 def _position(key: tuple[int, int, Any]) -> tuple[int, int]:
     return key[:2]
-
-
-def _sorted(group: list[tuple[int, int, Message]]) -> Iterator[Message | None]:
-    work = 0
-    for _, _, message in sorted(group, key=_position):
-        yield message
-        work += _steps(message)
-        if work >= SLICE:
-            work = 0
-            yield None
 
 
 def _steps(message: Message | None) -> int:

@@ -199,6 +199,32 @@ def test_the_heads_in_memory_are_bounded(broker: Any, monkeypatch: pytest.Monkey
     assert again.refs["streamr"][2] is not None
 
 
+def test_publishers_go_with_the_last_that_is_kept_of_them(broker: Any, alice: Any) -> None:
+    """Their rows in the index, as well: it would grow with everybody who ever said anything."""
+    one, two = Peer(7, "toy", "one"), Peer(8, "toy", "two")
+    index, told = broker.core.index, broker.adapter.publishers
+
+    def retire(before: Message) -> None:
+        broker.core.settle()
+        index.do(lambda: index.prune(before.seq))
+        broker.core.settle()
+
+    broker.ask(broker.open(), [2, 8, "r", alice.message("s", 1, broker.clock()), None])
+    former = [broker.say("s", 1, sender=sender) for sender in (one, two)]
+    addresses = [broker.adapter.author.address(message) for message in former]
+    kept = broker.say("s", 2, sender=two)
+    retire(former[0])
+    assert told.of("s", 9) == sorted(addresses), "nothing is kept of Alice"
+    retire(kept)
+    assert told.of("s", 9) == [addresses[1]]
+    assert [told.foreigner(address) for address in addresses] == [None, ("toy", "two", 8)]
+    assert [told.published("s", address) for address in addresses] == [False, True]
+    again = broker.say("s", 3, sender=one)
+    retire(again)
+    assert told.of("s", 9) == [addresses[0]], "who comes back is put in anew"
+    assert told.foreigner(addresses[0]) == ("toy", "one", 7)
+
+
 def test_every_lookup_uses_an_index(broker: Any) -> None:
     from adapters.streamr import publishers
 
@@ -207,6 +233,8 @@ def test_every_lookup_uses_an_index(broker: Any) -> None:
         details = " ".join(row[3] for row in plan)
         assert "SEARCH streamr_publishers USING" in details
         assert "TEMP B-TREE" not in details
+    plan = broker.core.index.rows(f"EXPLAIN QUERY PLAN {publishers.GONE[0]}")
+    assert any("SEARCH records USING COVERING INDEX records_sender" in row[3] for row in plan)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

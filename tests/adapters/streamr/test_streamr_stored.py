@@ -154,6 +154,20 @@ def test_a_long_answer_takes_no_memory(broker: Any) -> None:
     assert peak < PAGE * 4_000, "less than a quarter of it"
 
 
+def test_long_messages_of_one_millisecond_are_not_held_together(broker: Any) -> None:
+    """Who publishes chooses the timestamps: 256 messages of 1 MiB could be said to be made in the same one."""
+    count, size, now = 40, 100_000, broker.clock()
+    for sequence in reversed(range(count)):
+        publish(broker, now, [sequence, "x" * size], sequence)
+    broker.core.settle()
+    tracemalloc.start()
+    found = [json.loads(each.content)[0] for each in broker.adapter.stored.between("s", Span()) if each is not None]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == list(range(count))
+    assert peak < count * size, "less than what they say, which is half of what they take"
+
+
 def test_every_statement_uses_an_index(broker: Any) -> None:
     for sql in (*OLDEST_FIRST, *NEWEST_FIRST):
         plan = [row[3] for row in broker.core.index.rows(f"EXPLAIN QUERY PLAN {sql}", ("s", 0, 0, PAGE))]
@@ -176,6 +190,7 @@ def test_any_history_is_read_like_a_sorted_list(
     make_broker: Callable[..., Any], steps: list[Any], span: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stored, "PAGE", 3)
+    monkeypatch.setattr(stored, "MAX_GROUP_SIZE", 2)  # numbers: what is beyond is read again
     broker = make_broker()
     now = broker.clock()
     toys = [broker.toy().peer for _ in range(2)]
