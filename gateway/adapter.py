@@ -229,7 +229,10 @@ class Adapter(ABC):
         return ()
 
     def pruned(self) -> Iterable[Statement]:
-        """What takes out of its tables what depends on no one record, once messages have left; in the index's thread."""
+        """What takes out of its tables what depends on no one record, once messages have left `records`.
+
+        It is called in the index's thread.
+        """
         return ()
 
     def in_use(self, fact: Fact) -> bool:  # noqa: ARG002  (nothing is remembered by default)

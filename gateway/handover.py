@@ -10,6 +10,7 @@ import asyncio
 from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -88,6 +89,17 @@ class FastWebSocket(WebSocketsSansIOProtocol):
         elif message["type"] == "websocket.http.response.body" and self.close_sent:
             self.handshake_complete = True  # uvicorn forgets that a refusal is an answer, and logs an error
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end."""
+        super().connection_lost(exc)
+        self._forget_way()
+
+    def _forget_way(self) -> None:
+        """Leave nothing that refers to this connection in what it refers to: then its end frees it at once."""
+        scope: Any = getattr(self, "scope", None)  # there is none without a handshake
+        if scope is not None:
+            scope["extensions"].pop(EXTENSION, None)
+
     async def receive(self) -> Any:
         """It is the application."""
         if self.read_paused and self.queue.empty():
@@ -102,6 +114,7 @@ class FastWebSocket(WebSocketsSansIOProtocol):
             return
         self.stop_keepalive()
         self.connections.discard(self)
+        self._forget_way()
         transport, self.transport = self.transport, _Nowhere()
         connection = WebSocketProtocol(self.loop, self.connections, self.config.ws_max_size)
         transport.set_protocol(connection)
@@ -115,11 +128,12 @@ class _Flow(FlowControl):
 
     def __init__(self, transport: asyncio.Transport, http: FastHttp) -> None:
         super().__init__(transport)
-        self._http = http
+        self._http = ref(http)  # which refers to this: neither would be freed before a collection
 
     def resume_reading(self) -> None:
         """Read on, if there is room."""
-        if not self._http.is_full:
+        http = self._http()
+        if http is None or not http.is_full:
             super().resume_reading()
 
 
@@ -185,6 +199,7 @@ class FastHttp(HttpToolsProtocol):
         if self._stalled is not None:
             self._stalled.cancel()
         super().connection_lost(exc)
+        self.cycle = None  # type: ignore[assignment]  # which refers to this connection while it waits for an answer
 
     def shutdown(self) -> None:
         """The gateway stops: what has not ended soon after the goodbye is cut, since nobody reads it."""
@@ -356,6 +371,7 @@ class FastHttp(HttpToolsProtocol):
         self._upgraded = True
         self._leave()
         super().handle_websocket_upgrade()
+        self.parser = None  # type: ignore[assignment]  # which refers to this object, as nobody else does now
 
     # What is written
 

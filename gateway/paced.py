@@ -115,6 +115,10 @@ class _Pieces:
         self.piece = b"".join(some)
         self._outflow.spend(WRITE * len(self.piece))
 
+    def drop(self) -> None:
+        """Let go of what is left: anyio keeps whoever was cancelled until a collection of garbage."""
+        self.piece, self._slices = b"", iter(())
+
     def _next(self) -> bytes | None:
         self._ask()
         return next(self._slices, None)
@@ -148,6 +152,7 @@ class _Paced(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
+            self._pieces.drop()
             self._place.leave()
             if self._budget is not None:
                 self._budget.leave(self)
@@ -159,6 +164,9 @@ class _Paced(StreamingResponse):
                 await self._stream(send)
             except RequestError as error:
                 logger.warning("an answer was cut off: %s", error)
+            except anyio.get_cancelled_exc_class() as error:
+                error.__traceback__ = None  # anyio has a frame that holds it: those here would stay, with their pieces
+                raise
 
     async def _stream(self, send: Send) -> None:
         await _patient(send, {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

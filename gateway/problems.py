@@ -109,20 +109,27 @@ async def guarded(handler: Handler, request: Request) -> Response:
     """What *handler* answers, or the problem that its failure is; each is counted."""
     try:
         return await handler(request)
-    except RequestError as error:
-        problem = explain(error)
-    except RequestValidationError as error:
-        problem = Problem(422, _faults(error))
-    except HTTPException as error:
-        problem = Problem(error.status_code, error.detail, error.headers)
-    except ClientDisconnect:
-        problem = Problem(400, "the body was cut off")
-    except Exception:  # a bug: counted and logged with where it happened, told without
-        logger.exception("a request failed", method=request.method, path=request.url.path)
-        request.app.state.gateway.metrics.count("faults", "request")
-        problem = Problem(500, "something is wrong with the gateway; its log says more")
+    except Exception as error:
+        problem = _problem(error, request)
+        error.__traceback__ = None  # of frames that hold it: they, and the body, would stay until a collection
     request.app.state.gateway.metrics.count("refused", REST, str(problem.status))
     return answer(problem)
+
+
+def _problem(error: Exception, request: Request) -> Problem:
+    match error:
+        case RequestError():
+            return explain(error)
+        case RequestValidationError():
+            return Problem(422, _faults(error))
+        case HTTPException():
+            return Problem(error.status_code, error.detail, error.headers)
+        case ClientDisconnect():
+            return Problem(400, "the body was cut off")
+    # a bug: counted and logged with where it happened, told without
+    logger.error("a request failed", method=request.method, path=request.url.path, exc_info=error)
+    request.app.state.gateway.metrics.count("faults", "request")
+    return Problem(500, "something is wrong with the gateway; its log says more")
 
 
 def _faults(error: RequestValidationError) -> str:

@@ -224,7 +224,7 @@ class Session(ABC):
         """The connection is over, for whatever reason."""
         self.bus.leave(self)
         self.wake = _nothing
-        self._streams.clear()
+        self._release()
         self._backlog.clear()
 
     def data_to_send(self) -> list[bytes]:

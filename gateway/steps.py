@@ -56,6 +56,7 @@ class Steps:
             except StopIteration:
                 return
             finally:
+                del step  # which may hold the error that passes here, and the error holds this frame
                 self._tell(perf_counter() - begin)
             try:
                 step = partial(self._coroutine.send, (yield waits_for))

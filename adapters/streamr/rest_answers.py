@@ -77,6 +77,7 @@ def answering(adapter: StreamrAdapter, desk: Desk, handle: Handler, explain: Exp
             adapter.services.metrics.count("refused", NAME, str(status))
             response = as_json(tell(error, status, message), status)
             response.headers.update(_headers(error))
+            error.__traceback__ = None  # as in `gateway.problems`
         response.headers.update(welcome)
         if request.method == HEAD:
             response.body = b""

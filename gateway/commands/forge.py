@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from itertools import count
 
 from adapters.sprout import forest, twig
 from adapters.sprout.forest import Content, Place, Reply
@@ -15,8 +14,7 @@ class Author:
     """One identity; its key is made here and forgotten with it."""
 
     def __init__(self, name: str) -> None:
-        now = int(time.time() * 1000)
-        self._moments = count(now)  # ms; two replies that say the same must not be the same node
+        self._last = now = _now()
         self._key = Key.generate(now // 1000)
         raw = forest.sign_identity(name, self._key, now)
         self._identity = Node(forest.node_id(raw), raw)
@@ -28,8 +26,9 @@ class Author:
     def reply(self, community: str, text: str, twig: dict[str, str]) -> Node:
         """A signed Reply, child of the community."""
         place = Place(community, 1, community, forest.NULL_ID)
-        author, created = self._identity.id, next(self._moments)
-        raw = forest.sign_reply(place, Content(text.encode()), author, self._key, created, _metadata(twig))
+        self._last = max(self._last + 1, _now())  # two replies that say the same must not be the same node
+        author = self._identity.id
+        raw = forest.sign_reply(place, Content(text.encode()), author, self._key, self._last, _metadata(twig))
         return Node(forest.node_id(raw), raw)
 
     def read(self, raw: bytes) -> Read | None:
@@ -38,6 +37,11 @@ class Author:
         if not isinstance(node, Reply):
             return None
         return Read(node.community, node.content.text or "", frozenset(twig.decode(node.metadata.blob)))
+
+
+def _now() -> int:
+    """Milliseconds since 1970."""
+    return int(time.time() * 1000)
 
 
 def _metadata(pairs: dict[str, str]) -> bytes:

@@ -7,10 +7,12 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from adapters.sprout import forest
 from gateway.clients import Heard
 from gateway.commands import demo
 from gateway.commands.common import Failed
@@ -111,3 +113,12 @@ def test_an_author_reads_what_it_writes() -> None:
     assert read == (community, "héllo", frozenset({"to/1", "json/1"}))
     assert author.read(author.identity().raw) is None
     assert author.reply(community, "héllo", {}).id != author.reply(community, "héllo", {}).id
+
+
+def test_an_author_dates_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its replies would look old, and be set aside, were each dated a millisecond after the one before it."""
+    author = Author("ada")
+    now = time.time() + 1000
+    monkeypatch.setattr(time, "time", lambda: now)
+    replies = [forest.decode(author.reply(author.identity().id, "x", {}).raw) for _ in range(3)]
+    assert [reply.created for reply in replies] == [int(now * 1000) + n for n in range(3)]

@@ -195,6 +195,15 @@ def test_replies_push_back(core: Core, session: ToySession, toy_session: type[To
     assert session.readable
 
 
+def test_nothing_is_kept_for_a_peer_that_is_gone(session: ToySession) -> None:
+    form = pending(session)
+    session.put(b"x" * 1000)
+    session.receive_eof()
+    assert session.holding == session.waiting == 0
+    form.fill(b"late")
+    assert session.holding == session.waiting == 0
+
+
 def test_replies_alone_never_overflow(session: ToySession) -> None:
     for _ in range(3):
         session.send(b"x" * session.max_outbox)

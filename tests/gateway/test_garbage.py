@@ -1,0 +1,104 @@
+"""Connections that have ended are freed at once: the collector of cyclic garbage runs seldom (`gateway.service`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from tests.server import Server
+
+CONNECTIONS = 10
+ALL = "/api/v1/streams/c/data/partitions/0/from?fromTimestamp=0"
+LOOK = """
+import collections, gc, json, signal, sys
+def look(*_):
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    gc.collect()
+    found = collections.Counter(type(each).__qualname__ for each in gc.garbage)
+    held = {id(each): len(each) for one in gc.garbage for each in gc.get_referents(one) if type(each) is bytes}
+    found["bytes"] = sum(held.values())
+    print("garbage", json.dumps(found), file=sys.stderr, flush=True)
+signal.signal(signal.SIGUSR1, look)
+"""
+KEY = "A" * 22 + "=="
+UPGRADE = f"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {KEY}\r\n"
+BODY = "Content-Length: 100000\r\n\r\n" + "x" * 100_000
+ASKED = (
+    "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "GET /v1/channels?limit=x HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "POST /v1/channels/c/messages HTTP/1.1\r\nHost: localhost\r\n" + BODY,
+    "POST /api/v1/streams/s/data HTTP/1.1\r\nHost: localhost\r\n" + BODY,
+    f"GET /relay HTTP/1.1\r\nHost: localhost\r\n{UPGRADE}\r\n",
+    f"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n{UPGRADE}\r\n",
+)
+
+
+@contextmanager
+def looked_at(folder: Path) -> Iterator[tuple[Server, Callable[[], dict[str, int]]]]:
+    """A gateway, and what tells of the garbage that its collector finds: how many objects of each type, and `bytes`."""
+    (folder / "sitecustomize.py").write_text(LOOK)
+    paths = os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))
+    with Server(folder / "data", env={"PYTHONPATH": paths}) as server:
+
+        def look() -> dict[str, int]:
+            time.sleep(0.2)  # what has ended has ended for the gateway as well
+            os.kill(server.pid, signal.SIGUSR1)
+            deadline = time.monotonic() + 10
+            while (told := re.search(r"garbage (.*)", server.log)) is None:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            found: dict[str, int] = json.loads(told[1])
+            return found
+
+        yield server, look
+
+
+def ask(server: Server, text: str) -> None:
+    """Make a request, and hang up once an answer begins."""
+    host, port = server.http.split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as peer:
+        peer.sendall(text.encode())
+        assert peer.recv(1 << 12).startswith(b"HTTP/1.1 ")
+
+
+def test_connections_that_ended_are_freed_at_once(tmp_path: Path) -> None:
+    with looked_at(tmp_path) as (server, look):
+        for text in ASKED * CONNECTIONS:
+            ask(server, text)
+        garbage = look()
+    kinds = (
+        "Http",
+        "FastWebSocket",
+        "RequestResponseCycle",
+        "Request",
+        "Problem",
+        "traceback",
+        "frame",
+        "TCPTransport",
+    )
+    assert {kind: garbage[kind] for kind in kinds if garbage.get(kind, 0) >= CONNECTIONS} == {}
+
+
+def test_answers_that_nobody_wanted_to_the_end_leave_no_pieces(tmp_path: Path) -> None:
+    """anyio keeps who was cancelled until a collection, but not what they were about to send."""
+    with looked_at(tmp_path) as (server, look):
+        with httpx.Client(base_url=f"http://{server.http}") as http:
+            line = b'"' + b"x" * 60_000 + b'"\n'
+            http.post("/v1/channels/c/messages", content=line * 100, headers={"Content-Type": "application/x-ndjson"})
+        for _ in range(CONNECTIONS):
+            ask(
+                server,
+                "GET /api/v1/streams/c/data/partitions/0/from?fromTimestamp=0 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            )
+        garbage = look()
+    assert garbage.get("generator", 0) < CONNECTIONS
+    assert garbage["bytes"] < CONNECTIONS * 10_000
