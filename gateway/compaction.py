@@ -149,7 +149,15 @@ class Compaction:
         return Sources(files, Front(layout.firsts[0], layout.firsts[len(files)] - 1))
 
     def run(self, sources: Sources) -> None:
-        """Make the *sources* one front."""
+        """Make the *sources* one front; an index that was made anew meanwhile is so once more: it has what is gone."""
+        makings = self._index.makings
+        try:
+            self._run(sources)
+        finally:
+            if self._index.makings != makings and not self._stopping.is_set():
+                self._index.remake()
+
+    def _run(self, sources: Sources) -> None:
         self._rested = monotonic()
         mentioned, last, level = _Bits(), sources.front.last, self._index.level
         self._note(mentioned, last, level)

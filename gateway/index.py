@@ -33,6 +33,8 @@ from .tables import ANSWER, FACT, META, SAID, Row, Tables, around, damaged
 GATHER = 0.1  # seconds between two batches while entries keep coming
 BATCH = 2_000  # entries in one transaction
 COMPACTING = "compacting"  # up to which sequence facts may be missing
+FRONT = "front"  # the last sequence of the front that the tables agree with
+NOTE = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 FORGET = "DELETE FROM records WHERE seq = ?"
 OTHERS = (
     "DELETE FROM records WHERE seq BETWEEN ? AND ? AND channel IS NULL AND seq NOT IN (SELECT value FROM json_each(?))"
@@ -83,6 +85,7 @@ class Index(Lookup):
         self._failure: str | None = None  # of the last write
         self._level = 0  # the last sequence that was applied; of the thread
         self._number_end = 0  # the first number that nobody has, never less than before
+        self.makings = 0  # how often the tables were made anew since the start
         self._remakings: SimpleQueue[threading.Event] = SimpleQueue()
         self._tables.on_damage = lambda: self._queue.put(_NOTHING)
         self._thread = threading.Thread(target=self._run, name="index", daemon=True)
@@ -157,8 +160,7 @@ class Index(Lookup):
 
     def unindex(self, facts: Iterable[Fact], last: int) -> None:
         """Take out what *facts* say; until `settle` it is noted that those up to sequence *last* may be incomplete."""
-        self._tables.put({"meta": [(COMPACTING, last)]})
-        self._tables.execute(chain.from_iterable(map(self._undo, facts)))
+        self._tables.execute(chain([(NOTE, (COMPACTING, last))], chain.from_iterable(map(self._undo, facts))))
 
     def restore(self, facts: Iterable[Fact]) -> None:
         """Put *facts* back, newest first, but where something newer has their places."""
@@ -176,7 +178,7 @@ class Index(Lookup):
 
     def settle(self) -> None:
         """What `unindex` began is complete."""
-        self._tables.put({"meta": [(COMPACTING, 0)]})
+        self._tables.put({"meta": [(COMPACTING, 0), (FRONT, self._front)]})
 
     def mend(self) -> None:
         """Where `unindex` was not followed by `settle`, make the facts what they are in the log.
@@ -229,6 +231,7 @@ class Index(Lookup):
     def _catch_up(self) -> int:
         if self._tables.meta("applied") >= self._segments.next_seq:
             self._tables.clear()  # the log ends before they do: it was replaced, or the disk lied
+        self._begin()
         self.mend()
         self._number_end = self._tables.meta("next_number")
         done = 0
@@ -240,9 +243,23 @@ class Index(Lookup):
         self._level = self._segments.next_seq - 1
         return done
 
+    @property
+    def _front(self) -> int:
+        """The last sequence of the front; 0 without one."""
+        front = self._segments.layout.front
+        return 0 if front is None else front.last
+
+    def _begin(self) -> None:
+        """Tables that are empty agree with the front that there is."""
+        if not self._tables.meta("applied"):
+            self._tables.put({"meta": [(FRONT, self._front)]})
+
     def _check(self) -> None:
         """Raise `sqlite3.Error`, `Unavailable` or `ValueError` where the tables cannot be what was written."""
         self._tables.check()
+        fronts = self._tables.meta(FRONT), self._tables.meta(COMPACTING)
+        if self._tables.meta("applied") and self._front not in fronts:
+            raise sqlite3.DatabaseError("the index is older than what was compacted")  # what is gone may be in it
         ((newest, number),) = self.rows("SELECT (SELECT max(seq) FROM records), (SELECT max(number) FROM peers)")
         if (newest or 0) != self._tables.meta("applied") or (number is not None and number >= self.next_number):
             raise sqlite3.DatabaseError("the index does not agree with itself")
@@ -334,6 +351,8 @@ class Index(Lookup):
             self._tables.damage = self._tables.damage or "it was of no use"
             try:
                 self._post(self._segments.reserve.lend(self._tables.remake))
+                self.makings += 1
+                self._begin()
                 self._level = self._number_end = 0
                 if done := self._follows():
                     self._tables.damage = None

@@ -476,6 +476,46 @@ def test_facts_are_found_while_a_mending_cannot_read_them(core: Core, monkeypatc
     assert tables(core) == before | {"meta": tables(core)["meta"]}
 
 
+@pytest.mark.parametrize("step", ["_unindex", "_write", "settle"])
+def test_an_index_that_is_older_than_the_front_is_made_anew(
+    make_core: MakeCore, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """As a power cut leaves it: what the log says is on disk at once, what the index says a while later."""
+    core = make_core(sealing=EACH)
+    forgettable(core)
+    owner: Any = core.index if step == "settle" else Compaction
+    with monkeypatch.context() as patched:
+        copies = copy_before(core, patched, owner, step)
+        run(core, retention(core, age=1))
+    core.stop()
+    copy = copies[0]
+    for name in ("index.sqlite", "index.sqlite-wal", "index.sqlite-shm"):
+        (core.data / name).unlink(missing_ok=True)
+        if (copy / name).exists():
+            shutil.copy(copy / name, core.data / name)
+    again = make_core(sealing=EACH)
+    assert again.index.peer("toy", "peer 1") is None
+    same_when_made_anew(again)
+    assert bool(again.disk_faults) == (step == "_unindex")
+
+
+def test_an_index_that_is_made_anew_amid_a_compaction_forgets_what_goes(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgettable(core)
+    write = Compaction._write
+
+    def remaking(compaction: Compaction, *arguments: Any) -> None:
+        core.index.remake()
+        write(compaction, *arguments)
+
+    monkeypatch.setattr(Compaction, "_write", remaking)
+    run(core, retention(core, age=1))
+    assert core.disk_faults == []
+    assert core.index.peer("toy", "peer 1") is None
+    same_when_made_anew(core)
+
+
 STEP = st.one_of(
     st.tuples(st.just("say"), st.integers(0, 3), st.integers(0, 3)),
     st.tuples(st.just("name"), st.integers(0, 3), st.integers(0, 2)),
