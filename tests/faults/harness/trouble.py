@@ -25,7 +25,6 @@ from .shim import Call, Kind
 from .wires import Closed, Http, Refused, Socket, hang_up, quietly
 
 RECOVERY = 10.0  # seconds after which messages are taken again; `log.RETRY` is 1
-NOTICE = 0.1  # seconds of a blow that have to be left for the gateway to notice it
 HALVES = (b"", b"POST /v1/chan", b"GET /relay HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n")
 LOOKS = 3  # at what retention has left
 REMOVING = 0.05  # seconds from when messages leave the index until their file goes
@@ -114,7 +113,7 @@ class Trouble:
         if refusing:
             while self._control.failures(kind, *calls) == before and time.monotonic() < end:
                 await asyncio.sleep(0.005)
-            await self._is_refused(end)
+            await self._is_refused()
         elif blow.kind in ("no file", "bad read"):
             await self._look()
         await asyncio.sleep(max(0.0, end - time.monotonic()))
@@ -123,10 +122,9 @@ class Trouble:
         if failed and blow.error and blow.kind not in ("bad read", "no file"):
             await self._is_reported(blow.kind, REPORTED[kind], known)
 
-    async def _is_refused(self, end: float) -> None:
-        """Nothing can be written: until the time *end* no message is accepted, and /readyz is 503."""
-        if time.monotonic() > end - NOTICE:
-            return
+    async def _is_refused(self) -> None:
+        """Nothing can be written: no message is accepted, and /readyz is 503 once that was noticed."""
+        end = time.monotonic() + RECOVERY
         token = self._probe()
         asking = asyncio.create_task(self._ask(token))
         unready = False
