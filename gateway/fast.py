@@ -402,7 +402,10 @@ class TcpProtocol(Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ask for a session, or close."""
         self.transport = cast(asyncio.Transport, transport)
-        session = self._accept(str((transport.get_extra_info("peername") or ("",))[0]))
+        if (peer := transport.get_extra_info("peername")) is None:  # it was reset before it was accepted
+            self.transport.abort()
+            return
+        session = self._accept(str(peer[0]))
         if isinstance(session, Session):
             self.start(self.transport, session)
         else:

@@ -442,7 +442,10 @@ class FastHttp(HttpToolsProtocol):
         """Be counted; why there is no room, or None."""
         if self.gateway is None:
             return None
-        address = str((self.transport.get_extra_info("peername") or ("",))[0])
+        if (peer := self.transport.get_extra_info("peername")) is None:  # it was reset before it was accepted
+            self.transport.abort()
+            return None
+        address = str(peer[0])
         if (reason := self.gateway.door.enter(address)) is None:
             self.network = network(address)
             self.gateway.budget.enter(self)

@@ -325,6 +325,8 @@ class _House:
         keep_alive(stream.extra(SocketAttribute.raw_socket))
         address = str(stream.extra(SocketAttribute.remote_address, ("",))[0])
         try:
+            if not address:  # it was reset before it was accepted
+                return
             if (wire := await self._wire(stream, address)) is None:
                 return
             session = self._accept(address)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import platform
 import resource
+import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -24,6 +27,14 @@ PATIENCE = 30  # seconds
 def get(http: str, path: str) -> tuple[int, bytes]:
     with urllib.request.urlopen(f"http://{http}{path}", timeout=PATIENCE) as answer:
         return answer.status, answer.read()
+
+
+def reached(http: str, path: str) -> bytes:
+    """What is there, nothing while no more connections are let in."""
+    try:
+        return get(http, path)[1]
+    except urllib.error.HTTPError:
+        return b""
 
 
 def publish(http: str, content: object) -> int:
@@ -126,6 +137,25 @@ def test_silent_peers_are_dropped_on_every_tls_port(tmp_path: Path) -> None:
             for peer in peers[::2]:
                 peer.sendall(b"\x16\x03\x01\x02")
             assert all(ended(peer) for peer in peers)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_who_was_reset_before_being_accepted_takes_no_place(tmp_path: Path, loop: str) -> None:
+    """Nobody knows where such a connection is from: counted in, it was never counted out, nor freed."""
+    env = {"TRELLIS_LIMITS__CONNECTIONS": "20"}
+    with Server(tmp_path / "data", "--loop", loop, env=env) as server:
+        server.process.send_signal(signal.SIGSTOP)
+        for address in (server.http, server.sprout) * 30:
+            host, port = address.split(":")
+            with socket.create_connection((host, int(port)), PATIENCE) as peer:
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        server.process.send_signal(signal.SIGCONT)
+        end = time.monotonic() + PATIENCE
+        while not (found := reached(server.http, "/v1/stats")):
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        assert json.loads(found)["protocols"].get("sprout", {}).get("connections", 0) == 0
+        assert "Traceback" not in server.log
 
 
 def test_the_limit_of_descriptors_is_raised_as_far_as_it_may_be() -> None:
