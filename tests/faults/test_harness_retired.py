@@ -27,7 +27,7 @@ from tests.faults.harness.shim import Control
 from tests.faults.harness.trouble import Trouble
 from tests.faults.harness.wires import Refused, Sprout
 from tests.faults.runs import nursery
-from tests.faults.test_harness import GOOD, ledger, line
+from tests.faults.test_harness import GOOD, ledger, line, told
 
 __all__ = ["nursery"]
 COMMUNITY = "SHA512_B32__" + "A" * 43
@@ -73,10 +73,16 @@ def test_a_key_is_free_again_once_its_message_was_retired() -> None:
 
 def test_a_key_that_was_used_again_is_where_it_was_used_last() -> None:
     held = retired(2)
+    held.say("d", held.said["a"])
     held.look = lambda: {"a": 7}
     assert held.is_gone(held.said["a"])
     held.keep(2, 0)
     assert not held.is_gone(held.said["a"])
+    whole(held, "lobby", [*GOOD[1:], told(7, "a")])
+    assert held.wrong == [], "its answer was lost"
+    held.keep(2, 0)
+    whole(held, "lobby", [GOOD[1], told(4, "c"), told(7, "a")])
+    assert held.wrong == ["c was accepted as 3 id 3 and is 4 id 4"]
 
 
 # Nodes
