@@ -27,15 +27,22 @@ class House:
         self._folder = folder
         self._env = env
         self._count = 0
+        self._needs: frozenset[str] = frozenset()
         self._stage: Stage | None = None
+
+    @property
+    def stage(self) -> Stage:
+        """The gateway of now; another one where the last had a fault."""
+        if self._stage is None:
+            self._count += 1
+            self._stage = Stage(self._folder / str(self._count), self._needs, self._env).__enter__()
+        return self._stage
 
     def play(self, attack: Attack) -> Outcome:
         """Play *attack*."""
-        if self._stage is None:
-            self._count += 1
-            self._stage = Stage(self._folder / str(self._count), attack.needs, self._env).__enter__()
+        self._needs = attack.needs
         try:
-            outcome = self._stage.play(attack, SECONDS, QUIET)
+            outcome = self.stage.play(attack, SECONDS, QUIET)
         except BaseException:
             self._leave(RuntimeError())
             raise

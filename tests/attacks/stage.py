@@ -10,18 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+import psutil
+
 from gateway.auth import VERBS, KeyFile
 from gateway.commands.certificates import dev_cert
 from tests.server import Server
 
 from .attack import Attack
 from .measure import Cost, Honest, Meter, Wait, compare
-from .target import Report, Target
+from .target import SOURCE, Report, Target
 
 QUIET = 1.0  # seconds before and after an attack, to compare with
 PORTS = ("http", "sprout", "sprout_tls")
 FEW = 300  # descriptors, where there are few
 OVER = 60.0  # seconds after which an attack that does not end is ended
+LEFT = 30.0  # seconds in which whoever has hung up is gone from the gateway, which reads what they sent before
 
 
 def _prepare(data: Path, needs: frozenset[str]) -> tuple[dict[str, str], list[str], dict[str, str]]:
@@ -98,6 +101,9 @@ class Stage:
             [url, self.server.sprout, str(self.server.pid), *key], {name: own[name] for name in own if "SSL" in name}
         )
 
+        self._process = psutil.Process(self.server.pid)
+        self._usual = self.there
+
     def __enter__(self) -> Stage:
         return self
 
@@ -109,8 +115,20 @@ class Stage:
             assert self.server.stop(30) == 0
             assert "Traceback" not in self.server.log, self.server.log
 
+    def rest(self) -> None:
+        """Wait until those who attacked before are gone: what they left behind is none of the next attack's cost."""
+        deadline = time.monotonic() + LEFT
+        while self.there > self._usual and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    @property
+    def there(self) -> int:
+        """How many connections the gateway has from where attackers come."""
+        return sum(bool(each.raddr) and each.raddr.ip == SOURCE for each in self._process.net_connections("tcp"))
+
     def play(self, attack: Attack, seconds: float, quiet: float = QUIET) -> Outcome:
         """Play *attack* for so long (an attack whose time is given takes that), between two times of *quiet*."""
+        self.rest()
         self.honest.take()
         time.sleep(quiet)
         meter, begin = Meter(self.server.pid), time.monotonic()

@@ -35,7 +35,6 @@ from .target import Target
 
 ROUND = 5.0  # seconds that an attack goes on
 STEPS = 20  # moves of a program
-QUIET = 20.0  # seconds in which whoever has left is gone from the gateway
 SETTLE = TRIM_SECONDS + 1.0  # seconds after which what was freed has gone back to the system
 WARM = 0.25  # of the rounds come before the comparison: caches fill, the log reaches its size
 ROOM: Final = {"memory": 16.0, "descriptors": 8.0, "threads": 2.0, "tasks": 4.0}  # that a median may wander
@@ -87,12 +86,11 @@ class Hour:
     def run(self, seconds: float) -> None:
         """Play rounds; the gateway has to stop afterwards when it is told to, and to have logged no traceback."""
         with self._stage:
-            self._rest(self._process.num_fds() + int(ROOM["descriptors"]))
-            before = self._held()
             deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:
                 what = self._round()
-                self._rest(before.descriptors + int(ROOM["descriptors"]))
+                self._stage.rest()
+                time.sleep(self._settle)
                 self.rounds.append(Round(what, self._held(), *self._waited()))
                 self._on_round(self.rounds[-1])
 
@@ -111,13 +109,6 @@ class Hour:
             for name, report in zip(names, reports, strict=True):
                 self.found += [f"{name}: {broken}" for broken in report.broken]
         return ", ".join(names)
-
-    def _rest(self, descriptors: int) -> None:
-        """Wait until nobody is left but the honest peers."""
-        deadline = time.monotonic() + QUIET
-        while time.monotonic() < deadline and self._process.num_fds() > descriptors:
-            time.sleep(0.1)
-        time.sleep(self._settle)
 
     def _held(self) -> Held:
         process = self._process
