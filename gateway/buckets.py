@@ -28,7 +28,7 @@ class Buckets:
         now = self._clock()
         if type(key) is str and len(key) > MAX_KEY:
             key = hash(key)
-        level, then = self._levels.get(key, (self._burst, now))
+        level, then = self._levels.get(key) or (self._burst, now)
         level = min(self._burst, level + (now - then) * self._rate)
         wait = 0.0 if level >= 1 else (1 - level) / self._rate
         self._levels[key] = level if wait else level - 1, now
@@ -39,7 +39,7 @@ class Buckets:
         now = self._clock()
         if type(key) is str and len(key) > MAX_KEY:
             key = hash(key)
-        level, then = self._levels.get(key, (self._burst, now))
+        level, then = self._levels.get(key) or (self._burst, now)
         level = min(self._burst, level + (now - then) * self._rate) - amount
         self._levels[key] = level, now
         return 0.0 if level >= 0 else -level / self._rate

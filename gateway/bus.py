@@ -365,8 +365,8 @@ class Bus:
         answered as the first was. A connection whose protocol has no room for it does not get it.
         """
         for id in message.ids:
-            if id in self._direct_ids:
-                return self._direct_ids[id][1]
+            if (known := self._direct_ids.get(id)) is not None:
+                return known[1]
         receivers = [s for s in self._numbers.get(number, ()) if message.channel in s.channels]
         if receivers:  # a form may show who it is for
             message.target = receivers[0].who if receivers[0].who.number == number else receivers[0].peer

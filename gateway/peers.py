@@ -74,7 +74,7 @@ class Peers:
 
     def forget(self, protocol: str, identity: str) -> None:
         """Remember nothing of the durable peer of *identity*: it gets another number if it comes back."""
-        if (peer := self._durable.pop((protocol, identity), None)) is not None:
+        if (peer := self._durable.pop((protocol, identity))) is not None:
             self._numbers.pop(peer.number, None)
 
     def _remember(self, peer: Peer) -> None:

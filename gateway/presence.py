@@ -206,7 +206,7 @@ class Presence:
         """What a peer said of itself counts no more; what it was."""
         words = self._words.get(channel, {})
         word = words.pop(number, None)
-        self._guests.pop((channel, number), None)
+        self._guests.pop((channel, number))
         if not words:
             self._words.pop(channel, None)
         return word

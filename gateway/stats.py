@@ -52,7 +52,7 @@ def _protocols(gateway: Gateway) -> dict[str, dict[str, int]]:
 
 def _channels(gateway: Gateway) -> list[dict[str, Any]]:
     """The busiest channels since the start, and some of those that anybody listens to."""
-    counts = gateway.metrics.channels
+    counts = dict(gateway.metrics.channels.items())
     busiest = nsmallest(MAX_CHANNELS, counts, key=lambda name: (-counts[name][0], name))
     silent = (name for name in gateway.bus.active() if name not in counts)
     names = [*busiest, *sorted(islice(silent, MAX_CHANNELS - len(busiest)))]

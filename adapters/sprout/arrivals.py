@@ -99,7 +99,7 @@ class Arrivals:
     def missing(self) -> int:
         """How many nodes the peer told of that are not here, since what is above them is not."""
         for id in [id for id in self._lacking if self._store.seq(id) is not None]:
-            del self._lacking[id]
+            self._lacking.pop(id)
         return len(self._lacking) + len(self._waiting)
 
     def asks(self, id: int) -> bool:
@@ -247,7 +247,7 @@ class Arrivals:
 
     def _answer(self, batch: Batch) -> None:
         """Answer an announce. Status 0 says that all of it that is not refused is on disk."""
-        self._late.pop(batch, None)
+        self._late.pop(batch)
         status = max(batch.status, StatusCode.UNKNOWN_NODE) if batch.waits else batch.status
         for id in batch.waits:
             if others := [other for other in self._owed.pop(id, ()) if other is not batch]:

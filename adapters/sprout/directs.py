@@ -60,7 +60,10 @@ class Directs:
         A client tells all it holds whenever it connects, in one announce, and gives a community up whose announce is
         refused: what one connection has heard of is not told to the next.
         """
-        return self._refused.setdefault(id, connection) == connection
+        first = self._refused.get(id)
+        if first is None:
+            first = self._refused[id] = connection
+        return first == connection
 
     def find(self, id: str) -> Direct | None:
         """The direct message *id*, good or expired."""

@@ -31,7 +31,7 @@ class Recently:
 
     def drop(self, id: str) -> None:
         """Keep the node *id* no longer."""
-        self._held.pop(id, None)
+        self._held.pop(id)
 
     def add(self, id: str, held: Held) -> None:
         """Keep the node *id*."""

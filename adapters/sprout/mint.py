@@ -181,7 +181,7 @@ class Mint:
 
     def forget(self, what: str) -> None:
         """What was minted for *what* leaves the log: it is minted again when it is needed."""
-        self._ids.pop(what, None)
+        self._ids.pop(what)
 
     # Minting
 

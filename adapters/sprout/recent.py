@@ -22,7 +22,7 @@ class Recent:
 
     def drop(self, id: str) -> None:
         """The node *id* is not held any more."""
-        self._nodes.pop(id, None)
+        self._nodes.pop(id)
 
     def seq(self, id: str) -> int | None:
         """Where the node *id* stands; None where it is none of these."""

@@ -141,7 +141,7 @@ class Store:
             self._fresh[table].pop(key, None)
         self._recent.drop(id)
         for known in (seq, id):
-            self._spots.pop(known, None)
+            self._spots.pop(known)
 
     def prune(self) -> None:
         """Forget what the tables know by now."""

@@ -274,7 +274,7 @@ class Decryption:
         self._learned(owner, keys)
 
     def _learned(self, owner: Owner, keys: list[GroupKey]) -> None:
-        self._silent.pop(owner, None)
+        self._silent.pop(owner)
         for key in keys:
             self._keyring.add(owner, key)
             self._wanted.pop((owner, key.id), None)
