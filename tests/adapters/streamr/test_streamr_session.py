@@ -495,6 +495,23 @@ def test_the_verb_that_is_asked_is_the_one_that_is_checked(guarded: Any, bob: An
     assert guarded.ask(guarded.open(), [2, 9, "r", "open", 0, None])[0][1] == 2
 
 
+def test_clients_of_3_x_may_subscribe_to_the_stream_of_their_own_address(
+    guarded: Any, alice: Any, bob: Any, unsigned: Any
+) -> None:
+    """They do so by themselves, and hang up where that is refused; nothing is ever said there."""
+    session, token = guarded.open(), guarded.token(alice)
+    for stream in (alice.address, alice.address.upper().replace("X", "x")):
+        assert guarded.ask(session, [2, 9, "r", stream, 0, token]) == [[2, 2, "r", stream, 0]]
+    for stream, secret in ((bob.address, token), (alice.address, guarded.token(bob)), (alice.address, None)):
+        refused = guarded.ask(guarded.open(), [2, 9, "r", stream, 0, secret])
+        assert error(refused)[1] == "PERMISSION_DENIED"
+    row = unsigned(alice.address, 1, guarded.clock())
+    assert error(guarded.ask(session, [2, 8, "r", row, token]))[1] == "PERMISSION_DENIED"
+    assert not guarded.bus.members(alice.address)
+    assert guarded.ask(session, [2, 10, "r", alice.address, 0]) == [[2, 3, "r", alice.address, 0]]
+    assert error(guarded.ask(session, [2, 10, "r", alice.address, 0]))
+
+
 def test_an_unknown_token_is_told_apart_from_a_missing_right(guarded: Any, unsigned: Any) -> None:
     session = guarded.open()
     assert error(guarded.ask(session, [2, 9, "r", "s", 0, "made up"])) == (
