@@ -17,9 +17,9 @@ from typing import Any
 from adapters import ADAPTERS
 from gateway.app import create_app
 from gateway.config import settings_model
-from gateway.presence import Room
+from gateway.core.presence import Room
+from gateway.core.session import Principal, Session
 from gateway.runtime import Gateway
-from gateway.session import Principal, Session
 
 CHANNELS, PEERS = 100_000, 10_000
 ROOM = "room"

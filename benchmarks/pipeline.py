@@ -25,11 +25,11 @@ from coincurve import PrivateKey
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from adapters.streamr.message import MessageID, MessageRef, StreamMessage
-from adapters.streamr.signing import address_of, signed
-from gateway.jsontext import dumps
-from gateway.message import Message, Peer
-from gateway.record import Fact, encode
+from adapters.streamr.crypto.signing import address_of, signed
+from adapters.streamr.wire.message import MessageID, MessageRef, StreamMessage
+from gateway.core.jsontext import dumps
+from gateway.core.message import Message, Peer
+from gateway.storage.record import Fact, encode
 from pipeline import codecs
 from pipeline.config import LogSource, Options
 from pipeline.jobs import ingest

@@ -14,14 +14,15 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from adapters import ADAPTERS
-from adapters.sprout import base64url, forest
 from adapters.sprout.adapter import SproutAdapter
-from adapters.sprout.tables import NAME
+from adapters.sprout.forest import forest
+from adapters.sprout.store.tables import NAME
+from adapters.sprout.wire import base64url
 from gateway.adapter import Request
 from gateway.config import settings_model
-from gateway.message import Message
+from gateway.core.message import Message
+from gateway.core.session import Principal
 from gateway.runtime import Gateway
-from gateway.session import Principal
 
 from .sprout_nodes import trees
 

@@ -7,7 +7,7 @@ import selectors
 import socket
 from collections.abc import Iterable, Sequence
 
-from adapters.sprout.codec import NodeLine
+from adapters.sprout.wire.codec import NodeLine
 
 WINDOW = 64  # announces without a status
 PATIENCE_SECONDS = 120.0

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from adapters.sprout import forest
-from adapters.sprout.codec import NodeLine, node_line
-from adapters.sprout.forest import NULL_ID, Content, Place
-from adapters.sprout.openpgp import Key
+from adapters.sprout.forest import forest
+from adapters.sprout.forest.forest import NULL_ID, Content, Place
+from adapters.sprout.forest.openpgp import Key
+from adapters.sprout.wire.codec import NodeLine, node_line
 
 TEXT = b"x" * 100
 LATER = 5_000  # ms; a server starts only after its nodes were signed, but those of real clients are new to it

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from adapters.sprout import forest
-from adapters.sprout.codec import NodeLine, Response
-from adapters.sprout.parser import Parser
+from adapters.sprout.forest import forest
+from adapters.sprout.wire.codec import NodeLine, Response
+from adapters.sprout.wire.parser import Parser
 
 from .sprout_load import PATIENCE_SECONDS, Peer, Stalled, announce, ask_all, subscribe, until_held
 from .sprout_nodes import Tree, trees

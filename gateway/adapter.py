@@ -12,19 +12,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from .message import Form, Message, Peer, Pending
-from .session import Principal, Session
+from gateway.core.message import Form, Message, Peer, Pending
+from gateway.core.session import Principal, Session
 
 if TYPE_CHECKING:
-    from .auth import Access
-    from .bus import Bus
-    from .facts import Life
-    from .index import Index, Statement
-    from .log import Log
+    from gateway.access.auth import Access
+    from gateway.core.bus import Bus
+    from gateway.core.outflow import Outflow
+    from gateway.storage.facts import Life
+    from gateway.storage.index import Index, Statement
+    from gateway.storage.log import Log
+    from gateway.storage.record import Fact
+    from gateway.storage.tables import Row
+
     from .metrics import Metrics
-    from .outflow import Outflow
-    from .record import Fact
-    from .tables import Row
 
 
 # What a protocol may have a word for: the keys of `Adapter.carries`, and what docs/protocols.md calls them.
@@ -171,7 +172,7 @@ class Adapter(ABC):
 
     @abstractmethod
     def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:
-        """What this protocol calls *channel*, where that follows from the name (see `gateway.channels`)."""
+        """What this protocol calls *channel*, where that follows from the name (see `gateway.core.channels`)."""
 
     @abstractmethod
     def channel(self, address: str) -> str | None:
@@ -216,7 +217,7 @@ class Adapter(ABC):
     def life(self, fact: Fact) -> Life | None:  # noqa: ARG002  (most log no entities)
         """How long *fact*, an `entity`, stays after retention took the messages around it; None where it is another's.
 
-        See `gateway.facts`. What is not needed any more goes, unless it is `in_use`.
+        See `gateway.storage.facts`. What is not needed any more goes, unless it is `in_use`.
         """
         return None
 

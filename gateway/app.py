@@ -15,18 +15,19 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapters import ADAPTERS
+from gateway.core.errors import RequestError
+from gateway.core.message import REST
+from gateway.core.session import Session
+from gateway.http import rest
+from gateway.http.callers import enter
+from gateway.http.persistent import Persistent
+from gateway.http.problems import answer, explain
+from gateway.shells import fast, serve
+from gateway.shells.turns import turns_of
 
-from . import fast, rest, serve
 from .adapter import Adapter, Listener, Refusal
-from .callers import enter
 from .config import Settings
-from .errors import RequestError
-from .message import REST
-from .persistent import Persistent
-from .problems import answer, explain
 from .runtime import Gateway
-from .session import Session
-from .turns import turns_of
 from .worker import Post
 
 logger = structlog.get_logger("trellis")

@@ -10,12 +10,12 @@ from typing import Annotated
 import typer
 
 from adapters import ADAPTERS
+from gateway.commands import explain, keys, operate, tail, talk
+from gateway.commands.certificates import dev_cert
+from gateway.commands.common import ConfigFile, Data, Failed, load_settings, say
+from gateway.commands.demo import demo
+from gateway.commands.pipeline import pipeline
 
-from .commands import explain, keys, operate, tail, talk
-from .commands.certificates import dev_cert
-from .commands.common import ConfigFile, Data, Failed, load_settings, say
-from .commands.demo import demo
-from .commands.pipeline import pipeline
 from .config import load
 
 app = typer.Typer(

@@ -15,11 +15,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from gateway.access.auth import Right
+from gateway.access.limits import Limits
+from gateway.core.channels import LIMIT, valid_name
+
 from .adapter import Adapter
-from .auth import Right
-from .channels import LIMIT, valid_name
 from .dangers import dangers
-from .limits import Limits
 
 PREFIX = "TRELLIS_"
 # Variables that are no settings: for the commands that talk to a gateway, and for the test suite.

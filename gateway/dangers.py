@@ -8,10 +8,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
+from gateway.access.origins import ANY, is_local
+from gateway.access.rights import Right
+from gateway.core.message import REST
+
 from .adapter import Adapter
-from .message import REST
-from .origins import ANY, is_local
-from .rights import Right
 from .values import values
 
 if TYPE_CHECKING:

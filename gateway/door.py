@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Protocol
 
+from gateway.access.auth import KEY, Access, bearer, identity_of
+from gateway.access.limits import Limits
+from gateway.core.bus import Bus
+from gateway.core.message import REST
+from gateway.core.networks import network
+from gateway.core.session import Session
+
 from . import machine
 from .adapter import Adapter, Refusal, Request
-from .auth import KEY, Access, bearer, identity_of
-from .bus import Bus
-from .limits import Limits
-from .message import REST
 from .metrics import Metrics
-from .networks import network
-from .session import Session
 
 DESCRIPTORS = "too many connections for the file descriptors that there are; raise their limit (ulimit -n)"
 HERE = "too many from here; the setting is limits.connections_per_address"

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gateway.core.bus import Bus
+from gateway.storage.record import Fact
+
 from .adapter import Adapter
-from .bus import Bus
-from .record import Fact
 
 
 class Remembered:
-    """The memory of a running gateway, as `gateway.compaction` asks it."""
+    """The memory of a running gateway, as `gateway.storage.compaction` asks it."""
 
     def __init__(self, bus: Bus, adapters: Sequence[Adapter]) -> None:
         self._bus = bus

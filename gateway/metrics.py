@@ -12,8 +12,8 @@ from prometheus_client.core import CollectorRegistry, CounterMetricFamily, Gauge
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from .bounded import BoundedMap
-from .message import Message
+from gateway.core.bounded import BoundedMap
+from gateway.core.message import Message
 
 # name: (help, labels)
 COUNTERS = {

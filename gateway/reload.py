@@ -17,15 +17,16 @@ import anyio
 import anyio.to_thread
 import structlog
 
+from gateway.access.auth import Key, KeyFile
+from gateway.access.limits import Throttle
+from gateway.access.origins import Origins
+from gateway.access.warden import difference, origins
+from gateway.core.buckets import Buckets
+
 from . import certificate
-from .auth import Key, KeyFile
-from .buckets import Buckets
 from .config import BadConfiguration, Settings
-from .limits import Throttle
-from .origins import Origins
 from .runtime import Gateway, keep, memory
 from .values import values
-from .warden import difference, origins
 
 # What a running gateway follows; whatever else changes needs a restart.
 LIVE = frozenset(

@@ -14,33 +14,35 @@ from typing import Any
 
 import structlog
 
-from . import machine, modes
+from gateway.access.auth import BadSecret, read_secret, write_secret
+from gateway.access.limits import Throttle
+from gateway.access.warden import Warden
+from gateway.core.buckets import Buckets
+from gateway.core.budget import Budget, Holder
+from gateway.core.bus import Bus, Receipt
+from gateway.core.channels import Channels, valid_name
+from gateway.core.inflow import Inflow
+from gateway.core.message import MessageIds, Peer
+from gateway.core.outflow import Outflow
+from gateway.core.peers import Peers
+from gateway.core.watchdog import Progress, Watchdog
+from gateway.shells.links import Dialler
+from gateway.storage import modes
+from gateway.storage.compaction import Compaction
+from gateway.storage.facts import Lives
+from gateway.storage.index import Index
+from gateway.storage.log import Log, Sealing
+from gateway.storage.record import Entry
+from gateway.storage.retention import Keep, Retention
+from gateway.storage.segments import Fault, Segments
+
+from . import machine
 from .adapter import Adapter, Home, Services
-from .auth import BadSecret, read_secret, write_secret
-from .buckets import Buckets
-from .budget import Budget, Holder
-from .bus import Bus, Receipt
 from .certificate import Certificate
-from .channels import Channels, valid_name
-from .compaction import Compaction
 from .config import Settings
 from .door import Door
-from .facts import Lives
-from .index import Index
-from .inflow import Inflow
 from .letting import Remembered
-from .limits import Throttle
-from .links import Dialler
-from .log import Log, Sealing
-from .message import MessageIds, Peer
 from .metrics import Metrics
-from .outflow import Outflow
-from .peers import Peers
-from .record import Entry
-from .retention import Keep, Retention
-from .segments import Fault, Segments
-from .warden import Warden
-from .watchdog import Progress, Watchdog
 from .worker import Alarm, Post, Worker
 
 MINUTE = 60_000  # ms

@@ -19,15 +19,16 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
+from gateway.access.auth import BadSecret
+from gateway.access.origins import is_local
+from gateway.shells.handover import FastHttp, FastWebSocket
+from gateway.shells.tls import TlsServer
+
 from . import machine
 from .app import create_app
-from .auth import BadSecret
 from .config import Settings
-from .handover import FastHttp, FastWebSocket
-from .origins import is_local
 from .reload import on_hangup
 from .runtime import Gateway
-from .tls import TlsServer
 from .welcome import welcome
 
 BACKLOG = 4096
@@ -168,7 +169,7 @@ class _Server(uvicorn.Server):
         self._tls: TlsServer | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then say so; with a certificate connections are accepted here (see `gateway.tls`)."""
+        """Start, then say so; with a certificate connections are accepted here (see `gateway.shells.tls`)."""
         gateway: Gateway = self._app.state.gateway
         context = gateway.certificate.context(gateway.settings)
         await super().startup(sockets if context is None else [])
@@ -231,8 +232,8 @@ async def _serve_trio(app: FastAPI, settings: Settings, again: Callable[[], Sett
     import hypercorn.trio
     import trio
 
-    from .portable import keep_connections
-    from .uncompressed import refuse_compression
+    from gateway.shells.portable import keep_connections
+    from gateway.shells.uncompressed import refuse_compression
 
     class Config(hypercorn.config.Config):
         def create_sockets(self) -> hypercorn.config.Sockets:

@@ -10,7 +10,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from .watchdog import Progress
+from gateway.core.watchdog import Progress
 
 Post = Callable[[Callable[[], None]], None]  # runs a call on the loop
 

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from adapters.sprout import forest
-from adapters.sprout.openpgp import PublicKey
-from adapters.sprout.packets import OpenPGPError
-from adapters.streamr.batch import verify_all
-from adapters.streamr.errors import StreamrError
-from adapters.streamr.message import ETH_LEGACY, NONE, UNSIGNED, StreamMessage, parse_message
+from adapters.sprout.forest import forest
+from adapters.sprout.forest.openpgp import PublicKey
+from adapters.sprout.forest.packets import OpenPGPError
+from adapters.streamr.crypto.batch import verify_all
+from adapters.streamr.wire.errors import StreamrError
+from adapters.streamr.wire.message import ETH_LEGACY, NONE, UNSIGNED, StreamMessage, parse_message
 from adapters.topic_relay.codec import Refused
 from adapters.topic_relay.codec import decode as decode_packet
-from gateway.record import unbinary
+from gateway.storage.record import unbinary
 
 OK, BAD, UNVERIFIABLE = "ok", "bad", "unverifiable"
 NO_AUTHOR: Final = "its author's identity is not in the log"

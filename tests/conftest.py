@@ -11,20 +11,20 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import settings
 
-from gateway.bus import Bus
-from gateway.channels import Channels
-from gateway.compaction import Compaction
-from gateway.index import Index
-from gateway.log import Sealing
-from gateway.message import Message, MessageIds, Peer
+from gateway.core.bus import Bus
+from gateway.core.channels import Channels
+from gateway.core.message import Message, MessageIds, Peer
+from gateway.core.peers import Peers
+from gateway.core.session import Principal, Session
 from gateway.metrics import Metrics
-from gateway.peers import Peers
-from gateway.record import Entry, Fact
-from gateway.retention import SLACK, Keep, Retention
 from gateway.runtime import Ledger
-from gateway.segments import Segments
-from gateway.session import Principal, Session
-from gateway.tables import Row
+from gateway.storage.compaction import Compaction
+from gateway.storage.index import Index
+from gateway.storage.log import Sealing
+from gateway.storage.record import Entry, Fact
+from gateway.storage.retention import SLACK, Keep, Retention
+from gateway.storage.segments import Segments
+from gateway.storage.tables import Row
 from tests.still import Clock, Posted
 
 pytest_plugins = ["tests.quick"]

@@ -6,9 +6,9 @@ import time
 from functools import cache
 from pathlib import Path
 
-from adapters.sprout import forest
-from adapters.sprout.forest import Community, Content, Reply
-from adapters.sprout.openpgp import Key
+from adapters.sprout.forest import forest
+from adapters.sprout.forest.forest import Community, Content, Reply
+from adapters.sprout.forest.openpgp import Key
 
 
 @cache

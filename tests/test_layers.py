@@ -1,136 +1,299 @@
-"""Who may import whom: the architecture, kept as a test."""
+"""Who may import whom: the architecture, kept as a test. Folders are the layers."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-CORE = {
-    *("message", "errors", "channels", "peers", "presence", "bus", "session", "frames", "flows", "adapter"),
-    *("inflow", "outflow", "buckets", "budget", "networks", "watchdog", "names", "bounded"),
+
+# What a module of the gateway may import of the gateway when it runs, beside its own folder: folders, and single
+# modules. What is not named here is put together from everything: the commands, and what is in no folder.
+CORE = {"gateway.core"}
+STORAGE = CORE | {"gateway.storage"}
+MAY = {
+    "gateway.core": set[str](),
+    "gateway.adapter": CORE,
+    "gateway.storage": CORE,
+    "gateway.access": CORE | {"gateway.config"},
+    "gateway.http": STORAGE | {"gateway.access", "gateway.adapter", "gateway.runtime"},
+    "gateway.shells": CORE | {"gateway.http", "gateway.adapter", "gateway.runtime"},
+    "gateway.clients": set[str](),
 }
-STORAGE = {
-    "jsontext",
-    "nesting",
-    "record",
-    "sound",
-    "modes",
-    "descriptors",
-    "segments",
-    "layout",
-    "log",
-    "index",
-    "lookup",
-    "unapplied",
-    "tables",
-    "retention",
-    "archive",
-    "importing",
-    "facts",
-    "bothways",
-    "compaction",
-}
-ACCESS = {"rights", "keyfile", "secretfile", "lastuse", "revoke", "warden", "origins"}
-SHELLS = {"serve", "fast", "tls", "turns", "steps", "handover", "portable"}
-NAMELESS = CORE | STORAGE | SHELLS | {"limits", "metrics", "auth", "door", "runtime", "letting"} | ACCESS
-IO = {
-    "anyio",
-    "asyncio",
-    "trio",
-    "fastapi",
-    "starlette",
-    "websockets",
-    "uvicorn",
-    "socket",
-    "ssl",
-    "hypercorn",
-    "sniffio",
-}
-ADAPTER_FACES = ("rest", "commands")  # an adapter's own FastAPI routers, and its part of the command
+SYNCHRONOUS = ("gateway.core", "gateway.storage", "gateway.adapter")  # no await, no network, no event loop
+LIBRARIES = {"gateway.core.jsontext": {"msgspec", "orjson"}}  # which the core needs beside the standard library
+NAMELESS = (  # these name no protocol
+    *("gateway.core", "gateway.storage", "gateway.access", "gateway.shells"),
+    *("gateway.adapter", "gateway.door", "gateway.letting", "gateway.metrics", "gateway.runtime"),
+)
 PROTOCOLS = re.compile(r"sprout|arbor|streamr|topic_relay|koshare|ethereum", re.IGNORECASE)
+IO = {
+    *("anyio", "asyncio", "fastapi", "hypercorn", "sniffio", "socket", "ssl", "starlette", "trio", "uvicorn"),
+    "websockets",
+}
+
+# The folders of each adapter: a module imports from its own and from those before it. What stands beside `adapter.py`
+# may import all of them.
+ORDER = {
+    "sprout": ("wire", "forest", "store", "mint", "hub"),
+    "streamr": ("wire", "crypto", "model", "publishing", "sessions", "rest"),
+}
+# What is out of that order. Nothing may be added here.
+OUT_OF_ORDER = {"adapters.streamr.model.streams": {"adapters.streamr.publishing.publishing"}}  # for `invalid`
+ADAPTERS_MAY = STORAGE | {"gateway.adapter", "gateway.metrics", "gateway.access.auth"}
+FACE = re.compile(r"rest(_.*)?|commands")  # an adapter's own FastAPI routers, and its part of the command
+
+# What the pipeline shares with the gateway and its adapters: all of it pure.
+SHARED = {
+    *("gateway.core.errors", "gateway.core.jsontext", "gateway.core.message"),
+    *("gateway.storage.archive", "gateway.storage.layout", "gateway.storage.record", "gateway.storage.segments"),
+    "gateway.storage.sound",
+}
+SHARED_CODECS = {
+    *("adapters.sprout.wire.codec", "adapters.sprout.forest.forest", "adapters.sprout.forest.openpgp"),
+    *("adapters.sprout.forest.packets", "adapters.sprout.forest.twig", "adapters.topic_relay.codec"),
+    *("adapters.streamr.wire.codec", "adapters.streamr.wire.control", "adapters.streamr.wire.errors"),
+    *("adapters.streamr.wire.ids", "adapters.streamr.wire.message", "adapters.streamr.crypto.batch"),
+    *("adapters.streamr.crypto.signing", "adapters.streamr.model.stored", "adapters.streamr.dumps"),
+}
+
+# The modules that know each other in circles, counting what they import for their types alone. Nothing may be added
+# here; what is in no circle any more has to go.
+CIRCLES: list[list[str]] = [
+    [
+        "adapters",
+        "adapters.sprout",
+        "adapters.sprout.adapter",
+        "adapters.sprout.commands",
+        "gateway.commands.common",
+        "gateway.commands.remote",
+    ],
+    [
+        "adapters.sprout.hub.arrivals",
+        "adapters.sprout.hub.following",
+        "adapters.sprout.hub.intake",
+        "adapters.sprout.hub.presence",
+        "adapters.sprout.hub.reader",
+        "adapters.sprout.hub.relay",
+        "adapters.sprout.hub.session",
+        "adapters.sprout.hub.whose",
+    ],
+    [
+        "adapters.streamr.adapter",
+        "adapters.streamr.publishing.exchange",
+        "adapters.streamr.publishing.participant",
+        "adapters.streamr.publishing.runs",
+        "adapters.streamr.publishing.saying",
+        "adapters.streamr.rest.data",
+        "adapters.streamr.rest.desk",
+        "adapters.streamr.rest.rest",
+        "adapters.streamr.rest.rest_answers",
+        "adapters.streamr.rest.rest_data",
+        "adapters.streamr.rest.streams_desk",
+        "adapters.streamr.sessions.network_session",
+        "adapters.streamr.sessions.resends",
+        "adapters.streamr.sessions.session",
+        "adapters.streamr.sessions.tracker_session",
+    ],
+    ["gateway.config", "gateway.dangers"],
+    ["gateway.core.bus", "gateway.core.inflow", "gateway.core.presence", "gateway.core.session"],
+]
+
+
+def paths(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
 
 
 def modules(folder: str) -> list[Path]:
-    return sorted(path for path in (ROOT / folder).rglob("*.py") if path.name != "__init__.py")
+    return [path for path in paths(folder) if path.name != "__init__.py"]
 
 
-def imports(path: Path) -> Iterator[str]:
-    """The full name of everything that *path* imports when it runs, not only for its types."""
-    package = path.relative_to(ROOT).parent.parts
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def package_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).parent.parts)
+
+
+OURS = {name_of(path): path for folder in ("gateway", "adapters", "pipeline") for path in paths(folder)}
+
+
+@cache
+def imports(path: Path, *, types: bool = False) -> frozenset[str]:
+    """The full name of every module that *path* imports when it runs; with *types* also those for its types alone."""
     tree = ast.parse(path.read_text())
-    typing_only = {
+    package = package_of(path).split(".")
+    left_out = {
         id(inner)
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not types
         for inner in ast.walk(node)
     }
+    found: set[str] = set()
     for node in ast.walk(tree):
-        if id(node) in typing_only:
+        if id(node) in left_out:
             continue
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
-            name = ".".join(part for part in (base, node.module) if part)
-            yield from (f"{name}.{alias.name}" for alias in node.names)
+            source = ".".join(part for part in (base, node.module) if part)
+            named = {f"{source}.{alias.name}" for alias in node.names}
+            found |= {name if name in OURS or source not in OURS else source for name in named}
+    return frozenset(found)
 
 
-def within(path: Path, allowed: set[str]) -> list[str]:
-    """The modules of the gateway that *path* imports and *allowed* does not name."""
-    names = [name.split(".")[1] for name in imports(path) if name.startswith("gateway.")]
-    return [name for name in names if name not in allowed]
+def within(name: str, *places: str) -> bool:
+    """Whether the module *name* is one of *places*, or in one of them."""
+    return any(name == place or name.startswith(f"{place}.") for place in places)
 
 
-@pytest.mark.parametrize("path", modules("gateway"), ids=lambda path: path.stem)
+def strangers(path: Path, allowed: set[str], of: str = "gateway") -> list[str]:
+    """The modules of the package *of* that *path* imports and that are not in *allowed*."""
+    return [name for name in sorted(imports(path)) if within(name, of) and not within(name, *allowed)]
+
+
+def tops(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in imports(path)}
+
+
+each_of_the_gateway = pytest.mark.parametrize("path", modules("gateway"), ids=name_of)
+each_of_the_adapters = pytest.mark.parametrize("path", modules("adapters"), ids=name_of)
+
+
+# The gateway
+
+
+@each_of_the_gateway
 def test_the_gateways_modules_keep_their_places(path: Path) -> None:
-    tops = {name.split(".")[0] for name in imports(path)}
-    if path.stem in CORE:
-        assert not within(path, CORE)
-        assert tops <= {"__future__", "gateway", *__import__("sys").stdlib_module_names}, "standard library only"
-    if path.stem in CORE | STORAGE:
-        assert not tops & IO, "the core does no network I/O and knows no event loop"
-        assert not within(path, CORE | STORAGE)
+    name = name_of(path)
+    for place, allowed in MAY.items():
+        if within(name, place):
+            assert not strangers(path, allowed | {place})
+    if within(name, *NAMELESS):
+        assert "adapters" not in tops(path)
+
+
+@each_of_the_gateway
+def test_the_core_needs_the_standard_library_only(path: Path) -> None:
+    if within(name_of(path), "gateway.core", "gateway.adapter"):
+        libraries = LIBRARIES.get(name_of(path), set())
+        assert tops(path) <= {"__future__", "gateway", *sys.stdlib_module_names, *libraries}
+
+
+@each_of_the_gateway
+def test_the_core_and_the_storage_do_not_wait(path: Path) -> None:
+    if within(name_of(path), *SYNCHRONOUS):
+        assert not tops(path) & IO, "the core does no network I/O and knows no event loop"
         assert "async def" not in path.read_text()
         assert "await " not in re.sub(r'"""(.|\n)*?"""', "", path.read_text())
-    if path.stem in NAMELESS:
-        assert "adapters" not in tops
 
 
-@pytest.mark.parametrize("path", [p for p in modules("gateway") if p.stem in NAMELESS], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [p for p in modules("gateway") if within(name_of(p), *NAMELESS)], ids=name_of)
 def test_no_protocol_is_named_in_the_core(path: Path) -> None:
     code = re.sub(r'"""(.|\n)*?"""|#.*', "", path.read_text())
     assert not PROTOCOLS.findall(code)
 
 
-@pytest.mark.parametrize("path", modules("adapters"), ids=lambda path: f"{path.parent.name}-{path.stem}")
+# The adapters
+
+
+@each_of_the_adapters
 def test_adapters_know_the_core_and_no_other_adapter(path: Path) -> None:
-    names = list(imports(path))
-    own = f"adapters.{path.parent.name}"
-    assert not [name for name in names if name.startswith("adapters") and not name.startswith(own)]
-    if not path.stem.startswith(ADAPTER_FACES):
-        assert not {name.split(".")[0] for name in names} & IO
-        assert not within(path, CORE | STORAGE | {"metrics", "auth"})
+    own = ".".join(path.relative_to(ROOT).parts[:2])
+    assert not strangers(path, {own}, of="adapters")
+    if not FACE.fullmatch(path.stem):
+        assert not tops(path) & IO
+        assert not strangers(path, ADAPTERS_MAY)
+
+
+@each_of_the_adapters
+def test_the_folders_of_an_adapter_have_an_order(path: Path) -> None:
+    _, protocol, *folders = package_of(path).split(".")
+    if folders:
+        own = f"adapters.{protocol}"
+        order = ORDER[protocol]
+        before = order[: order.index(folders[0]) + 1]
+        found = strangers(path, {f"{own}.{folder}" for folder in before}, of=own)
+        assert set(found) == OUT_OF_ORDER.get(name_of(path), set())
+
+
+# The pipeline
 
 
 def test_nothing_imports_the_pipeline() -> None:
     for path in [*modules("gateway"), *modules("adapters")]:
-        if path.relative_to(ROOT) != Path("gateway/commands/pipeline.py"):
-            assert not [name for name in imports(path) if name.split(".")[0] == "pipeline"], path
+        if name_of(path) != "gateway.commands.pipeline":
+            assert "pipeline" not in tops(path), path
 
 
-@pytest.mark.parametrize("path", modules("pipeline"), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", modules("pipeline"), ids=name_of)
 def test_the_pipeline_shares_only_what_is_pure(path: Path) -> None:
-    names = list(imports(path))
     if path.stem != "submit":  # the command line
-        assert not within(path, {"message", "errors", "jsontext", "record", "sound", "layout", "segments", "archive"})
-    shared = {"codec", "control", "errors", "forest", "message", "openpgp", "packets", "signing", "stored", "twig"}
-    shared |= {"batch", "dumps", "ids"}
-    assert {name.split(".")[2] for name in names if name.startswith("adapters.")} <= shared
+        assert not strangers(path, SHARED)
+    assert not strangers(path, SHARED_CODECS, of="adapters")
     if path.parent.name == "transforms":
-        assert not {name.split(".")[0] for name in names} & (IO | {"httpx", "pathlib", "os", "shutil"})
+        assert not tops(path) & (IO | {"httpx", "pathlib", "os", "shutil"})
         assert "SparkSession" not in path.read_text()
+
+
+# All of it
+
+
+def test_imports_are_spelled_in_one_way() -> None:
+    """What is in one's own folder by one dot, everything else by its full name."""
+    for path in [*paths("gateway"), *paths("adapters")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            source = node.module or ""
+            if node.level:
+                assert (node.level, "." in source) == (1, False), f"{path}: {source}"
+            else:
+                for name in (f"{source}.{alias.name}" for alias in node.names):
+                    assert (name if name in OURS else source).rpartition(".")[0] != package_of(path), f"{path}: {name}"
+
+
+def test_each_folder_says_what_is_in_it() -> None:
+    for name, path in OURS.items():
+        if path.name == "__init__.py":
+            assert (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n")[0].endswith("."), name
+
+
+def test_tests_stand_where_what_they_test_stands() -> None:
+    for path in [*modules("tests/gateway"), *modules("tests/adapters")]:
+        parts = path.relative_to(ROOT / "tests").parts
+        subject = re.sub(r"^test_(sprout_|streamr_|topic_relay_)?", "", path.stem)
+        package = "/".join(parts[:2] if parts[0] == "adapters" else parts[:1])
+        places = [module.parent for module in modules(package) if module.stem == subject]
+        assert not places or ROOT.joinpath(*parts).parent in places, path
+
+
+def circles() -> list[list[str]]:
+    """The modules of the gateway and its adapters that know each other, directly or not, for their types too."""
+    known = {
+        name: {other for other in imports(path, types=True) if other in OURS and not within(other, "pipeline")}
+        for name, path in OURS.items()
+        if not within(name, "pipeline")
+    }
+    reached: dict[str, set[str]] = {}
+    for name in known:
+        found, left = set[str](), list(known[name])
+        while left:
+            if (other := left.pop()) not in found:
+                found.add(other)
+                left += known[other]
+        reached[name] = found
+    of = {name: sorted(other for other in found if name in reached[other]) for name, found in reached.items()}
+    return [list(one) for one in sorted({tuple(circle) for circle in of.values() if circle})]
+
+
+def test_no_module_joins_a_circle() -> None:
+    assert circles() == CIRCLES

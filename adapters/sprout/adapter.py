@@ -12,34 +12,34 @@ from typing import Any, Literal
 from cryptography.x509 import load_pem_x509_certificates
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from adapters.sprout.forest.forest import MAX_BLOB
+from adapters.sprout.forest.gateways import Gateways, is_node_id
+from adapters.sprout.forest.validate import MAX_NAME
+from adapters.sprout.hub.intake import Intake
+from adapters.sprout.hub.peering import link, read_address
+from adapters.sprout.hub.presence import Tell
+from adapters.sprout.hub.relay import Relay
+from adapters.sprout.hub.session import MAX_OUTBOX, SproutSession
+from adapters.sprout.hub.whose import Identify
+from adapters.sprout.mint.author import Author
+from adapters.sprout.mint.keyfile import KEY_FILE, make_key, read_key
+from adapters.sprout.mint.mint import PEER, Mint
+from adapters.sprout.mint.signers import Signers
+from adapters.sprout.store.directs import Directs
+from adapters.sprout.store.store import Store
+from adapters.sprout.store.tables import NAME, TABLES, rows
+from adapters.sprout.wire.spoken import messages
 from gateway.adapter import Adapter, Home, Link, Listener, Request, Services, Spoken
-from gateway.errors import Unavailable
-from gateway.facts import Life
-from gateway.index import Statement
-from gateway.message import LATE, REST, Form, Message, Peer, Pending
-from gateway.record import Entry, Fact
-from gateway.session import Principal
-from gateway.tables import Row
+from gateway.core.errors import Unavailable
+from gateway.core.message import LATE, REST, Form, Message, Peer, Pending
+from gateway.core.session import Principal
+from gateway.storage.facts import Life
+from gateway.storage.index import Statement
+from gateway.storage.record import Entry, Fact
+from gateway.storage.tables import Row
 
-from .author import Author
-from .directs import Directs
-from .forest import MAX_BLOB
-from .gateways import Gateways, is_node_id
-from .intake import Intake
-from .keyfile import KEY_FILE, make_key, read_key
 from .lives import life, mentions, undo
-from .mint import PEER, Mint
-from .peering import link, read_address
-from .presence import Tell
 from .proof import Proof, flaw
-from .relay import Relay
-from .session import MAX_OUTBOX, SproutSession
-from .signers import Signers
-from .spoken import messages
-from .store import Store
-from .tables import NAME, TABLES, rows
-from .validate import MAX_NAME
-from .whose import Identify
 
 TITLES = {REST: "REST"}  # of those who speak and are no adapter
 

@@ -9,14 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.auth import BadSecret, read_secret, write_secret
+from adapters.sprout.forest import openpgp
+from adapters.sprout.forest.forest import NodeError, decode, node_id, sign_identity
+from adapters.sprout.forest.validate import validate
+from adapters.sprout.mint.keyfile import KEY_FILE, read_key
+from gateway.access.auth import BadSecret, read_secret, write_secret
 from gateway.commands.common import ConfigFile, Data, Failed, data_directory, fields, say
 from gateway.commands.remote import HERE, Key, Remote, Url, path_of
-
-from . import openpgp
-from .forest import NodeError, decode, node_id, sign_identity
-from .keyfile import KEY_FILE, read_key
-from .validate import validate
 
 PATIENCE = 10.0  # seconds that a gateway may take to sign a community
 

@@ -12,19 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.errors import Unavailable
-from gateway.message import Form, Message, Pending
-from gateway.record import Entry, unbinary
-from gateway.session import Principal
-
-from . import base64url
-from .codec import NodeLine, node_line
-from .forest import Community, Identity, NodeError, decode, node_id
-from .gateways import is_node_id
-from .intake import Taken
-from .session import SproutSession
-from .tables import NAME
-from .validate import EXPIRED
+from adapters.sprout.forest.forest import Community, Identity, NodeError, decode, node_id
+from adapters.sprout.forest.gateways import is_node_id
+from adapters.sprout.forest.validate import EXPIRED
+from adapters.sprout.hub.intake import Taken
+from adapters.sprout.hub.session import SproutSession
+from adapters.sprout.store.tables import NAME
+from adapters.sprout.wire import base64url
+from adapters.sprout.wire.codec import NodeLine, node_line
+from gateway.core.errors import Unavailable
+from gateway.core.message import Form, Message, Pending
+from gateway.core.session import Principal
+from gateway.storage.record import Entry, unbinary
 
 if TYPE_CHECKING:
     from .adapter import SproutAdapter

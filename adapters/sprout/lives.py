@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.facts import Life, peer
-from gateway.index import Statement
-from gateway.message import Message
-from gateway.record import Entry, Fact, unbinary
-
-from .forest import Identity, Node, Reply, decode
-from .mint import GATEWAY, PEER
-from .spelling import ANEW, canonical_id
-from .tables import NAME, day_of, moment
+from adapters.sprout.forest.forest import Identity, Node, Reply, decode
+from adapters.sprout.forest.spelling import ANEW, canonical_id
+from adapters.sprout.mint.mint import GATEWAY, PEER
+from adapters.sprout.store.tables import NAME, day_of, moment
+from gateway.core.message import Message
+from gateway.storage.facts import Life, peer
+from gateway.storage.index import Statement
+from gateway.storage.record import Entry, Fact, unbinary
 
 
 def life(fact: Fact) -> Life | None:

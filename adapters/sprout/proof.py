@@ -6,16 +6,15 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.channels import valid_name
-from gateway.message import Message
-from gateway.record import Entry, unbinary
-
-from .forest import Identity, Node, NodeError, Reply, decode_as, signed_part
-from .gateways import is_node_id
-from .mint import GATEWAY, PEER
-from .openpgp import PublicKey
-from .packets import OpenPGPError
-from .tables import DAY, NAME, read_day
+from adapters.sprout.forest.forest import Identity, Node, NodeError, Reply, decode_as, signed_part
+from adapters.sprout.forest.gateways import is_node_id
+from adapters.sprout.forest.openpgp import PublicKey
+from adapters.sprout.forest.packets import OpenPGPError
+from adapters.sprout.mint.mint import GATEWAY, PEER
+from adapters.sprout.store.tables import DAY, NAME, read_day
+from gateway.core.channels import valid_name
+from gateway.core.message import Message
+from gateway.storage.record import Entry, unbinary
 
 _WIRE: Final = re.compile(r"[A-Za-z0-9_-]+={0,2}")
 _REFS: Final = {"parent": str, "depth": int, "conversation": str, "community": str}

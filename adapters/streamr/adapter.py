@@ -10,42 +10,42 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from adapters.streamr.crypto.keyring import FILE, read_keys
+from adapters.streamr.crypto.keys import DerivedKeys, Signer
+from adapters.streamr.crypto.saved import SavedFile
+from adapters.streamr.model import logouts, named, publishers, stored, streams
+from adapters.streamr.model.author import Author, Link, is_late
+from adapters.streamr.model.login import Logins
+from adapters.streamr.model.logouts import Logouts, read_logouts
+from adapters.streamr.model.publishers import Publishers
+from adapters.streamr.model.stored import Place, Stored
+from adapters.streamr.model.streams import MAX_PARTITIONS, Rules, Streams, StreamSettings
+from adapters.streamr.model.users import User
+from adapters.streamr.publishing.exchange import KeyExchange
+from adapters.streamr.publishing.participant import Participant
+from adapters.streamr.publishing.publishing import flaw, unproven
+from adapters.streamr.publishing.saying import Saying
+from adapters.streamr.sessions.network_session import PATH as NETWORK
+from adapters.streamr.sessions.network_session import NetworkSession, Nodes
+from adapters.streamr.sessions.session import StreamrSession
+from adapters.streamr.sessions.tracker_session import PATH as TRACKER
+from adapters.streamr.sessions.tracker_session import Tracker, TrackerSession
+from adapters.streamr.wire import spoken
+from adapters.streamr.wire.codec import FORMS, encode_broadcast
+from adapters.streamr.wire.control import CONTROL
+from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address, stream_of
+from adapters.streamr.wire.message import LATEST, ROWS, StreamMessage, has_expired, parse_message
+from adapters.streamr.wire.refusals import Unauthenticated
+from gateway.access.auth import Access
 from gateway.adapter import Adapter, Home, Refusal, Request, Services, Spoken
-from gateway.auth import Access
-from gateway.facts import Life
-from gateway.frames import text_frame
-from gateway.index import Statement
-from gateway.jsontext import dumps
-from gateway.message import Form, Message, Peer, Pending
-from gateway.record import Fact
-from gateway.session import MAX_OUTBOX, Principal
-from gateway.tables import Row
-
-from . import logouts, named, publishers, spoken, stored, streams
-from .author import Author, Link, is_late
-from .codec import FORMS, encode_broadcast
-from .control import CONTROL
-from .exchange import KeyExchange
-from .ids import NAME, channel_of, inbox_of, key_exchange_address, stream_of
-from .keyring import FILE, read_keys
-from .keys import DerivedKeys, Signer
-from .login import Logins
-from .logouts import Logouts, read_logouts
-from .message import LATEST, ROWS, StreamMessage, has_expired, parse_message
-from .network_session import PATH as NETWORK
-from .network_session import NetworkSession, Nodes
-from .participant import Participant
-from .publishers import Publishers
-from .publishing import flaw, unproven
-from .refusals import Unauthenticated
-from .saved import SavedFile
-from .saying import Saying
-from .session import StreamrSession
-from .stored import Place, Stored
-from .streams import MAX_PARTITIONS, Rules, Streams, StreamSettings
-from .tracker_session import PATH as TRACKER
-from .tracker_session import Tracker, TrackerSession
-from .users import User
+from gateway.core.frames import text_frame
+from gateway.core.jsontext import dumps
+from gateway.core.message import Form, Message, Peer, Pending
+from gateway.core.session import MAX_OUTBOX, Principal
+from gateway.storage.facts import Life
+from gateway.storage.index import Statement
+from gateway.storage.record import Fact
+from gateway.storage.tables import Row
 
 UTF16_VERSION = 31  # of messages: only clients before 4.0 ask for it
 MAX_CONTENT = (1 << 20) - 4096  # bytes of a content as JSON string: a frame is at most what the broker's would be
@@ -394,7 +394,7 @@ class StreamrAdapter(Adapter):
 
     def routers(self) -> list[Any]:
         """The REST interface that clients expect beside the WebSocket."""
-        from .rest import router  # FastAPI is for those who serve it
+        from adapters.streamr.rest.rest import router  # FastAPI is for those who serve it
 
         return [router(self)]
 

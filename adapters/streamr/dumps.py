@@ -11,11 +11,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from gateway import jsontext
-
-from .errors import StreamrError
-from .message import ETH_LEGACY, LATEST, NONE, UNSIGNED, MessageRef, StreamMessage, decode_message, parse_message
-from .signing import verify
+from adapters.streamr.crypto.signing import verify
+from adapters.streamr.wire.errors import StreamrError
+from adapters.streamr.wire.message import (
+    ETH_LEGACY,
+    LATEST,
+    NONE,
+    UNSIGNED,
+    MessageRef,
+    StreamMessage,
+    decode_message,
+    parse_message,
+)
+from gateway.core import jsontext
 
 MAX_DEPTH: Final = 210  # a content, and the array and the object around it
 _BOM: Final = b"\xef\xbb\xbf"

@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from gateway.errors import RequestError, Unavailable
-from gateway.message import Peer
-from gateway.session import Principal
-
-from .control import Publish
-from .errors import StreamrError
-from .ids import NAME, channel_of
-from .users import User
+from adapters.streamr.model.users import User
+from adapters.streamr.wire.control import Publish
+from adapters.streamr.wire.errors import StreamrError
+from adapters.streamr.wire.ids import NAME, channel_of
+from gateway.core.errors import RequestError, Unavailable
+from gateway.core.message import Peer
+from gateway.core.session import Principal
 
 if TYPE_CHECKING:
+    from adapters.streamr.wire.message import StreamMessage
+
     from .adapter import StreamrAdapter
-    from .message import StreamMessage
 
 OPERATOR: Final = "streamr:operator"  # who imports
 GATHER: Final = 256  # messages between two waits for the disk

@@ -13,11 +13,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.adapter import Adapter, Refusal, Request, Spoken
-from gateway.channels import valid_name
-from gateway.frames import text_frame
-from gateway.message import Form, Message, Peer, Pending
-from gateway.record import Fact
-from gateway.session import MAX_OUTBOX
+from gateway.core.channels import valid_name
+from gateway.core.frames import text_frame
+from gateway.core.message import Form, Message, Peer, Pending
+from gateway.core.session import MAX_OUTBOX
+from gateway.storage.record import Fact
 
 from .codec import MAX_PACKET, MAX_TOPIC, Refused, decode, encode, fits, forward, units
 from .session import NAME, TopicRelaySession

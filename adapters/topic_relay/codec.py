@@ -18,8 +18,8 @@ from typing import Any
 
 import orjson
 
-from gateway.errors import RequestError
-from gateway.jsontext import MAX_DEPTH, SHORT, dumps, loads, one_line
+from gateway.core.errors import RequestError
+from gateway.core.jsontext import MAX_DEPTH, SHORT, dumps, loads, one_line
 
 MAX_PACKET = 65_000
 MAX_TOPIC = 30

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Self
 
-from gateway.bus import Bus
-from gateway.errors import Forbidden, RequestError, Throttled, TooManyChannels, UnknownChannel
-from gateway.frames import header, text_frame
-from gateway.jsontext import dumps
-from gateway.message import Form, Message, Peer
-from gateway.session import MAX_OUTBOX, Principal, Session
+from gateway.core.bus import Bus
+from gateway.core.errors import Forbidden, RequestError, Throttled, TooManyChannels, UnknownChannel
+from gateway.core.frames import header, text_frame
+from gateway.core.jsontext import dumps
+from gateway.core.message import Form, Message, Peer
+from gateway.core.session import MAX_OUTBOX, Principal, Session
 
 from . import codec
 from .codec import Broadcast, Packet, Refused, decode, extend, forward, shape_of, src_tail

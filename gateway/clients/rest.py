@@ -7,9 +7,8 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from gateway.sse import EventReader
-
 from .client import WAIT, Client, Heard, dumps
+from .sse import EventReader
 
 
 class RestClient(Client):

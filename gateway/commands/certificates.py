@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from gateway.auth import BadSecret, read_secret, write_secret
+from gateway.access.auth import BadSecret, read_secret, write_secret
 
 from .common import Failed, fields, say
 

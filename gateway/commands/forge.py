@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from adapters.sprout import forest, twig
-from adapters.sprout.forest import Content, Place, Reply
-from adapters.sprout.openpgp import Key
+from adapters.sprout.forest import forest, twig
+from adapters.sprout.forest.forest import Content, Place, Reply
+from adapters.sprout.forest.openpgp import Key
 from gateway.clients import Node, Read
 
 

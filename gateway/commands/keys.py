@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from gateway import lastuse
-from gateway.auth import USUAL, VERBS, Key, KeyFile, Right
-from gateway.keyfile import now_ms
-from gateway.rights import TAKES
+from gateway.access import lastuse
+from gateway.access.auth import USUAL, VERBS, Key, KeyFile, Right
+from gateway.access.keyfile import now_ms
+from gateway.access.rights import TAKES
 
 from .common import ConfigFile, Data, Failed, data_directory, say, table, visible
 

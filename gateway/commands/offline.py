@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 
 from adapters import ADAPTERS
-from gateway.auth import BadSecret
+from gateway.access.auth import BadSecret
 from gateway.config import Settings
 from gateway.runtime import Gateway, InUse
 from gateway.service import configure_logging

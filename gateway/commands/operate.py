@@ -14,9 +14,9 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from adapters import ADAPTERS
-from gateway import archive, importing, modes
-from gateway.layout import NEVER
-from gateway.record import examine
+from gateway.storage import archive, importing, modes
+from gateway.storage.layout import NEVER
+from gateway.storage.record import examine
 
 from .common import ConfigFile, Data, Failed, data_directory, load_settings, say, visible
 

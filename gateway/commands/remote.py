@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx
 import typer
 
-from gateway.sse import Event, EventReader
+from gateway.clients.sse import Event, EventReader
 
 from .common import Failed
 

@@ -14,18 +14,18 @@ import typer
 
 from adapters.sprout import SproutAdapter, grove
 from adapters.streamr import StreamrAdapter, dumps
-from adapters.streamr.message import parse_message
 from adapters.streamr.restore import restore
+from adapters.streamr.wire.message import parse_message
 from gateway.adapter import Adapter
 from gateway.config import Settings
-from gateway.message import Message
-from gateway.record import Entry
+from gateway.core.message import Message
+from gateway.storage.record import Entry
 
 from .common import Failed, say, visible
 from .offline import Offline, offline
 
 if TYPE_CHECKING:
-    from adapters.streamr.message import StreamMessage
+    from adapters.streamr.wire.message import StreamMessage
 
 Kind = TypeVar("Kind", bound=Adapter)
 Flaws = list[tuple[str, str]]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.sse import Event
+from gateway.clients.sse import Event
 
 from .common import Failed, say, visible
 from .remote import HERE, Key, Remote, Unreachable, Url, path_of

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import httpx
 import typer
 
-from gateway.jsontext import dumps, loads
+from gateway.core.jsontext import dumps, loads
 
 from .common import Failed, cell, fields, table, visible
 from .remote import HERE, Key, Remote, Url, path_of, pretty

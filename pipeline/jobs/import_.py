@@ -16,11 +16,11 @@ from typing import Any
 
 from pyspark import StorageLevel
 
-from gateway.archive import UNSAID
-from gateway.archive import segments as segments_of
-from gateway.layout import SEGMENT, paths
-from gateway.record import Fact, encode
-from gateway.segments import head
+from gateway.storage.archive import UNSAID
+from gateway.storage.archive import segments as segments_of
+from gateway.storage.layout import SEGMENT, paths
+from gateway.storage.record import Fact, encode
+from gateway.storage.segments import head
 from pipeline.config import DumpSource, GroveSource, LogSource
 from pipeline.errors import PipelineError
 from pipeline.run import Counts, Run

@@ -11,9 +11,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructField, StructType
 
-from gateway.message import Message
-from gateway.record import BadRecord, decode
-from gateway.segments import trusted
+from gateway.core.message import Message
+from gateway.storage.record import BadRecord, decode
+from gateway.storage.segments import trusted
 from pipeline import spans
 from pipeline.config import HttpSource
 from pipeline.errors import PipelineError

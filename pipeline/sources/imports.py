@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from adapters.sprout import forest
+from adapters.sprout.forest import forest
 from adapters.streamr import dumps
-from adapters.streamr.errors import StreamrError
-from adapters.streamr.ids import channel_of
-from adapters.streamr.message import parse_message
-from gateway.message import Message, Peer
-from gateway.record import BadRecord, Entry, Fact, binary, unbinary
+from adapters.streamr.wire.errors import StreamrError
+from adapters.streamr.wire.ids import channel_of
+from adapters.streamr.wire.message import parse_message
+from gateway.core.message import Message, Peer
+from gateway.storage.record import BadRecord, Entry, Fact, binary, unbinary
 from pipeline import codecs
 from pipeline.sources.records import reject, typed
 from pipeline.sources.usual import Row
@@ -24,7 +24,7 @@ from pipeline.sources.usual import Row
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from adapters.streamr.message import StreamMessage
+    from adapters.streamr.wire.message import StreamMessage
 
 TASKS = 8  # for each core
 PREFIX = "SHA512_"  # what is a node in a grove, by its name

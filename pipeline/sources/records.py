@@ -1,9 +1,9 @@
 """Lines of the log as rows of `bronze/messages`, by the gateway's own reader, and rows as Arrow batches.
 
-What is a record is said by `gateway.record`, which cuts the content out as it stands, so that no digit of it changes;
-here is only the shape of the row. Usual lines are read by `usual`, which finds the same in them in a third of the time.
-Spark's workers run this in batches: the costs are those of the checksum, of one reading of the JSON, and of filling the
-columns (docs/pipeline.md says how much).
+What is a record is said by `gateway.storage.record`, which cuts the content out as it stands, so that no digit of it
+changes; here is only the shape of the row. Usual lines are read by `usual`, which finds the same in them in a third of
+the time. Spark's workers run this in batches: the costs are those of the checksum, of one reading of the JSON, and of
+filling the columns (docs/pipeline.md says how much).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from gateway.jsontext import dumps
-from gateway.record import BadRecord, fields
+from gateway.core.jsontext import dumps
+from gateway.storage.record import BadRecord, fields
 from pipeline.schemas import MESSAGES
 
 from .usual import MAX_TIME, Row, day, usual

@@ -15,11 +15,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway import archive
-from gateway.layout import is_front, paths
-from gateway.message import Message
-from gateway.record import BadRecord, decode
-from gateway.segments import trusted
+from gateway.core.message import Message
+from gateway.storage import archive
+from gateway.storage.layout import is_front, paths
+from gateway.storage.record import BadRecord, decode
+from gateway.storage.segments import trusted
 from pipeline import spans
 from pipeline.errors import PipelineError
 from pipeline.sinks.parquet import Writer

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Raw
 from zlib_ng.zlib_ng import crc32
 
-from gateway.jsontext import MAX_DEPTH
-from gateway.sound import MAX_NUMBER, MAX_SEQ, is_channel
+from gateway.core.jsontext import MAX_DEPTH
+from gateway.storage.sound import MAX_NUMBER, MAX_SEQ, is_channel
 
 Row = tuple[Any, ...]
 

@@ -13,7 +13,7 @@ from itertools import count
 from coincurve import PrivateKey
 from sha3 import keccak_256
 
-from adapters.sprout import forest
+from adapters.sprout.forest import forest
 from gateway.clients import Node
 from gateway.clients.sprout import _line
 from gateway.commands.forge import Author

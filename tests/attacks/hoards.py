@@ -7,8 +7,8 @@ import time
 import zlib
 from collections.abc import Callable
 
-from adapters.sprout import forest
-from adapters.sprout.forest import Content, Place
+from adapters.sprout.forest import forest
+from adapters.sprout.forest.forest import Content, Place
 from gateway.clients.sprout import Node, _line
 from gateway.commands.forge import Author
 

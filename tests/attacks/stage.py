@@ -12,7 +12,7 @@ from types import TracebackType
 
 import psutil
 
-from gateway.auth import VERBS, KeyFile
+from gateway.access.auth import VERBS, KeyFile
 from gateway.commands.certificates import dev_cert
 from tests.server import Server
 

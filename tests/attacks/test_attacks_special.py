@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.limits import Limits
+from gateway.access.limits import Limits
 
 from .attack import Attack
 from .house import SPECIAL, house, rows

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from adapters.sprout import forest
-from adapters.sprout.codec import NodeLine
-from adapters.sprout.validate import validate
+from adapters.sprout.forest import forest
+from adapters.sprout.forest.validate import validate
+from adapters.sprout.wire.codec import NodeLine
 from benchmarks import sprout_works
 from benchmarks.sprout import Round, main, table
 from benchmarks.sprout_nodes import trees

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from adapters.streamr.codec import decode_control
-from adapters.streamr.control import Publish
-from adapters.streamr.signing import verify
+from adapters.streamr.crypto.signing import verify
+from adapters.streamr.wire.codec import decode_control
+from adapters.streamr.wire.control import Publish
 from benchmarks.streamr import Timestamps
 from benchmarks.streamr_load import messages
 

@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 
 from adapters import ADAPTERS
-from adapters.sprout import base64url, forest
-from adapters.sprout.openpgp import Key
-from gateway import compaction
-from gateway import index as index_module
+from adapters.sprout.forest import forest
+from adapters.sprout.forest.openpgp import Key
+from adapters.sprout.wire import base64url
 from gateway.adapter import Request
-from gateway.archive import verify
 from gateway.config import settings_model
-from gateway.log import Sealing
-from gateway.message import Message
-from gateway.retention import Keep
+from gateway.core.message import Message
+from gateway.core.session import Principal
+from gateway.http.stats import report
 from gateway.runtime import Gateway, clock
-from gateway.session import Principal
-from gateway.stats import report
+from gateway.storage import compaction
+from gateway.storage import index as index_module
+from gateway.storage.archive import verify
+from gateway.storage.log import Sealing
+from gateway.storage.retention import Keep
 from tests.still import Posted
 
 KEY = Path(__file__).parents[1] / "vectors/sprout/keys/alice.privkey"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway import index as index_module
-from gateway.errors import Unavailable
-from gateway.segments import Segments
+from gateway.core.errors import Unavailable
+from gateway.storage import index as index_module
+from gateway.storage.segments import Segments
 
 if TYPE_CHECKING:
     from tests.conftest import Core

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.log import Sealing
-from gateway.record import Fact, encode
-from gateway.segments import Segments, head
+from gateway.storage.log import Sealing
+from gateway.storage.record import Fact, encode
+from gateway.storage.segments import Segments, head
 
 if TYPE_CHECKING:
     from tests.conftest import Core

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway import log as log_module
-from gateway import segments as segments_module
-from gateway.errors import Unavailable
-from gateway.layout import sync_directory
-from gateway.log import Sealing
-from gateway.segments import Segments, head
+from gateway.core.errors import Unavailable
+from gateway.storage import log as log_module
+from gateway.storage import segments as segments_module
+from gateway.storage.layout import sync_directory
+from gateway.storage.log import Sealing
+from gateway.storage.segments import Segments, head
 
 if TYPE_CHECKING:
     from tests.conftest import Core, ToySession

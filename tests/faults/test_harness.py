@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gateway.record import Fact, encode
+from gateway.storage.record import Fact, encode
 from tests.faults.harness.checks import Served, records, whole
 from tests.faults.harness.disk import cut_power, damage
 from tests.faults.harness.ledger import Ledger, Said

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from gateway.clients import Node
-from gateway.message import Message, Peer
-from gateway.record import encode
+from gateway.core.message import Message, Peer
+from gateway.storage.record import encode
 from tests.faults.harness import nodes
 from tests.faults.harness.checks import records, whole
 from tests.faults.harness.ledger import LATE, Ledger, Said

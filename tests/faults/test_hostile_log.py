@@ -15,20 +15,20 @@ from typer.testing import CliRunner
 from zlib_ng.zlib_ng import crc32
 
 from adapters import ADAPTERS
-from adapters.sprout import forest
-from adapters.sprout.openpgp import Key
-from gateway import importing
-from gateway.archive import export, verify
+from adapters.sprout.forest import forest
+from adapters.sprout.forest.openpgp import Key
 from gateway.cli import app
 from gateway.commands import operate
 from gateway.config import settings_model
-from gateway.importing import import_
-from gateway.jsontext import dumps
-from gateway.layout import paths
-from gateway.message import Message, Peer
-from gateway.record import Entry, Fact, binary, decode, encode
+from gateway.core.jsontext import dumps
+from gateway.core.message import Message, Peer
 from gateway.runtime import Gateway
-from gateway.segments import Segments
+from gateway.storage import importing
+from gateway.storage.archive import export, verify
+from gateway.storage.importing import import_
+from gateway.storage.layout import paths
+from gateway.storage.record import Entry, Fact, binary, decode, encode
+from gateway.storage.segments import Segments
 from tests.still import Posted
 
 NOW = 1_763_700_000_000

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.message import Message
-from gateway.record import decode
-from gateway.segments import head
+from gateway.core.message import Message
+from gateway.storage.record import decode
+from gateway.storage.segments import head
 
 if TYPE_CHECKING:
     from tests.conftest import Core
@@ -30,11 +30,11 @@ WRITER = """
 import os, random, sys
 from pathlib import Path
 from queue import SimpleQueue
-from gateway.index import Index
-from gateway.log import Sealing
-from gateway.message import Message, MessageIds, Peer
+from gateway.storage.index import Index
+from gateway.storage.log import Sealing
+from gateway.core.message import Message, MessageIds, Peer
 from gateway.runtime import Ledger, clock
-from gateway.segments import Segments
+from gateway.storage.segments import Segments
 
 data, seed, number = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 chance, posted, ids = random.Random(seed), SimpleQueue(), MessageIds(7)

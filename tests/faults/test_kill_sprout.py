@@ -18,8 +18,8 @@ import pytest
 
 from gateway.clients import Node
 from gateway.commands.forge import Author
-from gateway.record import decode
-from gateway.segments import head
+from gateway.storage.record import decode
+from gateway.storage.segments import head
 from tests.adapters.sprout.conftest import Forge
 from tests.server import Server
 

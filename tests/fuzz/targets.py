@@ -11,17 +11,18 @@ from contextlib import suppress
 from typing import Any
 from zlib import crc32
 
-from adapters.sprout import codec as sprout
-from adapters.sprout import forest, openpgp, packets, twig
-from adapters.sprout.parser import Parser
-from adapters.streamr import codec as streamr
-from adapters.streamr import message, network, tracker
-from adapters.streamr.errors import StreamrError
+from adapters.sprout.forest import forest, openpgp, packets, twig
+from adapters.sprout.wire import codec as sprout
+from adapters.sprout.wire.parser import Parser
+from adapters.streamr.wire import codec as streamr
+from adapters.streamr.wire import message, network, tracker
+from adapters.streamr.wire.errors import StreamrError
 from adapters.topic_relay import codec as relay
-from gateway import jsontext, record
-from gateway.errors import ProtocolError
-from gateway.sse import EventReader
-from gateway.websocket import CLOSE, Reader
+from gateway.clients.sse import EventReader
+from gateway.core import jsontext
+from gateway.core.errors import ProtocolError
+from gateway.shells.websocket import CLOSE, Reader
+from gateway.storage import record
 
 MAX_MESSAGE = 4096  # bytes; small, so that the limit is reached
 

@@ -17,12 +17,12 @@ from fastapi import Request
 
 from gateway.adapter import Adapter
 from gateway.app import create_app
-from gateway.callers import Caller
 from gateway.config import settings_model
-from gateway.events import EventSession
-from gateway.handover import FastHttp
-from gateway.message import Message
+from gateway.core.message import Message
+from gateway.http.callers import Caller
+from gateway.http.events import EventSession
 from gateway.runtime import Gateway
+from gateway.shells.handover import FastHttp
 from tests.still import PATIENCE, Posted
 
 # The whole service, with every port of every adapter a free one.

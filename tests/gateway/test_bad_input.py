@@ -16,8 +16,9 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from adapters.sprout import base64url, forest, twig
-from adapters.sprout.openpgp import Key
+from adapters.sprout.forest import forest, twig
+from adapters.sprout.forest.openpgp import Key
+from adapters.sprout.wire import base64url
 from gateway.clients import RelayClient, RestClient
 from tests.server import Server
 

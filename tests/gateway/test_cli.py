@@ -29,7 +29,7 @@ from typer.testing import CliRunner
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
-from gateway.auth import KeyFile
+from gateway.access.auth import KeyFile
 from gateway.cli import app
 from gateway.clients import SproutClient
 from gateway.commands import talk
@@ -37,8 +37,8 @@ from gateway.commands.common import Failed, table, visible
 from gateway.commands.forge import Author
 from gateway.commands.operate import toml_lines
 from gateway.commands.remote import path_of
-from gateway.message import Message
-from gateway.record import decode, encode
+from gateway.core.message import Message
+from gateway.storage.record import decode, encode
 from gateway.welcome import lines_to_try, prefix, reachable
 from tests.server import Server
 

@@ -17,9 +17,9 @@ import pytest
 from typer.testing import CliRunner
 from websockets.sync.client import connect
 
+from gateway.access.keyfile import KeyFile
 from gateway.cli import app
 from gateway.config import settings_model
-from gateway.keyfile import KeyFile
 from gateway.reload import LIVE, reload
 from tests.server import Server
 from tests.test_docs import settings as every_setting

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gateway.turns import TURN
+from gateway.shells.turns import TURN
 
 RUN = """
 import sys

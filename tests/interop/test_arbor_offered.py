@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from adapters.sprout.forest import sign_community
+from adapters.sprout.forest.forest import sign_community
 from tests.adapters.sprout.conftest import Forge
 from tests.arbor import WAIT, Arbor, arbor, require_arbor, run
 from tests.forests import write_forest

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from adapters.streamr.decrypt import HOLD
+from adapters.streamr.crypto.decrypt import HOLD
 from gateway.clients import Heard, RelayClient, SproutClient
 from tests.adapters.streamr.conftest import Publisher
 from tests.conformance.forge import SequoiaForge

@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 
-from adapters.sprout import forest
-from gateway.keyfile import KeyFile
+from adapters.sprout.forest import forest
+from gateway.access.keyfile import KeyFile
 from tests.adapters.streamr.conftest import Publisher
 from tests.conformance.forge import SequoiaForge
 from tests.conformance.speakers.sprout import SproutSpeaker

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.auth import KeyFile
+from gateway.access.auth import KeyFile
 from tests.npm import NodeClient, node_client, require_clients
 from tests.server import Server
 

@@ -26,7 +26,7 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from adapters.sprout import twig
+from adapters.sprout.forest import twig
 from tests.adapters.sprout.conftest import Forge
 from tests.forests import write_forest
 from tests.server import Server

@@ -10,11 +10,11 @@ from typing import Any
 
 from coincurve import PrivateKey
 
-from adapters.streamr.message import MessageID, MessageRef, StreamMessage
-from adapters.streamr.signing import address_of, signed
-from gateway.jsontext import dumps
-from gateway.message import Message, Peer
-from gateway.record import Entry, Fact, encode
+from adapters.streamr.crypto.signing import address_of, signed
+from adapters.streamr.wire.message import MessageID, MessageRef, StreamMessage
+from gateway.core.jsontext import dumps
+from gateway.core.message import Message, Peer
+from gateway.storage.record import Entry, Fact, encode
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 GATEWAY = "00c0ffee"

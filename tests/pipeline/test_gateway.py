@@ -14,10 +14,10 @@ from urllib.parse import parse_qs, quote, urlsplit
 import httpx
 import pytest
 
-from gateway.auth import KeyFile
+from gateway.access.auth import KeyFile
 from gateway.clients import Client, RelayClient, SproutClient, StreamrClient
 from gateway.commands.forge import Author
-from gateway.importing import import_
+from gateway.storage.importing import import_
 from pipeline.config import HttpSource, LogSource
 from pipeline.errors import PipelineError
 from pipeline.jobs import ingest, stats

@@ -17,11 +17,11 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from adapters.sprout.forest import Reply, decode
-from adapters.streamr.message import StreamMessage, parse_message
-from gateway.archive import export, segments, verify
-from gateway.message import Message
-from gateway.record import Entry, unbinary
+from adapters.sprout.forest.forest import Reply, decode
+from adapters.streamr.wire.message import StreamMessage, parse_message
+from gateway.core.message import Message
+from gateway.storage.archive import export, segments, verify
+from gateway.storage.record import Entry, unbinary
 from pipeline.config import DumpSource, GroveSource, LogSource
 from pipeline.errors import PipelineError
 from pipeline.jobs import job

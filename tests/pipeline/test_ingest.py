@@ -14,10 +14,10 @@ import duckdb
 import pyarrow.dataset as ds
 import pytest
 
-from gateway.archive import verify
-from gateway.layout import Front
-from gateway.message import Message
-from gateway.record import Fact, decode
+from gateway.core.message import Message
+from gateway.storage.archive import verify
+from gateway.storage.layout import Front
+from gateway.storage.record import Fact, decode
 from pipeline.checkpoint import Checkpoint
 from pipeline.config import LogSource
 from pipeline.errors import Busy, Damaged, PipelineError

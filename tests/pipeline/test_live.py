@@ -21,9 +21,9 @@ import httpx
 import pytest
 import websockets
 
-from gateway.archive import segments
 from gateway.clients import Client, RelayClient, RestClient, SproutClient, StreamrClient
 from gateway.commands.forge import Author
+from gateway.storage.archive import segments
 from pipeline.config import LogSource, Options
 from pipeline.jobs import job
 from pipeline.run import Run

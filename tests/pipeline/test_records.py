@@ -10,8 +10,8 @@ from zlib import crc32
 
 import pytest
 
-from gateway.message import Message, Peer
-from gateway.record import BadRecord, decode
+from gateway.core.message import Message, Peer
+from gateway.storage.record import BadRecord, decode
 from pipeline.schemas import MESSAGES
 from pipeline.sources.records import BATCH, batch, take, typed
 from pipeline.sources.usual import Row, usual

@@ -15,10 +15,10 @@ import pytest
 from coincurve import PrivateKey
 from pyspark.sql import DataFrame, SparkSession
 
-from adapters.streamr.message import ETH_LEGACY, MessageID, MessageRef, StreamMessage
-from adapters.streamr.signing import address_of, payloads, sign, signed
-from gateway.message import Peer
-from gateway.record import Entry, Fact
+from adapters.streamr.crypto.signing import address_of, payloads, sign, signed
+from adapters.streamr.wire.message import ETH_LEGACY, MessageID, MessageRef, StreamMessage
+from gateway.core.message import Peer
+from gateway.storage.record import Entry, Fact
 from pipeline.schemas import ARBOR_NODES, FOREST, GAPS, INTEGRITY, MESSAGES, STREAMR, TOPIC_PACKETS
 from pipeline.sources.records import typed
 from pipeline.transforms import decode, integrity

@@ -13,7 +13,7 @@ from typing import Any
 
 from adapters import ADAPTERS
 from gateway.config import settings_model
-from gateway.rest import Rest
+from gateway.http.rest import Rest
 from gateway.runtime import Gateway
 from tests.still import Posted
 

@@ -18,15 +18,16 @@ from typing import Any
 import pytest
 from fastapi import Request as HttpRequest
 
-from adapters.sprout import base64url, forest, twig
-from adapters.sprout.openpgp import Key
-from gateway import history
+from adapters.sprout.forest import forest, twig
+from adapters.sprout.forest.openpgp import Key
+from adapters.sprout.wire import base64url
 from gateway.adapter import Request
-from gateway.callers import Caller
-from gateway.events import EventSession
-from gateway.problems import Problem
-from gateway.publish import Publisher, content_of
-from gateway.session import Principal, Session
+from gateway.core.session import Principal, Session
+from gateway.http import history
+from gateway.http.callers import Caller
+from gateway.http.events import EventSession
+from gateway.http.problems import Problem
+from gateway.http.publish import Publisher, content_of
 from tests.properties.house import House
 from tests.still import Clock
 

@@ -10,13 +10,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from gateway.bus import Bus, Receipt
-from gateway.channels import Channels
-from gateway.errors import AlreadySubscribed, NotSubscribed, Unavailable
-from gateway.message import Message, MessageIds, Peer
+from gateway.core.bus import Bus, Receipt
+from gateway.core.channels import Channels
+from gateway.core.errors import AlreadySubscribed, NotSubscribed, Unavailable
+from gateway.core.message import Message, MessageIds, Peer
+from gateway.core.peers import Peers
+from gateway.core.session import Principal, Session
 from gateway.metrics import Metrics
-from gateway.peers import Peers
-from gateway.session import Principal, Session
 
 CHANNELS = st.sampled_from(["a", "b", "c"])
 NAMES = st.sampled_from(["alice", "bob"])

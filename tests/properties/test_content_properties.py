@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.sprout import content as arbor
-from adapters.sprout.forest import Content
-from adapters.streamr.codec import decode_control, encode_broadcast
-from adapters.streamr.control import Publish
-from adapters.streamr.message import MessageID, StreamMessage
-from adapters.streamr.publishing import as_sent, ids_of
+from adapters.sprout.forest import content as arbor
+from adapters.sprout.forest.forest import Content
+from adapters.streamr.publishing.publishing import as_sent, ids_of
+from adapters.streamr.wire.codec import decode_control, encode_broadcast
+from adapters.streamr.wire.control import Publish
+from adapters.streamr.wire.message import MessageID, StreamMessage
 from adapters.topic_relay import codec as relay
-from gateway import views
-from gateway.jsontext import one_line
-from gateway.message import Message, Peer
-from gateway.peers import Peers
-from gateway.publish import content_of
+from gateway.core.jsontext import one_line
+from gateway.core.message import Message, Peer
+from gateway.core.peers import Peers
+from gateway.http import views
+from gateway.http.publish import content_of
 
 SENDER = Peer(7, "toy")
 PEERS = Peers(0, lambda *_: None, lambda _: None, lambda *_: None, lambda _: None)

@@ -29,9 +29,9 @@ from hypothesis.stateful import (
 )
 from structlog.testing import capture_logs
 
-from adapters.sprout.directs import REMEMBERED
+from adapters.sprout.store.directs import REMEMBERED
 from gateway import runtime
-from gateway.bus import DIRECT_MEMORY
+from gateway.core.bus import DIRECT_MEMORY
 from tests.properties.house import NAMES, House, template
 from tests.properties.parties import KINDS, NOW, Party, SproutParty, StreamrParty, marks
 from tests.still import Clock

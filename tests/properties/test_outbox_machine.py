@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.bus import Bus
-from gateway.message import Form, Message, Peer, Pending
+from gateway.core.bus import Bus
+from gateway.core.message import Form, Message, Peer, Pending
+from gateway.core.session import LOW_WATER, Batch, Principal, Session
 from gateway.metrics import Metrics
-from gateway.session import LOW_WATER, Batch, Principal, Session
 
 MAX_OUTBOX = 4 * LOW_WATER
 SIZES = st.sampled_from([1, 10, LOW_WATER // 3, LOW_WATER])

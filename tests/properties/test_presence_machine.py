@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from gateway.message import Message, Peer
-from gateway.presence import MAX_ALL_GUESTS, MAX_GUESTS, Presence
-from gateway.session import Session
+from gateway.core.message import Message, Peer
+from gateway.core.presence import MAX_ALL_GUESTS, MAX_GUESTS, Presence
+from gateway.core.session import Session
 
 
 class Watcher:

@@ -10,11 +10,11 @@ from zlib import crc32
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.channels import valid_name
-from gateway.jsontext import loads
-from gateway.message import Message, Peer
-from gateway.record import BadRecord, Entry, Fact, checked, decode, encode
-from gateway.sound import FACTS, MAX_SEQ, MAX_TIME
+from gateway.core.channels import valid_name
+from gateway.core.jsontext import loads
+from gateway.core.message import Message, Peer
+from gateway.storage.record import BadRecord, Entry, Fact, checked, decode, encode
+from gateway.storage.sound import FACTS, MAX_SEQ, MAX_TIME
 
 # Text that looks like the record around it.
 TRAPS = st.sampled_from(

@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
-from adapters.sprout import base64url, forest
-from gateway import history, runtime
-from gateway.callers import Caller
-from gateway.frames import payload
-from gateway.message import Message
-from gateway.publish import Publisher as RestPublisher
-from gateway.publish import content_of
+from adapters.sprout.forest import forest
+from adapters.sprout.wire import base64url
+from gateway import runtime
+from gateway.core.frames import payload
+from gateway.core.message import Message
+from gateway.http import history
+from gateway.http.callers import Caller
+from gateway.http.publish import Publisher as RestPublisher
+from gateway.http.publish import content_of
 from tests.adapters.streamr.conftest import Publisher
 from tests.properties.house import NAMES, House, template
 from tests.properties.parties import NOW, Party, RelayParty, RestParty, SproutParty, StreamrParty

@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from adapters.sprout import SproutAdapter, base64url, forest, twig
-from adapters.sprout.openpgp import Key
-from adapters.sprout.session import SproutSession
+from adapters.sprout import SproutAdapter
+from adapters.sprout.forest import forest, twig
+from adapters.sprout.forest.openpgp import Key
+from adapters.sprout.hub.session import SproutSession
+from adapters.sprout.wire import base64url
 from gateway import runtime
 from gateway.adapter import Adapter, Refusal, Request
 from gateway.config import settings_model
-from gateway.message import Form, Message
+from gateway.core.message import Form, Message
+from gateway.core.session import Principal, Session
 from gateway.runtime import Gateway
-from gateway.session import Principal, Session
 from tests.still import Clock, Posted
 
 VECTORS = Path(__file__).parents[2] / "vectors/sprout"

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from adapters.sprout import base64url, twig
-from adapters.sprout.forest import decode, node_id, sign_identity
+from adapters.sprout.forest import twig
+from adapters.sprout.forest.forest import decode, node_id, sign_identity
 from adapters.sprout.grove import Flaw, gather, plant, survey
+from adapters.sprout.wire import base64url
 from gateway.cli import app
 from gateway.commands.common import Failed
-
-from .test_lineage import load
+from tests.adapters.sprout.store.test_lineage import load
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from adapters.sprout import SproutAdapter
-from gateway import compaction
-from gateway import index as index_module
-from gateway.archive import verify
-from gateway.layout import Layout
-from gateway.log import Sealing
-from gateway.message import LATE
-from gateway.retention import Keep
+from gateway.core.message import LATE
+from gateway.storage import compaction
+from gateway.storage import index as index_module
+from gateway.storage.archive import verify
+from gateway.storage.layout import Layout
+from gateway.storage.log import Sealing
+from gateway.storage.retention import Keep
 
 DAY = 86_400_000
 

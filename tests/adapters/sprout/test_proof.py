@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.sprout import forest
-from adapters.sprout.base64url import encode
-from adapters.sprout.forest import NULL_ID, Content, Place
-from adapters.sprout.openpgp import Key
+from adapters.sprout.forest import forest
+from adapters.sprout.forest.forest import NULL_ID, Content, Place
+from adapters.sprout.forest.openpgp import Key
 from adapters.sprout.proof import Proof, flaw
-from gateway.message import Message, Peer
-from gateway.record import Fact
+from adapters.sprout.wire.base64url import encode
+from gateway.core.message import Message, Peer
+from gateway.storage.record import Fact
 
 
 @pytest.fixture(scope="module")

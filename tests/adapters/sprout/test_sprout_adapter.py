@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from adapters.sprout import SproutAdapter, recent, store
+from adapters.sprout import SproutAdapter
 from adapters.sprout.adapter import Settings
+from adapters.sprout.store import recent, store
 from gateway import config
 from gateway.adapter import Listener
-from gateway.tables import KNOWN
+from gateway.storage.tables import KNOWN
 
 MINUTE = 60_000
 

@@ -16,14 +16,14 @@ from Crypto.Hash import keccak
 from fastapi import FastAPI
 
 from adapters.streamr import StreamrAdapter
-from adapters.streamr.session import StreamrSession
+from adapters.streamr.sessions.session import StreamrSession
+from gateway.access.auth import Access, Key
 from gateway.adapter import Home, Request, Services
 from gateway.app import RawPaths
-from gateway.auth import Access, Key
-from gateway.frames import payload
-from gateway.message import Message
-from gateway.outflow import Outflow
-from gateway.session import Principal
+from gateway.core.frames import payload
+from gateway.core.message import Message
+from gateway.core.outflow import Outflow
+from gateway.core.session import Principal
 
 V32 = {"controlLayerVersion": "2", "messageLayerVersion": "32"}
 

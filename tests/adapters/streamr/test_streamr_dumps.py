@@ -10,9 +10,9 @@ import pytest
 from coincurve import PrivateKey
 from typer.testing import CliRunner, Result
 
+from adapters.streamr.crypto.signing import address_of, payloads, sign, signed, verify
 from adapters.streamr.dumps import read
-from adapters.streamr.message import ETH_LEGACY, UNSIGNED, MessageID, MessageRef, StreamMessage, parse_message
-from adapters.streamr.signing import address_of, payloads, sign, signed, verify
+from adapters.streamr.wire.message import ETH_LEGACY, UNSIGNED, MessageID, MessageRef, StreamMessage, parse_message
 from gateway.cli import app
 from gateway.commands.common import Failed
 

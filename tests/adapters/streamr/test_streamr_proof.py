@@ -5,10 +5,10 @@ from __future__ import annotations
 from coincurve import PrivateKey
 
 from adapters.streamr.adapter import StreamrAdapter
-from adapters.streamr.message import parse_message
-from adapters.streamr.signing import address_of, signed
-from gateway.message import Message, Peer
-from gateway.record import Fact
+from adapters.streamr.crypto.signing import address_of, signed
+from adapters.streamr.wire.message import parse_message
+from gateway.core.message import Message, Peer
+from gateway.storage.record import Fact
 
 proof = StreamrAdapter.proof()
 

@@ -13,13 +13,13 @@ import pytest
 from adapters.topic_relay import TopicRelayAdapter
 from adapters.topic_relay.session import TopicRelaySession
 from gateway.adapter import Home, Request, Services
-from gateway.bus import Allowed, Bus, Receipt, Throttle
-from gateway.channels import Channels
-from gateway.frames import payload
-from gateway.message import Message, MessageIds
+from gateway.core.bus import Allowed, Bus, Receipt, Throttle
+from gateway.core.channels import Channels
+from gateway.core.frames import payload
+from gateway.core.message import Message, MessageIds
+from gateway.core.peers import Peers
+from gateway.core.session import Principal, Session
 from gateway.metrics import Metrics
-from gateway.peers import Peers
-from gateway.session import Principal, Session
 
 
 class Memory:

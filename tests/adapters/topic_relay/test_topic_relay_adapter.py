@@ -15,11 +15,11 @@ from adapters.topic_relay import TopicRelayAdapter
 from adapters.topic_relay.adapter import PREFIX, Settings, channel_of, shortened, topic_of
 from adapters.topic_relay.codec import MAX_PACKET, MAX_TOPIC, units
 from gateway.adapter import Request
-from gateway.channels import valid_name
-from gateway.frames import payload
-from gateway.message import Message, Pending
-from gateway.record import decode, encode
-from gateway.session import Principal, Session
+from gateway.core.channels import valid_name
+from gateway.core.frames import payload
+from gateway.core.message import Message, Pending
+from gateway.core.session import Principal, Session
+from gateway.storage.record import decode, encode
 
 if TYPE_CHECKING:
     from .conftest import Relay

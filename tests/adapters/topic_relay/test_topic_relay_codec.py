@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from adapters.topic_relay import codec
 from adapters.topic_relay.codec import MAX_PACKET, NOBODY, OWN, Packet, Refused, decode, encode, extend, forward
-from gateway.jsontext import MAX_DEPTH, loads, one_line
+from gateway.core.jsontext import MAX_DEPTH, loads, one_line
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a test asserts no time
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from adapters.topic_relay import codec
 from adapters.topic_relay.session import VERBS
-from gateway.buckets import Buckets
-from gateway.frames import payload
-from gateway.inflow import STRIKES, Inflow
-from gateway.message import Peer
+from gateway.core.buckets import Buckets
+from gateway.core.frames import payload
+from gateway.core.inflow import STRIKES, Inflow
+from gateway.core.message import Peer
 
 if TYPE_CHECKING:
     from .conftest import Relay

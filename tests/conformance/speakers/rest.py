@@ -12,7 +12,7 @@ from uuid import uuid4
 import httpx
 
 from gateway.clients import WAIT, Heard, RestClient, dumps
-from gateway.sse import EventReader
+from gateway.clients.sse import EventReader
 
 from .speaker import Presence, Speaker
 

@@ -19,8 +19,8 @@ from urllib.parse import quote
 from zlib import crc32
 
 from adapters import ADAPTERS
-from gateway import archive
-from gateway.sse import EventReader
+from gateway.clients.sse import EventReader
+from gateway.storage import archive
 
 from . import nodes
 from .ledger import LATE, Ledger, Said, plain, token_of

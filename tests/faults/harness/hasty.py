@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import anyio
 
-from gateway import app, compaction
-from gateway.retention import Retention
+from gateway import app
 from gateway.runtime import Gateway
+from gateway.storage import compaction
+from gateway.storage.retention import Retention
 
 PAUSE: Final = 0.05  # seconds between two looks at what is to be retired; a gateway looks once a minute
 SLACK: Final = 3_000  # bytes of facts that may be left before they are compacted

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from gateway.clients import Node
-from gateway.sse import EventReader
+from gateway.clients.sse import EventReader
 from tests.conformance.forge import SequoiaForge
 
 from .ledger import Ledger, Said

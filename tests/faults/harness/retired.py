@@ -14,7 +14,7 @@ from typing import Any
 
 from adapters import ADAPTERS
 from gateway.config import settings_model
-from gateway.message import MessageIds
+from gateway.core.message import MessageIds
 from gateway.runtime import Gateway
 from tests.still import Posted
 

@@ -14,10 +14,11 @@ from typing import IO, Any
 
 import pytest
 
-from adapters.sprout import base64url, codec, forest, openpgp, twig, validate
-from adapters.sprout.forest import Community, Content, Identity, Node, Reply
-from adapters.sprout.openpgp import Key
-from adapters.sprout.parser import Parser
+from adapters.sprout.forest import forest, openpgp, twig, validate
+from adapters.sprout.forest.forest import Community, Content, Identity, Node, Reply
+from adapters.sprout.forest.openpgp import Key
+from adapters.sprout.wire import base64url, codec
+from adapters.sprout.wire.parser import Parser
 
 HERE = Path(__file__).parent
 GO = shutil.which("go")

@@ -1,0 +1,50 @@
+"""Other gateways that this one believes: what they say about channels and copies is taken as said.
+
+The setting `sprout.gateways` names their own identities (`trellis identity show`). A gateway signs with the same key
+as for itself for everybody from elsewhere, so that key says for whom it speaks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from gateway.core.channels import OWN, valid_name
+
+from . import twig
+from .forest import Community, Identity, Node
+
+CHANNEL: Final = "channel/1"
+
+
+_NODE_ID: Final = re.compile(r"SHA512_B32__[A-Za-z0-9_-]{43}")
+
+
+def is_node_id(text: str) -> bool:
+    """Whether *text* is written as the id of a node."""
+    return _NODE_ID.fullmatch(text) is not None
+
+
+class Gateways:
+    """*ids* are the node ids of their identities; *find* looks up what is held."""
+
+    def __init__(self, ids: Iterable[str], find: Callable[[str], Node | None]) -> None:
+        self._ids = frozenset(ids)
+        self._find = find
+
+    def channel(self, node: Community) -> str | None:
+        """The channel that *node* is said to be, where its author is believed."""
+        if node.author not in self._ids:
+            return None
+        name = twig.decode(node.metadata.blob).get(CHANNEL, b"").decode(errors="replace")
+        return name if valid_name(name) and not name.startswith(OWN) else None
+
+    def speak_for(self, author: str) -> bool:
+        """Whether *author* is one of them, or somebody from elsewhere for whom one of them signs."""
+        if not self._ids or author in self._ids:
+            return bool(self._ids)
+        node = self._find(author)
+        return isinstance(node, Identity) and any(
+            isinstance(other := self._find(id), Identity) and other.public_key == node.public_key for id in self._ids
+        )

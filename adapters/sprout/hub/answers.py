@@ -1,0 +1,242 @@
+"""Answers of many nodes, gathered a few in each turn of the loop and sent no faster than they are read.
+
+What was gathered is not kept where it is long, but where it stands: an answer begins with how many nodes it has, so all
+of them have to be found first, and their lines are read again when the peer takes them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+from adapters.sprout.wire import codec
+from adapters.sprout.wire.codec import MAX_BODY
+from gateway.core.errors import RequestError
+from gateway.core.message import Form, Pending
+from gateway.core.session import LOW_WATER
+
+SLICE: Final = 16  # nodes that are looked for in one turn; one that has to be read from the disk takes some 100 us
+SLICE_BYTES: Final = 1 << 18  # likewise: a line has at most 175 KiB
+KEPT: Final = LOW_WATER  # bytes of an answer that are kept; the lines of a longer one are read again
+
+
+class Found(NamedTuple):
+    """A node of an answer: where it stands, and its line, which may still be being made."""
+
+    seq: int
+    form: Form
+
+
+class Line(NamedTuple):
+    """A node of an answer that is gathered; without its *text* where it is to be read again."""
+
+    seq: int
+    size: int
+    text: bytes | None
+
+
+Find = Callable[[], Iterator[Found | None]]  # those that matter most first; None is a step that brought nothing
+Give = Callable[[Callable[[], None]], None]  # runs a call when its turn has come
+
+
+class Gathering:
+    """What *find* finds, as far as one answer has room for it."""
+
+    def __init__(self, find: Find) -> None:
+        self.found: list[Found | Line] = []
+        self.size = 0
+        self._rest = find()
+        self._forgotten = 0  # of those that were found first
+
+    def go_on(self) -> bool:
+        """Gather a slice; whether that was the last one."""
+        limit = self.size + SLICE_BYTES
+        for _ in range(SLICE):
+            found = next(self._rest, self)
+            if isinstance(found, Gathering) or self.size > MAX_BODY:
+                return True
+            if found is not None:
+                self.found.append(found)
+                self.size += len(_text(found.form) or b"")
+                if self.size > limit:
+                    break
+        if self.size > KEPT:
+            self._forget()
+        return False
+
+    @property
+    def unmade(self) -> list[Pending]:
+        """The lines that are still being made."""
+        return _unmade([found.form for found in self.found if isinstance(found, Found)])
+
+    def lines(self) -> list[Line]:
+        """All of them, but for those that could not be made."""
+        lines = [line for found in self.found if (line := _line(found)) is not None]
+        if sum(line.size for line in lines) <= KEPT:
+            return lines
+        return [line._replace(text=None) for line in lines]
+
+    def _forget(self) -> None:
+        """Remember only where those are whose lines are made."""
+        for place in range(self._forgotten, len(self.found)):
+            found = self.found[place]
+            if isinstance(found, Found) and (text := _text(found.form)) is not None:
+                self.found[place] = Line(found.seq, len(text), None)
+        self._forgotten = len(self.found)
+
+
+class Answer:
+    """An answer on its way: *done* gets its lines, those that matter most first, or None where they cannot be read.
+
+    *give* runs a call when others had their turn. Where something has to be signed for it, it waits for that, and is
+    gathered again: what was made may have opened a conversation, which belongs to the answer as well.
+    """
+
+    def __init__(self, find: Find, give: Give, done: Callable[[list[Line] | None], None]) -> None:
+        self._find = find
+        self._give = give
+        self._done = done
+        self._made: Gathering | None = None  # what was found first, and is made since
+        self._gathering: Gathering | None = None
+        self.over = False
+
+    @property
+    def size(self) -> int:
+        """How many bytes of it are kept so far."""
+        return 0 if self._gathering is None else min(self._gathering.size, KEPT)
+
+    def go_on(self) -> None:
+        """Gather the next slice."""
+        if self.over:
+            return
+        try:
+            self._gathering = self._gathering or Gathering(self._find)
+            if not self._gathering.go_on():
+                self._give(self.go_on)
+                return
+        except RequestError:  # the index cannot be read; what was found before is not wrong
+            self._end(None if self._made is None else self._made.lines())
+            return
+        gathering, unmade = self._gathering, self._gathering.unmade
+        if self._made is not None or not unmade:
+            _when_made(unmade, lambda: self._end(gathering.lines()))
+        else:
+            _when_made(unmade, self._again)
+
+    def _again(self) -> None:
+        self._made, self._gathering = self._gathering, None
+        self.go_on()
+
+    def _end(self, lines: list[Line] | None) -> None:
+        if not self.over:
+            self.over = True
+            self._done(lines)
+
+
+class Response(Pending):
+    """An answer in the outbox. A long one comes in parts, each made when the peer has taken the one before it.
+
+    *read* gives the line of a node again; where that has changed or is gone, *broken* ends the connection.
+    """
+
+    __slots__ = ("_broken", "_give", "_read", "_rest", "left")
+
+    def __init__(self, read: Callable[[int], Form | None], give: Give, broken: Callable[[], None]) -> None:
+        super().__init__()
+        self.left = 0  # bytes that are still to be made
+        self._rest: deque[Line] = deque()
+        self._read = read
+        self._give = give
+        self._broken = broken
+
+    @property
+    def size(self) -> int:
+        """The bytes that are there and those that are still to be made."""
+        return super().size + self.left
+
+    def answer(self, id: int, lines: Sequence[Line]) -> None:
+        """It answers the request *id* with *lines*, in this order."""
+        texts = [line.text for line in lines if line.text is not None]
+        if len(texts) == len(lines):
+            self.fill(codec.encode_response(id, texts))
+            return
+        self._rest.extend(lines)
+        self.left = sum(line.size + 1 for line in lines) + 1
+        self.fill(codec.response_head(id, len(lines)))
+
+    def goes_on(self) -> bool:
+        """What is there was taken: whether a part follows, which is made in the next turn of the peer's."""
+        if not self._rest:
+            return False
+        self.done, self.data = False, None
+        self._give(self._go_on)
+        return True
+
+    def _go_on(self) -> None:
+        """Make the next part. It begins with the end of a line, so that nobody takes it for a node to be announced."""
+        part: list[tuple[Line, Form]] = []
+        size = 0
+        while self._rest and len(part) < SLICE and size < LOW_WATER:
+            line = self._rest.popleft()
+            form = self._read(line.seq)
+            if form is None:
+                self._broken()
+                return
+            part.append((line, form))
+            size += line.size
+        _when_made(_unmade([form for _, form in part]), lambda: self._made(part))
+
+    def _made(self, part: Sequence[tuple[Line, Form]]) -> None:
+        """The lines of a *part* are there."""
+        data = b""
+        for line, form in part:
+            text = _text(form) or b""
+            if len(text) != line.size:
+                self._broken()
+                return
+            data += b"\n" + text
+        if not self._rest:
+            data += b"\n"
+        self.left -= len(data)
+        self.fill(data)
+
+
+def fitting(lines: list[Line]) -> list[Line]:
+    """As many of the first *lines* as one message may have."""
+    if sum(line.size for line in lines) + len(lines) <= MAX_BODY:
+        return lines  # nearly always
+    sizes = accumulate(line.size + 1 for line in lines)
+    return lines[: max(1, sum(size <= MAX_BODY for size in sizes))]
+
+
+def _text(form: Form) -> bytes | None:
+    return form.data if isinstance(form, Pending) else form
+
+
+def _line(found: Found | Line) -> Line | None:
+    if isinstance(found, Line):
+        return found
+    text = _text(found.form)
+    return None if text is None else Line(found.seq, len(text), text)
+
+
+def _unmade(forms: Sequence[Form]) -> list[Pending]:
+    return [form for form in forms if isinstance(form, Pending) and not form.done]
+
+
+def _when_made(unmade: Sequence[Pending], then: Callable[[], None]) -> None:
+    """Call *then* once all of them are made, or could not be."""
+    left = len(unmade)
+
+    def one_is() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            then()
+
+    if not unmade:
+        then()
+    for form in unmade:
+        form.when_done(one_is)

@@ -1,0 +1,27 @@
+"""What a channel is called that a community of Arbor becomes (docs/protocols.md, "Sprout")."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from adapters.sprout.store.tables import NAME
+from gateway.core.channels import OWN, Channels, valid_name
+from gateway.core.errors import UnknownChannel
+
+UNNAMED: Final = "community"  # the beginning of the name of a channel whose community's name cannot be one
+DIGEST: Final = 6  # characters of a community's id that tell it from others of its name
+
+
+def name_of(id: str, name: str, channels: Channels) -> str:
+    """The name for the community *id*: its own *name*, or one that no community among *channels* has."""
+    usable = valid_name(name) and not name.startswith(OWN)
+    if usable and not channels.exists(name) and channels.address(NAME, name) is None:
+        return name
+    digest = id.partition("__")[2]  # the first: a digest may have some itself
+    for size in range(DIGEST, len(digest) + 1):
+        longer = f"{name if usable else UNNAMED}~{digest[:size]}"
+        if not valid_name(longer):
+            longer = f"{UNNAMED}~{digest[:size]}"
+        if channels.address(NAME, longer) is None:
+            return longer
+    raise UnknownChannel(id)  # somebody has taken all of them

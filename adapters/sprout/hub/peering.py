@@ -1,0 +1,382 @@
+"""A connection that this gateway dials to another relay: both are to hold the same communities, and stay so.
+
+What a `Peering` asks for is what genuine relays ask when they dial one (sprout-go's Worker): the list of communities,
+then for each of them a subscription and its newest nodes. What those lack, an author or an ancestor, is asked for as
+on every other connection. Besides, what the other side lacks is announced to it: a relay that is dialled never asks.
+
+Every community is followed once for each connection: those of the other side, ours, and those that come later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from adapters.sprout.forest.forest import NULL_ID, Node, NodeError, Reply, decode
+from adapters.sprout.store.tables import COMMUNITY
+from adapters.sprout.wire import base64url, codec
+from adapters.sprout.wire.codec import MAX_BODY, MAX_LINE, MAX_NODES, NO_ID, Frame, NodeLine
+from gateway.adapter import Link
+from gateway.core.errors import Throttled
+from gateway.core.message import Form, Pending
+from gateway.core.session import Principal, Session
+
+from .arrivals import Batch
+from .intake import Intake
+from .relay import PEER, Relay
+from .session import MAX_OUTBOX, SproutSession
+from .waiting import PATIENCE
+
+WINDOW: Final = 8  # communities that are caught up with at the same time
+ROUND: Final = 32  # nodes of one community whose ancestors are asked for at the same time
+SLICE: Final = 64  # nodes of an answer that are taken before others have their turn
+AGAIN: Final = MAX_BODY // MAX_LINE  # nodes beyond the room of an answer that are asked for at a time: they fit
+MAX_KNOWN: Final = 50_000  # ids that are remembered of one connection; beyond it some things are said twice
+PLAIN: Final = "tcp://"  # before the address of a peer that has no TLS
+
+
+class Address(NamedTuple):
+    """Where a relay listens, and whether it speaks TLS."""
+
+    host: str
+    port: int
+    tls: bool
+
+
+def read_address(text: str) -> Address:
+    """Read `host:port` (TLS) or `tcp://host:port` (plain); a `ValueError` says what is wrong."""
+    host, colon, port = text.removeprefix(PLAIN).rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or "/" in host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"{text!r} is not HOST:PORT (with TLS) or {PLAIN}HOST:PORT (without)")
+    return Address(host, int(port), not text.startswith(PLAIN))
+
+
+@dataclass
+class _Gap:
+    """A community that is caught up with, and the nodes whose ancestors were asked for."""
+
+    channel: str
+    asked: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)  # of these, those without an answer
+
+
+class _Answer(Batch):
+    """An answer, and the ids of the nodes for which it had no room and that are still to be asked for."""
+
+    cut: tuple[str, ...] = ()
+
+
+Then = Callable[[_Answer, Frame], None]  # called with the nodes of an answer, and again where it could not go on
+
+
+class Peering(SproutSession):
+    """The dialled side of a connection between two relays. It is a link: many speak through it."""
+
+    def __init__(
+        self, bus: Any, principal: Principal, relay: Relay, intake: Intake, refused: Callable[[str], None]
+    ) -> None:
+        super().__init__(bus, principal, relay, intake, refused)
+        self.link = True
+        self._asked: dict[int, Then] = {}
+        self._sought: set[str] = set()  # authors that it was asked for, and answered
+        self._knows: set[str] = set()  # nodes that it told us, or we it
+        self.post: Callable[[Callable[[], None]], None] = _not_at_all  # runs a call when others had their turn
+        self._sliced = False  # an answer is being taken; it goes on in a moment
+        self._progress = bus.clock()  # when it last answered, or was asked after a silence
+        self._listed = False
+        self._followed: dict[str, None] = {}
+        self._next_communities: deque[str] = deque()
+        self._under_way = 0
+        self._gaps: deque[_Gap] = deque()
+        self._filling = False
+        self.ask(codec.List(NO_ID, COMMUNITY, MAX_NODES), self._list_is_here)
+
+    # What the shell and others of this adapter call
+
+    @property
+    def saturated(self) -> bool:
+        """Whether what arrives has to wait: much later than elsewhere.
+
+        Two relays that each read nothing until the other has read would wait for ever; so the one that dialled reads
+        on while its own announces wait, up to half of what may wait at all.
+        """
+        return self._slow or self._answering is not None or self.bus.congested or self._size >= MAX_OUTBOX // 2
+
+    @property
+    def unwritable(self) -> bool:
+        """Never: what it tells waits on the wire for as long as the log fails."""
+        return False
+
+    def tick(self, now: int) -> None:
+        """Hang up on who does not answer; it is dialled again. A relay that is dialled need not speak first."""
+        self.handshake = None
+        if self._asked and now - self._progress > PATIENCE:
+            self.close(1002, "it does not answer")
+        super().tick(now)
+
+    def offend(self) -> None:
+        """Nothing: the operator chose it, and what is of no use in its answers is counted."""
+
+    def founded(self, community: str) -> None:
+        """A community is a channel: exchange what there is of it, once."""
+        if self._listed and community not in self._followed and len(self._followed) < self.bus.subscriptions:
+            self._followed[community] = None
+            self._next_communities.append(community)
+            self._advance()
+
+    def ask(self, frame: Frame, then: Then) -> None:
+        """Send a request; *then* is called with its answer."""
+        if not self._asked:
+            self._progress = self.bus.clock()
+        self._asked[self.request(frame)] = then
+
+    def _expects(self, id: int) -> bool:
+        return id in self._asked or super()._expects(id)
+
+    def report(self) -> dict[str, Any]:
+        """How far the two are, for `GET /v1/stats`."""
+        behind, missing = len(self._next_communities) + self._under_way, self._arrivals.missing
+        caught_up = self._listed and not behind and not missing
+        return {"communities": len(self._followed), "behind": behind, "missing": missing, "caughtUp": caught_up}
+
+    # Answers
+
+    def _begin(self, frame: Frame) -> Callable[[], None]:
+        if isinstance(frame, codec.Response | codec.Status) and (then := self._asked.pop(frame.id, None)) is not None:
+            self._progress = self.bus.clock()
+            batch = _Answer(frame.nodes if isinstance(frame, codec.Response) else (), 0)
+            if isinstance(frame, codec.Response):
+                batch.cut = frame.cut
+                for _ in frame.unreadable:
+                    self._refused("malformed")
+            _remember(self._knows, (*(line.id for line in batch.nodes), *batch.cut))
+            return partial(then, batch, frame)
+        return super()._begin(frame)
+
+    def _step(self) -> bool:
+        more = super()._step()
+        if self._sliced:
+            self._sliced = False
+            self.post(self._go_on)  # or, where nobody can, at the next tick
+        return more
+
+    def _go_on(self) -> None:
+        self._slow = False
+        self.resume()
+        self.wake()
+
+    def _enter(self, batch: Batch) -> None:
+        """Take the next nodes of a batch; with more of them, be called again when others had their turn."""
+        rest = [batch.nodes.pop() for _ in range(len(batch.nodes) - SLICE)]
+        try:
+            super()._enter(batch)
+        finally:
+            batch.nodes.extend(reversed(rest))
+        if rest:
+            self._sliced = True
+            raise Throttled(0)
+
+    def _list_is_here(self, batch: _Answer, frame: Frame) -> None:
+        """It told its communities: those and ours are to be the same."""
+        if self._seek_authors(batch, partial(self._list_is_here, batch, frame)):
+            return
+        self._enter(batch)
+        if self._seek_rest(batch, self._list_is_here):
+            return
+        self._listed = True
+        for spot in self._store.of_type(COMMUNITY, self.bus.subscriptions):
+            self.founded(spot.key)
+
+    def _advance(self) -> None:
+        while self._next_communities and self._under_way < WINDOW:
+            self._follow(self._next_communities.popleft())
+
+    def _follow(self, community: str) -> None:
+        """Subscribe both sides to a community, and ask for the newest of it."""
+        channel = self._relay.channel(community)
+        if channel is None or not self.bus.allowed(self.principal, "subscribe", channel):
+            return
+        self._under_way += 1
+        self.wanted[community] = None
+        self.join(channel)
+        if (line := self._ready(community)) is not None:
+            for each in self._with_those_above(line):
+                self.announce(each)
+        self.ask(codec.Subscribe(NO_ID, community), _nothing)
+        self.ask(codec.LeavesOf(NO_ID, community, MAX_NODES), partial(self._leaves_are_here, _Gap(channel)))
+
+    def _leaves_are_here(self, gap: _Gap, batch: _Answer, frame: Frame) -> None:
+        """It told what it has of a community: that is taken, and the rest of ours is announced."""
+        again = partial(self._leaves_are_here, gap, batch, frame)
+        if self._seek_authors(batch, again) or self._seek_ancestors(gap, batch, again):
+            return
+        self._enter(batch)
+        if self._seek_rest(batch, partial(self._leaves_are_here, gap)):
+            return
+        self._gaps.append(gap)
+        if not self._filling:
+            self._filling = True
+            self.stream(self._missing())
+
+    def _seek_authors(self, batch: Batch, again: Callable[[], None]) -> bool:
+        """Ask for the authors of a batch that are not here, all at once, and go on *again* when they are."""
+        authors = {node.author for _, node in _readable(batch)} - self._sought
+        missing = tuple(id for id in authors if id != NULL_ID and self._store.seq(id) is None)
+        if not missing:
+            return False
+
+        def authors_are_here(answer: _Answer, _frame: Frame) -> None:
+            answer.asked = True
+            _remember(self._sought, missing)  # those that it has not are not asked for again
+            self._enter(answer)
+            if not self._seek_rest(answer, authors_are_here):
+                again()
+
+        self.ask(codec.Query(NO_ID, missing), authors_are_here)
+        return True
+
+    def _seek_ancestors(self, gap: _Gap, batch: Batch, again: Callable[[], None]) -> bool:
+        """Ask for what is above the nodes of a batch, where that is neither here nor among them; some at a time."""
+        here = {line.id for line in batch.nodes}
+        orphans = [
+            (line.id, node.depth)
+            for line, node in _readable(batch)
+            if node.parent not in here and line.id not in gap.asked and isinstance(node, Reply)
+            if self._store.seq(node.parent) is None and self._store.seq(line.id) is None
+        ][:ROUND]
+        for id, depth in orphans:
+            gap.asked.add(id)
+            self.ask(
+                codec.Ancestry(NO_ID, id, min(depth, MAX_NODES)), partial(self._ancestors_are_here, gap, id, again)
+            )
+        gap.left = {id for id, _ in orphans}
+        return bool(orphans)
+
+    def _ancestors_are_here(self, gap: _Gap, id: str, again: Callable[[], None], batch: _Answer, frame: Frame) -> None:
+        if self._seek_authors(batch, partial(self._ancestors_are_here, gap, id, again, batch, frame)):
+            return
+        batch.asked = True
+        self._enter(batch)
+        if self._seek_rest(batch, partial(self._ancestors_are_here, gap, id, again)):
+            return
+        gap.left.discard(id)
+        if not gap.left:
+            again()
+
+    def _seek_rest(self, batch: _Answer, then: Then) -> bool:
+        """Ask for some of what an answer had no room for; *then* takes it, and asks on. Each node is asked for once."""
+        some, rest = batch.cut[:AGAIN], batch.cut[AGAIN:]
+        if not some:
+            return False
+
+        def some_are_here(answer: _Answer, frame: Frame) -> None:
+            answer.cut = rest
+            answer.asked = batch.asked
+            then(answer, frame)
+
+        self.ask(codec.Query(NO_ID, some), some_are_here)
+        return True
+
+    # What it lacks
+
+    def _missing(self) -> Iterator[Form]:
+        """What it lacks, oldest first, made as fast as it reads; neighbours leave in one announce."""
+        while self._gaps:
+            gap = self._gaps.popleft()
+            if self.bus.allowed(self.principal, "history", gap.channel):
+                for place in reversed(self._store.in_channel(gap.channel, MAX_NODES)):
+                    if self._relay.lineage.is_whole(place.seq):
+                        yield from self._with_those_above(self._relay.line_at(place.seq))
+            self._under_way -= 1
+            self._advance()
+        self._filling = False
+
+    def _with_those_above(self, line: Form | None) -> Iterator[Form]:
+        """The node on *line*, its ancestors and their authors first, but for what the other side knows.
+
+        One that is still being made comes alone: what it needs is asked for.
+        """
+        data = line.data if isinstance(line, Pending) else line
+        if data is None:
+            yield from () if line is None else (line,)
+            return
+        chain: list[bytes] = []
+        while data is not None and (id := _id_of(data)) not in self._knows and len(chain) < MAX_NODES:
+            _remember(self._knows, (id,))
+            chain.append(data)
+            data = self._ready(self._parent_of(data))
+        for each in reversed(chain):
+            yield from self._author_of(each)
+            yield each
+
+    def _parent_of(self, line: bytes) -> str:
+        node = decode(base64url.decode(line.partition(b" ")[2]))
+        return node.parent if isinstance(node, Reply) else NULL_ID
+
+    def _author_of(self, line: bytes) -> Iterator[bytes]:
+        """The line of the author, unless the other side knows it."""
+        author = decode(base64url.decode(line.partition(b" ")[2])).author
+        if author not in self._knows and (told := self._ready(author)) is not None:
+            _remember(self._knows, (author,))
+            yield told
+
+    def _ready(self, id: str) -> bytes | None:
+        """The line of the node *id*, if that is here and made."""
+        spot = None if id == NULL_ID else self._relay.spot(id)
+        line = None if spot is None else self._relay.line_at(spot.seq)
+        return line.data if isinstance(line, Pending) else line
+
+
+Open = Callable[[type[SproutSession], Principal], SproutSession]
+
+
+def link(name: str, open: Open, post: Callable[[Callable[[], None]], None], **tls: Any) -> Link:
+    """The link to the peer at *name*, an address.
+
+    *open* makes a session of a kind, *post* runs a call when the loop comes to it, *tls* says how certificates are
+    checked (`gateway.adapter.Link`).
+    """
+    host, port, secure = read_address(name)
+
+    def dialled() -> SproutSession:
+        session = open(Peering, Principal(PEER, host))
+        assert isinstance(session, Peering)
+        session.post = post
+        return session
+
+    return Link(name, host, port, dialled, _report, secure, **tls)
+
+
+def _report(session: Session) -> dict[str, Any]:
+    assert isinstance(session, Peering)
+    return session.report()
+
+
+def _id_of(line: bytes) -> str:
+    return line.partition(b" ")[0].decode()
+
+
+def _readable(batch: Batch) -> Iterator[tuple[NodeLine, Node]]:
+    """The nodes of a batch, but for what is none."""
+    for line in batch.nodes:
+        with suppress(NodeError):
+            yield line, decode(line.raw)
+
+
+def _remember(known: set[str], ids: Iterable[str]) -> None:
+    if len(known) > MAX_KNOWN:
+        known.clear()
+    known.update(ids)
+
+
+def _not_at_all(_call: Callable[[], None]) -> None:
+    """Without a loop there is the tick."""
+
+
+def _nothing(_batch: Batch, _frame: Frame) -> None:
+    """The answer says nothing new."""

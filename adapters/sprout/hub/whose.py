@@ -1,0 +1,57 @@
+"""Whose connection it is. Sprout has no login, so this is a guess from what arrives, and a narrow one.
+
+A signed node proves who wrote it, and nothing about who brings it: relays bring everybody's. What a connection is
+given as somebody (docs/protocols.md, "Who a Sprout connection is") is only what a genuine client could not do without:
+direct messages to its author, and its place among those who are present. It never gets a right to read by it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from adapters.sprout.forest.forest import Reply
+from gateway.core.message import LATE, Peer
+
+if TYPE_CHECKING:
+    from adapters.sprout.wire.codec import NodeLine
+    from gateway.core.bus import Bus
+
+    from .session import SproutSession
+
+Identify = Literal["fresh", "never"]
+
+FRESH: Final = 60_000  # ms between a node's making and its arrival, either way: lines are slow
+SKEW: Final = 2_000  # ms by which a client's clock may be behind, so that what it says at once is from its connection
+
+
+class Whose:
+    """Takes connections of *bus* for those of authors, as far as *identify* allows."""
+
+    def __init__(self, bus: Bus, identify: Identify) -> None:
+        self._bus = bus
+        self._fresh = identify == "fresh"
+
+    def bring(self, session: SproutSession, line: NodeLine, node: Reply, author: Peer) -> None:
+        """*session* brought a *node* by *author* that was never here: is it the author's, or a link of several?
+
+        A connection that is somebody's and brings what another one says is a link from then on, and nobody's.
+        """
+        if line.answered or session.link or node.created < self._bus.clock() - LATE:
+            return
+        if session.identity is not None or self._is_author(session, node, author):
+            self._bus.bind(session, author)
+
+    def _is_author(self, session: SproutSession, node: Reply, author: Peer) -> bool:
+        """Whether the node was made while this connection was open, a moment ago, and nobody else is its author.
+
+        So a node that was read elsewhere has to be brought at once and by who was connected already, and nobody can
+        join an author who is here, but from the same network address.
+        """
+        now = self._bus.clock()
+        return (
+            self._fresh
+            and max(session.since - SKEW, now - FRESH) <= node.created <= now + FRESH
+            and all(
+                other.principal.address == session.principal.address for other in self._bus.sessions_of(author.number)
+            )
+        )

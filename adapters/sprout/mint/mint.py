@@ -1,0 +1,236 @@
+"""What the gateway mints for Arbor: its own identity and those of others, communities, the conversations of days.
+
+Laws of this file. Each of them is minted once, for `what` its fact says. Everything is a function of the key and of
+what the log holds: a node that was shown and whose fact was lost in a crash comes out the same. So nothing is dated
+when it is made: what has no date of its own has the key's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from typing import Final
+
+from adapters.sprout.forest import twig
+from adapters.sprout.forest.forest import (
+    NULL_ID,
+    Content,
+    Identity,
+    Node,
+    Place,
+    Reply,
+    decode,
+    node_id,
+    sign_community,
+    sign_identity,
+    sign_reply,
+)
+from adapters.sprout.forest.gateways import CHANNEL
+from adapters.sprout.forest.openpgp import Key
+from adapters.sprout.forest.validate import MAX_NAME
+from adapters.sprout.store.store import Store
+from adapters.sprout.store.tables import DAY, NAME, day_of, read_day
+from adapters.sprout.wire.codec import NodeLine, node_line
+from gateway.core.bounded import BoundedMap
+from gateway.core.bus import Bus
+from gateway.core.message import Peer
+from gateway.storage.record import Fact, unbinary
+
+from .signers import Made, Signers, Signing
+
+GATEWAY: Final = "gateway"  # what the gateway's own identity is called among what it mints
+PEER: Final = "peer "  # and a number: what identities of others are called there
+MAX_IDS: Final = 10_000  # ids of minted nodes that are kept
+SHORT: Final = 12  # characters of an identity that are shown as they are
+
+Introduce = Callable[[Made, str], None]
+
+
+@lru_cache(MAX_IDS)
+def existing(id: str) -> Made:
+    """A node that is there: nobody asks for its line."""
+    return Made(id)
+
+
+def name_of(peer: Peer, title: str) -> str:
+    """What a sender from elsewhere is called."""
+    identity = peer.identity
+    if peer.name:
+        name = peer.name
+    elif identity is None:
+        name = f"peer {peer.number} ({title})"
+    else:
+        short = identity if len(identity) <= SHORT else f"{identity[:6]}…{identity[-4:]}"
+        name = f"{short} ({title})"
+    return name.replace("\n", " ").encode(errors="replace")[:MAX_NAME].decode(errors="ignore")
+
+
+class Mint:
+    """Makes the nodes that what others say has to stand below, and finds those that were made.
+
+    *introduce(made, channel)* is called when an identity or a community is minted: those who listen to *channel* are
+    to get its line before anything that follows, everybody else once it is there. A conversation is not announced: who
+    lacks the parent of a reply asks for it, and who draws no tree has no use for it.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        store: Store,
+        signers: Signers,
+        key: Key,
+        name: str,
+        titles: Mapping[str, str],
+        introduce: Introduce,
+    ) -> None:
+        self._bus = bus
+        self._store = store
+        self._make = signers.make
+        self._key = key
+        self._titles = titles
+        self._introduce = introduce
+        self._born = key.created * 1000
+        self._making: dict[str, Made] = {}
+        self._ids = BoundedMap[str, str](MAX_IDS)
+        self.id = self._own_identity(name)
+
+    def community(self, channel: str) -> Made:
+        """The community that *channel* is; minted where it is none yet."""
+        id = self._bus.channels.address(NAME, channel)
+        if id is not None:
+            return existing(id)
+        metadata = twig.encode({CHANNEL: channel.encode()})
+        name = channel.encode()[:MAX_NAME].decode(errors="ignore")
+
+        def assign(line: NodeLine) -> None:
+            self._store.entity(line)
+            if self._bus.channels.address(NAME, channel) is None:
+                self._bus.channels.assign(NAME, channel, line.id)
+
+        sign = Signing(partial(sign_community, name, self.id, self._key, self._born, metadata))
+        return self._mint(_community(channel), sign, assign, channel)
+
+    def is_making(self, channel: str) -> bool:
+        """Whether the community of *channel* is being made."""
+        return _community(channel) in self._making
+
+    def conversation(self, channel: str, name: str) -> Made:
+        """The conversation with that id or, where the gateway opens it, that name (`day_of`)."""
+        if not name.startswith(DAY):
+            return existing(name)
+        if (made := self._minted(name)) is not None:
+            return made
+        community = self.community(channel)
+        metadata = twig.encode({CHANNEL: channel.encode()})
+        date, created, _ = read_day(name)
+
+        def sign() -> bytes:
+            place = Place(community.id, 1, community.id, NULL_ID)
+            return sign_reply(place, Content(date.encode()), self.id, self._key, created, metadata)
+
+        return self._mint(name, Signing(sign), partial(self._store.entity, what=name, channel=channel))
+
+    def identity(self, peer: Peer, channel: str) -> Made:
+        """The identity that stands for a sender from elsewhere, in Arbor, for ever."""
+        what = f"{PEER}{peer.number}"
+        if (made := self._minted(what)) is not None:
+            return made
+        known = peer if peer.identity is None else self._bus.peers.known(peer.protocol, peer.identity)
+        name = self._name(known or peer)
+        # The number, as milliseconds, tells apart those who are called the same.
+        sign = Signing(partial(sign_identity, name, self._key, self._born + peer.number))
+        return self._mint(what, sign, partial(self._store.entity, what=what), channel)
+
+    def _name(self, peer: Peer) -> str:
+        return name_of(peer, self._titles.get(peer.protocol, peer.protocol))
+
+    # What was shown, lost in a crash, and is brought back by who saw it
+
+    def signs_for(self, author: Identity) -> bool:
+        """Whether what *author* says is signed by the gateway."""
+        return author.public_key == self._key.public_key
+
+    def lost(self, node: Node, channel: str = "") -> dict[str, str]:
+        """What is to be logged with *node*, an identity or, in *channel*, a conversation, if the gateway minted it."""
+        what = None
+        if isinstance(node, Identity) and self.signs_for(node):
+            peer = self._bus.peers.numbered(node.created - self._born)
+            if peer is not None and node.name.text == self._name(peer):
+                what = f"{PEER}{peer.number}"
+        elif isinstance(node, Reply) and node.author == self.id:
+            what = day_of(channel, node.created)
+        return {} if what is None or self._store.minted(what) is not None else {"what": what}
+
+    # What was minted for whom
+
+    def minted_for(self, author: str) -> str | None:
+        """What the gateway minted the identity *author* for; None where somebody else did."""
+        seq = self._store.seq(author)
+        entry = None if seq is None else self._store.entry(seq)
+        what: str | None = entry.fields.get("what") if isinstance(entry, Fact) else None
+        return what
+
+    def number_of(self, author: str) -> int | None:
+        """The number of the peer from elsewhere that the identity *author* stands for."""
+        what = self.minted_for(author) or ""
+        return int(what.removeprefix(PEER)) if what.startswith(PEER) else None
+
+    def identity_of(self, number: int) -> str | None:
+        """The identity that stands for the peer from elsewhere with *number*, where one has been made."""
+        return self._store.minted(f"{PEER}{number}")
+
+    def forget(self, what: str) -> None:
+        """What was minted for *what* leaves the log: it is minted again when it is needed."""
+        self._ids.pop(what)
+
+    # Minting
+
+    def _own_identity(self, name: str) -> str:
+        """The gateway's own identity, made with its key."""
+        seq = self._store.seq(self._store.minted(GATEWAY) or "")
+        entry = None if seq is None else self._store.entry(seq)
+        if isinstance(entry, Fact):
+            node = decode(unbinary(entry.fields["wire"]))
+            if isinstance(node, Identity) and self.signs_for(node):
+                return str(entry.fields["native"][NAME])
+        line = _line(sign_identity(name, self._key, self._born))
+        self._store.entity(line, what=GATEWAY)
+        return line.id
+
+    def _minted(self, what: str) -> Made | None:
+        if (made := self._making.get(what)) is not None:
+            return made
+        id = self._ids.get(what) or self._store.minted(what)
+        if id is None:
+            return None
+        self._ids[what] = id
+        return existing(id)
+
+    def _mint(
+        self,
+        what: str,
+        sign: Signing,
+        record: Callable[[NodeLine], object],
+        channel: str | None = None,
+    ) -> Made:
+        if (making := self._making.get(what)) is not None:
+            return making
+        made = self._making[what] = Made()
+        if channel is not None:
+            self._introduce(made, channel)
+        self._make(made, sign, record)
+
+        def done() -> None:
+            del self._making[what]
+
+        made.line.when_done(done)
+        return made
+
+
+def _line(raw: bytes) -> NodeLine:
+    return node_line(node_id(raw), raw)
+
+
+def _community(channel: str) -> str:
+    """What the community of *channel* is called among what is being made."""
+    return f"community {channel}"

@@ -1,0 +1,53 @@
+"""What can be told of a reply by looking into its record's text, without decoding the node (`forest.FIELDS`).
+
+The node was checked before it was logged, and each hash of a logged reply but its conversation has 32 bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from adapters.sprout.forest.forest import decode
+from adapters.sprout.forest.validate import forgotten_at
+from gateway.storage.record import binary, unbinary
+
+_HASH: Final = 3 + 32
+_PARENT: Final = slice(2 + 1 + 3, 2 + 1 + _HASH)
+_DEPTH: Final = slice(2 + 1 + _HASH + 3, 2 + 1 + _HASH + 3 + 4)
+_METADATA: Final = slice(_DEPTH.stop + 8 + 1, _DEPTH.stop + 8 + 1 + 2)  # where its length stands
+_BEGINNING: Final = 4 * -(-_METADATA.stop // 3)  # characters that reach so far
+# The last 30 bits of a depth are five characters; nothing that was checked is deeper, since all is there above it.
+_DEPTH_TEXT: Final = slice(_DEPTH.stop // 3 * 4 - 5, _DEPTH.stop // 3 * 4)
+_AT_DEPTH_1: Final = b"AAAAB"
+# The 16 bits of the metadata's length are two characters and the upper half of a third.
+_METADATA_TEXT: Final = slice(_METADATA.start // 3 * 4, _METADATA.start // 3 * 4 + 2)
+_NOTHING: Final = b"AA"
+_NOTHING_ELSE: Final = b"ABCD"
+_REPLY: Final = b"AAEC"  # version 1, type 2
+
+
+def parent_of(wire: bytes) -> str:
+    """The parent of a reply, whose bytes are *wire* in base64url."""
+    return _id(unbinary(wire[:_BEGINNING])[_PARENT])
+
+
+def conversation_of(wire: bytes) -> str | None:
+    """The conversation of a reply, whose bytes are *wire* in base64url; None for what opens one."""
+    if wire[_DEPTH_TEXT] == _AT_DEPTH_1:
+        return None
+    size = int.from_bytes(unbinary(wire[:_BEGINNING])[_METADATA], "big")
+    start = _METADATA.stop + size + 2 * _HASH + 3
+    first = start // 3
+    raw = unbinary(wire[4 * first : 4 * (first + 12)])  # 12 groups of 3 bytes hold the 32, wherever they begin
+    return _id(raw[start % 3 : start % 3 + 32])
+
+
+def expiration_of(wire: bytes) -> int | None:
+    """When the node whose bytes are *wire* in base64url is offered no more, in ms; None where that is never."""
+    if wire.startswith(_REPLY) and wire[_METADATA_TEXT] == _NOTHING and wire[_METADATA_TEXT.stop] in _NOTHING_ELSE:
+        return None  # nearly all
+    return forgotten_at(decode(unbinary(wire)))
+
+
+def _id(digest: bytes) -> str:
+    return "SHA512_B32__" + binary(digest).decode()

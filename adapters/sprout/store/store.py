@@ -1,0 +1,376 @@
+"""Where nodes stand in the log, and how they are found again: by id, by type, below a node, in a community.
+
+An index over the records of all channels answers what is newest; `tables` has the rest. What is logged and not in the
+tables yet is kept here, in the very rows that the index will write.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import islice
+from typing import Any, Final
+
+from adapters.sprout.forest.forest import Node, Reply, created_of, decode
+from adapters.sprout.forest.spelling import ANEW, canonical_id
+from adapters.sprout.forest.validate import forgotten_at
+from adapters.sprout.wire.codec import NodeLine
+from gateway.core.bounded import BoundedMap
+from gateway.core.errors import Unavailable
+from gateway.core.message import Message
+from gateway.storage.index import Index
+from gateway.storage.lookup import PAGE
+from gateway.storage.record import Entry, Fact
+from gateway.storage.tables import KNOWN, Row
+
+from .recent import Recent
+from .tables import COMMUNITY, DAY, DAY_MS, IDENTITY, NAME, REPLY, Spot, Where, read_day, rows, spot_of
+
+MAX_WALK: Final = 1 << 13  # replies below one that is deep in a thread that are looked at
+MAX_SPOTS: Final = 1 << 13  # places that are kept, about 0.5 KiB each
+_PRUNE: Final = 256  # notes between two looks at what the index has applied
+_END: Final = 1 << 62  # beyond all times and sequences
+
+BY_SEQ: Final = "SELECT * FROM sprout_nodes WHERE seq = ?"
+BY_KEY: Final = "SELECT * FROM sprout_nodes WHERE key = ?"
+ANY_ANEW: Final = f"SELECT 1 FROM known WHERE id >= '{ANEW}' AND id < '{ANEW[:-1]};' LIMIT 1"  # ";" comes after ":"
+EXPIRING: Final = "SELECT 1 FROM sprout_expiring LIMIT 1"
+FORM: Final = "SELECT id FROM sprout_forms WHERE seq = ?"
+MINTED: Final = "SELECT id FROM sprout_minted WHERE what = ?"
+_PAGED: Final = " AND ({0}, seq) < (?, ?) ORDER BY {0} DESC, seq DESC LIMIT ?"
+NEWEST: Final = {
+    "type": "SELECT * FROM sprout_nodes WHERE type = ?" + _PAGED.format("created"),
+    "channel": "SELECT created, seq, channel FROM sprout_nodes WHERE channel = ?" + _PAGED.format("created"),
+    "root": "SELECT created, seq, channel FROM sprout_replies WHERE root = ?" + _PAGED.format("created"),
+    "messages": "SELECT at, seq, channel FROM records WHERE channel = ?" + _PAGED.format("at"),
+    "all messages": "SELECT at, seq, channel FROM records WHERE channel IS NOT NULL" + _PAGED.format("at"),
+}
+CHILDREN: Final = (
+    "SELECT created, seq, channel, key FROM sprout_replies WHERE parent = ? AND seq > ? ORDER BY seq LIMIT ?"
+)
+
+
+class Store:
+    """Finds nodes, and logs those that are no messages. It is told of every reply that is logged, by `took`."""
+
+    def __init__(self, index: Index, fact: Callable[[str, dict[str, Any]], Fact]) -> None:
+        self._index = index
+        self._fact = fact
+        self._noted: deque[tuple[int, Sequence[Row]]] = deque()
+        self._fresh: dict[str, dict[Any, tuple[Any, ...]]] = {
+            table: {} for table in ("sprout_nodes", "sprout_expiring", "sprout_forms", "sprout_minted", "ids")
+        }
+        self._deep: dict[int, tuple[Any, ...] | None] = {}  # rows of `sprout_replies`, by sequence; None for no row
+        self._spots = BoundedMap[int | str, Spot](2 * MAX_SPOTS)  # each by its sequence and by its key
+        self._until_prune = _PRUNE
+        self._recent = Recent(self._youngest())
+        self._anew = bool(index.rows(ANY_ANEW))  # nearly never: then nothing is looked up
+        self._expiring = bool(index.rows(EXPIRING))
+        self.came: Callable[[str], object] = _nothing  # called with the id of every node that is held from now on
+        self.first_kept = index.first_kept  # retention has taken every message before it
+        self.incomplete = False
+        self.look()
+
+    def look(self) -> None:
+        """See what retention has taken, and whether anything may be missing: a node, or what is above one."""
+        self.first_kept = self._index.first_kept
+        self.incomplete = self._expiring or self._index.incomplete
+
+    def entity(self, line: NodeLine, **more: Any) -> int:
+        """Log a node that is no message, unless it is held already; where it stands."""
+        seq = self.seq(line.id)
+        if seq is None:
+            wire = line.line.partition(b" ")[2].decode()
+            seq = self._log("entity", {"native": {NAME: line.id}, "wire": wire, **more})
+            node = decode(line.raw)
+            self._recent.add(line.id, seq, node.created)
+            self._expires(node)
+            self.came(line.id)
+            if (canonical := canonical_id(line.id, node, line.raw)) != line.id:
+                self.write_anew(canonical, seq, node)
+        return seq
+
+    def write_anew(self, canonical: str, seq: int, node: Node) -> None:
+        """The *node* at *seq* would have the *canonical* id, were its signature not written otherwise."""
+        self._anew = True
+        self._recent.add(ANEW + canonical, seq, node.created)
+
+    def written_anew(self, canonical: str) -> int | None:
+        """Where a node stands that came with another id than its *canonical* one."""
+        return self.seq(ANEW + canonical) if self._anew else None
+
+    def said_as(self, canonical: str) -> int | None:
+        """Where the node stands that has the *canonical* id, or would have it."""
+        seq = self.seq(canonical)
+        return self.written_anew(canonical) if seq is None else seq
+
+    def shown(self, seq: int, line: NodeLine) -> int:
+        """Log that the message at *seq* is shown to Arbor as the node on *line*; where that stands."""
+        self._recent.add(line.id, seq, created_of(line.raw))
+        self.came(line.id)
+        return self._log("form", {"of": seq, "native": {NAME: line.id}})
+
+    def took(self, message: Message, id: str, node: Reply) -> None:
+        """The reply *node*, called *id*, is logged as *message*: it is found from now on."""
+        seq, key, channel, created = message.seq, message.id, message.channel, message.timestamp
+        parent = message.parent or node.parent
+        self._recent.add(id, seq, created)
+        self._keep(Spot(seq, REPLY, key, parent, channel, created, node.parent))
+        self._expires(node)
+        self.came(id)
+        self._note(seq, ())
+
+    def _expires(self, node: Node) -> None:
+        if node.metadata.blob and forgotten_at(node) is not None:
+            self._expiring = self.incomplete = True
+
+    def _note(self, seq: int, noted: Sequence[Row]) -> None:
+        """The index will write these rows of the record at *seq*."""
+        if noted:
+            self._noted.append((seq, noted))
+        for table, values in noted:
+            self._fresh[table][values[0]] = values
+        self._until_prune -= 1
+        if not self._until_prune:
+            self.prune()
+
+    def forget(self, id: str, seq: int, what: str) -> None:
+        """The entity *id* at *seq*, minted for *what*, leaves the log, and has left the tables."""
+        for table, key in (("sprout_nodes", seq), ("ids", id), ("sprout_minted", what)):
+            self._fresh[table].pop(key, None)
+        self._recent.drop(id)
+        for known in (seq, id):
+            self._spots.pop(known)
+
+    def prune(self) -> None:
+        """Forget what the tables know by now."""
+        self._until_prune = _PRUNE
+        try:
+            applied = self._index.applied_seq
+        except Unavailable:
+            return
+        self._recent.prune(applied)
+        self._deep = {seq: row for seq, row in self._deep.items() if seq > applied}
+        while self._noted and self._noted[0][0] <= applied:
+            for table, values in self._noted.popleft()[1]:
+                if self._fresh[table].get(values[0]) == values:
+                    del self._fresh[table][values[0]]
+
+    # One node
+
+    def seq(self, id: str) -> int | None:
+        """Where the node *id* stands in the log."""
+        recent = self._seq_of_recent(id)
+        seq: int | None = self._value("ids", id, KNOWN) if recent is None else recent
+        return seq
+
+    def _seq_of_recent(self, id: str) -> int | None:
+        recent = self._recent.seq(id)
+        return recent if recent is None or self.is_kept(recent) else None
+
+    def is_kept(self, seq: int) -> bool:
+        """Whether retention has left the node at *seq*: it takes messages only."""
+        return seq >= self.first_kept or self._entity_at(seq) is not None
+
+    def _entity_at(self, seq: int) -> tuple[Any, ...] | None:
+        row: tuple[Any, ...] | None = self._fresh["sprout_nodes"].get(seq) or self._index.one(BY_SEQ, (seq,))
+        return row
+
+    def lookup(self, id: str, created: int) -> int | None:
+        """As `seq`, of a node made at *created* (ms): mostly without a look at the tables."""
+        recent = self._seq_of_recent(id)
+        return self.seq(id) if recent is None and self._recent.may_be_older(created) else recent
+
+    def entry(self, seq: int) -> Entry | None:
+        """The record of the node at *seq*; None where it cannot be read any more."""
+        return self._index.entry(seq)
+
+    def has(self, id: str) -> bool:
+        """Whether the node *id* is in the log and can be read: a damaged record is as good as none."""
+        seq = self.seq(id)
+        return seq is not None and self.entry(seq) is not None
+
+    def spot(self, seq: int) -> Spot | None:
+        """What is known of the node at *seq*."""
+        if (spot := self._spots.get(seq)) is not None:
+            return spot
+        row = self._entity_at(seq)
+        return self._keep(Spot(*row) if row is not None else self._message(seq))
+
+    def known_as(self, key: str) -> Spot | None:
+        """The node that children name as *key*."""
+        if (spot := self._spots.get(key)) is not None and self.is_kept(spot.seq):
+            return spot
+        recent = self._seq_of_recent(key)
+        if recent is None and (row := self._index.one(BY_KEY, (key,))) is not None:
+            return self._keep(Spot(*row))
+        if recent is None and (found := self._index.find(key)) is not None:
+            recent = found.seq
+        return None if recent is None else self.spot(recent)
+
+    def above(self, spot: Spot) -> Spot | None:
+        """The node that the one at *spot* stands below; None where it is not held, or is still to be made."""
+        if spot.below:
+            seq = self.seq(spot.below)
+            return None if seq is None else self.spot(seq)
+        return self.known_as(self.name_above(spot))
+
+    def name_above(self, spot: Spot) -> str:
+        """What the node is called that the one at *spot* stands below; empty where it is still to be made."""
+        if spot.below or not spot.parent.startswith(DAY):
+            return spot.below or spot.parent
+        return self.minted(spot.parent) or ""
+
+    def form(self, seq: int) -> str | None:
+        """The id that the Arbor form of the message at *seq* has been shown under."""
+        id: str | None = self._value("sprout_forms", seq, FORM)
+        return id
+
+    def minted(self, what: str) -> str | None:
+        """The id of what the gateway has minted before."""
+        id: str | None = self._value("sprout_minted", what, MINTED)
+        return id
+
+    # Many nodes
+
+    def of_type(self, type: int, quantity: int) -> list[Spot]:
+        """The newest nodes of a type that are no messages, newest first."""
+        found = {Spot(*row): None for row in self._fresh["sprout_nodes"].values() if row[1] == type}
+        last, left = (_END, _END), quantity
+        while left > 0 and (page := self._index.rows(NEWEST["type"], (type, *last, min(left, PAGE)))):
+            spots = [Spot(*row) for row in page]
+            found.update(dict.fromkeys(spots))
+            last, left = spots[-1].where[:2], left - len(page)
+        return sorted(found, key=lambda spot: spot.where, reverse=True)[:quantity]
+
+    def in_channel(self, channel: str, quantity: int) -> list[Spot]:
+        """The newest nodes below the community that *channel* is, newest first."""
+        spots = (self.spot(where.seq) for where in self.newest(quantity, channel))
+        return list(islice((spot for spot in spots if spot is not None), quantity))
+
+    def newest(self, hint: int, channel: str | None = None) -> Iterator[Where]:
+        """The replies of a channel, or of all, newest first; about *hint* of them are wanted."""
+        waiting = sorted((_where(message) for message in self._index.unapplied(channel)), reverse=True)
+        if channel is None:
+            messages = self._pages("all messages", (), hint)
+            others: Iterable[Where] = (spot.where for spot in self.of_type(REPLY, hint))
+        else:
+            messages = self._pages("messages", (channel,), hint)
+            others = self._entities(channel, hint)
+        return _merged(waiting, messages, others)
+
+    def thread(self, channel: str, names: Iterable[str], hint: int) -> Iterator[Where]:
+        """The replies of the conversation that is known by these *names*, newest first; about *hint* are wanted."""
+        fresh = self._fresh_replies(channel)
+        parts: list[Iterable[Where]] = []
+        for name in names:
+            parts.append(sorted((_where_of(row) for row in fresh if row[5] == name), reverse=True))
+            parts.append(self._pages("root", (name,), hint))
+            if name.startswith(DAY):
+                parts.append(self._of_day(name))
+        return _merged(*parts)
+
+    def below(self, channel: str, key: str) -> Iterator[Where | None]:
+        """The replies below the one that is known as *key*, newest first; `MAX_WALK` are looked at.
+
+        None comes for each look at the tables, before the first of them.
+        """
+        found: dict[int, Where] = {}
+        keys, left = {key}, [(key, 0)]
+        while left and len(found) < MAX_WALK:
+            parent, after = left.pop()
+            page = self._index.rows(CHILDREN, (parent, after, PAGE))
+            if len(page) == PAGE:
+                left.append((parent, page[-1][1]))
+            for created, seq, where, child in page:
+                found[seq] = Where(created, seq, where)
+                keys.add(child)
+                left.append((child, 0))
+            yield None
+        for row in self._fresh_replies(channel)[:MAX_WALK]:  # parents before children
+            if row[2] in keys:
+                keys.add(row[1])
+                found[row[0]] = _where_of(row)
+        yield from sorted(found.values(), reverse=True)
+
+    def _fresh_replies(self, channel: str) -> list[tuple[Any, ...]]:
+        """The rows that the tables may lack of replies of *channel*, in the order of the log."""
+        waiting = self._index.unapplied(channel)
+        for message in waiting:
+            if message.seq not in self._deep:
+                found = [row.values for row in rows((message,)) if row.table == "sprout_replies"]
+                self._deep[message.seq] = found[0] if found else None
+        return [row for message in waiting if (row := self._deep[message.seq]) is not None]
+
+    def _entities(self, channel: str, hint: int) -> Iterator[Where]:
+        fresh = [Spot(*row).where for row in self._fresh["sprout_nodes"].values() if row[4] == channel]
+        pages = self._pages("channel", (channel,), hint)
+        return _merged(sorted(fresh, reverse=True), pages) if fresh else pages
+
+    def _of_day(self, name: str) -> Iterator[Where]:
+        """What was said elsewhere, and stands right below the conversation of a day."""
+        _, since, channel = read_day(name)
+        for message in islice(self._index.newest(channel, since, since + DAY_MS), MAX_WALK):
+            spot = spot_of(message) if message.protocol != NAME else None
+            if spot is not None and spot.parent == name:
+                yield spot.where
+            else:
+                yield _where(message)._replace(channel="")  # nobody can read that: it is passed over
+
+    def _pages(self, question: str, values: tuple[Any, ...], hint: int) -> Iterator[Where]:
+        """The answers to one of `NEWEST`, page by page."""
+        last, size = (_END, _END), max(1, min(hint, PAGE))
+        while page := self._index.rows(NEWEST[question], (*values, *last, size)):
+            yield from map(Where._make, page)
+            if len(page) < size:
+                return
+            last = page[-1][:2]
+
+    def _message(self, seq: int) -> Spot | None:
+        entry = self._index.entry(seq)
+        return spot_of(entry) if isinstance(entry, Message) else None
+
+    def _keep(self, spot: Spot | None) -> Spot | None:
+        if spot is not None:
+            self._spots[spot.seq] = self._spots[spot.key] = spot
+        return spot
+
+    def _log(self, kind: str, fields: dict[str, Any]) -> int:
+        fact = self._fact(kind, {"protocol": NAME, **fields})
+        self._note(fact.seq, [*rows((fact,))])
+        return fact.seq
+
+    def _youngest(self) -> int:
+        """When the newest node that is held is said to be made."""
+        entities = [spot.created for type in (IDENTITY, COMMUNITY) for spot in self.of_type(type, 1)]
+        return max([*entities, *(where.created for where in islice(self.newest(1), 1))], default=0)
+
+    def _value(self, table: str, key: Any, sql: str) -> Any:
+        fresh = self._fresh[table].get(key)
+        if fresh is not None:
+            return fresh[1]
+        row = self._index.one(sql, (key,))
+        return None if row is None else row[0]
+
+
+def _where(message: Message) -> Where:
+    return Where(message.timestamp, message.seq, message.channel)
+
+
+def _where_of(row: tuple[Any, ...]) -> Where:
+    """Of a row of `sprout_replies`."""
+    return Where(row[4], row[0], row[3])
+
+
+def _merged(*parts: Iterable[Where]) -> Iterator[Where]:
+    """All of *parts*, which are newest first, each once."""
+    last = None
+    for where in merge(*parts, reverse=True):
+        if where != last:
+            yield where
+        last = where
+
+
+def _nothing(_id: str) -> None:
+    """Nobody waits for nodes."""

@@ -1,0 +1,339 @@
+"""The messages of Sprout 0.0: verbs, ids, counts, and nodes in base64url. How they are found is `parser`'s.
+
+Lexing is that of the reference (Go's fmt.Fscanf): fields are separated by any amount of white space, which
+may lead and trail; lines end in LF or CRLF; numbers may have a sign and leading zeros. It closes the
+connection, or crashes, on everything that is a `SproutError` here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+from gateway.core.errors import RequestError
+
+from . import base64url
+
+# A reply with 65,535 bytes of content and as much metadata makes 175,506 characters behind an id of 55; the
+# usual largest one, 65,535 bytes of content alone, 87,974. Room is left for keys and signatures of other sizes.
+MAX_LINE: Final = 1 << 18
+# Genuine clients ask for 1,024 nodes at a time when they start; nobody was seen to send more.
+MAX_NODES: Final = 1024
+# The text of a body that is kept in memory, and of a response that we write; a usual node is below 1 KiB.
+MAX_BODY: Final = 1 << 22
+# The nodes of one announce: more than anybody has. It is read in parts of at most so many nodes, and so many bytes
+# and one line, so it needs no more memory than a short one.
+MAX_ANNOUNCED: Final = 1 << 24
+MAX_PART: Final = 256
+MAX_PART_BYTES: Final = 1 << 20
+# Levels of ancestry and numbers of leaves: nobody needs more than a depth can say, which is an unsigned 32.
+MAX_QUANTITY: Final = (1 << 32) - 1
+# The id in the answer to a line that had none; genuine clients count from 0.
+NO_ID: Final = -1
+
+
+class StatusCode(IntEnum):
+    """The codes of a status (specification, Status Codes)."""
+
+    OK = 0
+    MALFORMED = 1
+    PROTOCOL_TOO_OLD = 2
+    PROTOCOL_TOO_NEW = 3
+    UNKNOWN_NODE = 4
+
+
+class SproutError(RequestError):
+    """A message that is answered by a status other than 0; the connection lives.
+
+    `message_id` is that of the refused request, `NO_ID` where none could be read or where the line was an
+    answer: its id then counts what we asked, not what the peer did. `status` is the code to answer with.
+    """
+
+    def __init__(self, reason: str, status: int = StatusCode.MALFORMED, message_id: int = NO_ID) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.message_id = message_id
+
+
+class NodeLine(NamedTuple):
+    """A node on the wire: the id it is said to have (unchecked), its bytes, and its line without the newline.
+
+    `answered` is a node of a response: it says nothing about who is at the other end, also where it has to wait.
+    """
+
+    id: str
+    raw: bytes
+    line: bytes
+    answered: bool = False
+
+
+class Version(NamedTuple):
+    """The sender's version, major and minor; every major number but 0 is refused when it is read."""
+
+    id: int
+    version: tuple[int, int] = (0, 0)
+
+
+class List(NamedTuple):
+    """Asks for the newest nodes of a type."""
+
+    id: int
+    node_type: int
+    quantity: int
+
+
+class Query(NamedTuple):
+    """Asks for the nodes with these ids."""
+
+    id: int
+    node_ids: tuple[str, ...]
+
+
+class Ancestry(NamedTuple):
+    """Asks for so many ancestors of a node."""
+
+    id: int
+    node_id: str
+    levels: int
+
+
+class LeavesOf(NamedTuple):
+    """Asks for the newest nodes below a node, itself included."""
+
+    id: int
+    node_id: str
+    quantity: int
+
+
+class Subscribe(NamedTuple):
+    """Asks for the news of a community."""
+
+    id: int
+    node_id: str
+
+
+class Unsubscribe(NamedTuple):
+    """Asks for no more news of a community."""
+
+    id: int
+    node_id: str
+
+
+class Announce(NamedTuple):
+    """Tells of new nodes; `unreadable` says of each line that held none why. `more` lines of it are still to come."""
+
+    id: int
+    nodes: tuple[NodeLine, ...]
+    unreadable: tuple[str, ...] = ()
+    more: int = 0
+
+
+class Response(NamedTuple):
+    """Answers the request *id* of the receiver with nodes; `unreadable` as in an announce.
+
+    `cut` are the ids on the lines beyond `MAX_BODY`, which are not kept: they can be asked for again.
+    """
+
+    id: int
+    nodes: tuple[NodeLine, ...]
+    unreadable: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
+
+
+class Status(NamedTuple):
+    """Answers the request *id* of the receiver with a code."""
+
+    id: int
+    code: int = StatusCode.OK
+
+
+Frame = Version | List | Query | Ancestry | LeavesOf | Subscribe | Unsubscribe | Announce | Response | Status
+
+
+def encode(frame: Frame) -> bytes:
+    """Write any frame, newline included."""
+    name, verb = _NAMES[type(frame)]
+    values: tuple[Any, ...] = frame
+    if verb.body is None:
+        return b" ".join((name, *(kind.write(value) for kind, value in zip(verb.fields, values, strict=True)))) + b"\n"
+    return _with_body(name, frame.id, [verb.body.write(item) for item in values[1]])
+
+
+def encode_announce(message_id: int, *lines: bytes) -> bytes:
+    """Write an announce of node lines that exist already."""
+    return _with_body(b"announce", message_id, lines)
+
+
+def encode_status(message_id: int, code: int) -> bytes:
+    """Write a status."""
+    return b"status %d %d\n" % (message_id, code)
+
+
+def encode_response(message_id: int, lines: Iterable[bytes]) -> bytes:
+    """Write a response of node lines that exist already."""
+    return _with_body(b"response", message_id, lines)
+
+
+def response_head(message_id: int, lines: int) -> bytes:
+    """The first line of a response of so many *lines*, without its end."""
+    return b"response %d %d" % (message_id, lines)
+
+
+def node_line(id: str, raw: bytes) -> NodeLine:
+    """The line of the node *raw*, whose id is *id*."""
+    return NodeLine(id, raw, b"%b %b" % (id.encode(), base64url.encode(raw)))
+
+
+class Kind(NamedTuple):
+    """One field, or one line of a body: how it is read (or refused by a `SproutError`) and written."""
+
+    read: Callable[[bytes], Any]
+    write: Callable[[Any], bytes]
+
+
+class Body(NamedTuple):
+    """The lines behind a header. Where *whole*, one bad line refuses the message; where *parted*, it may be long."""
+
+    words: int
+    read: Callable[[bytes, list[bytes]], Any]
+    write: Callable[[Any], bytes]
+    whole: bool = False
+    parted: bool = False
+
+
+class Verb(NamedTuple):
+    """The fields behind a verb, the last of them a count where lines follow; a response is no *request*."""
+
+    frame: Callable[..., Any]
+    fields: tuple[Kind, ...]
+    body: Body | None = None
+    request: bool = True
+
+
+def _with_body(name: bytes, message_id: int, lines: Iterable[bytes]) -> bytes:
+    lines = tuple(lines)
+    return b"\n".join((b"%b %d %d" % (name, message_id, len(lines)), *lines, b""))
+
+
+def _number(low: int, high: int) -> Kind:
+    def read(word: bytes) -> int:
+        usual = len(word) < _USUAL_DIGITS and word.isdigit()
+        if (usual or _NUMBER.fullmatch(word)) and low <= (value := int(word)) <= high:
+            return value
+        raise SproutError(f"not a number from {low} to {high}")
+
+    return Kind(read, b"%d".__mod__)
+
+
+def _read_version(word: bytes) -> tuple[int, int]:
+    match = _VERSION.fullmatch(word)
+    if match is None:
+        raise SproutError("not a version: major.minor")
+    major, minor = int(match[1]), int(match[2])
+    if major:
+        raise SproutError(
+            "only version 0 is spoken",
+            StatusCode.PROTOCOL_TOO_NEW if major > 0 else StatusCode.PROTOCOL_TOO_OLD,
+        )
+    return major, minor
+
+
+def read_node_id(word: bytes) -> str:
+    """The id of a node; a `SproutError` where *word* is none."""
+    if _NODE_ID.fullmatch(word) is None:
+        raise SproutError("not a node id")
+    return word.decode()
+
+
+def _read_id_line(_line: bytes, words: list[bytes]) -> str:
+    return read_node_id(words[0])
+
+
+def _read_node_line(line: bytes, words: list[bytes]) -> NodeLine:
+    id, text = words
+    try:
+        raw = base64url.decode(text)
+    except ValueError:
+        raise SproutError("not base64url without padding") from None
+    if line[len(id)] != _SPACE or len(line) != len(id) + 1 + len(text):
+        line = b"%b %b" % (id, text)  # it was written otherwise
+    return NodeLine(read_node_id(id), raw, line)
+
+
+def read_usual_node(line: bytes) -> NodeLine | None:
+    """Read a node's line as nearly all are written, at a third of the cost; None for any other."""
+    if (id := _USUAL_ID.match(line)) is None:
+        return None
+    try:
+        return NodeLine(id[1].decode(), base64url.decode(line[id.end() :]), line)
+    except ValueError:
+        return None
+
+
+def read_usual_header(line: bytes) -> int | None:
+    """The id of an announce of one node, as nearly all are written; None for any other line."""
+    header = _USUAL_HEADER.fullmatch(line)
+    return None if header is None else int(header[1])
+
+
+def _read_answer(line: bytes, words: list[bytes]) -> NodeLine:
+    return _read_node_line(line, words)._replace(answered=True)
+
+
+def legible_id(words: list[bytes]) -> int:
+    """The message id among the *words* of a header that cannot be read; `NO_ID` where there is none."""
+    try:
+        id: int = ID.read(words[1])
+    except (SproutError, IndexError):
+        return NO_ID
+    return id
+
+
+_SPACE: Final = ord(" ")
+_USUAL_DIGITS: Final = 19  # fewer than that always fit into 64 bits, so `int` is all there is to do
+_NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,20}")
+_VERSION: Final = re.compile(rb"([+-]?[0-9]{1,18})\.([0-9]{1,18})")
+# Any qualified hash; that we hold no node with a hash of another length is not the codec's business.
+_NODE_ID: Final = re.compile(rb"[A-Za-z0-9]{1,16}_B[0-9]{1,5}__[A-Za-z0-9_-]{0,86}")
+_USUAL_ID: Final = re.compile(rb"(SHA512_B32__[A-Za-z0-9_-]{43}) (?=.)")
+_USUAL_HEADER: Final = re.compile(rb"announce ([0-9]{1,18}) 1")
+
+# fmt: off
+ID        = _number(-(1 << 63), (1 << 63) - 1)  # as the reference: any int, echoed as it is
+NODE_TYPE = _number(0, 255)
+QUANTITY  = _number(0, MAX_QUANTITY)
+COUNT     = _number(0, MAX_NODES)
+ANNOUNCED = _number(0, MAX_ANNOUNCED)
+CODE      = _number(0, (1 << 63) - 1)
+NODE_ID   = Kind(read_node_id, str.encode)
+VERSION   = Kind(_read_version, lambda version: b"%d.%d" % version)
+
+ID_LINES   = Body(1, _read_id_line, str.encode, whole=True)
+NODE_LINES = Body(2, _read_answer, lambda node: node.line)
+LONG_LINES = Body(2, _read_node_line, lambda node: node.line, parted=True)
+
+VERBS: Final[dict[bytes, Verb]] = {
+    b"version":     Verb(Version,     (ID, VERSION)),
+    b"list":        Verb(List,        (ID, NODE_TYPE, QUANTITY)),
+    b"query":       Verb(Query,       (ID, COUNT), ID_LINES),
+    b"ancestry":    Verb(Ancestry,    (ID, NODE_ID, QUANTITY)),
+    b"leaves_of":   Verb(LeavesOf,    (ID, NODE_ID, QUANTITY)),
+    b"subscribe":   Verb(Subscribe,   (ID, NODE_ID)),
+    b"unsubscribe": Verb(Unsubscribe, (ID, NODE_ID)),
+    b"announce":    Verb(Announce,    (ID, ANNOUNCED), LONG_LINES),
+    b"response":    Verb(Response,    (ID, COUNT), NODE_LINES, request=False),
+    b"status":      Verb(Status,      (ID, CODE), request=False),
+}
+# fmt: on
+_NAMES: Final = {verb.frame: (name, verb) for name, verb in VERBS.items()}
+
+
+def fitting(lines: list[bytes]) -> list[bytes]:
+    """As many of the first *lines* as one message may have."""
+    if sum(map(len, lines)) + len(lines) <= MAX_BODY:
+        return lines  # nearly always
+    sizes = accumulate(len(line) + 1 for line in lines)
+    return lines[: max(1, sum(size <= MAX_BODY for size in sizes))]

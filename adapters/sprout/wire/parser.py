@@ -1,0 +1,245 @@
+"""Sprout's messages, read from bytes that may be cut anywhere.
+
+The law of this file: **a line whose first word is a verb is a header, any other line belongs to a body.**
+No node id looks like a verb, so the next message is found again behind anything that ends in a newline:
+- A bad header (unknown verb, a field too many or too few, a blank line, a malformed number, a quantity or
+  count out of bounds) is a `SproutError` with status 1, and the connection lives. Where a body would
+  follow, whatever stands there is skipped without a word, up to the next line that starts with a verb.
+- A body that is shorter than its count is refused as a whole when the next header comes.
+- A body line that is no node is told beside the nodes that are; a query with a bad id is refused.
+- A response to nothing that was asked is passed over, line by line, without keeping it.
+- A long announce comes in parts: a genuine relay that dials another tells it all of a community's leaves at once.
+- A header that ends like the first line of a request of HTTP ends the connection: else any web page that a user
+  visits could speak through their browser, by what it posts.
+Framing is lost only by a line over `MAX_LINE`; `Parser.message_id` then tells which request is to be answered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from gateway.core.errors import ProtocolError
+
+from .codec import (
+    MAX_BODY,
+    MAX_LINE,
+    MAX_PART,
+    MAX_PART_BYTES,
+    NO_ID,
+    VERBS,
+    Announce,
+    Body,
+    Frame,
+    Response,
+    SproutError,
+    Verb,
+    legible_id,
+    read_node_id,
+    read_usual_header,
+    read_usual_node,
+)
+
+_LEGIBLE: Final = 128  # bytes at the beginning of a line that is too long in which its id is looked for
+_HTTP: Final = re.compile(rb"HTTP/[0-9.]+")  # the third and last word of a request's first line (RFC 9112, section 3)
+
+
+class Parser:
+    """Reads frames from bytes that may be cut anywhere.
+
+    Call `feed` with what arrived, then `next_frame` until it returns None. A `SproutError` is to be answered,
+    after which reading goes on; a `ProtocolError` is raised again by every later call. *expects* tells whether the
+    response with an id is waited for.
+    """
+
+    def __init__(self, expects: Callable[[int], bool] = lambda _id: True) -> None:
+        self._expects = expects
+        self._lines: deque[bytes] = deque()
+        self._rest = bytearray()
+        self._open: _Open | None = None
+        self._skipping = False
+
+    @property
+    def amid(self) -> bool:
+        """Whether a message has begun of which the rest has not arrived."""
+        return self._open is not None or bool(self._rest)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes are kept of messages that are not whole."""
+        return len(self._rest) + sum(map(len, self._lines)) + (0 if self._open is None else 2 * self._open.size)
+
+    @property
+    def message_id(self) -> int:
+        """The id of the request that is being read; `NO_ID` where there is none, or none can be read."""
+        if self._open is not None:
+            return self._open.answer_to
+        line = self._lines[0] if self._lines else self._rest
+        return legible_id(bytes(line[:_LEGIBLE]).split())
+
+    def feed(self, data: bytes) -> None:
+        """Take what the peer sent."""
+        first, *lines = data.split(b"\n")
+        self._rest += first
+        if lines:
+            self._lines.append(bytes(self._rest))
+            self._rest = bytearray(lines.pop())
+            self._lines.extend(lines)
+
+    def next_frame(self) -> Frame | None:
+        """The next whole frame, or None until more is fed."""
+        while self._lines:
+            frame = self._body(self._open) if self._open is not None else self.next_announce() or self._header()
+            if frame is not None:
+                return frame
+        if len(self._rest) > MAX_LINE:
+            raise _too_long()
+        return None
+
+    def next_announce(self) -> Announce | None:
+        """The next frame if it is a whole announce of one node, written as nearly all are; else None."""
+        lines = self._lines
+        if self._open is not None or len(lines) < 2 or len(lines[1]) > MAX_LINE:
+            return None
+        id = read_usual_header(lines[0])
+        node = None if id is None else read_usual_node(lines[1])
+        if id is None or node is None:
+            return None
+        lines.popleft()
+        lines.popleft()
+        self._skipping = False
+        return Announce(id, (node,))
+
+    def _header(self) -> Frame | None:
+        """Read a line that no message is open for."""
+        line = self._lines[0]
+        if len(line) > MAX_LINE:
+            raise _too_long()
+        words = line.split()
+        if len(words) == 3 and words[2][:1] == b"H" and _HTTP.fullmatch(words[2]):
+            raise ProtocolError("a request of HTTP")
+        self._lines.popleft()
+        if words and (verb := VERBS.get(words[0])) is not None:
+            return self._begin(verb, words)
+        if self._skipping:
+            return None
+        raise SproutError("no such verb" if words else "a blank line", message_id=legible_id(words))
+
+    def _begin(self, verb: Verb, words: list[bytes]) -> Frame | None:
+        self._skipping = verb.body is not None
+        try:
+            if len(words) != 1 + len(verb.fields):
+                raise SproutError(f"{len(verb.fields)} fields expected, not {len(words) - 1}")
+            values = [kind.read(word) for kind, word in zip(verb.fields, words[1:], strict=True)]
+        except SproutError as error:
+            error.message_id = legible_id(words) if verb.request else NO_ID
+            raise
+        self._skipping = False
+        if verb.body is None:
+            frame: Frame = verb.frame(*values)
+            return frame
+        id, count = values
+        if not count:
+            return _Open(verb, verb.body, id, 0).frame()
+        if not verb.request and not self._expects(id):
+            self._skipping = True
+            return None
+        self._open = _Open(verb, verb.body, id, count)
+        return None
+
+    def _body(self, open: _Open) -> Frame | None:
+        """Read the lines of a message, as far as they are there."""
+        lines = self._lines
+        while lines:
+            line = lines[0]
+            if len(line) > MAX_LINE:
+                raise _too_long()
+            if not open.take_usual(line):
+                words = line.split()
+                if words and words[0] in VERBS:
+                    self._open = None
+                    raise SproutError("fewer lines than the count says", message_id=open.answer_to)
+                open.add(line, words)
+            lines.popleft()
+            if not open.left:
+                self._open = None
+                return open.frame()
+            if open.body.parted and open.is_enough:
+                return open.part()
+        return None
+
+
+class _Open:
+    """A message whose body is being read, of which so many lines are *left*."""
+
+    __slots__ = ("body", "cut", "id", "items", "left", "size", "unreadable", "verb")
+
+    def __init__(self, verb: Verb, body: Body, id: int, left: int) -> None:
+        self.verb = verb
+        self.body = body
+        self.id = id
+        self.left = left
+        self.size = 0
+        self.items: list[Any] = []
+        self.unreadable: list[str] = []
+        self.cut: list[str] = []
+
+    @property
+    def answer_to(self) -> int:
+        return self.id if self.verb.request else NO_ID
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether enough of a long message has come for a part of it."""
+        return self.size >= MAX_PART_BYTES or len(self.items) + len(self.unreadable) >= MAX_PART
+
+    def take_usual(self, line: bytes) -> bool:
+        """Take a *line* that has a node on it as nearly all are written; whether it has."""
+        if not self.body.parted or (node := read_usual_node(line)) is None:
+            return False
+        self.left -= 1
+        self.size += len(line)
+        self.items.append(node)
+        return True
+
+    def add(self, line: bytes, words: list[bytes]) -> None:
+        """Take a *line*, which has these *words*."""
+        body = self.body
+        self.left -= 1
+        self.size += len(line)
+        try:
+            if len(words) != body.words:
+                raise SproutError(f"{body.words} words expected on a line, not {len(words)}")
+            if body.parted or self.size <= MAX_BODY:
+                self.items.append(body.read(line, words))
+            elif body.whole:
+                raise SproutError(f"a body of more than {MAX_BODY} bytes")
+            else:
+                self.cut.append(read_node_id(words[0]))
+        except SproutError as error:
+            self.unreadable.append(str(error))
+
+    def part(self) -> Frame:
+        """What has come of a long message."""
+        part = Announce(self.id, tuple(self.items), tuple(self.unreadable), self.left)
+        self.items, self.unreadable, self.size = [], [], 0
+        return part
+
+    def frame(self) -> Frame:
+        """The whole message, or the last part of it."""
+        frame: Frame
+        if self.body.whole:
+            if self.unreadable:
+                raise SproutError(self.unreadable[0], message_id=self.answer_to)
+            frame = self.verb.frame(self.id, tuple(self.items))
+        else:
+            frame = self.verb.frame(self.id, tuple(self.items), tuple(self.unreadable))
+            if isinstance(frame, Response) and self.cut:
+                frame = frame._replace(cut=tuple(self.cut))
+        return frame
+
+
+def _too_long() -> ProtocolError:
+    return ProtocolError(f"a line of more than {MAX_LINE} bytes")

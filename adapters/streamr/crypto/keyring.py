@@ -1,0 +1,80 @@
+"""The group keys that publishers gave the gateway, in a file of mode 0600 beside its other secrets.
+
+Laws of this file. A key belongs to a stream and to the publisher who signed for it: nobody puts a key in the place of
+another's. The number of keys is bounded; the one that was used longest ago leaves. What is written is written in the
+worker, whole, and one write stands for all that was learned before it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from gateway.access.auth import BadSecret, read_secret
+from gateway.core.bounded import BoundedMap
+
+from .group_keys import GroupKey, key_bytes
+from .saved import SavedFile, Work
+
+MAX_KEYS = 4096  # some half a megabyte of file
+FILE = "streamr-group-keys.json"
+
+
+class Owner(NamedTuple):
+    """Whose key it is: a publisher (in lower case) on a stream."""
+
+    stream_id: str
+    publisher: str
+
+
+def read_keys(path: Path) -> list[tuple[Owner, GroupKey]]:
+    """The keys in the file at *path*, none if there is no file yet; `BadSecret` where it is of no use."""
+    if not path.exists():
+        return []
+    data = read_secret(path)
+    try:
+        rows = json.loads(data)["keys"]
+        return [(Owner(stream, publisher), GroupKey(id, key_bytes(digits))) for stream, publisher, id, digits in rows]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadSecret(
+            f"{path} holds no group keys ({error}); move it away, and publishers are asked for theirs again"
+        ) from None
+
+
+class Keyring:
+    """The keys in memory, some of them *known* before, and in the file *path*; *work* is as in `adapter.Services`."""
+
+    def __init__(self, path: Path, known: Iterable[tuple[Owner, GroupKey]], work: Work) -> None:
+        self._file = SavedFile(path, self._data, work)
+        self._keys = BoundedMap[tuple[Owner, str], bytes](MAX_KEYS, self._forget)
+        self._latest: dict[Owner, str] = {}
+        for owner, key in known:
+            self._put(owner, key)
+
+    def find(self, owner: Owner, id: str | None) -> GroupKey | None:
+        """The key of *owner* called *id*, or the one learned last where a message names none."""
+        name = self._latest.get(owner) if id is None else id
+        secret = self._keys.use((owner, name)) if name is not None else None
+        return None if name is None or secret is None else GroupKey(name, secret)
+
+    def add(self, owner: Owner, key: GroupKey) -> None:
+        """Keep *key*, in the place of one of the same name."""
+        if self._keys.get((owner, key.id)) != key.secret:
+            self._put(owner, key)
+            self._file.save()
+        self._latest[owner] = key.id
+
+    def _put(self, owner: Owner, key: GroupKey) -> None:
+        self._keys[owner, key.id] = key.secret
+        self._latest[owner] = key.id
+
+    def _forget(self, key: tuple[Owner, str], _secret: bytes) -> None:
+        owner, name = key
+        if self._latest.get(owner) == name:
+            del self._latest[owner]
+
+    def _data(self) -> bytes:
+        rows = [[*owner, name, secret.hex()] for (owner, name), secret in self._keys.items()]
+        return json.dumps({"keys": rows}).encode()

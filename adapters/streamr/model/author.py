@@ -1,0 +1,168 @@
+"""Turns what other protocols say into signed stream messages.
+
+Whatever such a message depends on is decided once, in `refer`, and logged with the record: its timestamp, its
+sequence number and the message before it in its chain. `seal` is a function of the record and the sender's key
+alone, so the same message always comes out, signature included (RFC 6979). Where a stream requires encryption, the
+day whose group key is used is part of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from coincurve import PrivateKey
+
+from adapters.streamr.crypto.encrypt import DAY, OwnGroupKeys
+from adapters.streamr.crypto.keys import DerivedKeys, Signer
+from adapters.streamr.crypto.signing import signed
+from adapters.streamr.wire.ids import NAME, inbox_id, stream_of
+from adapters.streamr.wire.message import MessageID, MessageRef, StreamMessage
+from gateway.core.bounded import BoundedMap
+from gateway.core.message import LATE, Message
+
+from .stored import Place
+
+MAX_HEADS = 65_536  # chains whose last message is kept in memory; the others are in the index
+SETTLED = 60_000  # ms after which a head is in the index for certain
+
+
+class Link(NamedTuple):
+    """The place of a message in its chain: its own position and, unless it is the first, the one before.
+
+    *day* is that of the group key, where the content is encrypted.
+    """
+
+    timestamp: int
+    sequence: int
+    prev_timestamp: int | None = None
+    prev_sequence: int | None = None
+    day: int | None = None
+
+
+FindHead = Callable[[Message], tuple[int, int] | None]
+Chain = tuple[str, int, str]  # the channel, the number of the sender, and the protocol it speaks there
+
+
+class Author:
+    """Keeps the chains of all foreign senders. *find* looks up, in the index, where the chain of a message ends."""
+
+    def __init__(self, keys: DerivedKeys) -> None:
+        self.keys = keys
+        self.group_keys = OwnGroupKeys(keys.secret)
+        self.find: FindHead = lambda _message: None
+        self._heads = BoundedMap[Chain, tuple[int, int]]()
+        self._speakers = BoundedMap[tuple[str, str], Signer](MAX_HEADS)
+        self._signed = BoundedMap[str, None](MAX_HEADS)  # addresses
+        self._direct = (0, 0)
+
+    def address(self, message: Message) -> str:
+        """The address that says *message* in Streamr."""
+        return self._signer(message).address
+
+    def refer(self, run: Sequence[Message], *, encrypt: bool = False) -> None:
+        """Put the messages at the end of their chain, to be shown encrypted if need be: their refs are `Link`s' fields.
+
+        A timestamp is never below the one before it, nor ahead of the gateway's clock. What comes late would stand
+        before messages that readers have seen already: it is told apart by a chain without links, where the
+        sequence number is the record's own.
+        """
+        if is_late(run[0]):
+            self._speak(run[0])
+            for message in run:
+                message.refs[NAME] = [message.timestamp, message.seq]
+        else:
+            self._chain(run)
+        if encrypt:
+            for message in run:
+                place = message.refs[NAME]
+                place += [None] * (len(Link._fields) - 1 - len(place))
+                place.append(message.time // DAY)
+
+    def _chain(self, run: Sequence[Message]) -> None:
+        first = run[0]
+        chain = (first.channel, first.sender.number, first.protocol)
+        head = self._heads.get(chain)
+        if head is None:
+            head = self._begin(first)
+        for message in run:
+            timestamp = message.timestamp
+            if timestamp > message.time:  # `min` would take as long as the rest of this loop
+                timestamp = message.time
+            last = after(head, timestamp)
+            message.refs[NAME] = [*last] if head is None else [*last, *head]
+            head = last
+        self._heads[chain] = last
+
+    def signs(self, address: str) -> bool:
+        """Whether something was signed by *address* that the index may not know of yet, or never will."""
+        return address in self._signed
+
+    def speaks(self, channel: str, address: str) -> Signer | None:
+        """Who has *address*, if it has said something in *channel* that the index may not know of yet."""
+        return self._speakers.get((channel, address))
+
+    def place(self, message: Message) -> Place:
+        """Where the signed form of a *message* that was published stands, and in whose chain."""
+        link = Link(*message.refs[NAME])
+        return Place(link.timestamp, link.sequence, self.address(message), _chain_name(message))
+
+    def seal(self, message: Message, *, utf16: bool = False) -> StreamMessage:
+        """The signed form of a *message* that was published; *utf16* as in `signing.sign`."""
+        link = Link(*message.refs[NAME])
+        prev = None if link.prev_timestamp is None else MessageRef(link.prev_timestamp, link.prev_sequence)
+        stream, partition = stream_of(message.channel)
+        key, message_id = self._id(message, stream, partition, (link.timestamp, link.sequence))
+        plain = StreamMessage(message_id, message.content.decode(), prev)
+        shown = plain if link.day is None else self.group_keys.encrypt(plain, link.day)
+        return signed(shown, key, utf16=utf16)
+
+    def seal_direct(self, message: Message, inbox: int | str) -> StreamMessage:
+        """The signed form of a direct *message*, in the inbox of the peer that *inbox* numbers or addresses.
+
+        Direct messages are in no chain, but readers pass over what does not come after what they had: all of them
+        are in one order.
+        """
+        self._direct = after(self._direct, message.time)
+        key, message_id = self._id(message, inbox_id(message.channel, inbox), 0, self._direct)
+        return signed(StreamMessage(message_id, message.content.decode()), key)
+
+    def _id(
+        self, message: Message, stream: str, partition: int, position: tuple[int, int]
+    ) -> tuple[PrivateKey, MessageID]:
+        signer = self._signer(message)
+        return signer.key, MessageID(stream, partition, *position, signer.address, _chain_name(message))
+
+    def _signer(self, message: Message) -> Signer:
+        signer = self.keys.of(message.sender.protocol, message.sender.identity, message.sender.number)
+        if signer.address not in self._signed:
+            self._signed[signer.address] = None
+        return signer
+
+    def _begin(self, message: Message) -> tuple[int, int] | None:
+        """Where the chain of *message* ended before; chains beyond `MAX_HEADS` leave, if the index has them."""
+        self._speak(message)
+        settled = message.time - SETTLED
+        self._heads.drop_while(lambda head: len(self._heads) >= MAX_HEADS and head[0] < settled)
+        return self.find(message)
+
+    def _speak(self, message: Message) -> None:
+        signer = self._signer(message)
+        self._speakers[message.channel, signer.address] = signer
+
+
+def is_late(message: Message) -> bool:
+    """Whether *message* was history when it came: as the record tells it, at any time after."""
+    return message.timestamp < message.time - LATE
+
+
+def _chain_name(message: Message) -> str:
+    """What a chain is called (msgChainId): after the protocol that its messages came by."""
+    return f"{message.protocol}:late" if is_late(message) else message.protocol
+
+
+def after(head: tuple[int, int] | None, timestamp: int) -> tuple[int, int]:
+    """The next position behind *head*, at *timestamp* if that is later."""
+    if head is None or timestamp > head[0]:
+        return timestamp, 0
+    return head[0], head[1] + 1

@@ -1,0 +1,83 @@
+"""Which message a Streamr message id names, when an answer names it: `inReplyTo` is the JSON text of that array.
+
+What a publisher signed is known by its id to the index. What came from elsewhere is not, since nobody may ever ask: the
+gateway gave it a place in the chain of an address of its own, and by that place it is found. Anybody can put any id on
+what is not signed, so that is known by no id of Streamr's (`publishing.ids_of`).
+
+Laws of this file. It costs little, whatever the id says: one address is looked up, and what its owner said in one
+millisecond is looked at, `MAX_LOOKED` messages and `MAX_BYTES` of their contents at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final
+
+from adapters.streamr.wire.checks import MAX_INTEGER
+from adapters.streamr.wire.ids import NAME, channel_of
+from adapters.streamr.wire.message import MessageID
+from gateway.core import jsontext
+from gateway.core.message import Message
+from gateway.storage.lookup import Lookup
+
+from .stored import Place
+
+MAX_LOOKED = 128  # messages of one sender in one millisecond, as many as can be said at once; some 30 microseconds each
+MAX_BYTES = 1 << 20  # of their contents: long ones take longer
+_TYPES: Final = (str, int, int, int, str, str)
+
+# What a sender said in a channel at a time, as its author or as its place there has it.
+SAID: Final = "SELECT seq, offset FROM records WHERE channel = ? AND at = ? AND sender = ? ORDER BY seq LIMIT ?"
+SHOWN: Final = (
+    "SELECT p.seq, r.offset FROM streamr_places p CROSS JOIN records r ON r.seq = p.seq"
+    " WHERE p.channel = ? AND p.timestamp = ? AND r.sender = ? ORDER BY p.seq LIMIT ?"
+)
+
+
+def read_id(text: str) -> MessageID | None:
+    """The message id that *text* writes as a JSON array, its publisher in lower case; None where it is none."""
+    if not text.startswith("["):
+        return None
+    try:
+        given = jsontext.loads(text)
+    except ValueError:
+        return None
+    if tuple(map(type, given)) != _TYPES or not all(0 <= number <= MAX_INTEGER for number in given[1:4]):
+        return None
+    found = MessageID(*given)
+    return found._replace(publisher_id=found.publisher_id.lower())
+
+
+def find(
+    id: MessageID, index: Lookup, place: Callable[[Message], Place], number: Callable[[str], int | None]
+) -> Message | None:
+    """The message from elsewhere that Streamr is shown as *id*.
+
+    *place* tells where such a message stands; *number* the number of the sender who has an address of the gateway's, as
+    far as the index knows.
+    """
+    channel, wanted = channel_of(id.stream_id, id.stream_partition), Place(*id[2:])
+    there = (message for message in _near(channel, wanted, index, number) if _stands(message, wanted))
+    return next((message for message in there if place(message) == wanted), None)
+
+
+def _stands(message: Message, wanted: Place) -> bool:
+    """Whether *message* is from elsewhere, and has its position in the stream."""
+    link = message.refs.get(NAME)
+    return link is not None and tuple(link[:2]) == wanted[:2]
+
+
+def _near(channel: str, wanted: Place, index: Lookup, number: Callable[[str], int | None]) -> Iterator[Message]:
+    """The messages of *channel* that may stand there."""
+    yield from index.unapplied(channel)
+    if (sender := number(wanted.publisher)) is None:
+        return
+    found = (row for sql in (SAID, SHOWN) for row in index.rows(sql, (channel, wanted.timestamp, sender, MAX_LOOKED)))
+    size = 0
+    for seq, offset in islice(found, MAX_LOOKED):
+        if size > MAX_BYTES:
+            return
+        if (message := index.read(seq, offset)) is not None:
+            size += len(message.content)
+            yield message

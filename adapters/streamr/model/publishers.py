@@ -1,0 +1,99 @@
+"""Who has said something on which stream, and for whom the gateway signs by which address: rows of the index.
+
+They go with the last message that is kept of who said it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from adapters.streamr.wire.ids import NAME, stream_of
+from gateway.core.message import Message
+from gateway.storage.tables import Row
+
+if TYPE_CHECKING:
+    from gateway.storage.index import Statement
+    from gateway.storage.lookup import Lookup
+    from gateway.storage.record import Fact
+
+MAX_SEEN = 65_536  # publishers of streams that are known to be in the tables
+
+# fmt: off
+TABLE = """
+CREATE TABLE streamr_publishers (
+    stream TEXT, publisher TEXT, channel TEXT, sender INTEGER, PRIMARY KEY (stream, publisher, channel, sender)
+) WITHOUT ROWID;
+CREATE TABLE streamr_authors (address TEXT PRIMARY KEY, protocol TEXT, identity TEXT, number INTEGER) WITHOUT ROWID;
+"""
+PUBLISHED = "SELECT 1 FROM streamr_publishers WHERE stream = ? AND publisher = ? LIMIT 1"
+AUTHOR = "SELECT protocol, identity, number FROM streamr_authors WHERE address = ?"
+PUBLISHERS = "SELECT DISTINCT publisher FROM streamr_publishers WHERE stream = ? ORDER BY publisher LIMIT ?"
+GONE = (
+    "DELETE FROM streamr_publishers WHERE NOT EXISTS (SELECT 1 FROM records"
+    " WHERE records.channel = streamr_publishers.channel AND records.sender = streamr_publishers.sender)",
+    "DELETE FROM streamr_authors WHERE address NOT IN (SELECT publisher FROM streamr_publishers)",
+)
+# fmt: on
+
+
+class Publishers:
+    """*address* tells the address by which the gateway signs a message from elsewhere. Addresses are in lower case."""
+
+    def __init__(self, address: Callable[[Message], str]) -> None:
+        self._address = address
+        self._seen: dict[tuple[str, str, str, int], int] = {}
+
+    def start(self, index: Lookup) -> None:
+        """Ask *index* from now on."""
+        self._index = index
+
+    def published(self, stream: str, address: str) -> bool:
+        """Whether *address* has said something on *stream*."""
+        return self._index.one(PUBLISHED, (stream, address)) is not None
+
+    def of(self, stream: str, limit: int) -> list[str]:
+        """The addresses that have said something on *stream*, at most *limit*."""
+        return [row[0] for row in self._index.rows(PUBLISHERS, (stream, limit))]
+
+    def foreigner(self, address: str) -> tuple[str, str | None, int] | None:
+        """For whom the gateway signs by *address*: the protocol, the identity there and the number."""
+        found = self._index.one(AUTHOR, (address,))
+        return None if found is None else (found[0], found[1], found[2])
+
+    def number(self, address: str) -> int | None:
+        """The number of the sender for whom the gateway signs by *address*."""
+        found = self.foreigner(address)
+        return None if found is None else found[2]
+
+    def rows(self, entries: Sequence[Message | Fact]) -> Iterator[Row]:
+        """What *entries* add to the tables: each publisher of a stream once."""
+        last: tuple[object, ...] = ()
+        for entry in entries:
+            if isinstance(entry, Message) and (entry.channel, entry.sender, entry.protocol) != last:
+                last = entry.channel, entry.sender, entry.protocol
+                yield from self._rows(entry)
+
+    def _rows(self, entry: Message) -> Iterator[Row]:
+        if entry.protocol == NAME and entry.native is not None:
+            stream, *_, publisher, _chain = entry.native[NAME]
+            if self._is_first(entry):
+                yield Row("streamr_publishers", (stream, publisher.lower(), entry.channel, entry.sender.number))
+        elif NAME in entry.refs:
+            stream, sender = stream_of(entry.channel)[0], entry.sender
+            if self._is_first(entry):
+                address = self._address(entry)
+                yield Row("streamr_publishers", (stream, address, entry.channel, sender.number))
+                yield Row("streamr_authors", (address, sender.protocol, sender.identity, sender.number))
+
+    def pruned(self) -> Iterator[Statement]:
+        """What takes out those of whom no message is kept; who says something again is put in anew."""
+        self._seen.clear()
+        yield from ((sql, ()) for sql in GONE)
+
+    def _is_first(self, entry: Message) -> bool:
+        """Whether nothing is known to have been put into the tables for the sender of *entry* in its channel."""
+        if len(self._seen) > MAX_SEEN:
+            self._seen.clear()
+        who = (entry.channel, entry.protocol, entry.sender.protocol, entry.sender.number)
+        return self._seen.setdefault(who, entry.seq) >= entry.seq  # the same batch may be written more than once

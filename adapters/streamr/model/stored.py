@@ -1,0 +1,206 @@
+"""The stored messages of a stream partition, in the order of the protocol: what resends and the REST history read.
+
+A message stands at its timestamp and sequence number, messages of one place in the order they were taken. The index
+knows every message by its channel and its author's time, which is that timestamp, except for messages from elsewhere
+that had to be put behind the one before them: those few have a row of their own in `streamr_places`, and so have those
+that do not fit the protocol and stand nowhere. What waits to be put into the tables is joined in memory.
+
+A reader asks `StreamrAdapter.stored` for the messages of a channel (`ids.channel_of`), and the adapter's
+`stream_message` for what each of them is in Streamr.
+
+Laws of this file. An answer shows what was taken before it was asked for, and nothing later. Nothing is held but a page
+of keys and a MiB of the messages of one millisecond. After each `SLICE` steps of work, more of which a long message
+takes, an iterator gives None instead of a message: then the reader lets others have their turn, and goes on whenever it
+likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from heapq import merge
+from typing import Any, NamedTuple
+
+from adapters.streamr.wire.checks import MAX_INTEGER
+from gateway.core.message import Message
+from gateway.storage.lookup import PAGE, Lookup
+from gateway.storage.tables import Row
+
+SLICE = 8  # messages that are read, some 30 microseconds each, between two chances for others
+STEP = 16 << 10  # bytes of content that count as another message: long ones take longer
+MAX_GROUP = 256  # messages of one millisecond that are sorted together; more come in the order they were taken
+MAX_GROUP_SIZE = 1 << 20  # bytes of their contents that are held meanwhile; the others are read again
+
+TABLE = """
+CREATE TABLE streamr_places (seq INTEGER PRIMARY KEY, channel TEXT NOT NULL, timestamp INTEGER);
+CREATE INDEX streamr_places_timestamp ON streamr_places (channel, timestamp, seq) WHERE timestamp IS NOT NULL;
+CREATE TRIGGER streamr_retired AFTER DELETE ON records BEGIN DELETE FROM streamr_places WHERE seq = OLD.seq; END;
+"""
+# A page of keys (timestamp, seq, offset in the log), and whether this is where the message stands.
+# fmt: off
+_BY_TIME = (
+    "SELECT r.at, r.seq, r.offset, p.seq IS NULL FROM records r LEFT JOIN streamr_places p ON p.seq = r.seq"
+    " WHERE r.channel = ? AND (r.at, r.seq) {0} (?, ?) ORDER BY r.at {1}, r.seq {1} LIMIT ?"
+)
+_ELSEWHERE = (
+    "SELECT p.timestamp, p.seq, r.offset, 1 FROM streamr_places p CROSS JOIN records r ON r.seq = p.seq"
+    " WHERE p.channel = ? AND p.timestamp IS NOT NULL AND (p.timestamp, p.seq) {0} (?, ?)"
+    " ORDER BY p.timestamp {1}, p.seq {1} LIMIT ?"
+)
+# fmt: on
+OLDEST_FIRST = (_BY_TIME.format(">", "ASC"), _ELSEWHERE.format(">", "ASC"))
+NEWEST_FIRST = (_BY_TIME.format("<", "DESC"), _ELSEWHERE.format("<", "DESC"))
+
+
+def row(message: Message, link: Sequence[int] | None) -> Row:
+    """The row of a *message* from elsewhere whose *link* does not stand where its time says, or that has none."""
+    return Row("streamr_places", (message.seq, message.channel, None if link is None else link[0]))
+
+
+class Place(NamedTuple):
+    """Where a message stands in its stream partition, and in whose chain; the publisher is in lower case."""
+
+    timestamp: int
+    sequence: int
+    publisher: str
+    chain: str
+
+
+class Span(NamedTuple):
+    """The messages between two positions (timestamp, sequence number), both included; of one publisher, of one chain.
+
+    The publisher is in lower case; None is any.
+    """
+
+    start: tuple[int, int] = (0, 0)
+    end: tuple[int, int] = (MAX_INTEGER, MAX_INTEGER)
+    publisher: str | None = None
+    chain: str | None = None
+
+    def holds(self, place: Place) -> bool:
+        """Whether a message that stands at *place* is wanted."""
+        return (
+            self.start <= place[:2] <= self.end
+            and self.publisher in (None, place.publisher)
+            and self.chain in (None, place.chain)
+        )
+
+
+Shows = Callable[[Message], bool]
+Key = tuple[int, int, int | Message | None]  # its place, seq; the message, its offset in the log, or nothing to show
+
+
+class Stored:
+    """Reads the messages of a channel in the order of the protocol.
+
+    *place* tells where a message stands there, None for what has no form in it; *next_seq* is the sequence of the next
+    entry of the log. The iterators raise `Unavailable` when the index cannot be read.
+    """
+
+    def __init__(self, index: Lookup, place: Callable[[Message], Place | None], next_seq: Callable[[], int]) -> None:
+        self._index = index
+        self._place = place
+        self._next_seq = next_seq
+
+    def between(self, channel: str, span: Span) -> Iterator[Message | None]:
+        """The messages of *span*, oldest first; None whenever a slice of the work is done."""
+        return self._messages(self._view(channel), span)
+
+    def last(self, channel: str, count: int, shows: Shows) -> Iterator[Message | None]:
+        """The newest *count* messages of those that it *shows*, oldest first; None whenever a slice is done."""
+        return self._last(self._view(channel), count, shows)
+
+    def _view(self, channel: str) -> _View:
+        return _View(self._index, self._place, channel, self._next_seq())
+
+    def _last(self, view: _View, count: int, shows: Shows) -> Iterator[Message | None]:
+        """Walk back until *count* messages are passed and their millisecond is over, then forward from there."""
+        passed, start, work = 0, MAX_INTEGER, 0
+        for timestamp, seq, where in view.keys(MAX_INTEGER, newest_first=True):
+            if passed >= count and timestamp != start:
+                break
+            start = timestamp
+            message = self._read(seq, where)
+            passed += message is not None and shows(message)
+            work += _steps(message)
+            if work >= SLICE:
+                work = 0
+                yield None
+        surplus = passed - count
+        for message in self._messages(view, Span((start, 0))) if count else ():
+            if message is None:
+                yield None
+            elif shows(message):
+                if surplus <= 0:
+                    yield message
+                surplus -= 1
+
+    def _messages(self, view: _View, span: Span) -> Iterator[Message | None]:
+        group: list[Key] = []  # of one millisecond: sequence number, seq, and the message or where it is
+        now = work = size = 0
+        for timestamp, seq, where in view.keys(span.start[0]):
+            if timestamp != now or len(group) >= MAX_GROUP:
+                yield from self._sorted(group)
+                group, now, size = [], timestamp, 0
+            if timestamp > span.end[0]:
+                return
+            message = self._read(seq, where)
+            place = None if message is None else self._place(message)
+            if message is not None and place is not None and span.holds(place):
+                size += len(message.content)
+                group.append((place.sequence, seq, message if size <= MAX_GROUP_SIZE else where))
+            work += _steps(message)
+            if work >= SLICE:
+                work = 0
+                yield None
+        yield from self._sorted(group)
+
+    def _sorted(self, group: list[Key]) -> Iterator[Message | None]:
+        work = 0
+        for _, seq, where in sorted(group, key=_position):
+            if (message := self._read(seq, where)) is not None:
+                yield message
+            work += _steps(message)
+            if work >= SLICE:
+                work = 0
+                yield None
+
+    def _read(self, seq: int, where: int | Message | None) -> Message | None:
+        return self._index.read(seq, where) if isinstance(where, int) else where
+
+
+class _View:
+    """The keys of a channel's messages as they are now: later ones are passed over."""
+
+    def __init__(self, index: Lookup, place: Callable[[Message], Place | None], channel: str, next_seq: int) -> None:
+        self._index = index
+        self._channel = channel
+        self._next_seq = next_seq
+        waiting = ((message, place(message)) for message in index.unapplied(channel))
+        self._waiting: list[Key] = sorted(
+            ((at.timestamp, message.seq, message) for message, at in waiting if at is not None), key=_position
+        )
+        self._told = {seq for _, seq, _ in self._waiting}  # they may be in the tables before they are asked for
+
+    def keys(self, timestamp: int, *, newest_first: bool = False) -> Iterator[Key]:
+        """All keys from *timestamp* on, or down from it."""
+        waiting = reversed(self._waiting) if newest_first else self._waiting
+        cursor = (timestamp + 1, 0) if newest_first else (timestamp, 0)
+        pages = (self._pages(sql, cursor) for sql in (NEWEST_FIRST if newest_first else OLDEST_FIRST))
+        inside = (key for key in waiting if newest_first or key[0] >= timestamp)
+        return merge(*pages, inside, key=_position, reverse=newest_first)
+
+    def _pages(self, sql: str, cursor: tuple[int, int]) -> Iterator[Key]:
+        while page := self._index.rows(sql, (self._channel, *cursor, PAGE)):
+            for timestamp, seq, offset, here in page:
+                cursor = (timestamp, seq)
+                shown = here and seq < self._next_seq and seq not in self._told
+                yield timestamp, seq, offset if shown else None
+
+
+def _position(key: tuple[int, int, Any]) -> tuple[int, int]:
+    return key[:2]
+
+
+def _steps(message: Message | None) -> int:
+    """How many messages of usual length take as long to read as *message*."""
+    return 1 if message is None else 1 + len(message.content) // STEP

@@ -1,0 +1,321 @@
+"""What is known of each stream: its partitions, what its messages must be, who may use it, how it is described.
+
+A stream that nobody described has the defaults. The operator describes streams in the configuration, and nobody else
+can change those; users describe others by REST. What they say is an `entity` fact in the log, and the newest edition
+of each is a row of `streamr_streams`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from glob import escape
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from adapters.streamr.publishing.publishing import invalid
+from adapters.streamr.wire import message as kinds
+from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address
+from gateway.access.auth import ANYBODY, Right
+from gateway.core.jsontext import dumps, loads
+from gateway.storage.facts import Life
+from gateway.storage.lookup import PAGE
+from gateway.storage.tables import Row
+
+if TYPE_CHECKING:
+    from adapters.streamr.wire.message import StreamMessage
+    from gateway.access.auth import Access
+    from gateway.adapter import Services
+    from gateway.storage.index import Statement
+    from gateway.storage.record import Fact
+
+MAX_PARTITIONS = 100  # the reference's limit
+MAX_DESCRIBED = 10_000  # streams that users described
+MAX_DESCRIPTION = 16_384  # bytes of one description, as JSON
+MAX_PERMISSIONS = 256  # of one stream
+MAX_LOOKED_UP = 4_096  # streams whose rules are at hand
+
+TABLE = """
+CREATE TABLE streamr_streams (stream TEXT PRIMARY KEY, description TEXT NOT NULL) WITHOUT ROWID;
+"""
+_PAGE = "SELECT stream, description FROM streamr_streams WHERE stream > ? ORDER BY stream LIMIT ?"
+
+_REQUIRED = ("partitions", "requireSignedData", "requireEncryptedData")
+
+# The operations of the reference, and the verbs of the gateway that each gives to whoever has it.
+OPERATIONS: dict[str, tuple[str, ...]] = {
+    "stream_get": (),
+    "stream_subscribe": ("subscribe", "history"),
+    "stream_publish": ("publish", "direct"),
+    "stream_edit": ("admin",),
+    "stream_delete": ("admin",),
+    "stream_share": ("admin",),
+}
+
+
+class StreamSettings(BaseModel):
+    """A stream in the configuration: a table, or its number of partitions alone."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    partitions: int | None = Field(None, ge=1, le=MAX_PARTITIONS)
+    require_signed_data: bool = False
+    require_encrypted_data: bool = False
+    decrypt: bool = Field(False, description="The gateway asks for group keys, and bridges the plain text.")
+    public: bool = Field(False, description="Every Streamr user may subscribe, whatever `auth` says.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"partitions": value} if type(value) is int else value
+
+
+class Description(BaseModel):
+    """What a user says of a stream, in the words of the reference's REST interface; what else is said is ignored."""
+
+    model_config = ConfigDict(strict=True, frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+    partitions: int | None = Field(None, ge=1, le=MAX_PARTITIONS)
+    require_signed_data: bool = False
+    require_encrypted_data: bool = False
+    name: str | None = Field(None, max_length=255)
+    description: str = Field("", max_length=4096)
+    config: dict[str, Any] = Field(default_factory=lambda: {"fields": []})
+    storage_days: int = Field(0, ge=0, le=1 << 31)
+    inactivity_threshold_hours: int = Field(0, ge=0, le=1 << 31)
+
+
+PLAIN = Description.model_validate({})  # of a stream that nobody described
+
+
+class Permission(NamedTuple):
+    """One operation for one user, a lower-case address, or for everybody (None)."""
+
+    id: int
+    operation: str
+    user: str | None
+
+    def shown(self) -> dict[str, Any]:
+        """As the reference shows it."""
+        who = {"anonymous": True} if self.user is None else {"user": self.user}
+        return {"id": self.id, **who, "operation": self.operation}
+
+
+class Rules(NamedTuple):
+    """What a message of a stream must be."""
+
+    partitions: int
+    require_signed_data: bool = False
+    require_encrypted_data: bool = False
+
+    def check(self, message: StreamMessage) -> None:
+        """Raise unless *message* is signed and encrypted as the stream wants it; in the validator's words."""
+        if self.require_signed_data and not message.signature:
+            raise invalid("Stream data is required to be signed", message)
+        if self.require_encrypted_data and message.encryption_type == kinds.NONE:
+            raise invalid("Non-public streams require data to be encrypted", message)
+
+
+class BadDescription(Exception):
+    """What was said of a stream cannot be; the text says why."""
+
+
+class _Stream(NamedTuple):
+    """What users said of a stream."""
+
+    description: Description = PLAIN
+    permissions: tuple[Permission, ...] = ()
+
+
+class Streams:
+    """Every stream's rules. *changed* is called when one has other rules from now on."""
+
+    def __init__(self, configured: Mapping[str, StreamSettings], partitions: int, changed: Callable[[], None]) -> None:
+        self._configured = configured
+        self._default = Rules(partitions)
+        self._changed = changed
+        self._streams: dict[str, _Stream] = {}
+        self._rules: dict[str, Rules] = {}
+        self.rules = lru_cache(maxsize=MAX_LOOKED_UP)(self._find_rules)  # it is asked for each message
+        self._rights: dict[str | None, dict[str, tuple[Right, ...]]] = {}  # by user and by stream
+
+    def start(self, services: Services) -> None:
+        """Read what users have said before."""
+        self._services = services
+        self.read(services.access, services.index.rows)
+
+    def read(self, access: Access, rows: Callable[..., list[Any]]) -> None:
+        """Read what the *rows* of the table say, and let *access* know who may use the streams."""
+        self._access = access
+        for stream, settings in self._configured.items():
+            self._rule(stream, settings)
+            given = [Permission(0, "stream_subscribe", None)] if settings.public else []
+            self._give(stream, (), given)
+        last = ""
+        while found := rows(_PAGE, (last, PAGE)):
+            for last, text in found:
+                if (said := _parse(text)) is not None and last not in self._configured:
+                    self._take(last, said)
+
+    # What holds
+
+    def _find_rules(self, stream: str) -> Rules:
+        """The rules of *stream*; an inbox and a key exchange have one partition and no others."""
+        found = self._rules.get(stream)
+        if found is not None:
+            return found
+        special = inbox_of(stream) is not None or key_exchange_address(stream) is not None
+        return Rules(1) if special else self._default
+
+    @property
+    def reading(self) -> bool:
+        """Whether there is a stream that the gateway is to read."""
+        return any(settings.decrypt for settings in self._configured.values())
+
+    def decrypts(self, stream: str) -> bool:
+        """Whether the gateway is to read what is encrypted on *stream*: only the operator can say that."""
+        settings = self._configured.get(stream)
+        return settings is not None and settings.decrypt
+
+    def fixed(self, stream: str) -> bool:
+        """Whether the operator described *stream*."""
+        return stream in self._configured
+
+    def shown(self, stream: str) -> dict[str, Any]:
+        """The stream as the reference's REST interface shows it."""
+        said = self._said(stream).description
+        return {"id": stream} | said.model_dump(by_alias=True) | self.required(stream) | {"name": said.name or stream}
+
+    def required(self, stream: str) -> dict[str, Any]:
+        """What has to be known of *stream* to check its messages, in the words of the reference."""
+        return {"id": stream, **dict(zip(_REQUIRED, self.rules(stream), strict=True))}
+
+    def permissions(self, stream: str) -> tuple[Permission, ...]:
+        """What users were given on *stream* by others."""
+        return self._said(stream).permissions
+
+    # What users say
+
+    def describe(self, stream: str, fields: Mapping[str, Any]) -> None:
+        """Take what *fields* say of *stream* into its description; the rest of it stays."""
+        said = self._said(stream)
+        given = {name: value for name, value in fields.items() if value is not None}
+        try:
+            description = Description.model_validate(said.description.model_dump(by_alias=True) | given)
+        except ValidationError as error:
+            fault = error.errors()[0]
+            raise BadDescription(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+        if description != said.description:
+            self._say(stream, said._replace(description=description))
+
+    def grant(self, stream: str, operation: str, user: str | None) -> Permission:
+        """Let *user* (an address, None is everybody) use *operation* on *stream*; once more changes nothing."""
+        said = self._said(stream)
+        for permission in said.permissions:
+            if permission[1:] == (operation, user):
+                return permission
+        if len(said.permissions) >= MAX_PERMISSIONS:
+            raise BadDescription(f"a stream has at most {MAX_PERMISSIONS} permissions")
+        added = Permission(max((permission.id for permission in said.permissions), default=0) + 1, operation, user)
+        self._say(stream, said._replace(permissions=(*said.permissions, added)))
+        return added
+
+    def revoke(self, stream: str, id: int) -> bool:
+        """Take the permission *id* back; False if there is none."""
+        said = self._said(stream)
+        kept = tuple(permission for permission in said.permissions if permission.id != id)
+        if len(kept) == len(said.permissions):
+            return False
+        self._say(stream, said._replace(permissions=kept))
+        return True
+
+    def forget(self, stream: str) -> None:
+        """Whatever users said of *stream*, it has the defaults from now on."""
+        if stream in self._streams:
+            self._say(stream, _Stream())
+
+    @staticmethod
+    def rows(fact: Fact) -> Iterator[Row]:
+        """What *fact* adds to the table."""
+        if fact.kind == "entity" and fact.protocol == NAME:
+            yield Row("streamr_streams", (fact.fields["native"][NAME], fact.fields["wire"]))
+
+    @staticmethod
+    def life(fact: Fact) -> Life | None:
+        """How long *fact* stays: the newest edition of a stream for good, unless it says that nothing is said."""
+        if fact.kind != "entity" or fact.protocol != NAME:
+            return None
+        said = _parse(fact.fields["wire"])
+        return Life(f"{NAME} {fact.fields['native'][NAME]}", () if said in (None, _Stream()) else None)
+
+    @staticmethod
+    def undo(fact: Fact) -> Iterator[Statement]:
+        """What takes out the row of the stream that *fact* is about."""
+        if fact.kind == "entity" and fact.protocol == NAME:
+            yield "DELETE FROM streamr_streams WHERE stream = ?", (fact.fields["native"][NAME],)
+
+    def _said(self, stream: str) -> _Stream:
+        return self._streams.get(stream) or _Stream()
+
+    def _say(self, stream: str, said: _Stream) -> None:
+        """Write it down, then act on it."""
+        if stream in self._configured:
+            raise BadDescription("this stream is described by the configuration of the gateway")
+        text = dumps([said.description.model_dump(by_alias=True), said.permissions])
+        if len(text) > MAX_DESCRIPTION:
+            raise BadDescription(f"a description has at most {MAX_DESCRIPTION} bytes")
+        if len(self._streams) >= MAX_DESCRIBED and stream not in self._streams:
+            raise BadDescription(f"this gateway keeps {MAX_DESCRIBED} descriptions, and has them")
+        edition = self._services.bus.ledger.next_seq  # no two facts about a stream are the same one
+        native = {NAME: stream, "edition": edition}
+        self._services.fact("entity", {"protocol": NAME, "native": native, "wire": text.decode()})
+        self._take(stream, said)
+
+    def _take(self, stream: str, said: _Stream) -> None:
+        before = self.permissions(stream)
+        self._streams[stream] = said
+        if said == _Stream():
+            del self._streams[stream]
+        self._rule(stream, said.description)
+        self._give(stream, before, said.permissions)
+
+    def _rule(self, stream: str, said: StreamSettings | Description) -> None:
+        partitions = said.partitions or self._default.partitions
+        rules = Rules(partitions, said.require_signed_data, said.require_encrypted_data)
+        self._rules[stream] = rules
+        if rules == self._default:
+            del self._rules[stream]
+        self.rules.cache_clear()
+        self._changed()
+
+    def _give(self, stream: str, before: Sequence[Permission], now: Sequence[Permission]) -> None:
+        """Let the users of both have the rights to *stream* that they have *now*."""
+        for user in dict.fromkeys(permission.user for permission in (*before, *now)):
+            streams = self._rights.setdefault(user, {})
+            operations = [permission.operation for permission in now if permission.user == user]
+            streams[stream] = tuple(self._rights_on(stream, operations))
+            if not operations:
+                del streams[stream]
+            given = [right for rights in streams.values() for right in rights]
+            self._access.give(f"{NAME}:{ANYBODY if user is None else user}", given)
+            if not streams:
+                del self._rights[user]
+
+    def _rights_on(self, stream: str, operations: list[str]) -> Iterator[Right]:
+        for verb in dict.fromkeys(verb for operation in operations for verb in OPERATIONS[operation]):
+            for partition in range(self.rules(stream).partitions):
+                yield Right(verb, escape(channel_of(stream, partition)))
+
+
+def _parse(text: str) -> _Stream | None:
+    """What `_say` wrote; None if this is something else."""
+    try:
+        description, permissions = loads(text)
+        given = tuple(Permission(*permission) for permission in permissions)
+        if not all(permission.operation in OPERATIONS for permission in given):
+            return None
+        return _Stream(Description.model_validate(description), given)
+    except (ValueError, TypeError):
+        return None

@@ -1,0 +1,48 @@
+"""Who a client is: the user of a session token, or of an API key of the gateway; requests can carry either."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+from adapters.streamr.crypto.signing import checksum
+from adapters.streamr.wire.ids import NAME
+from gateway.access.auth import KEY, identity_of
+from gateway.core.message import REST, Peer
+from gateway.core.peers import Peers
+from gateway.core.session import Principal
+
+DERIVED: Final = 66  # characters of a publisher that is derived from a username
+
+
+class User(NamedTuple):
+    """Somebody who asks. Who logged in by a session token has an Ethereum *address*, in lower case."""
+
+    principal: Principal
+    address: str | None = None
+
+    @property
+    def username(self) -> str | None:
+        """What clients know the user by: the address with its checksum, or the name of the key; None is nobody."""
+        if self.address is not None:
+            return checksum(self.address)
+        name = self.principal.name
+        return name.removeprefix(KEY) if name.startswith(KEY) else None
+
+    def is_called(self, publisher: str) -> bool:
+        """Whether the user's messages may name *publisher* (in lower case).
+
+        That is the address; or what genuine clients that have no private key derive from the username, the SHA-256 of
+        its UTF-8 (`getPublisherId` of versions 2 to 4, `getUserId` of 5).
+        """
+        if publisher == self.address:
+            return True
+        name = self.username if len(publisher) == DERIVED else None
+        return name is not None and publisher == "0x" + sha256(name.encode()).hexdigest()
+
+    def peer(self, peers: Peers) -> Peer | None:
+        """The durable peer that others know the user as, on every protocol; None is nobody."""
+        if self.address is not None:
+            return peers.identity(NAME, self.address)
+        name = self.username
+        return None if name is None else peers.identity(REST, identity_of(name), name)

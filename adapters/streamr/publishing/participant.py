@@ -1,0 +1,112 @@
+"""The gateway's own part in the key exchange: as a reader it asks for keys, as a publisher it gives them.
+
+It reads as one address, and publishes as the address of each foreign sender; all are derived from its secret. Nothing
+of this is on the bus or in the log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from adapters.streamr.crypto.decrypt import IGNORED, UNDECRYPTED, Decryption
+from adapters.streamr.crypto.encrypt import KeyGiver
+from adapters.streamr.crypto.group_keys import KeyRequest
+from adapters.streamr.crypto.held import Refuse, Say
+from adapters.streamr.crypto.keyring import FILE, Keyring
+from adapters.streamr.crypto.keys import Signer
+from adapters.streamr.crypto.signing import signed
+from adapters.streamr.model.author import after
+from adapters.streamr.wire import message as kinds
+from adapters.streamr.wire.errors import StreamrError
+from adapters.streamr.wire.ids import NAME, key_exchange_id
+from adapters.streamr.wire.message import MessageID, StreamMessage
+from gateway.adapter import Services
+from gateway.core.session import Session
+
+if TYPE_CHECKING:
+    from adapters.streamr.adapter import StreamrAdapter
+
+CHAIN = "trellis"  # msgChainId of what the gateway says on key-exchange streams
+
+
+class Participant:
+    """Made when the adapter starts. *address* is by what name it reads."""
+
+    def __init__(self, adapter: StreamrAdapter, services: Services) -> None:
+        self._adapter = adapter
+        self._services = services
+        self._last = (0, 0)
+        self._reader = adapter.author.keys.of("gateway", adapter.home.gateway_id, 0)
+        self.address = self._reader.address
+        self._decryption = Decryption(
+            Keyring(adapter.home.secrets / FILE, adapter.known_keys, services.work),
+            services.work,
+            services.bus.clock,
+            self._ask,
+            self._believes,
+            self._count,
+        )
+        if adapter.streams.reading:
+            self._decryption.prepare()
+        self._giver = KeyGiver(
+            adapter.author.group_keys, services.work, services.bus.clock, adapter.signer, adapter.may_read, self._send
+        )
+
+    def say(self, message: StreamMessage, say: Say, refuse: Refuse, bearer: Session | None = None) -> None:
+        """*say* a *message* of a stream that the gateway reads, whose signature was checked, as soon as it is open.
+
+        What *say* raises later goes to *refuse*. *bearer* is the session that brought it, if one did.
+        """
+        self._decryption.take(message, say, refuse, bearer)
+
+    def borne(self, bearer: Session) -> int:
+        """How much waits that *bearer* brought."""
+        return self._decryption.borne(bearer)
+
+    def give_up(self, bearer: Session) -> None:
+        """What *bearer* brought waits no more."""
+        self._decryption.give_up(bearer)
+
+    def learn(self, message: StreamMessage) -> None:
+        """Look at a GroupKeyRotate that passes."""
+        if self._adapter.streams.decrypts(message.id.stream_id):
+            self._decryption.learn(message)
+
+    def hear(self, message: StreamMessage, address: str) -> None:
+        """Look at what was sent to the key-exchange stream of *address*; perhaps that is one of ours."""
+        try:
+            if address == self.address:
+                self._decryption.receive(message)
+            else:
+                self._giver.answer(message, address)
+        except StreamrError:
+            self._count(IGNORED)
+
+    def tick(self, now: int) -> None:
+        """A second has passed."""
+        self._decryption.tick(now)
+
+    def release(self) -> None:
+        """The gateway stops: whatever waits is said as it is."""
+        self._decryption.release()
+
+    def _believes(self, stream: str, address: str) -> bool:
+        return self._adapter.streams.decrypts(stream) and self._adapter.publishes(stream, address)
+
+    def _ask(self, request: KeyRequest, publisher: str) -> None:
+        self._send(self._reader, publisher, kinds.GROUP_KEY_REQUEST, request.content(), None)
+
+    def _send(self, signer: Signer, address: str, kind: int, content: str, public_key: str | None) -> None:
+        """Sign *content* and send it to *address*; *public_key* is whom its keys are encrypted for."""
+        # Readers pass over what does not come after what they had: all that the gateway says is in one order.
+        self._last = after(self._last, self._services.bus.clock())
+        message_id = MessageID(key_exchange_id(address), 0, *self._last, signer.address, CHAIN)
+        encryption = kinds.NONE if public_key is None else kinds.RSA
+        said = StreamMessage(message_id, content, None, kind, encryption, public_key)
+        self._adapter.exchange.send(signed(said, signer.key), address)
+
+    def _count(self, what: str) -> None:
+        if what == UNDECRYPTED:
+            self._services.metrics.count("undecrypted", NAME)
+        else:
+            self._services.metrics.count("refused", NAME, "group key")

@@ -1,0 +1,1 @@
+"""Streamr's REST interface: logins, streams and permissions, and the data API of the broker."""

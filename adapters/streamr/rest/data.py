@@ -1,0 +1,359 @@
+"""The broker's data API, but for HTTP: messages said by a request, and what is stored read back.
+
+Parameters, formats and error texts are those of the reference's broker (docs/protocols.md names the departures).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from random import randrange
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from adapters.streamr.model.author import after
+from adapters.streamr.model.stored import Span
+from adapters.streamr.model.users import User
+from adapters.streamr.publishing.publishing import Invalid, out_of_range
+from adapters.streamr.publishing.saying import charge
+from adapters.streamr.wire.checks import MAX_INTEGER
+from adapters.streamr.wire.control import Publish
+from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address
+from adapters.streamr.wire.message import LATEST, NONE, ROWS, StreamMessage, decode_message
+from adapters.streamr.wire.partition import partition_of
+from gateway.access.auth import identity_of
+from gateway.core import jsontext
+from gateway.core.errors import Forbidden, RequestError, UnknownChannel
+from gateway.core.message import REST, Message, Peer
+from gateway.core.session import Principal
+
+from .desk import Desk, Visitor
+
+if TYPE_CHECKING:
+    from adapters.streamr.adapter import StreamrAdapter
+
+NO_BODY = "No request body or invalid request body."
+NO_OFFSETS = (
+    'Query parameters "fromOffset" and "toOffset" are no longer supported. '
+    'Please use "fromTimestamp" and "toTimestamp".'
+)
+NO_END = (
+    'Query parameter "toTimestamp" required as well. To request all messages since a timestamp, '
+    "use the endpoint /streams/:id/data/partitions/:partition/from"
+)
+
+
+class BadQuery(RequestError):
+    """A parameter that says nothing."""
+
+
+class Metadata(NamedTuple):
+    """What is stored of a stream partition: bytes, messages, and the timestamps (ms) of the first and the last."""
+
+    total_bytes: int = 0
+    total_messages: int = 0
+    first_message: int = 0
+    last_message: int = 0
+
+    def with_(self, message: StreamMessage) -> Metadata:
+        """The same, and *message* behind it."""
+        first = self.first_message if self.total_messages else message.id.timestamp
+        size = self.total_bytes + len(message.row(LATEST))
+        return Metadata(size, self.total_messages + 1, first, message.id.timestamp)
+
+    def shown(self) -> dict[str, int]:
+        """As the reference shows it."""
+        return dict(zip(("totalBytes", "totalMessages", "firstMessage", "lastMessage"), self, strict=True))
+
+
+class RestSpeaker:
+    """Who says something by a request; made a durable peer only where it says something."""
+
+    def __init__(self, adapter: StreamrAdapter, visitor: Visitor) -> None:
+        self._adapter = adapter
+        self.principal = Principal(f"{NAME}:anonymous", visitor.address)
+        self._token = visitor.token
+
+    @property
+    def user(self) -> User | None:
+        """Whose session token or API key came with the request."""
+        return self._adapter.user(self._token) if self._token else None
+
+    @property
+    def who(self) -> Peer:
+        """The user of the session token, the name of the API key, or the one peer of all who have neither."""
+        peers, user = self._adapter.bus.peers, self.user
+        return (user and user.peer(peers)) or peers.identity(REST, identity_of(None))
+
+    @property
+    def address(self) -> str | None:
+        """The address of the session token's user."""
+        return None if self.user is None else self.user.address
+
+    def asker(self, _request: Publish) -> User:
+        """Whose token it is."""
+        return self._adapter.asker((self._token,), self.principal)
+
+    def charge(self, author: Peer) -> None:
+        """Raise `Throttled` where *author*, who signed what this request brings, says too much."""
+        charge(self._adapter.bus, self.who, author)
+
+
+class Data:
+    """Takes what requests say, and finds what they ask for."""
+
+    def __init__(self, adapter: StreamrAdapter, desk: Desk) -> None:
+        self._adapter = adapter
+        self._desk = desk
+        self._last = (0, 0)  # where the last message stands that was given no place
+
+    def admit(self, visitor: Visitor, stream: str, query: Mapping[str, str]) -> None:
+        """Raise unless who asks, or who signed according to the *query*, may say something on a partition of *stream*.
+
+        This is asked before the body is read; `produce` asks again, when it is known who signed what.
+        """
+        self._adapter.bus.check_log()
+        with _named(stream):
+            self._channel(stream, 0)
+        allowed, channels = self._adapter.bus.allowed, self._adapter.channels_of(stream)
+        author = Principal(f"{NAME}:{query.get('address', '').lower()}", visitor.address)
+        if query.get("signature") and any(allowed(author, "publish", channel) for channel in channels):
+            return
+        asker, _ = self._adapter.asker((visitor.token,), RestSpeaker(self._adapter, visitor).principal)
+        if not any(allowed(asker, "publish", channel) for channel in channels):
+            if query.get("signature"):
+                raise Invalid(f"{query.get('address', '')} is not a publisher on stream {stream}")
+            raise Forbidden("publish", stream)
+
+    def produce(self, visitor: Visitor, stream: str, query: Mapping[str, str], body: bytes) -> None:
+        """Say *body*, a JSON text, on *stream*; it is accepted once it is on disk."""
+        with _named(stream):
+            self._produce(visitor, stream, query, body)
+
+    def _produce(self, visitor: Visitor, stream: str, query: Mapping[str, str], body: bytes) -> None:
+        message = self._message(stream, query, body)
+        channel = self._channel(stream, message.id.stream_partition)
+        self._desk.throttle(visitor, channel)
+        failed: list[RequestError] = []
+        speaker, request = RestSpeaker(self._adapter, visitor), Publish(message=message)
+        self._adapter.saying.say(speaker, request, channel, failed.append)
+        if failed:
+            raise failed[0]
+
+    def find(
+        self, visitor: Visitor, stream: str, partition: str, kind: str, query: Mapping[str, str]
+    ) -> Iterator[Message | None]:
+        """The stored messages that a request of *kind* (`QUERIES`) asks for; None when others should have a turn."""
+        ask, shows = QUERIES[kind](query), partial(self._adapter.shows, _version(query))
+        channel = self._readable(visitor, stream, partition)
+        stored = self._adapter.stored
+        return stored.last(channel, ask, shows) if isinstance(ask, int) else stored.between(channel, ask)
+
+    def all(self, visitor: Visitor, stream: str, partition: str) -> Iterator[Message | None]:
+        """Everything that is stored of a stream partition."""
+        channel = self._readable(visitor, stream, partition)
+        return self._adapter.stored.between(channel, Span())
+
+    def shower(self, query: Mapping[str, str]) -> tuple[Format, Callable[[Message], bytes | None]]:
+        """The format that the *query* asks for, and what shows one message in it."""
+        name = query.get("format") or "object"
+        if name not in FORMATS:
+            raise BadQuery(f'Query parameter "format" is invalid: {name}')
+        version, chosen = _version(query), FORMATS[name]
+
+        def show(message: Message) -> bytes | None:
+            found = self._adapter.stream_message(message, version)
+            return chosen.show(found, version) if found is not None and found.survives(version) else None
+
+        return chosen, show
+
+    def _message(self, stream: str, query: Mapping[str, str], body: bytes) -> StreamMessage:
+        partitions, key = self._adapter.partitions(stream), query.get("pkey")
+        partition = randrange(partitions) if key is None else partition_of(key, partitions)
+        timestamp, sequence = self._position(query)
+        kind = _positive(query.get("signatureType", "0"))
+        previous = [_positive(query["prev_ts"]), _positive(query.get("prev_seq", "0"))] if "prev_ts" in query else None
+        message_id = [stream, partition, timestamp, sequence, query.get("address", ""), query.get("msgChainId", "")]
+        try:
+            content = body.decode()
+        except UnicodeDecodeError:
+            raise BadQuery(NO_BODY) from None
+        if not content.strip():
+            raise BadQuery(NO_BODY)
+        row = [LATEST, message_id, previous, 27, 0, NONE, None, content, None, kind, query.get("signature")]
+        return decode_message(row, jsontext.dumps(row))
+
+    def _position(self, query: Mapping[str, str]) -> tuple[int, int]:
+        """The timestamp and the sequence number; who gives neither says something new, also in the same millisecond."""
+        timestamp, sequence = query.get("ts"), query.get("seq")
+        if timestamp or sequence:
+            now = self._adapter.bus.clock()
+            return _timestamp(timestamp) if timestamp else now, _positive(sequence) if sequence is not None else 0
+        self._last = after(self._last, self._adapter.bus.clock())
+        return self._last
+
+    def _channel(self, stream: str, partition: int) -> str:
+        if inbox_of(stream) is not None or key_exchange_address(stream) is not None:
+            raise UnknownChannel(stream)
+        return self._adapter.bus.channels.channel(NAME, channel_of(stream, partition))
+
+    def ask(self, visitor: Visitor, stream: str, partition: str) -> str:
+        """The channel of a stream partition, `Forbidden` or `Unauthenticated` unless the visitor may read its past."""
+        with _named(stream):
+            channel = self._channel(stream, _number('Path parameter "partition"', partition))
+        principal, _ = self._adapter.asker((visitor.token,), Principal(f"{NAME}:anonymous", visitor.address))
+        if not self._adapter.bus.allowed(principal, "history", channel):
+            raise Forbidden("history", channel)
+        return channel
+
+    def _readable(self, visitor: Visitor, stream: str, partition: str) -> str:
+        """The channel of a stream partition that exists, and whose past the visitor may read."""
+        channel = self.ask(visitor, stream, partition)
+        if not self._desk.exists(stream):
+            raise UnknownChannel(stream)
+        if int(partition) >= (partitions := self._adapter.partitions(stream)):
+            raise Invalid(out_of_range(int(partition), partitions))
+        self._desk.throttle(visitor, channel)
+        return channel
+
+
+@contextmanager
+def _named(stream: str) -> Iterator[None]:
+    """Let a channel that cannot be be told of by the name of its *stream*."""
+    try:
+        yield
+    except UnknownChannel:
+        raise UnknownChannel(stream) from None
+
+
+# What a request asks for
+
+
+def _version(query: Mapping[str, str]) -> int:
+    version = _number('Query parameter "version"', query.get("version", str(LATEST)))
+    if version not in ROWS:
+        raise BadQuery(f'Query parameter "version" is invalid: {version}')
+    return version
+
+
+def _last(query: Mapping[str, str]) -> int:
+    return _number('Query parameter "count"', query.get("count", "1"))
+
+
+def _from(query: Mapping[str, str]) -> Span:
+    _refuse_offsets(query)
+    return Span(_position(query, "from"), publisher=_publisher(query))
+
+
+def _range(query: Mapping[str, str]) -> Span:
+    _refuse_offsets(query)
+    start = _position(query, "from")
+    if "toTimestamp" not in query:
+        raise BadQuery(NO_END)
+    chain = query.get("msgChainId")
+    if (_publisher(query) is None) != (chain is None):
+        raise BadQuery('Invalid combination of "publisherId" and "msgChainId"')
+    return Span(start, _position(query, "to", MAX_INTEGER), _publisher(query), chain)
+
+
+QUERIES: dict[str, Callable[[Mapping[str, str]], Span | int]] = {"last": _last, "from": _from, "range": _range}
+
+
+def _position(query: Mapping[str, str], side: str, default: int = 0) -> tuple[int, int]:
+    timestamp, sequence = f"{side}Timestamp", f"{side}SequenceNumber"
+    if timestamp not in query:
+        raise BadQuery(f'Query parameter "{timestamp}" required.')
+    at = _number(f'Query parameter "{timestamp}"', query[timestamp])
+    return at, _number(f'Query parameter "{sequence}"', query[sequence]) if sequence in query else default
+
+
+def _publisher(query: Mapping[str, str]) -> str | None:
+    publisher = query.get("publisherId")
+    return None if publisher is None else publisher.lower()
+
+
+def _refuse_offsets(query: Mapping[str, str]) -> None:
+    if "fromOffset" in query or "toOffset" in query:
+        raise BadQuery(NO_OFFSETS)
+
+
+def _number(what: str, text: str) -> int:
+    found = _digits(text)
+    if found is None:
+        raise BadQuery(f"{what} not a number: {text}")
+    return found
+
+
+def _positive(text: str) -> int:
+    found = _digits(text)
+    if found is None:
+        raise BadQuery(f"{text} is not a valid positive integer")
+    return found
+
+
+def _digits(text: str) -> int | None:
+    """The integer that *text* writes, None if it is none or no JSON reader keeps it exactly."""
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(MAX_INTEGER)) or int(text) > MAX_INTEGER:
+        return None
+    return int(text)
+
+
+def _timestamp(text: str) -> int:
+    """Milliseconds since 1970, written as that or as ISO 8601 (UTC unless it says otherwise)."""
+    found = _digits(text)
+    if found is not None:
+        return found
+    try:
+        moment = datetime.fromisoformat(text)
+        ms = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        ms = -1
+    if ms < 0:
+        raise BadQuery(f"Invalid timestamp: {text}")
+    return ms
+
+
+# How messages are shown
+
+
+def _object(message: StreamMessage, _version: int) -> bytes:
+    """All of it as an object; content that is not encrypted is the JSON value, its text as it was received."""
+    stream, partition, timestamp, sequence, publisher, chain = message.id
+    head: dict[str, Any] = {
+        "streamId": stream,
+        "streamPartition": partition,
+        "timestamp": timestamp,
+        "sequenceNumber": sequence,
+        "publisherId": publisher,
+        "msgChainId": chain,
+        "messageType": message.message_type,
+        "contentType": 0,
+        "encryptionType": message.encryption_type,
+        "groupKeyId": message.group_key_id,
+    }
+    plain = message.encryption_type == NONE
+    content = message.content.encode(errors="backslashreplace") if plain else jsontext.dumps(message.content)
+    tail = jsontext.dumps({"signatureType": message.signature_type, "signature": message.signature})
+    return jsontext.dumps(head)[:-1] + b',"content":' + content + b"," + tail[1:]
+
+
+def _text(message: StreamMessage, version: int) -> bytes:
+    return jsontext.dumps(message.row(version).decode())
+
+
+class Format(NamedTuple):
+    """How an answer looks: its type, what stands before, between and behind the messages, and one message."""
+
+    media_type: str
+    before: bytes
+    between: bytes
+    behind: bytes
+    show: Callable[[StreamMessage, int], bytes]
+
+
+FORMATS = {
+    "object": Format("application/json", b"[", b",", b"]", _object),
+    "protocol": Format("application/json", b"[", b",", b"]", _text),
+    "raw": Format("text/plain", b"", b"\n", b"", lambda message, version: jsontext.one_line(message.row(version))),
+}

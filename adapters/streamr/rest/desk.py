@@ -1,0 +1,290 @@
+"""What clients ask beside the WebSocket: who they are, which streams there are, whom to believe on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
+
+from adapters.streamr.model.login import ADDRESS, TOKEN_LIFE, LoginError
+from adapters.streamr.model.streams import OPERATIONS
+from adapters.streamr.model.users import User
+from adapters.streamr.wire.ids import NAME, stream_of
+from adapters.streamr.wire.refusals import Unauthenticated
+from gateway.core.errors import UnknownChannel
+from gateway.core.jsontext import dumps
+from gateway.core.message import Peer
+from gateway.core.session import Principal
+
+if TYPE_CHECKING:
+    from adapters.streamr.adapter import StreamrAdapter
+
+MAX_LISTED = 256  # streams in one answer; more are asked for with `offset`
+LOOKED_AT = 64  # channels that are looked at in one turn of the loop
+MAX_DIGITS = 10  # of a number in a request
+MAX_ADDRESSES = 10_000  # in one answer
+
+# The verbs of the gateway of which an operation of the reference needs one.
+NEEDS = {
+    "stream_get": ("subscribe", "publish", "admin"),
+    "stream_subscribe": ("subscribe",),
+    "stream_publish": ("publish",),
+    "stream_edit": ("admin",),
+    "stream_delete": ("admin",),
+    "stream_share": ("admin",),
+}
+
+
+class Visitor(NamedTuple):
+    """Who makes a request: the token of its header, and the network that it comes from."""
+
+    token: str | None
+    address: str = ""
+
+
+class Refused(Exception):
+    """A request that gets an HTTP *status* and a reason, and a *code* where the status does not say it all."""
+
+    def __init__(self, status: int, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class Desk:
+    """Answers with JSON values, or raises `Refused`. Addresses are taken in any case."""
+
+    def __init__(self, adapter: StreamrAdapter) -> None:
+        self._adapter = adapter
+        self._own = adapter.author.keys.of("gateway", adapter.home.gateway_id, 0).address
+
+    def admit(self, origin: str | None, host: str | None) -> None:
+        """Raise unless who calls the gateway *host*, perhaps a page of *origin*, may ask here, as on the WebSocket."""
+        if (reason := self._adapter.services.access.unwelcome(origin, host)) is not None:
+            raise Refused(403, reason)
+
+    def throttle(self, visitor: Visitor, channel: str = "") -> None:
+        """Raise `Throttled` unless the visitor may ask now, about *channel*; told apart by where they come from."""
+        place = Peer(-1 - crc32(visitor.address.encode()), NAME)
+        self._adapter.bus.pace(Principal("", visitor.address), place, channel)
+
+    # Users
+
+    def challenge(self, address: str) -> dict[str, Any]:
+        """Something for *address* to sign."""
+        if not ADDRESS.fullmatch(address):
+            raise Refused(400, f"not an Ethereum address: {address}")
+        challenge = self._adapter.logins.challenge(address, self._adapter.bus.clock())
+        return {"id": challenge.id, "challenge": challenge.text, "expires": _moment(challenge.expires)}
+
+    def login(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """A session token for the signature of a challenge."""
+        challenge = fields.get("challenge")
+        given = challenge if isinstance(challenge, dict) else {}
+        parts = given.get("id"), given.get("challenge"), fields.get("signature"), fields.get("address")
+        texts = [part for part in parts if isinstance(part, str)]
+        if len(texts) != len(parts):
+            raise Refused(400, "expected a challenge with its id, a signature and an address")
+        id, text, signature, address = texts
+        try:
+            token = self._adapter.logins.answer(id, text, signature, address, self._adapter.bus.clock())
+        except LoginError as error:
+            raise Refused(401, str(error)) from None
+        return {"token": token.token, "expires": _moment(token.expires)}
+
+    def login_by_key(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The session token for an API key of the gateway: the key itself, so that both end together."""
+        key = fields.get("apiKey")
+        if not isinstance(key, str):
+            raise Refused(400, "expected an apiKey")
+        if self._adapter.services.access.name_of(key) is None:
+            raise Refused(401, "no such API key")
+        return {"token": key, "expires": _moment(self._adapter.bus.clock() + TOKEN_LIFE)}
+
+    def login_by_password(self) -> None:
+        """Nobody has a password here; the reference's own last version answers the same."""
+        raise Refused(404, "there are no passwords here: log in with a private key or an API key")
+
+    def logout(self, visitor: Visitor) -> None:
+        """End the session of the visitor's token."""
+        self._adapter.logins.end(visitor.token or "", visitor.address, self._adapter.bus.clock())
+
+    def user(self, visitor: Visitor) -> dict[str, Any]:
+        """Who asks."""
+        username = self._asker(visitor).username
+        if username is None:
+            raise Refused(401, "log in first")
+        return {"name": username, "username": username}
+
+    # Streams
+
+    def stream(self, visitor: Visitor, stream: str) -> dict[str, Any]:
+        """A stream as clients expect it."""
+        self._look(visitor, stream)
+        return self._adapter.streams.shown(stream)
+
+    def validation(self, visitor: Visitor, stream: str) -> dict[str, Any]:
+        """What has to be known of a stream to check its messages."""
+        self._look(visitor, stream)
+        return self._adapter.streams.required(stream)
+
+    def streams(self, visitor: Visitor, query: Mapping[str, str]) -> Iterator[bytes]:
+        """The streams that exist and the visitor may know of: a JSON array, in slices of a little work each.
+
+        *query* may ask for one `name`, for those with a text in their ids (`search`), for at most `max` of them, and
+        for those after the first `offset`.
+        """
+        principal, address = self._asker(visitor)
+        name, search = query.get("name"), query.get("search", "").lower()
+        first, count = _number(query, "offset", 0), min(_number(query, "max", MAX_LISTED), MAX_LISTED)
+
+        def wanted(stream: str) -> bool:
+            return search in stream.lower() and self._may(principal, "stream_get", stream, address)
+
+        return self._listed(self._slices(name), wanted, first, first + count)
+
+    def _slices(self, stream: str | None) -> Iterator[list[str]]:
+        """The names of channels, `LOOKED_AT` in each slice; of one *stream* its own."""
+        if stream is not None:
+            yield self._adapter.channels_of(stream)
+            return
+        after = ""
+        while names := self._adapter.bus.channels.listed(after, LOOKED_AT):
+            yield names
+            after = names[-1]
+
+    def _listed(
+        self, slices: Iterator[list[str]], wanted: Callable[[str], bool], first: int, end: int
+    ) -> Iterator[bytes]:
+        """The streams that channels in *slices* belong to and that are *wanted*, from the *first* up to *end*."""
+        found: dict[str, None] = {}
+        opening = b"["
+        for names in slices:
+            shown = []
+            for channel in names:
+                stream, _ = stream_of(channel)
+                if stream not in found and self._adapter.bus.channels.exists(channel) and wanted(stream):
+                    found[stream] = None
+                    if first < len(found) <= end:
+                        shown.append(dumps(self._adapter.streams.shown(stream)))
+            yield opening * bool(shown) + b",".join(shown)
+            opening = b"," if shown else opening
+            if len(found) >= end:
+                break
+        yield b"[]" if opening == b"[" else b"]"
+
+    # Who may do what there
+
+    def publishers(self, visitor: Visitor, stream: str) -> dict[str, Any]:
+        """The addresses that have said something on a stream, or have a right of their own to."""
+        self._look(visitor, stream)
+        waiting = (self._adapter.services.index.unapplied(channel) for channel in self._adapter.channels_of(stream))
+        places = (self._adapter.place(message) for messages in waiting for message in messages)
+        said = {*self._adapter.publishers.of(stream, MAX_ADDRESSES), *(place.publisher for place in places if place)}
+        return {"addresses": sorted(said - {""} | self._holders("stream_publish", stream))[:MAX_ADDRESSES]}
+
+    def subscribers(self, visitor: Visitor, stream: str) -> dict[str, Any]:
+        """The addresses that listen to a stream now, or have a right of their own to."""
+        self._look(visitor, stream)
+        present = (peer for channel in self._adapter.channels_of(stream) for peer in self._adapter.bus.present(channel))
+        listening = {peer.identity for peer in present if peer.protocol == NAME and peer.identity is not None}
+        return {"addresses": sorted({*listening, *self._holders("stream_subscribe", stream)})[:MAX_ADDRESSES]}
+
+    def publisher(self, visitor: Visitor, stream: str, address: str) -> dict[str, Any]:
+        """Nothing, if messages of *address* on a stream are to be believed."""
+        self._look(visitor, stream)
+        if not self._adapter.publishes(stream, address.lower()):
+            raise Refused(404, f"{address} is not a publisher on stream {stream}")
+        return {}
+
+    def subscriber(self, visitor: Visitor, stream: str, address: str) -> dict[str, Any]:
+        """Nothing, if *address* may read a stream: asked before a group key is sent there."""
+        self._look(visitor, stream)
+        if not self._adapter.may_read(stream, address.lower()):
+            raise Refused(404, f"{address} is not a subscriber on stream {stream}")
+        return {}
+
+    def my_permissions(self, visitor: Visitor, stream: str) -> list[dict[str, Any]]:
+        """What the visitor may do on a stream, in the reference's words."""
+        self._look(visitor, stream)
+        principal, address = self._asker(visitor)
+        user = {"user": address or principal.name}
+        mine = (name for name in OPERATIONS if self._may(principal, name, stream, address))
+        return [{"id": None, **user, "operation": name} for name in mine]
+
+    # Who keeps what was said there
+
+    def storage_nodes(self, visitor: Visitor, stream: str) -> list[dict[str, Any]]:
+        """This gateway, which keeps every stream."""
+        self._look(visitor, stream)
+        return [{"storageNodeAddress": self._own}]
+
+    def kept(self, visitor: Visitor, address: str) -> Iterator[bytes]:
+        """The streams that this gateway keeps, if *address* is its own."""
+        if address.lower() != self._own:
+            raise Refused(404, f"Storage node not found: {address}")
+        return self.streams(visitor, {})
+
+    # What they need
+
+    def _holders(self, operation: str, stream: str) -> set[str]:
+        """The addresses with a right of their own to do this on a partition of *stream*."""
+        names = self._adapter.services.access.holders(NEEDS[operation][0], self._adapter.channels_of(stream))
+        found = (name.partition(":")[2] for name in names if name.startswith(f"{NAME}:"))
+        return {address.lower() for address in found if ADDRESS.fullmatch(address)}
+
+    def _look(self, visitor: Visitor, stream: str) -> None:
+        """Raise unless *stream* exists and the visitor may know of it."""
+        principal, address = self._asker(visitor)
+        if not self._may(principal, "stream_get", stream, address):
+            raise Refused(403, f"Not allowed to see stream: {stream}")
+        if not self.exists(stream):
+            raise Refused(404, f"Stream not found: {stream}")
+
+    def ask(self, visitor: Visitor) -> User:
+        """Who makes a request; `Unauthenticated` where its token is none of ours, or not any more."""
+        return self._adapter.asker((visitor.token,), Principal(f"{NAME}:anonymous", visitor.address))
+
+    def _asker(self, visitor: Visitor) -> User:
+        """Who makes a request."""
+        try:
+            return self.ask(visitor)
+        except Unauthenticated as error:
+            raise Refused(401, str(error)) from None
+
+    def _may(self, principal: Principal, operation: str, stream: str, address: str | None = None) -> bool:
+        """Whether *principal*, the user of *address*, may do this on a partition of *stream*."""
+        allowed, channels = self._adapter.bus.allowed, self._adapter.channels_of(stream)
+        return any(allowed(principal, verb, channel) for verb in NEEDS[operation] for channel in channels) or any(
+            given.operation == operation and given.user in (None, address)
+            for given in self._adapter.streams.permissions(stream)
+        )
+
+    def exists(self, stream: str) -> bool:
+        """Whether *stream* is there, or comes into being when somebody uses it."""
+        return any(map(self._exists, self._adapter.channels_of(stream)))
+
+    def _exists(self, channel: str) -> bool:
+        """Whether *channel* is there, or comes into being when somebody uses it."""
+        channels = self._adapter.bus.channels
+        try:
+            channels.channel(NAME, channel)
+            if not channels.exists(channel) and not self._adapter.bus.members(channel):
+                channels.enter(channel)
+                channels.leave(channel)
+        except UnknownChannel:
+            return False
+        return True
+
+
+def _number(query: Mapping[str, str], name: str, default: int) -> int:
+    """A number of the *query*."""
+    text = query.get(name, str(default))
+    if not text.isdecimal() or len(text) >= MAX_DIGITS:
+        raise Refused(400, f"{name}: not a number: {text}")
+    return int(text)
+
+
+def _moment(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

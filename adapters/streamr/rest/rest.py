@@ -1,0 +1,202 @@
+"""Streamr's REST interface: what clients need beside the WebSocket.
+
+Ids of streams come percent-encoded or with bare slashes; the application routes on the path as it was sent, so an
+encoded slash ends nothing. A path that ends in a word is the word's, whatever streams there are: nobody takes an
+address away from others by giving a stream a name. Refusals are `{"code", "message"}`, as the reference has them.
+Pages of other origins are let in as on the WebSocket, by `auth.origins`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fastapi import APIRouter, Request, Response
+
+from adapters.streamr.wire.ids import NAME
+from gateway.core.jsontext import loads
+from gateway.http.bodies import body_of, sender_of
+from gateway.http.paced import in_turn, paced
+
+from . import rest_data
+from .desk import Desk, Refused
+from .rest_answers import HEAD, Handler, HeadedRoute, answering, as_json, explained, named, on_disk, visitor_of
+from .streams_desk import StreamsDesk
+
+if TYPE_CHECKING:
+    from adapters.streamr.adapter import StreamrAdapter
+
+PREFIX = "/api/v1"
+JSON = "application/json"
+MAX_BODY = 1 << 16  # bytes; a login or a stream takes some hundred
+METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"]
+
+CODES = {
+    400: "BAD_REQUEST",
+    401: "NOT_AUTHENTICATED",
+    403: "FORBIDDEN",
+    404: "NOT_FOUND",
+    408: "TIMEOUT",
+    413: "TOO_LARGE",
+    414: "URI_TOO_LONG",
+    422: "VALIDATION_ERROR",
+    429: "TOO_MANY_REQUESTS",
+    500: "INTERNAL_ERROR",
+    503: "UNAVAILABLE",
+}
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"description": HTTPStatus(status).phrase, "content": {"application/json": {}}} for status in CODES
+}
+
+
+class Call(NamedTuple):
+    """A row of the table of calls: the desk's method and what it *takes*, in order, out of the request."""
+
+    method: str
+    path: str
+    answer: Callable[..., Any]
+    takes: tuple[str, ...]
+    summary: str
+    status: int = 200
+
+
+# fmt: off
+STREAM = "/streams/{stream:path}"
+CALLS = [
+    Call("POST",   "/login/challenge/{address}", Desk.challenge, ("address",), "A text for an address to sign."),
+    Call("POST",   "/login/response", Desk.login, ("fields",), "A session token for a signed challenge."),
+    Call("POST",   "/login/apikey", Desk.login_by_key, ("fields",), "A session token for an API key."),
+    Call("POST",   "/login/password", Desk.login_by_password, (), "There are no passwords."),
+    Call("POST",   "/logout", Desk.logout, ("visitor",), "End a session.", 204),
+    Call("GET",    "/users/me", Desk.user, ("visitor",), "Who asks."),
+    Call("GET",    "/streams", Desk.streams, ("visitor", "query"), "The streams that exist."),
+    Call("POST",   "/streams", StreamsDesk.create, ("visitor", "fields"), "Make a stream exist."),
+    Call("GET",    STREAM + "/publishers", Desk.publishers, ("visitor", "stream"), "Who publishes on a stream."),
+    Call("GET",    STREAM + "/publisher/{address}", Desk.publisher, ("visitor", "stream", "address"),
+         "Whether an address publishes on a stream."),
+    Call("GET",    STREAM + "/subscribers", Desk.subscribers, ("visitor", "stream"), "Who reads a stream."),
+    Call("GET",    STREAM + "/subscriber/{address}", Desk.subscriber, ("visitor", "stream", "address"),
+         "Whether an address may read a stream."),
+    Call("GET",    STREAM + "/validation", Desk.validation, ("visitor", "stream"),
+         "What has to be known of a stream to check its messages."),
+    Call("POST",   STREAM + "/fields", StreamsDesk.set_fields, ("visitor", "stream", "items"),
+         "Say which fields the messages of a stream have."),
+    Call("GET",    STREAM + "/detectFields", StreamsDesk.detect_fields, ("visitor", "stream"),
+         "A stream with the fields of its newest message."),
+    Call("GET",    STREAM + "/permissions/me", Desk.my_permissions, ("visitor", "stream"),
+         "What the user may do on a stream."),
+    Call("GET",    STREAM + "/permissions", StreamsDesk.permissions, ("visitor", "stream"),
+         "What users may do on a stream."),
+    Call("POST",   STREAM + "/permissions", StreamsDesk.grant, ("visitor", "stream", "fields"), "Give a permission."),
+    Call("DELETE", STREAM + "/permissions/{permission}", StreamsDesk.revoke, ("visitor", "stream", "permission"),
+         "Take a permission back.", 204),
+    Call("GET",    STREAM + "/storageNodes", Desk.storage_nodes, ("visitor", "stream"), "Who keeps a stream."),
+    Call("POST",   STREAM + "/storageNodes", StreamsDesk.store, ("visitor", "stream", "fields"),
+         "Let a stream be kept; every stream is."),
+    Call("GET",    "/storageNodes/{address}/streams", Desk.kept, ("visitor", "address"), "The streams that are kept."),
+    Call("GET",    STREAM, Desk.stream, ("visitor", "stream"), "A stream."),
+    Call("PUT",    STREAM, StreamsDesk.update, ("visitor", "stream", "fields"), "Say something else of a stream."),
+    Call("DELETE", STREAM, StreamsDesk.delete, ("visitor", "stream"), "Forget what was said of a stream.", 204),
+]
+# fmt: on
+BODIES = {"fields": dict, "items": list}  # what kind of JSON value a body is
+QUERY = ("name", "search", "max", "offset")  # of the list of streams
+
+
+def router(adapter: StreamrAdapter) -> APIRouter:
+    """The routes below `/api/v1`; what is not there is refused in the same form."""
+    desk = StreamsDesk(adapter)
+
+    class Route(HeadedRoute):
+        def get_route_handler(self) -> Handler:
+            return answering(adapter, desk, super().get_route_handler(), explained, _told)
+
+    routes = APIRouter(prefix=PREFIX, route_class=Route, tags=[NAME], responses=REFUSALS)
+    routes.include_router(rest_data.router(adapter, desk))
+    for call in CALLS:
+        routes.add_api_route(
+            call.path,
+            _endpoint(adapter, desk, call),
+            methods=[call.method],
+            summary=call.summary,
+            status_code=call.status,
+            response_class=Response,
+            responses={} if call.status == 204 else {call.status: {"content": {"application/json": {}}}},
+            openapi_extra=_described(call),
+        )
+
+    @routes.options("/{path:path}", include_in_schema=False)
+    async def preflight(path: str) -> Response:  # noqa: ARG001  (whatever it is)
+        return Response(status_code=204)
+
+    async def elsewhere(request: Request) -> Response:
+        raise Refused(404, f"there is nothing for {request.method} at {request.url.path}; GET /docs says what there is")
+
+    routes.add_api_route("/{path:path}", elsewhere, methods=METHODS, include_in_schema=False)
+    return routes
+
+
+def _endpoint(adapter: StreamrAdapter, desk: StreamsDesk, call: Call) -> Handler:
+    """Answers a request by what the desk says, once that is on disk."""
+
+    async def endpoint(request: Request) -> Response:
+        given: dict[str, Any] = {name: named(value) for name, value in request.path_params.items()}
+        given |= {"visitor": visitor_of(request), "query": request.query_params}
+        for name in BODIES.keys() & set(call.takes):
+            if "visitor" in call.takes:
+                desk.admit_change(given["visitor"], given.get("stream"))
+            given[name] = await _value(adapter, request, BODIES[name])
+        before = adapter.bus.ledger.next_seq
+        answer = call.answer(desk, *(given[name] for name in call.takes))
+        if isinstance(answer, Iterator):
+            return await _in_slices(adapter, desk, request, answer)
+        if adapter.bus.ledger.next_seq > before:
+            await on_disk(adapter)
+        return Response(status_code=204) if call.status == 204 else as_json(answer, call.status)
+
+    return endpoint
+
+
+async def _in_slices(adapter: StreamrAdapter, desk: Desk, request: Request, slices: Iterator[bytes]) -> Response:
+    """A long answer, at the pace of all of them (`paced`), while the visitor's token is worth something."""
+    outflow, network, inflow = adapter.services.outflow, sender_of(request), adapter.bus.inflow
+    if request.method == HEAD:  # its length is told
+        parts = list[bytes]()
+        while (part := await in_turn(outflow, network, partial(next, slices, None))) is not None:
+            parts.append(part)
+        return Response(b"".join(parts), media_type=JSON)
+    budget, ask = None if inflow is None else inflow.budget, partial(desk.ask, visitor_of(request))
+    return await paced(outflow, budget, network, slices, JSON, ask)
+
+
+def _described(call: Call) -> dict[str, Any]:
+    """The parameters and the body, for /docs."""
+    paths = [part.strip("{}").partition(":")[0] for part in call.path.split("/") if part.startswith("{")]
+    found = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in paths]
+    if "query" in call.takes:
+        found += [{"name": name, "in": "query", "required": False, "schema": {"type": "string"}} for name in QUERY]
+    shapes = {dict: {"type": "object"}, list: {"type": "array", "items": {}}}
+    bodies = [{"schema": shapes[BODIES[name]]} for name in call.takes if name in BODIES]
+    body = {"requestBody": {"required": True, "content": {"application/json": bodies[0]}}} if bodies else {}
+    return {"parameters": found, **body}
+
+
+def _told(error: Exception, status: int, message: str) -> dict[str, str]:
+    return {"code": getattr(error, "code", None) or CODES[status], "message": message}
+
+
+async def _value(adapter: StreamrAdapter, request: Request, kind: type) -> Any:
+    """The body as a JSON value, whatever its type is said to be: clients also send it as plain text."""
+    inflow = adapter.bus.inflow
+    try:
+        async with body_of(request, MAX_BODY, inflow) as body:
+            value = loads(body)
+    except ValueError as error:
+        if inflow is not None:
+            inflow.wasted(sender_of(request), len(body))
+        raise Refused(400, f"not JSON: {error}") from None
+    if not isinstance(value, kind):
+        raise Refused(400, f"expected a JSON {'object' if kind is dict else 'array'}")
+    return value

@@ -1,0 +1,161 @@
+"""One node of the peer-to-peer network that speaks S2's network layer: control messages in wrappers, and its own few.
+
+What a wrapped control message does, and how it is answered, is as on `/api/v1/ws`; every control frame that leaves is
+wrapped, in the form in which the node spoke last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from adapters.streamr.wire.errors import REQUEST_FAILED, StreamrError
+from adapters.streamr.wire.network import (
+    S2_VERSION,
+    NetworkMessage,
+    NetworkType,
+    can_wrap,
+    decode_value,
+    encode_network,
+    parse_network,
+    spoken,
+)
+from gateway.core.errors import RequestError
+from gateway.core.frames import payload, text_frame
+from gateway.core.jsontext import dumps
+from gateway.core.session import Principal
+
+from .session import StreamrSession
+
+if TYPE_CHECKING:
+    from adapters.streamr.adapter import StreamrAdapter
+
+PATH = "/network"
+MAX_STATUS = 4_096  # bytes of a status, as JSON, that is kept to be shown
+MAX_SHOWN = 256  # nodes in a report to the operator
+CONTROL = (b"[1,", b"[2,")  # how control frames begin, and nothing of the network layer does
+
+
+class Nodes:
+    """What the nodes that are connected said of themselves."""
+
+    def __init__(self) -> None:
+        self.said: dict[NetworkSession, dict[str, Any]] = {}
+
+    def report(self) -> list[dict[str, Any]]:
+        """Who said what, for the operator."""
+        return list(islice(self.said.values(), MAX_SHOWN))
+
+
+class NetworkSession(StreamrSession):
+    """A connected node."""
+
+    def __init__(
+        self,
+        adapter: StreamrAdapter,
+        principal: Principal,
+        versions: tuple[int | None, int | None],
+        max_outbox: int,
+        *,
+        nodes: Nodes,
+        url: str,
+    ) -> None:
+        super().__init__(adapter, principal, versions, max_outbox)
+        self._nodes = nodes
+        self._url = url
+        self._version, self._object = S2_VERSION, False  # of the node's last message
+
+    def handle(self, data: bytes) -> None:
+        """Act on one message; whatever it is, the connection lives."""
+        try:
+            message = self._decode(data)
+            if message.type is NetworkType.WRAPPER:
+                super().handle(message.control)
+            else:
+                self.pace(PATH)
+                ACTIONS[message.type](self, message)
+        except StreamrError as error:
+            self.send(self.failure(error.message, error.code, error.request_id))
+        except RequestError as error:
+            self.send(self.failure(str(error), REQUEST_FAILED, ""))
+
+    def _decode(self, data: bytes) -> NetworkMessage:
+        try:
+            value = parse_network(data)
+            self._version, self._object = spoken(value)
+            return decode_value(value, data)
+        except StreamrError:
+            self.offend()
+            raise
+
+    def receive_all(self, messages: Sequence[bytes]) -> None:
+        """Take what the node sent at once, one after another: it is wrapped."""
+        for message in messages:
+            self.receive_data(message)
+
+    def data_to_send(self) -> list[bytes]:
+        """Everything that can be written now; control frames are wrapped."""
+        return [self._wrapped(frame) for frame in super().data_to_send()]
+
+    def all_to_send(self) -> None:
+        """Nothing: each frame has to be looked at."""
+
+    def receive_eof(self) -> None:
+        """The node is gone."""
+        self._nodes.said.pop(self, None)
+        super().receive_eof()
+
+    # What the types of messages do
+
+    def status(self, message: NetworkMessage) -> None:
+        """Keep what the node says of itself."""
+        size = len(dumps(message.status))
+        self._note(message, status=message.status if size <= MAX_STATUS else f"{size} bytes")
+
+    def record(self, message: NetworkMessage) -> None:
+        """Keep what the node was told by somebody, or tells us; a gateway connects with nobody."""
+        self._note(message, told=[message.stream_id, len(message.nodes)])
+
+    def find_storage_nodes(self, message: NetworkMessage) -> None:
+        """Tell who keeps a stream: this gateway, for every partition that there is."""
+        there = message.stream_partition < self._adapter.partitions(message.stream_id)
+        answer = NetworkMessage(
+            type=NetworkType.STORAGE_NODES,
+            source=self._adapter.home.gateway_id,
+            stream_id=message.stream_id,
+            stream_partition=message.stream_partition,
+            nodes=(self._url,) if there else (),
+            version=self._version,
+            object=self._object,
+        )
+        self.send(text_frame(encode_network(answer)))
+
+    def _note(self, message: NetworkMessage, **fields: Any) -> None:
+        said = self._nodes.said.setdefault(self, {"peer": self.peer.number})
+        said |= {"source": message.source, "version": message.version} | fields
+
+    def _wrapped(self, frame: bytes) -> bytes:
+        """A control *frame* in a wrapper; any other as it is. Nodes without a wrapper get S2's."""
+        control = payload(frame)
+        if not control.startswith(CONTROL):
+            return frame
+        wraps = can_wrap(self._version, object=self._object)
+        wrapper = NetworkMessage(
+            type=NetworkType.WRAPPER,
+            source=self._adapter.home.gateway_id,
+            control=control,
+            version=self._version if wraps else S2_VERSION,
+            object=self._object and wraps,
+        )
+        return text_frame(encode_network(wrapper))
+
+
+# fmt: off
+ACTIONS: dict[NetworkType, Callable[[NetworkSession, NetworkMessage], None]] = {
+    NetworkType.STATUS:             NetworkSession.status,
+    NetworkType.INSTRUCTION:        NetworkSession.record,
+    NetworkType.FIND_STORAGE_NODES: NetworkSession.find_storage_nodes,
+    NetworkType.STORAGE_NODES:      NetworkSession.record,
+}
+# fmt: on

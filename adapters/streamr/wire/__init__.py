@@ -1,0 +1,1 @@
+"""Streamr on the wire: the frames of each layer, the tables that they are read and written by, checks, and errors."""

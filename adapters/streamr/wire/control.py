@@ -1,0 +1,214 @@
+"""Control frames as values, and the tables that say how versions 1 and 2 write them.
+
+A class per shape, not per type and version: what differs between the versions is the order of fields,
+and that is data. `adapters.streamr.wire.codec` reads and writes frames by these tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from .message import MessageRef, StreamMessage
+
+# What the libraries call the id of a version 1 frame, which has none on the wire.
+NO_REQUEST_ID = "PLACEHOLDER_REQUEST_ID_PROTOCOL_V1"
+
+
+class ControlType(IntEnum):
+    """The fourteen types of the control protocol (S0, Control Protocol)."""
+
+    BROADCAST = 0
+    UNICAST = 1
+    SUBSCRIBED = 2
+    UNSUBSCRIBED = 3
+    RESENDING = 4
+    RESENT = 5
+    NO_RESEND = 6
+    ERROR = 7
+    PUBLISH = 8
+    SUBSCRIBE = 9
+    UNSUBSCRIBE = 10
+    RESEND_LAST = 11
+    RESEND_FROM = 12
+    RESEND_RANGE = 13
+
+
+@dataclass(slots=True, kw_only=True)
+class Frame:
+    """What every control frame has: in version 1 the id is the `subId`, a number as well, or `NO_REQUEST_ID`."""
+
+    request_id: str | int = ""
+    version: int = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class Request(Frame):
+    """A client wants something, in the name of whoever the token, or S1's key, belongs to."""
+
+    session_token: str | None = None
+    api_key: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Publish(Request):
+    """A client gives a message to a stream."""
+
+    type: ClassVar = ControlType.PUBLISH
+    message: StreamMessage
+
+
+@dataclass(slots=True, kw_only=True)
+class Subscribe(Request):
+    """A client wants the messages of a stream partition from now on."""
+
+    type: ClassVar = ControlType.SUBSCRIBE
+    stream_id: str
+    stream_partition: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Unsubscribe(Frame):
+    """A client wants no more messages of a stream partition."""
+
+    type: ClassVar = ControlType.UNSUBSCRIBE
+    stream_id: str
+    stream_partition: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Resend(Request):
+    """A client wants stored messages: the last `number_last`, or those from `from_ref` (up to `to_ref`).
+
+    Both ends are included. A reference without a sequence number means its whole millisecond. S1's single
+    ResendRequest becomes one of the three: all is from the beginning, its offsets are timestamps.
+    """
+
+    stream_id: str
+    stream_partition: int = 0
+    number_last: int | None = None
+    from_ref: MessageRef | None = None
+    to_ref: MessageRef | None = None
+    publisher_id: str | None = None
+    msg_chain_id: str | None = None
+
+    @property
+    def type(self) -> ControlType:
+        """RESEND_LAST, RESEND_FROM or RESEND_RANGE."""
+        if self.number_last is not None:
+            return ControlType.RESEND_LAST
+        return ControlType.RESEND_FROM if self.to_ref is None else ControlType.RESEND_RANGE
+
+
+@dataclass(slots=True, kw_only=True)
+class Delivery(Frame):
+    """A message for a subscriber (BROADCAST) or in answer to a resend request (UNICAST)."""
+
+    type: ControlType
+    message: StreamMessage
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer(Frame):
+    """What became of a request: SUBSCRIBED, UNSUBSCRIBED, RESENDING, RESENT or NO_RESEND."""
+
+    type: ControlType
+    stream_id: str
+    stream_partition: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Failure(Frame):
+    """A request was refused, or failed; version 1 shows neither `error_code` nor `request_id`."""
+
+    type: ClassVar = ControlType.ERROR
+    error_message: str
+    error_code: str = "UNKNOWN"
+
+
+ControlFrame = Publish | Subscribe | Unsubscribe | Resend | Delivery | Answer | Failure
+
+
+def _is_flag(elements: list[Any]) -> bool:
+    return bool(elements) and (elements[0] is None or type(elements[0]) is bool)
+
+
+# fmt: off
+# What follows [version, type: the fields of each frame as the libraries write them. Specifications and
+# libraries agree on version 2; in version 1 this is what the libraries send and can read.
+_WHERE = ("streamId", "streamPartition")
+_CHAIN = ("publisherId", "msgChainId")
+CONTROL: Final[dict[int, dict[ControlType, tuple[str, ...]]]] = {
+    1: {
+        ControlType.BROADCAST:    ("streamMessage",),
+        ControlType.UNICAST:      ("subId", "streamMessage"),
+        ControlType.SUBSCRIBED:   _WHERE,
+        ControlType.UNSUBSCRIBED: _WHERE,
+        ControlType.RESENDING:    (*_WHERE, "subId"),
+        ControlType.RESENT:       (*_WHERE, "subId"),
+        ControlType.NO_RESEND:    (*_WHERE, "subId"),
+        ControlType.ERROR:        ("errorMessage",),
+        ControlType.PUBLISH:      ("streamMessage", "sessionToken"),
+        ControlType.SUBSCRIBE:    (*_WHERE, "sessionToken"),
+        ControlType.UNSUBSCRIBE:  _WHERE,
+        ControlType.RESEND_LAST:  (*_WHERE, "subId", "numberLast", "sessionToken"),
+        ControlType.RESEND_FROM:  (*_WHERE, "subId", "fromMsgRef", *_CHAIN, "sessionToken"),
+        ControlType.RESEND_RANGE: (*_WHERE, "subId", "fromMsgRef", "toMsgRef", *_CHAIN, "sessionToken"),
+    },
+    2: {
+        ControlType.BROADCAST:    ("requestId", "streamMessage"),
+        ControlType.UNICAST:      ("requestId", "streamMessage"),
+        ControlType.SUBSCRIBED:   ("requestId", *_WHERE),
+        ControlType.UNSUBSCRIBED: ("requestId", *_WHERE),
+        ControlType.RESENDING:    ("requestId", *_WHERE),
+        ControlType.RESENT:       ("requestId", *_WHERE),
+        ControlType.NO_RESEND:    ("requestId", *_WHERE),
+        ControlType.ERROR:        ("requestId", "errorMessage", "errorCode"),
+        ControlType.PUBLISH:      ("requestId", "streamMessage", "sessionToken"),
+        ControlType.SUBSCRIBE:    ("requestId", *_WHERE, "sessionToken"),
+        ControlType.UNSUBSCRIBE:  ("requestId", *_WHERE),
+        ControlType.RESEND_LAST:  ("requestId", *_WHERE, "numberLast", "sessionToken"),
+        ControlType.RESEND_FROM:  ("requestId", *_WHERE, "fromMsgRef", "publisherId", "sessionToken"),
+        ControlType.RESEND_RANGE: ("requestId", *_WHERE, "fromMsgRef", "toMsgRef", *_CHAIN, "sessionToken"),
+    },
+}
+
+# Forms that only a specification writes: the shape of the array that gives them away, and their fields.
+VARIANTS: Final[dict[tuple[int, ControlType], tuple[Callable[[list[Any]], bool], tuple[str, ...]]]] = {
+    # S1 has an apiKey before the session token.
+    (1, ControlType.PUBLISH):     (lambda frame: len(frame) > 4, ("streamMessage", "apiKey", "sessionToken")),
+    (1, ControlType.SUBSCRIBE):   (lambda frame: len(frame) > 5, (*_WHERE, "apiKey", "sessionToken")),
+    # S1 has one ResendRequest; its resend_all stands where the libraries write a number.
+    (1, ControlType.RESEND_LAST): (lambda frame: len(frame) == 9 or _is_flag(frame[5:6]),
+                                   (*_WHERE, "subId", "resendAll", "resendLast", "resendFrom", "resendTo")),
+    # S1 names no subscription in these.
+    (1, ControlType.RESENDING):   (lambda frame: len(frame) < 5, _WHERE),
+    (1, ControlType.NO_RESEND):   (lambda frame: len(frame) < 5, _WHERE),
+    # S0 adds the msgChainId; the libraries would take it for the session token.
+    (2, ControlType.RESEND_FROM): (lambda frame: len(frame) > 8,
+                                   ("requestId", *_WHERE, "fromMsgRef", *_CHAIN, "sessionToken")),
+    # S2 leaves the requestId out of its example of a wrapped SubscribeRequest.
+    (2, ControlType.SUBSCRIBE):   (lambda frame: len(frame) in (4, 5) and type(frame[3]) is int,
+                                   (*_WHERE, "sessionToken")),
+}
+
+FRAMES: Final[dict[ControlType, Callable[..., ControlFrame]]] = {
+    ControlType.BROADCAST:    partial(Delivery, type=ControlType.BROADCAST),
+    ControlType.UNICAST:      partial(Delivery, type=ControlType.UNICAST),
+    ControlType.SUBSCRIBED:   partial(Answer, type=ControlType.SUBSCRIBED),
+    ControlType.UNSUBSCRIBED: partial(Answer, type=ControlType.UNSUBSCRIBED),
+    ControlType.RESENDING:    partial(Answer, type=ControlType.RESENDING),
+    ControlType.RESENT:       partial(Answer, type=ControlType.RESENT),
+    ControlType.NO_RESEND:    partial(Answer, type=ControlType.NO_RESEND),
+    ControlType.ERROR:        Failure,
+    ControlType.PUBLISH:      Publish,
+    ControlType.SUBSCRIBE:    Subscribe,
+    ControlType.UNSUBSCRIBE:  Unsubscribe,
+    ControlType.RESEND_LAST:  Resend,
+    ControlType.RESEND_FROM:  Resend,
+    ControlType.RESEND_RANGE: Resend,
+}
+# fmt: on

@@ -1,0 +1,402 @@
+"""Stream messages: what publishers sign and subscribers read, in versions 30, 31 and 32.
+
+`decode_message` reads every form in the wild, told apart by shape; `StreamMessage.row` writes the form
+of the libraries in the version a peer asked for. A signature covers strings (S0, signatureType), so
+content, keys and ids are never altered: only their places in the array change.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, Final, NamedTuple
+
+from gateway.core import jsontext
+
+from . import checks
+from .checks import MAX_ID, MAX_INTEGER, MAX_KEY, MAX_NAME, UNDEFINED
+from .errors import REQUEST_FAILED, StreamrError
+
+LATEST = 32
+
+# messageType. S0 names 27 to 31; 32 is GroupKeyRotate of S2.
+MESSAGE, GROUP_KEY_REQUEST, GROUP_KEY_RESPONSE, GROUP_KEY_ANNOUNCE, GROUP_KEY_ERROR_RESPONSE = range(27, 32)
+GROUP_KEY_ROTATE = 32
+# encryptionType. 3, a new key before the content, is known to message version 31 only.
+NONE, RSA, AES, NEW_KEY_AND_AES = range(4)
+# signatureType. ETH_LEGACY is read and never written.
+UNSIGNED, ETH_LEGACY, ETH = range(3)
+
+# The arrays of the three versions, as the libraries write them.
+# fmt: off
+ROWS: Final = {
+    30: ("version", "msgId", "prevMsgRef", "messageType", "content", "signatureType", "signature"),
+    31: ("version", "msgId", "prevMsgRef", "messageType", "encryptionType", "content", "signatureType", "signature"),
+    32: ("version", "msgId", "prevMsgRef", "messageType", "contentType", "encryptionType", "groupKeyId",
+         "content", "newGroupKey", "signatureType", "signature"),
+}
+# S1 writes version 30 without nesting; element 1 is then a string.
+FLAT_30: Final = (
+    "version", "streamId", "streamPartition", "timestamp", "sequenceNumber", "publisherId",
+    "prevTimestamp", "prevSequenceNumber", "ttl", "messageType", "content", "signatureType", "signature",
+)
+_FLAT = re.compile(rb"\s*\[[^,\[\"]*,\s*\"")  # the version may be written 30.0
+# S2 writes version 32 without newGroupKey (its text), and without groupKeyId too (its examples). The
+# signatureType is then the last but one element.
+SHORT_32: Final = {
+    10: ("version", "msgId", "prevMsgRef", "messageType", "contentType", "encryptionType", "groupKeyId",
+         "content", "signatureType", "signature"),
+    9: ("version", "msgId", "prevMsgRef", "messageType", "contentType", "encryptionType",
+        "content", "signatureType", "signature"),
+}
+# fmt: on
+
+# The fields of version 32, and what the libraries take for one that is missing.
+_DEFAULTS: Final = dict.fromkeys(ROWS[LATEST]) | {
+    "msgId": UNDEFINED,
+    "messageType": MESSAGE,
+    "contentType": 0,
+    "encryptionType": NONE,
+    "content": UNDEFINED,
+    "signatureType": UNSIGNED,
+}
+_MESSAGE_TYPES: Final = frozenset(range(MESSAGE, GROUP_KEY_ROTATE + 1))
+_CONTENT_TYPES: Final = frozenset({0})
+_ENCRYPTION_TYPES: Final = {
+    30: frozenset({NONE}),
+    31: frozenset({NONE, RSA, AES, NEW_KEY_AND_AES}),
+    32: frozenset({NONE, RSA, AES}),
+}
+_SIGNATURE_TYPES: Final = frozenset({UNSIGNED, ETH_LEGACY, ETH})
+
+
+# What `usual_message` looks for: the types of a row, of a message id and of a reference.
+_TEXT_OR_NOT: Final = (str, type(None))
+_USUAL_ROWS: Final = frozenset(
+    (int, list, ref, int, int, int, key, str, type(None), int, signature)
+    for ref in (list, type(None))
+    for key in _TEXT_OR_NOT
+    for signature in _TEXT_OR_NOT
+)
+_USUAL_CODES: Final = frozenset(product((LATEST,), _MESSAGE_TYPES, (0,), _ENCRYPTION_TYPES[LATEST], _SIGNATURE_TYPES))
+_USUAL_ID: Final = (str, int, int, int, str, str)
+_USUAL_REF: Final = (int, int)
+
+
+class MessageRef(NamedTuple):
+    """A place in a message chain (S0, MessageRef); genuine clients leave the sequence number out."""
+
+    timestamp: int
+    sequence_number: int | None = None
+
+
+class MessageID(NamedTuple):
+    """What makes a message unique (S0, MessageID)."""
+
+    stream_id: str
+    stream_partition: int
+    timestamp: int
+    sequence_number: int = 0
+    publisher_id: str = ""
+    msg_chain_id: str = ""
+
+
+@dataclass(slots=True)  # not frozen: one is made for each publish, and that would take four times as long
+class StreamMessage:
+    """One stream message, whatever version it came in (S0, StreamMessage). What it says is never changed.
+
+    `version` and `wire` are the version and the text of the array it was received as, `verbatim` says that
+    this text is the libraries' form, not one of the specifications' only. `ttl_seconds` is S1's, never 0. `digests` and
+    `proven` are what `signing` and `batch` found out about it: what may have been signed, and that it was.
+    """
+
+    id: MessageID
+    content: str
+    prev_ref: MessageRef | None = None
+    message_type: int = MESSAGE
+    encryption_type: int = NONE
+    group_key_id: str | None = None
+    new_group_key: str | None = None
+    signature_type: int = UNSIGNED
+    signature: str | None = None
+    ttl_seconds: int | None = None
+    version: int = field(default=LATEST, compare=False)
+    wire: bytes | None = field(default=None, compare=False, repr=False)
+    verbatim: bool = field(default=False, compare=False, repr=False)
+    digests: dict[str, bytes] | None = field(default=None, init=False, compare=False, repr=False)
+    proven: bool = field(default=False, init=False, compare=False, repr=False)
+
+    def row(self, version: int) -> bytes:
+        """The JSON array of this message in *version*: 30 (nested), 31 or 32."""
+        if version == self.version and self.verbatim and self.wire is not None:
+            return self.wire
+        return jsontext.dumps([self._element(name, version) for name in ROWS[version]])
+
+    def survives(self, version: int) -> bool:
+        """Whether readers of *version* get all of this message and can check its signature.
+
+        The signature covers newGroupKey, which older versions cannot carry; encryption 3 is known to
+        version 31 alone, GroupKeyRotate to version 32. Version 30 has no word for encryption: the libraries write
+        such a message all the same, and their readers of version 30 throw on its content, so that there is none. What
+        RSA encrypts in the key exchange are keys inside of a content that can be read.
+        """
+        if version == 30 and (
+            self.encryption_type == AES or (self.encryption_type, self.message_type) == (RSA, MESSAGE)
+        ):
+            return False
+        if self.encryption_type == NEW_KEY_AND_AES:
+            return version == 31
+        return version == LATEST or (self.new_group_key is None and self.message_type != GROUP_KEY_ROTATE)
+
+    def parsed_content(self) -> Any:
+        """The content as a JSON value; encrypted content is the string it is.
+
+        Raises a `StreamrError` (REQUEST_FAILED) when the content claims to be JSON and is not.
+        """
+        if self.message_type == MESSAGE and self.encryption_type != NONE:
+            return self.content
+        try:
+            return jsontext.loads(self.content)
+        except ValueError as error:
+            raise self._no_json(error) from None
+
+    def check_content(self) -> None:
+        """Raise a `StreamrError` where `parsed_content` would for content that is not encrypted; it makes no value."""
+        try:
+            jsontext.check(self.content.encode(errors=jsontext.HALVES))
+        except ValueError as error:
+            raise self._no_json(error) from None
+
+    def json_content(self) -> bytes:
+        """The content as one JSON value on one line, as the bus has it; what is encrypted is wrapped."""
+        if self.encryption_type == NONE:
+            # Half a surrogate pair can only stand inside of a JSON string, where it may as well be an escape.
+            return jsontext.one_line(self.content.encode(errors="backslashreplace"))
+        return jsontext.dumps({"encrypted": {"groupKeyId": self.group_key_id, "content": self.content}})
+
+    def _no_json(self, error: ValueError) -> StreamrError:
+        quoted = checks.js_text(self.content)
+        reason = f"Invalid JSON in stream {self.id.stream_id}: {quoted}. Error while parsing was: {error}"
+        return StreamrError(reason, code=REQUEST_FAILED)
+
+    def _element(self, name: str, version: int) -> Any:
+        match name:
+            case "version":
+                return version
+            case "msgId":
+                return list(self.id)
+            case "prevMsgRef":
+                return self.prev_ref and list(self.prev_ref)
+            case "contentType":
+                return 0
+            case _:
+                return getattr(self, _ATTRIBUTES[name])
+
+
+_ATTRIBUTES: Final = {
+    "messageType": "message_type",
+    "encryptionType": "encryption_type",
+    "groupKeyId": "group_key_id",
+    "content": "content",
+    "newGroupKey": "new_group_key",
+    "signatureType": "signature_type",
+    "signature": "signature",
+}
+
+
+def parse_message(data: bytes | str, max_values: int | None = None) -> StreamMessage:
+    """Read the text of one message array; anything else raises a `StreamrError`, also more than *max_values*."""
+    try:
+        wire = data if isinstance(data, bytes) else data.encode()
+        value = jsontext.loads(wire, max_values=max_values)
+    except ValueError as error:
+        raise StreamrError(f"Invalid JSON: {error}") from None
+    return decode_message(value, wire)
+
+
+def has_expired(wire: bytes, now: int) -> bool:
+    """Whether the time that S1 lets a message live is over; *wire* is the text of its array, *now* is in ms."""
+    if not _FLAT.match(wire):
+        return False
+    message = parse_message(wire)
+    return message.ttl_seconds is not None and message.id.timestamp + 1000 * message.ttl_seconds < now
+
+
+def decode_message(value: Any, wire: bytes | None = None) -> StreamMessage:
+    """Read a message array that was parsed from the text *wire*; anything else raises a `StreamrError`."""
+    return (None if wire is None else usual_message(value, wire)) or _unusual(value, wire)
+
+
+def usual_message(row: Any, wire: bytes) -> StreamMessage | None:
+    """Nearly every message: version 32 as the libraries write it, with nothing to find fault with; else None.
+
+    What it takes, `_unusual` takes to mean the same; it is three times as fast.
+    """
+    if type(row) is not list or tuple(map(type, row)) not in _USUAL_ROWS:
+        return None
+    version, given_id, given_ref, kind, content_type, encryption, key_id, content, _, signed, signature = row
+    if (version, kind, content_type, encryption, signed) not in _USUAL_CODES or not content:
+        return None
+    if tuple(map(type, given_id)) != _USUAL_ID:
+        return None
+    stream, partition, timestamp, sequence, _, _ = given_id
+    if len(wire) - len(content) > MAX_NAME and _has_long(given_id, key_id, signature):
+        return None
+    if not stream or not (
+        0 <= partition <= MAX_INTEGER and 0 <= timestamp <= MAX_INTEGER and 0 <= sequence <= MAX_INTEGER
+    ):
+        return None
+    message_id = tuple.__new__(MessageID, given_id)  # as `MessageID._make` does, which would be a call for each
+    ref = None if given_ref is None else usual_ref(given_ref, message_id)
+    if given_ref is not None and ref is None:
+        return None
+    return StreamMessage(
+        message_id, content, ref, kind, encryption, key_id, None, signed, signature, None, LATEST, wire, True
+    )
+
+
+def _has_long(given_id: list[Any], key_id: str | None, signature: str | None) -> bool:
+    """Whether a text that is not the content is longer than it may be."""
+    stream, _, _, _, publisher, chain = given_id
+    texts = ((stream, MAX_NAME), (publisher, MAX_NAME), (chain, MAX_ID), (key_id, MAX_KEY), (signature, MAX_NAME))
+    return any(len(text or "") > limit for text, limit in texts)
+
+
+def usual_ref(given: Any, message_id: MessageID) -> MessageRef | None:
+    """The reference to what came before *message_id*, as the libraries write it; None for anything else."""
+    if (
+        type(given) is not list
+        or tuple(map(type, given)) != _USUAL_REF
+        or min(given) < 0
+        or not tuple(given) < message_id[2:4]
+    ):
+        return None
+    return MessageRef._make(given) if given[1] <= MAX_INTEGER else None
+
+
+def _unusual(value: Any, wire: bytes | None) -> StreamMessage:
+    row = value if isinstance(value, list) else []
+    layout = _layout(row)
+    fields = row if layout is ROWS[LATEST] and len(row) == len(layout) else _latest(layout, row)
+    version, given_id, given_ref, kind, content_type, encryption, key_id, content, new_key, signed, signature = fields
+    message_id = _message_id(given_id, version)
+    prev_ref = _prev_ref(given_ref, message_id, version)
+    checks.code("content type", content_type, _CONTENT_TYPES)
+    return StreamMessage(
+        id=message_id,
+        prev_ref=prev_ref,
+        message_type=checks.code("message type", kind, _MESSAGE_TYPES),
+        encryption_type=checks.code("encryption type", encryption, _ENCRYPTION_TYPES[version]),
+        group_key_id=checks.optional_text("groupKeyId", key_id),
+        new_group_key=_new_group_key(new_key),
+        signature_type=checks.code("signature type", signed, _SIGNATURE_TYPES),
+        signature=checks.optional_text("signature", signature),
+        content=_content(content),
+        ttl_seconds=_ttl(row[8]) if layout is FLAT_30 and len(row) > 8 else None,
+        version=int(version),
+        wire=jsontext.dumps(row) if wire is None else wire,
+        # The array can be shown as it came if every reader of its version understands it.
+        verbatim=layout is ROWS[version]
+        and len(row) == len(layout)
+        and type(content) is str
+        and given_id == list(message_id)
+        and (given_ref is None) == (prev_ref is None),
+    )
+
+
+def _latest(layout: tuple[str, ...], row: list[Any]) -> list[Any]:
+    """The elements of *row* in the places they have in version 32; what is missing has its default there."""
+    fields = dict(zip(layout, row, strict=False))
+    if layout is FLAT_30:
+        _nest(fields)
+    return [fields.get(name, default) for name, default in _DEFAULTS.items()]
+
+
+def _layout(row: list[Any]) -> tuple[str, ...]:
+    version = checks.whole(row[0]) if row else UNDEFINED
+    if type(version) is not int or version not in ROWS:
+        supported = ",".join(map(str, ROWS))
+        raise StreamrError(
+            f"Unsupported version: {checks.js_text(version)}, message: Supported versions: [{supported}]"
+        )
+    if version == 30 and len(row) > 1 and type(row[1]) is str:
+        return FLAT_30
+    if version == 32 and len(row) in SHORT_32 and type(row[-2]) is int:
+        return SHORT_32[len(row)]
+    return ROWS[version]
+
+
+def _ttl(value: Any) -> int | None:
+    """The seconds that a message of S1 lives; 0, which the broker of its time wrote where none were given, is none."""
+    return checks.optional_integer("ttl", value) or None
+
+
+def _nest(fields: dict[str, Any]) -> None:
+    """Give S1's flat fields the nested form. Its example writes the partition as a string."""
+    partition = fields.get("streamPartition")
+    if type(partition) is str and partition.isascii() and partition.isdigit() and len(partition) < 16:
+        partition = int(partition)
+    # S1 has no message chains: all messages of a producer are one chain.
+    head = [fields.get(name, UNDEFINED) for name in ("timestamp", "sequenceNumber", "publisherId")]
+    fields["msgId"] = [fields["streamId"], partition, *head, None]
+    fields["prevMsgRef"] = [fields.get("prevTimestamp"), fields.get("prevSequenceNumber")]
+
+
+def _message_id(value: Any, version: int) -> MessageID:
+    given = checks.padded(checks.array("msgId", value), 6)
+    stream, partition, timestamp, sequence, publisher, chain = given
+    if version == 30:  # its sequenceNumber, publisherId and msgChainId may be null or missing
+        sequence = 0 if sequence is None or sequence is UNDEFINED else sequence
+        publisher = checks.optional_text("publisherId", publisher) or ""
+        chain = checks.optional_text("msgChainId", chain) or ""
+    return MessageID(
+        checks.nonempty("streamId", stream),
+        checks.integer("streamPartition", partition),
+        checks.integer("timestamp", timestamp),
+        checks.integer("sequenceNumber", sequence),
+        checks.text("publisherId", publisher),
+        checks.text("msgChainId", chain),
+    )
+
+
+def decode_ref(name: str, value: Any) -> MessageRef:
+    """Read the array form of a MessageRef; the sequence number may be null or missing."""
+    timestamp, sequence = checks.padded(checks.array(name, value), 2)
+    return MessageRef(checks.integer("timestamp", timestamp), checks.optional_integer("sequenceNumber", sequence))
+
+
+def _prev_ref(value: Any, message_id: MessageID, version: int) -> MessageRef | None:
+    if value is None or (value == [None, None] and version < 32):  # the latter from clients 2.x
+        return None
+    prev = decode_ref("prevMsgRef", value)
+    current, previous = message_id[2:4], (prev.timestamp, prev.sequence_number or 0)
+    if previous < current:
+        return prev
+    fault = "cannot be identical to" if previous == current else "must come before"
+    raise StreamrError(
+        f"prevMessageRef {fault} current. Current: {checks.js_text(list(current))}"
+        f" Previous: {checks.js_text(list(prev))}"
+    )
+
+
+def _content(value: Any) -> str:
+    # S2's examples write arrays where the libraries write their text.
+    if type(value) in (list, dict):
+        value = jsontext.dumps(value).decode()
+    return checks.nonempty("content", value)
+
+
+def _new_group_key(value: Any) -> str | None:
+    """The text of `[groupKeyId, encryptedGroupKeyHex]`, as received: the signature covers it."""
+    serialized = checks.optional_text("newGroupKey", value)
+    if not serialized:
+        return None
+    try:
+        pair = jsontext.loads(serialized)
+    except ValueError as error:
+        raise StreamrError(f"Invalid JSON in newGroupKey: {error}") from None
+    key_id, key = checks.padded(checks.array("newGroupKey", pair), 2)
+    checks.text("groupKeyId", key_id)
+    checks.text("encryptedGroupKeyHex", key)
+    return serialized

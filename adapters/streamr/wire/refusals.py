@@ -1,0 +1,48 @@
+"""How a request is refused: the words of the reference's broker for the errors of the gateway."""
+
+from __future__ import annotations
+
+from gateway.core.errors import Forbidden, NotSubscribed, RequestError, UnknownChannel
+
+from . import errors as codes
+from .control import ControlFrame, ControlType, Publish, Resend, Subscribe, Unsubscribe
+from .errors import StreamrError
+
+# fmt: off
+# How the broker's errors call each request.
+WORDS: dict[ControlType, tuple[str, str, str]] = {
+    ControlType.PUBLISH:     ("Publish", "publish", "write to"),
+    ControlType.SUBSCRIBE:   ("Subscribe", "subscribe", "subscribe to"),
+    ControlType.UNSUBSCRIBE: ("Unsubscribe", "unsubscribe", "unsubscribe from"),
+}
+# fmt: on
+
+
+class Unauthenticated(RequestError):
+    """A token that is none of ours, where one is needed."""
+
+
+def refusal(frame: ControlFrame, error: RequestError) -> tuple[str, str]:
+    """The text and the code by which the reference's broker refuses *frame*."""
+    stream, partition = place(frame)
+    request, try_to, allowed_to = WORDS.get(frame.type, ("Resend", "resend", "resend from"))
+    match error:
+        case StreamrError():
+            return error.message, error.code
+        case Unauthenticated():
+            return f"Authentication failed while trying to {try_to} to stream {stream}", codes.AUTHENTICATION_FAILED
+        case Forbidden():
+            return f"You are not allowed to {allowed_to} stream {stream}", codes.PERMISSION_DENIED
+        case UnknownChannel():
+            return f"Stream {stream} not found.", codes.NOT_FOUND
+        case NotSubscribed():
+            return f"Not subscribed to stream {stream} partition {partition}!", codes.INVALID_REQUEST
+        case _:
+            return f"{request} request failed: {error}", codes.REQUEST_FAILED
+
+
+def place(frame: ControlFrame) -> tuple[str, int]:
+    """The stream and the partition that *frame* is about."""
+    if isinstance(frame, Subscribe | Unsubscribe | Resend):
+        return frame.stream_id, frame.stream_partition
+    return frame.message.id[:2] if isinstance(frame, Publish) else ("", 0)

@@ -1,0 +1,71 @@
+"""How much one network address, one peer and one channel may do: the `[limits]` section, and the throttle.
+
+A request that finds a bucket empty is refused and told how long to wait; nothing is queued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.core.buckets import Buckets
+from gateway.core.bus import SUBSCRIPTIONS
+from gateway.core.message import Peer
+from gateway.core.session import Principal
+
+
+class Rate(BaseModel):
+    """Requests a second, and how many at once."""
+
+    model_config = ConfigDict(extra="forbid")
+    rate: float = Field(gt=0)
+    burst: float = Field(ge=1)
+
+
+class Limits(BaseModel):
+    """The `[limits]` section; `rates = "off"` lifts every rate limit."""
+
+    model_config = ConfigDict(extra="forbid")
+    rates: Literal["on", "off"] = "on"
+    address: Rate = Rate(rate=2_000, burst=10_000)
+    peer: Rate = Rate(rate=1_000, burst=5_000)
+    channel: Rate = Rate(rate=5_000, burst=20_000)
+    bytes: Rate = Rate(rate=16 << 20, burst=64 << 20)
+    memory: int | None = Field(
+        default=None, ge=1 << 20, description="bytes that may be kept for all peers together; else a quarter of all"
+    )
+    connections: int = Field(
+        default=20_000, ge=1, description="sessions of all protocols together; as many again may only ask by HTTP"
+    )
+    connections_per_address: int = Field(default=10_000, ge=1)
+    subscriptions: int = Field(default=SUBSCRIPTIONS, ge=1, description="channels that one connection may listen to")
+    handshake_seconds: float = Field(default=10.0, gt=0, description="a connection that says nothing is dropped")
+    keep_alive_seconds: float = Field(default=65.0, gt=0, description="an HTTP connection that was used is kept")
+
+
+class Throttle:
+    """The three buckets that every request passes; one that is about no channel (`""`) passes two."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+        self._addresses, self._peers, self._channels = (
+            Buckets(each.rate, each.burst, clock) for each in (limits.address, limits.peer, limits.channel)
+        )
+
+    def __call__(self, principal: Principal, peer: Peer | None, channel: str) -> float:
+        """Seconds to wait, 0 when the request may pass; strangers that are nobody's *peer* have their address only."""
+        return (
+            (self._addresses.take(principal.address) if principal.address else 0.0)
+            or (self._peers.take(peer.number) if peer is not None else 0.0)
+            or (self._channels.take(channel) if channel else 0.0)
+        )
+
+    def visit(self, address: str) -> float:
+        """Seconds to wait before a request from *address* is looked at, 0 when it may pass."""
+        return self._addresses.take(address) if address else 0.0
+
+    def charge(self, address: str, requests: float) -> None:
+        """Let a request from *address* that is as much work as some count as so many."""
+        if address:
+            self._addresses.spend(address, requests)

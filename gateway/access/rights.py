@@ -1,0 +1,95 @@
+"""Rights: a verb and a pattern of channels, given or taken away, and the order in which they are looked at.
+
+Laws of this file. The first right in a list that covers a verb on a channel decides, and where none does the answer
+is no. `ordered` puts what takes away before what gives, so within one list the place of a rule means nothing. What
+concerns no one channel is asked with an empty name: only a pattern that covers every channel gives it, and whatever
+takes the verb away on any channel takes it away there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from fnmatch import translate
+
+from gateway.core.channels import INBOX, MAX_NAME, valid_name
+
+VERBS = ("subscribe", "publish", "direct", "history", "admin")
+ALL = "*"  # each verb but admin where it gives, each verb where it takes away
+TAKES = "!"  # how a rule that takes away begins
+_WILD = re.compile(r"[*?\[]")
+_SET = re.compile(r"\[!?\]?[^\]]*\]")  # of characters, of which one stands there
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """Leave to use one verb (`*`: each but admin) on the channels that match a pattern; or, with `!`, none to."""
+
+    verb: str
+    pattern: str
+    takes: bool = False
+    _matches: Callable[[str], object] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_matches", _matcher(self.pattern))
+
+    @classmethod
+    def parse(cls, text: str) -> Right:
+        """Read `verb:pattern` or `!verb:pattern`; a `ValueError` says what is wrong with it."""
+        takes = text.startswith(TAKES)
+        verb, colon, pattern = text.removeprefix(TAKES).partition(":")
+        if not colon or not pattern or verb not in (*VERBS, ALL):
+            raise ValueError(f"{text!r} is not VERB:PATTERN or !VERB:PATTERN with a verb of {', '.join(VERBS)} or *")
+        if (reason := _impossible(pattern)) is not None:
+            raise ValueError(f"{text!r} matches no channel: {reason}")
+        return cls(verb, pattern, takes)
+
+    def __str__(self) -> str:
+        return f"{TAKES if self.takes else ''}{self.verb}:{self.pattern}"
+
+    def covers(self, verb: str, channel: str) -> bool:
+        """Whether this right says anything about *verb* on *channel*."""
+        if self.verb != verb and (self.verb != ALL or (verb == "admin" and not self.takes)):
+            return False
+        return bool(self._matches(channel)) or (self.takes and not channel)
+
+
+Rights = tuple[Right, ...]
+
+
+def ordered(rights: Iterable[Right]) -> Rights:
+    """*rights* as they are looked at: what takes away first."""
+    return tuple(sorted(rights, key=lambda right: not right.takes))
+
+
+def deciding(rights: Rights, verb: str, channel: str) -> Right | None:
+    """The first of *rights* that covers *verb* on *channel*; None where there is none, and the answer is no."""
+    for right in rights:
+        if right.covers(verb, channel):
+            return right
+    return None
+
+
+def _matcher(pattern: str) -> Callable[[str], object]:
+    """What tells whether a channel matches *pattern*, as `fnmatchcase` does; most are names, or `*`."""
+    if pattern == "*":
+        return _always
+    if _WILD.search(pattern) is None:
+        return pattern.__eq__
+    return re.compile(translate(pattern)).match
+
+
+def _always(_channel: str) -> bool:
+    return True
+
+
+def _impossible(pattern: str) -> str | None:
+    """Why no channel can have a name that matches *pattern*; None where one can."""
+    if INBOX in pattern:
+        return f"no name has {INBOX!r} in it"
+    if not all(map(valid_name, pattern)):
+        return "no name has control characters"
+    if len(_SET.sub("x", pattern).replace("*", "")) > MAX_NAME:
+        return f"no name has more than {MAX_NAME} characters"
+    return None

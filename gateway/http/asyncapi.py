@@ -1,0 +1,90 @@
+"""What is said on the wires that OpenAPI has no words for, as an AsyncAPI 3.0 document, made from the adapters' tables.
+
+It is told from the gateway's side: what it receives, others send.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from gateway.adapter import Adapter, Spoken
+
+VERSION = "3.0.0"
+WEBSOCKETS = "websockets"  # what the server of all WebSockets is called; a TCP listener has its own name
+_UNFIT = re.compile(r"[^A-Za-z0-9]+")
+
+
+class Wire(NamedTuple):
+    """A path or a listener of a protocol, and what is said there."""
+
+    key: str
+    title: str
+    server: str
+    address: str | None
+    messages: list[Spoken]
+
+
+def document(
+    adapters: Iterable[Adapter], version: str, host: str, listening: Mapping[str, str | None], *, secure: bool
+) -> dict[str, Any]:
+    """The document of a gateway that is reached at *host* and is *listening* on TCP there, by the listeners' names."""
+    wires = [wire for adapter in adapters for wire in _wires(adapter, listening)]
+    servers = {WEBSOCKETS: {"host": host, "protocol": "wss" if secure else "ws"}}
+    servers |= {name: {"host": place, "protocol": "tcp"} for name, place in listening.items() if place is not None}
+    return {
+        "asyncapi": VERSION,
+        "info": {"title": "Trellis", "version": version, "description": "REST is described at `/openapi.json`."},
+        "defaultContentType": "application/json",
+        "servers": servers,
+        "channels": {wire.key: _channel(wire) for wire in wires},
+        "operations": {name: operation for wire in wires for name, operation in _operations(wire)},
+        "components": {
+            "messages": {_message_key(wire, said): _message(said) for wire in wires for said in wire.messages}
+        },
+    }
+
+
+def _wires(adapter: Adapter, listening: Mapping[str, str | None]) -> Iterator[Wire]:
+    for place, messages in adapter.spoken().items():
+        key = "_".join(filter(None, (adapter.name, _UNFIT.sub("_", place).strip("_"))))
+        if place in adapter.paths:
+            yield Wire(key, f"{adapter.title} at {place}", WEBSOCKETS, place, messages)
+        elif listening.get(place) is not None:
+            yield Wire(key, f"{adapter.title} on TCP", place, None, messages)
+
+
+def _channel(wire: Wire) -> dict[str, Any]:
+    return {
+        "address": wire.address,
+        "title": wire.title,
+        "servers": [{"$ref": f"#/servers/{wire.server}"}],
+        "messages": {
+            said.name: {"$ref": f"#/components/messages/{_message_key(wire, said)}"} for said in wire.messages
+        },
+    }
+
+
+def _operations(wire: Wire) -> Iterator[tuple[str, dict[str, Any]]]:
+    for action, chosen in (
+        ("receive", [said for said in wire.messages if said.received]),
+        ("send", [said for said in wire.messages if said.sent]),
+    ):
+        yield (
+            f"{wire.key}_{action}",
+            {
+                "action": action,
+                "channel": {"$ref": f"#/channels/{wire.key}"},
+                "messages": [{"$ref": f"#/channels/{wire.key}/messages/{said.name}"} for said in chosen],
+            },
+        )
+
+
+def _message_key(wire: Wire, said: Spoken) -> str:
+    return f"{wire.key}.{said.name}"
+
+
+def _message(said: Spoken) -> dict[str, Any]:
+    summary = {"summary": said.summary} if said.summary else {}
+    return {"name": said.name, **summary, "contentType": said.media_type, "payload": dict(said.schema)}

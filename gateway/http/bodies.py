@@ -1,0 +1,188 @@
+"""The bodies of requests: read within bounds of size, time and memory; long ones are worked off one at a time.
+
+What is kept of a body while it comes, and while it waits, counts in the memory budget (`gateway.core.budget`),
+whichever server there is; `handover.FastHttp` counts what it was not asked for yet. To check and publish a MiB takes 10
+to 40 ms, and a hundred may come at once. So the bodies longer than `SOON` take turns, network by network, and together
+they get `SHARE` of the loop's time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from time import perf_counter
+
+import anyio
+from anyio.lowlevel import RunVar
+from fastapi import Request
+
+from gateway.core.errors import RequestError
+from gateway.core.inflow import Inflow
+from gateway.core.networks import network
+
+SOON = 1 << 16  # bytes of JSON that are checked on the loop, without waiting: half a millisecond's work
+BODY_SECONDS = 30.0  # for a body to arrive
+SHARE = 0.2  # of the time: what long bodies get together
+ALLOWANCE = 0.05  # seconds that they may take at once before they are kept to their share
+COUNTED = "trellis.counted"  # an ASGI extension: the server paces the bytes that it reads
+
+
+class Unread(RequestError):
+    """A body that was not read to its end, with the HTTP *status* that says why."""
+
+    def __init__(self, status: int, reason: str, headers: Mapping[str, str]) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.headers = headers
+
+
+class Body:
+    """A body that is coming, or waits for its turn: a holder of the memory budget."""
+
+    def __init__(self, network: str) -> None:
+        self.network = network
+        self.data = bytearray()  # it may come byte by byte
+        self.scope = anyio.CancelScope()
+
+    @property
+    def holding(self) -> int:
+        """The bytes that have come."""
+        return len(self.data)
+
+    def give_up(self) -> None:
+        """Read no more of it."""
+        self.scope.cancel()
+
+
+class Queue:
+    """Turns for what takes long: one at a time, the networks in a ring, all together for `SHARE` of the time.
+
+    *clock* gives seconds, *sleep* waits for some.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = perf_counter, sleep: Callable[[float], Awaitable[None]] = anyio.sleep
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._waiting: dict[str, deque[anyio.Event]] = {}  # by network, the next one first
+        self._busy = False
+        self._used = 0.0  # seconds used lately, which wear off
+        self._then = clock()
+
+    @asynccontextmanager
+    async def turn(self, network: str) -> AsyncIterator[None]:
+        """Wait until it is the turn of one from *network*; the turn ends with the context."""
+        if self._busy:
+            await self._wait(network)
+        self._busy = True
+        try:
+            if (pause := (self._level() - ALLOWANCE) / SHARE) > 0:
+                await self._sleep(pause)
+            begin = self._clock()
+            try:
+                yield
+            finally:
+                self._used = self._level() + self._clock() - begin
+        finally:
+            self._next()
+
+    def _level(self) -> float:
+        """The seconds used lately, now."""
+        then, self._then = self._then, self._clock()
+        self._used = max(0.0, self._used - (self._then - then) * SHARE)
+        return self._used
+
+    async def _wait(self, network: str) -> None:
+        event = anyio.Event()
+        self._waiting.setdefault(network, deque()).append(event)
+        try:
+            await event.wait()
+        except BaseException:  # whoever waits was cancelled
+            if event.is_set():
+                self._next()
+            else:
+                self._leave(network, event)
+            raise
+
+    def _leave(self, network: str, event: anyio.Event) -> None:
+        theirs = self._waiting[network]
+        theirs.remove(event)
+        if not theirs:
+            del self._waiting[network]
+
+    def _next(self) -> None:
+        """The turn goes on to the next network's first, and that network to the end of the ring."""
+        self._busy = bool(self._waiting)
+        if self._busy:
+            network = next(iter(self._waiting))
+            theirs = self._waiting.pop(network)
+            theirs.popleft().set()
+            if theirs:
+                self._waiting[network] = theirs
+
+
+_queue: RunVar[Queue] = RunVar("trellis-long-bodies")
+
+
+def queue() -> Queue:
+    """The turns of the loop that runs."""
+    if (found := _queue.get(None)) is None:
+        found = Queue()
+        _queue.set(found)
+    return found
+
+
+def sender_of(request: Request) -> str:
+    """The network that *request* comes from."""
+    client = request.scope.get("client")
+    return network(client[0]) if client else ""
+
+
+@asynccontextmanager
+async def body_of(request: Request, limit: int, inflow: Inflow | None) -> AsyncIterator[bytes]:
+    """The body of *request*, while its turn lasts if it is long. Look first at all that can be refused without it.
+
+    Raises `Unread`: 413 once it is known to be longer than *limit* bytes, 408 if it does not come within
+    `BODY_SECONDS`, 503 where the memory budget of *inflow* is used up.
+    """
+    inflow = inflow or Inflow(None, perf_counter)
+    # Who is told 413 or 408 may be sending still, for ever: the connection ends (HTTP/2 has other words for that).
+    ending = {"Connection": "close"} if request.scope.get("http_version") in ("1.0", "1.1") else {}
+    too_long = Unread(413, f"more than {limit:,} bytes; send less, or in parts", ending)
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or len(length) > len(str(limit)) or int(length) > limit:
+        raise too_long
+    body = Body(sender_of(request))
+    inflow.budget.enter(body)
+    try:
+        async with AsyncExitStack() as stack:
+            with body.scope:
+                if not await _read(request, body, limit, inflow):
+                    raise Unread(408, f"the body took more than {BODY_SECONDS:.0f} s; send less, or in parts", ending)
+                if len(body.data) > limit:
+                    raise too_long
+                if len(body.data) > SOON:
+                    await stack.enter_async_context(queue().turn(body.network))
+            if body.scope.cancel_called:
+                raise Unread(503, "the gateway is short of memory; try again in a moment", {"Retry-After": "1"})
+            yield bytes(body.data)
+    finally:
+        inflow.budget.leave(body)
+
+
+async def _read(request: Request, body: Body, limit: int, inflow: Inflow) -> bool:
+    """Read until the end of *body*, or beyond its *limit*; False where it does not come in time."""
+    counted = COUNTED in request.scope.get("extensions", ())
+    with anyio.move_on_after(BODY_SECONDS):
+        async with aclosing(request.stream()) as chunks:
+            async for chunk in chunks:
+                body.data += chunk
+                if not counted and (wait := inflow.bytes(body.network, len(chunk), None)):
+                    await anyio.sleep(wait)
+                # What has come already is given without waiting, and so not interrupted.
+                if len(body.data) > limit or body.scope.cancel_called:
+                    break
+        return True
+    return False

@@ -1,0 +1,264 @@
+"""`POST .../messages` with a message on each line (NDJSON), read and answered at the same time.
+
+The body is never held: what is kept is bounded by `MAX_UNSENT` results, and a client that sends without reading its
+results is slowed. All lines that arrive together go to the disk together. A disk that cannot be written ends the
+stream: each line that was read is answered, with a problem where it was not accepted or nobody knows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import aclosing, suppress
+from itertools import count
+from typing import NamedTuple
+
+import anyio
+from fastapi import Request, Response
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from gateway.core.errors import RequestError, Throttled, Unavailable, Unknown
+from gateway.core.message import REST
+
+from .bodies import SOON, queue, sender_of
+from .problems import Problem, explain
+from .publish import MAX_CONTENT, SPACE, TOO_LONG, Content, Publisher, content_read, in_doubt, synced
+
+MAX_UNSENT = 4 << 20  # bytes of results that wait for the disk or the client; beyond it no line is read
+SLICE = 128  # lines that are taken in one turn of the loop
+STALLED_SECONDS = 60.0  # for a client to read a result; then the connection ends
+NO_MEMORY = "the gateway is short of memory; send this line and the rest again in a moment"
+STOP_SECONDS = 1.0  # the same, while the gateway stops
+
+NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+
+
+class _Result(NamedTuple):
+    """What the line with a *number* is told, once everything up to *seq* is on disk."""
+
+    number: int
+    seq: int
+    said: bytes
+
+
+class Lines:
+    """Cuts a stream of bytes into lines; one of more than *limit* bytes comes out as None."""
+
+    def __init__(self, limit: int = MAX_CONTENT) -> None:
+        self._limit = limit
+        self._rest = bytearray()
+        self._skipping = False
+
+    @property
+    def holding(self) -> int:
+        """How many bytes are kept of the unfinished line."""
+        return len(self._rest)
+
+    def feed(self, data: bytes) -> list[bytes | None]:
+        """The lines that *data* completes; blank ones are left out."""
+        *ends, rest = data.split(b"\n")
+        lines: list[bytes | None] = []
+        for end in ends:
+            self._add(end)
+            lines += self.end()
+        self._add(rest)
+        return lines
+
+    def end(self) -> list[bytes | None]:
+        """What is left when the line, or the stream, ends here."""
+        line, self._rest = bytes(self._rest), bytearray()
+        skipped, self._skipping = self._skipping, False
+        return [None] if skipped else [line] if line.strip(SPACE) else []
+
+    def _add(self, data: bytes) -> None:
+        if not self._skipping:
+            self._rest += data
+            if len(self._rest) > self._limit:
+                self._skipping = True
+                self._rest = bytearray()
+
+
+class Signal:
+    """Wakes one task, again and again; a call of `set` is never missed."""
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+
+    def set(self) -> None:
+        """Wake the task, or let it not sleep next time."""
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Sleep until `set` was called since the last time."""
+        await self._event.wait()
+        self._event = anyio.Event()
+
+
+class Bulk(Response):
+    """The response to a body of lines: one result on each line, in order, while the body is still being read."""
+
+    def __init__(self, publisher: Publisher, request: Request) -> None:
+        super().__init__(media_type=NDJSON[0])
+        del self.headers["content-length"]
+        self._publisher = publisher
+        self._gateway = publisher.gateway
+        self._request = request
+        self._results: deque[_Result] = deque()
+        self._unsent = 0
+        self._numbers = count(1)
+        self._over = False
+        self._doubtful = False  # nobody knows whether what waits for the disk is accepted
+        self._ready = Signal()
+        self._room = Signal()
+        self._reading = anyio.CancelScope()
+        self._sending = anyio.CancelScope()
+        self._patience = STALLED_SECONDS
+        self._lines = Lines()
+        self._given_up = False
+        self.network = sender_of(request)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI
+        """Answer until the body ends and its last line is on disk."""
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._read)
+            self._gateway.at_goodbye.add(self._stop)
+            self._gateway.budget.enter(self)
+            try:
+                await self._write(send)
+            finally:
+                self._gateway.at_goodbye.discard(self._stop)
+                self._gateway.budget.leave(self)
+            tasks.cancel_scope.cancel()
+
+    def _stop(self) -> None:
+        """The gateway stops: no further line is taken, and those that were are answered."""
+        self._patience = STOP_SECONDS
+        self._reading.cancel()
+        self._sending.deadline = min(self._sending.deadline, anyio.current_time() + STOP_SECONDS)
+
+    # What the budget asks
+
+    @property
+    def holding(self) -> int:
+        """How many bytes are kept for the client: half a line, and results that wait."""
+        return self._lines.holding + self._unsent
+
+    def give_up(self) -> None:
+        """Read no more; the next line is told so."""
+        self._given_up = True
+        self._reading.cancel()
+
+    # What comes
+
+    async def _read(self) -> None:
+        lines = self._lines
+        with self._reading, suppress(ClientDisconnect):  # nobody is told; a line that was cut off is none
+            async with aclosing(self._request.stream()) as chunks:
+                async for chunk in chunks:
+                    await self._take(lines.feed(chunk))
+                    if self._gateway.log.failing is not None or self._reading.cancel_called:
+                        break
+                else:
+                    await self._take(lines.end())
+        if self._given_up:
+            self._results.append(self._refused(next(self._numbers), Unavailable(NO_MEMORY)))
+        self._over = True
+        self._ready.set()
+
+    async def _take(self, lines: list[bytes | None]) -> None:
+        """Publish *lines*, no faster than the limits, the disk and the client allow."""
+        todo = deque([await self._content(line) for line in lines])
+        while todo:
+            await anyio.sleep(self._publish(todo))
+            while self._unsent > MAX_UNSENT:
+                await self._room.wait()
+            while self._gateway.bus.congested and self._gateway.log.failing is None:
+                with suppress(Unknown):  # the next line is refused
+                    await synced(self._gateway, self._gateway.log.next_seq - 1)
+
+    async def _content(self, line: bytes | None) -> Content | Problem:
+        """What *line* says, or why that is nothing."""
+        if line is None:
+            return Problem(413, TOO_LONG)
+        caller = self._publisher.caller
+        try:
+            if len(line) <= SOON:
+                return await content_read(caller, line)
+            async with queue().turn(self.network):
+                return await content_read(caller, line)
+        except Problem as problem:
+            return problem
+
+    def _publish(self, todo: deque[Content | Problem]) -> float:
+        """Publish a few lines of *todo*; return the seconds to wait before the next."""
+        last = wait = 0.0
+        for _ in range(min(SLICE, len(todo))):
+            try:
+                result = self._result(todo[0])
+            except Throttled as error:  # it is not refused: its turn comes later
+                wait = error.retry_after_seconds
+                break
+            todo.popleft()
+            last = max(last, result.seq)
+            self._unsent += len(result.said)
+            self._results.append(result)
+        self._gateway.log.when_synced(int(last), self._ready.set, self._doubt)
+        return wait
+
+    def _result(self, line: Content | Problem) -> _Result:
+        number = next(self._numbers)
+        try:
+            self._publisher.pace()
+            if isinstance(line, Problem):
+                raise line
+            taken = self._publisher.publish(line, number)
+        except Throttled:
+            self._numbers = count(number)
+            raise
+        except RequestError as error:
+            return self._refused(number, error)
+        return _Result(number, taken.seq, self._publisher.answer(taken) + b"\n")
+
+    def _refused(self, number: int, error: RequestError) -> _Result:
+        problem = explain(error)
+        self._gateway.metrics.count("refused", REST, str(problem.status))
+        return _Result(number, 0, problem.body(line=number) + b"\n")
+
+    def _doubt(self) -> None:
+        """The disk has failed for long: what waits for it is told so, and nothing more is taken."""
+        self._doubtful = True
+        self._reading.cancel()
+        self._ready.set()
+
+    # What goes
+
+    async def _write(self, send: Send) -> None:
+        """Send results as their messages reach the disk, until the last or until the client does not read them."""
+        while not (self._over and not self._results):
+            told = self._told()
+            if not told:
+                await self._ready.wait()
+                continue
+            await self._send(send, b"".join(map(self._final, told)), more=True)
+            if self._sending.cancelled_caught:
+                return
+            self._unsent -= sum(len(result.said) for result in told)
+            self._room.set()
+        await self._send(send, b"", more=False)
+
+    def _told(self) -> list[_Result]:
+        """The next results of which it is known, or never will be, whether they are on disk."""
+        told = []
+        while self._results and (self._doubtful or self._results[0].seq <= self._gateway.log.synced_seq):
+            told.append(self._results.popleft())
+        return told
+
+    def _final(self, result: _Result) -> bytes:
+        if result.seq <= self._gateway.log.synced_seq:
+            return result.said
+        return self._refused(result.number, in_doubt(self._gateway)).said
+
+    async def _send(self, send: Send, body: bytes, *, more: bool) -> None:
+        with anyio.move_on_after(self._patience) as self._sending:
+            await send({"type": "http.response.body", "body": body, "more_body": more})

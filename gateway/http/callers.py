@@ -1,0 +1,146 @@
+"""Who makes a REST request, and whether they may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from urllib.parse import unquote_to_bytes
+
+from fastapi import Request, Response
+
+from gateway.access.auth import KEY, bearer, identity_of
+from gateway.core.channels import valid_name
+from gateway.core.errors import Forbidden, Throttled, UnknownChannel
+from gateway.core.message import REST, Peer
+from gateway.core.networks import network
+from gateway.core.session import Principal
+from gateway.runtime import Gateway
+
+from .paced import paced
+from .problems import Problem, shortened
+
+CHALLENGE = {"WWW-Authenticate": 'Bearer realm="trellis"'}
+
+
+class Caller:
+    """The principal behind one request, and the durable peer that others know it as."""
+
+    __slots__ = ("_paid", "gateway", "principal")
+
+    def __init__(self, gateway: Gateway, request: Request, key: str | None = None) -> None:
+        """Find out who sent *request*; *key* is for those who cannot send headers.
+
+        Every request takes a token of its address here, whatever becomes of it. Raises `Problem` 401 or 403, or
+        `Throttled`.
+        """
+        self.gateway = gateway
+        address = enter(gateway, request)
+        token = bearer(request.headers.get("authorization")) or key
+        principal = gateway.access.authenticate(REST, token, address)
+        if principal is None:
+            raise Problem(401, "no such key; send one as `Authorization: Bearer KEY`", CHALLENGE)
+        self.principal: Principal = principal
+        self._paid = True  # the first thing that is asked is what the request was let in for
+
+    @property
+    def key(self) -> str | None:
+        """The name of the API key, None without one."""
+        name = self.principal.name
+        return name.removeprefix(KEY) if name.startswith(KEY) else None
+
+    @property
+    def who(self) -> Peer:
+        """The durable peer: the key's, or the one of all who have none."""
+        return self.gateway.peers.identity(REST, identity_of(self.key), self.key)
+
+    def may(self, verb: str, channel: str) -> bool:
+        """Whether the caller has the right to *verb* on *channel*."""
+        return self.gateway.access.allowed(self.principal, verb, channel)
+
+    def may_know(self, channel: str) -> bool:
+        """Whether the caller may know that there is *channel*."""
+        return any(self.may(verb, channel) for verb in ("subscribe", "history", "publish"))
+
+    def check(self, verb: str, channel: str) -> None:
+        """Raise `Forbidden` or `Throttled` unless the caller may *verb* on *channel* now.
+
+        What concerns no one channel is asked with an empty one, which only a right to all channels covers.
+        """
+        self.demand(verb, channel)
+        self.pace(channel)
+
+    def demand(self, verb: str, channel: str) -> None:
+        """Raise `Forbidden` unless the caller has the right to *verb* on *channel*."""
+        if not self.may(verb, channel):
+            if not self.key and self.gateway.access.enabled:
+                raise Problem(401, f"{Forbidden(verb, channel)} without a key", CHALLENGE)
+            raise Forbidden(verb, channel)
+
+    def pace(self, channel: str) -> None:
+        """Raise `Throttled` where the caller asks too often; strangers are told apart by their addresses."""
+        paid, self._paid = self._paid, False
+        if self.gateway.throttle is not None:
+            principal = Principal(self.principal.name) if paid else self.principal
+            self.gateway.bus.pace(principal, None if self.key is None else self.who, channel)
+
+    def charge(self, requests: float) -> None:
+        """Count what is asked for as so many *requests*."""
+        if self.gateway.throttle is not None:
+            self.gateway.throttle.charge(self.principal.address, requests)
+
+    def waste(self, size: int) -> None:
+        """Count *size* bytes that were read for nothing: what they said had no sense."""
+        if (inflow := self.gateway.bus.inflow) is not None:
+            inflow.wasted(self.principal.address, size)
+
+    async def paced(self, slices: Iterator[bytes], media_type: str, verb: str, channel: str) -> Response:
+        """The response that carries *slices*, at the caller's pace and while it may *verb* on *channel*.
+
+        See `gateway.http.paced`.
+        """
+        gateway, ask = self.gateway, partial(self.demand, verb, channel)
+        return await paced(gateway.outflow, gateway.budget, self.principal.address, slices, media_type, ask)
+
+    def look(self, verb: str, segment: str, *, paced: bool = True) -> str:
+        """The channel that a path's *segment* names, if the caller may *verb* there and there can be one.
+
+        What cannot be a name is refused before anything is looked up or counted by it. What is not *paced* here is so
+        later, part by part.
+        """
+        channel = unquoted(segment)
+        if not valid_name(channel):
+            raise UnknownChannel(channel)
+        self.demand(verb, channel)
+        if paced:
+            self.pace(channel)
+        gateway = self.gateway
+        if (
+            gateway.settings.channels.create != "open"
+            and not gateway.channels.exists(channel)
+            and not gateway.bus.members(channel)
+        ):
+            raise UnknownChannel(channel)
+        return channel
+
+
+def enter(gateway: Gateway, request: Request) -> str:
+    """The network that *request* comes from, if its page may ask here, by this name of the gateway's, and now.
+
+    Raises `Problem` 403, or `Throttled`; every request takes a token of its network here.
+    """
+    headers = request.headers
+    if (reason := gateway.access.unwelcome(headers.get("origin"), headers.get("host"))) is not None:
+        raise Problem(403, reason)
+    client = request.scope.get("client")
+    address = network(client[0]) if client else ""
+    if gateway.throttle is not None and (wait := gateway.throttle.visit(address)):
+        raise Throttled(wait)
+    return address
+
+
+def unquoted(segment: str) -> str:
+    """What a raw *segment* of a path says (RFC 3986, section 2.1); UTF-8, percent-encoded or not."""
+    try:
+        return unquote_to_bytes(segment.encode("latin-1")).decode()
+    except UnicodeDecodeError:
+        raise Problem(400, f"{shortened(segment)} is not percent-encoded UTF-8") from None

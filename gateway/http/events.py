@@ -1,0 +1,237 @@
+"""`GET .../events`: a channel as server-sent events (WHATWG HTML, section 9.2), from now on or from where one left.
+
+A stream is a session like any other. What differs: a `message` is shown once it is on disk, because it carries its
+sequence; and whoever resumes is first shown what the log has, a page at a time, then what is said. In between lies a
+boundary: everything below it comes from the log, everything from it on from the bus, so nothing is missing and
+nothing comes twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from functools import lru_cache
+from itertools import chain
+
+import anyio
+from sse_starlette import EventSourceResponse
+from sse_starlette.sse import SendTimeoutError
+from starlette.types import Receive, Scope, Send
+
+from gateway.core.errors import Unavailable
+from gateway.core.jsontext import dumps
+from gateway.core.message import REST, Message, Peer
+from gateway.core.session import LOW_WATER, Session
+from gateway.runtime import Gateway
+from gateway.storage.layout import NEVER
+
+from . import listing, views
+from .callers import Caller
+from .paced import in_turn
+from .problems import Problem
+
+PAGE = 32  # messages that are read from the log in one turn of the loop
+PING_SECONDS = 15  # between two comments that keep proxies from closing a silent stream
+MAX_OUTBOX = 4 << 20  # bytes: the longest message and as much again, twice
+SEND_SECONDS = 30.0  # for a client to take what was written; one that reads nothing is cut
+
+
+class EventSession(Session):
+    """One stream of one channel. *after* is the sequence the client has seen last, None for a new one."""
+
+    protocol = REST
+    max_outbox = MAX_OUTBOX
+
+    def __init__(self, gateway: Gateway, caller: Caller, channel: str, after: int | None = None) -> None:
+        super().__init__(gateway.bus, caller.principal)
+        self.budget = gateway.budget
+        self._gateway = gateway
+        self._channel = channel
+        self._unsynced: deque[Message] = deque()  # heard, but not on disk yet
+        self._seen = after or 0
+        self._boundary: int | None = None  # the first sequence that the bus brings
+        self._behind = after is not None
+        self._waits = False  # for the disk, until what lies below the boundary is on it
+        if caller.key is not None:
+            self.bus.bind(self, caller.who)
+        try:
+            others = self.bus.subscribe(self, channel)
+        except BaseException:
+            self.receive_eof()
+            raise
+        slices = listing.slices("peers", map(views.peer, others), **views.peer(self.who), channel=channel)
+        self._welcome: Iterator[bytes] | None = chain((b"event: welcome\ndata: ",), slices, (b"\n\n",))
+        if len(others) <= listing.TURN:
+            self.send(b"".join(self._welcome))
+            self._welcome = None
+
+    # What the bus brings
+
+    def handle(self, data: bytes) -> None:
+        """Nothing: a stream only listens."""
+
+    def deliver(self, message: Message) -> None:
+        """Show a direct message now, any other one when it is on disk."""
+        if message.target is not None:
+            self.put(event("direct", views.message(self.bus.peers, message)))
+        elif self.closing is None and (not self._behind or self._boundary is not None):
+            self._unsynced.append(message)
+            if len(self._unsynced) == 1 and not self._behind:
+                self.bus.ledger.when_synced(message.seq, self._on_disk)
+
+    def greet(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # a stream has one
+        """Say who came."""
+        self.put(_presence("joined", peer))
+
+    def farewell(self, channel: str, peer: Peer) -> None:  # noqa: ARG002
+        """Say who left."""
+        self.put(_presence("left", peer))
+
+    def _release(self) -> None:
+        """What waits for the disk goes as well."""
+        self._unsynced.clear()
+        super()._release()
+
+    # What the shell takes
+
+    def data_to_send(self) -> list[bytes]:
+        """What is queued, and the next page of what the client missed; but first the welcome, a slice at a time."""
+        if self._welcome is not None and self.closing is None:
+            if (part := next(self._welcome, None)) is not None:
+                return [part]
+            self._welcome = None
+        try:
+            page = (
+                self._page() if self._catching_up else []
+            )  # asked for first: behind the last one the outbox is filled
+        except Unavailable as error:  # who comes back goes on where this ends
+            self.close(1013, str(error))
+            page = []
+        return super().data_to_send() + page
+
+    async def next_data(self) -> list[bytes]:
+        """The same; for what is long, when there is a turn for that."""
+        if self._welcome is not None or self._catching_up:
+            return await in_turn(self._gateway.outflow, self.network, self.data_to_send)
+        return self.data_to_send()
+
+    def last_words(self, reason: str) -> bytes:
+        """A comment that says why the stream ends; what is half said is no event without an empty line behind it."""
+        return (b": %b\n\n" if self._welcome is None else b"\n: %b\n") % reason.encode()
+
+    @property
+    def _catching_up(self) -> bool:
+        return self._behind and not self._waits and self.closing is None
+
+    def _page(self) -> list[bytes]:
+        """The next page; behind the last one there is a boundary, and behind that the bus."""
+        page = self._gateway.index.history(
+            self._channel, after=self._seen, before=self._boundary, limit=PAGE, size=LOW_WATER
+        )
+        gap = []
+        # Asked after the page was read, which may lack what was just retired.
+        kept = min(self._gateway.log.segments.first_kept, self._boundary or NEVER)
+        if kept > self._seen + 1:
+            gap = [event("gap", dumps({"after": self._seen, "before": kept}))]
+            self._seen, page = kept - 1, [message for message in page if message.seq >= kept]
+        if page:
+            self._seen = page[-1].seq
+        if page or gap:
+            return gap + [self._form(message) for message in page]
+        if self._boundary is None:
+            self._boundary = self.bus.ledger.next_seq
+            self._waits = True
+            self.bus.ledger.when_synced(self._boundary - 1, self._below)
+            return [] if self._waits else self._page()
+        self._behind = False
+        if self._unsynced:
+            self.bus.ledger.when_synced(self._unsynced[0].seq, self._on_disk)
+        return []
+
+    def _below(self) -> None:
+        """Everything below the boundary is on disk."""
+        self._waits = False
+        self.wake()
+
+    def _on_disk(self) -> None:
+        """The first message that waits is on disk, and perhaps others."""
+        on_disk = self._gateway.log.synced_seq
+        while self._unsynced and self._unsynced[0].seq <= on_disk:
+            self.put(self._form(self._unsynced.popleft()))
+        if self._unsynced:
+            self.bus.ledger.when_synced(self._unsynced[0].seq, self._on_disk)
+
+    def _form(self, message: Message) -> bytes:
+        form = message.form(REST, self._make)
+        assert isinstance(form, bytes)
+        return form
+
+    def _make(self, message: Message, _key: str) -> bytes:
+        return b"id: %d\n%b" % (message.seq, event("message", views.message(self.bus.peers, message)))
+
+
+def event(name: str, data: bytes) -> bytes:
+    """An event called *name*; *data* is JSON on one line."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+
+
+@lru_cache(maxsize=4)  # all in a channel are told of the same peer
+def _presence(name: str, peer: Peer) -> bytes:
+    return event(name, dumps(views.peer(peer)))
+
+
+class EventStream(EventSourceResponse):
+    """The response that carries an `EventSession`; whatever its end is, the session leaves the bus."""
+
+    def __init__(self, session: EventSession) -> None:
+        super().__init__(_events(session), ping=PING_SECONDS, sep="\n", send_timeout=SEND_SECONDS)
+        self._session = session
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the session until either side has had enough."""
+        budget = self._session.budget
+        budget.enter(self._session)
+        try:
+            await super().__call__(scope, receive, send)
+        except SendTimeoutError:  # nobody reads: the server closes what was not finished
+            self._session.bus.metrics.overflow(REST)
+        finally:
+            budget.leave(self._session)
+            self._session.receive_eof()
+
+
+async def _events(session: EventSession) -> AsyncIterator[bytes]:
+    while True:
+        woken = anyio.Event()
+        session.wake = woken.set
+        if data := await session.next_data():
+            for piece in pieces(data):
+                yield piece
+        elif session.closing is not None:
+            yield session.last_words(session.closing.reason)
+            return
+        else:
+            await woken.wait()
+
+
+def pieces(data: list[bytes]) -> list[bytes]:
+    """Events joined to pieces that are worth a write and do not fill memory."""
+    joined: list[bytes] = []
+    some: list[bytes] = []
+    size = 0
+    for one in data:
+        some.append(one)
+        size += len(one)
+        if size >= LOW_WATER:
+            joined.append(b"".join(some))
+            some, size = [], 0
+    return [*joined, b"".join(some)] if some else joined
+
+
+def open_stream(caller: Caller, channel: str, after: int | None) -> EventStream:
+    """Begin a stream; `Problem` 503 where there are too many connections."""
+    gateway = caller.gateway
+    if (reason := gateway.door.full(caller.principal.address)) is not None:
+        raise Problem(503, reason, {"Retry-After": "10"})
+    gateway.metrics.count("connections", REST)
+    return EventStream(EventSession(gateway, caller, channel, after))

@@ -1,0 +1,131 @@
+"""What operators ask: what is spoken, what is counted, whether all is well, and the log itself."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import anyio.to_thread
+from fastapi import Query, Request, Response
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from gateway.core.channels import MAX_NAME
+from gateway.core.message import REST
+from gateway.runtime import Gateway
+
+from . import asyncapi, history, stats, views
+from .bulk import NDJSON
+from .callers import Caller
+from .events import MAX_OUTBOX
+from .publish import MAX_CONTENT
+from .routes import MAX, After, Route
+
+# What REST is, beside the adapters: the same as they say of themselves.
+OWN: Final[dict[str, Any]] = {
+    "name": REST,
+    "title": "REST",
+    "versions": ["1"],
+    "paths": ["/v1"],
+    "listeners": [],
+    "carries": {
+        "subscribe": "`GET /v1/channels/{channel}/events`",
+        "unsubscribe": "end the stream",
+        "publish": "`POST /v1/channels/{channel}/messages`: 201",
+        "delivered": "event `message`",
+        "direct": "`POST /v1/channels/{channel}/peers/{number}/messages`: 202",
+        "directDelivered": "event `direct`",
+        "presence": "events `joined`, `left`; `GET /v1/channels/{channel}/peers`",
+        "history": "`GET /v1/channels/{channel}/messages`",
+        "refused": "problem+json",
+        "alive": "`GET /healthz`, `GET /readyz`",
+    },
+    "limits": {
+        "content": f"{MAX_CONTENT:,} bytes",
+        "name": f"{MAX_NAME} characters",
+        "outbox": f"{MAX_OUTBOX:,} bytes",
+    },
+}
+
+
+class Operations:
+    """The handlers; those outside /v1/ need no key, but for the metrics."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+
+    async def protocols(self, request: Request) -> Response:
+        """What is spoken here, in which versions, and what each protocol can and cannot carry."""
+        Caller(self.gateway, request).pace("")
+        rows: list[dict[str, Any]] = [
+            {
+                "name": adapter.name,
+                "title": adapter.title,
+                "versions": adapter.versions,
+                "paths": adapter.paths,
+                "listeners": [listener.name for listener in adapter.listeners()],
+                "carries": dict(adapter.carries),
+                "limits": dict(adapter.limits),
+            }
+            for adapter in self.gateway.adapters
+        ]
+        return views.answer({"protocols": [*rows, OWN]})
+
+    async def log(
+        self,
+        request: Request,
+        after: After = 0,
+        limit: Annotated[int, Query(ge=1, le=MAX, description="How many lines at most.")] = 1_000,
+    ) -> Response:
+        """The log's own lines, as they are on disk (right: `admin`)."""
+        caller = Caller(self.gateway, request)
+        caller.check("admin", "")
+        return await caller.paced(history.log_lines(self.gateway, after, limit), NDJSON[0], "admin", "")
+
+    async def stats(self, request: Request) -> Response:
+        """What was counted since the start, by protocol, channel and direction; and what the pipeline last wrote."""
+        caller = Caller(self.gateway, request)
+        caller.check("history", "")
+        caller.charge(stats.COST)
+        pipeline = await anyio.to_thread.run_sync(stats.written, self.gateway.settings.warehouse)
+        return views.answer(stats.report(self.gateway) | {"pipeline": pipeline})
+
+    async def home(self) -> Response:
+        """Where to go from here."""
+        links = {"api": "/docs", "channels": "/v1/channels", "protocols": "/v1/protocols", "health": "/readyz"}
+        return views.answer({"name": "Trellis", "version": self.gateway.version, **links})
+
+    async def asyncapi(self, request: Request) -> Response:
+        """What is said on the WebSockets and on TCP, as an AsyncAPI document."""
+        listening = getattr(request.app.state, "listening", {})
+        host, secure = request.url.netloc, request.url.scheme == "https"
+        return views.answer(
+            asyncapi.document(self.gateway.adapters, self.gateway.version, host, listening, secure=secure)
+        )
+
+    async def healthz(self) -> Response:
+        """Whether the process lives."""
+        return views.answer({"status": "alive"})
+
+    async def readyz(self) -> Response:
+        """Whether all is well, or 503 and everything that is not."""
+        if troubles := self.gateway.troubles():
+            return views.answer({"status": "; ".join(troubles)}, 503)
+        return views.answer({"status": "ready"})
+
+    async def metrics(self, request: Request) -> Response:
+        """Everything that is counted, for Prometheus; where there are keys, one with `history:*` is needed."""
+        Caller(self.gateway, request).check("history", "")
+        return Response(self.gateway.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+
+# fmt: off
+ROUTES = [
+    Route("GET", "/v1/protocols", Operations.protocols),
+    Route("GET", "/v1/log",       Operations.log, media_type=NDJSON[0]),
+    Route("GET", "/v1/stats",     Operations.stats),
+    Route("GET", "/",             Operations.home),
+    Route("GET", "/asyncapi.json", Operations.asyncapi),
+    Route("GET", "/healthz",      Operations.healthz),
+    Route("GET", "/readyz",       Operations.readyz, others=(503,)),
+    Route("GET", "/metrics",      Operations.metrics, media_type="text/plain"),
+]
+# fmt: on

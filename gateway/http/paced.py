@@ -1,0 +1,191 @@
+"""HTTP answers of any length, made at the pace at which their readers take them.
+
+An answer is an iterator of slices: each `next` is a little work and gives some bytes, perhaps none. Slices are made in
+the turns that `Outflow` gives, the next only when the one before it was taken, so that an answer of any length holds
+one piece of memory. What fits in one piece is an ordinary response. Until the first piece is made the request may
+still be refused; what fails later ends the connection, as half an answer must not look whole. Whether its reader may
+still have it is asked before each slice: keys, tokens and rights end while an answer is under way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import anyio
+from fastapi import Response
+from starlette.responses import StreamingResponse
+from starlette.types import Message as Event
+from starlette.types import Receive, Scope, Send
+
+from gateway.core.budget import Budget
+from gateway.core.errors import RequestError, Throttled
+from gateway.core.outflow import PATIENCE, WRITE, Outflow, Place, State
+from gateway.core.session import LOW_WATER
+
+MOST = 2 * LOW_WATER  # bytes that are sent at once
+STALLED_SECONDS = 60.0  # for a client to take a piece; then the answer ends where it is
+
+Result = TypeVar("Result")
+Ask = Callable[[], object]
+
+logger = logging.getLogger(__name__)
+
+
+async def in_turn(outflow: Outflow, network: str, make: Callable[[], Result]) -> Result:
+    """What *make* returns or raises, called when the turn of *network* has come; never once nobody waits for it."""
+    done = anyio.Event()
+    wanted = True
+    results: list[Result] = []
+    errors: list[Exception] = []
+
+    def call() -> None:
+        if not wanted:
+            return
+        try:
+            results.append(make())
+        except Exception as error:
+            errors.append(error)
+        done.set()
+
+    outflow.give(call, network)
+    try:
+        await done.wait()
+    finally:
+        wanted = False
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+async def paced(
+    outflow: Outflow, budget: Budget | None, network: str, slices: Iterator[bytes], media_type: str, ask: Ask
+) -> Response:
+    """The response that carries *slices* to *network*; `Throttled` where too many long answers are under way.
+
+    *ask* raises `RequestError` where the reader may not have them, or not any more.
+    """
+    place = await _place(outflow, network)
+    try:
+        pieces = _Pieces(outflow, network, slices, ask)
+        await pieces.make()
+    except BaseException:
+        place.leave()
+        raise
+    if pieces.over and len(pieces.piece) <= LOW_WATER:
+        place.leave()
+        return Response(pieces.piece, media_type=media_type)
+    return _Paced(pieces, place, budget, media_type)
+
+
+async def _place(outflow: Outflow, network: str) -> Place:
+    decided = anyio.Event()
+    place = outflow.ask(network, decided.set)
+    try:
+        if place.state is State.WAITING:
+            await decided.wait()
+    except BaseException:
+        place.leave()
+        raise
+    if place.state is State.REFUSED:
+        raise Throttled(PATIENCE)
+    return place
+
+
+class _Pieces:
+    """The slices of an answer, put together to pieces that are worth a write."""
+
+    def __init__(self, outflow: Outflow, network: str, slices: Iterator[bytes], ask: Ask) -> None:
+        self.network = network
+        self.piece = b""  # that was made last, and not taken yet
+        self.over = False  # nothing comes behind it
+        self._outflow = outflow
+        self._slices = slices
+        self._ask = ask
+
+    async def make(self) -> None:
+        """Make the next piece: `LOW_WATER` bytes, or what the last slice brings beyond them, or the rest."""
+        some: list[bytes] = []
+        while not self.over and sum(map(len, some)) < LOW_WATER:
+            part = await in_turn(self._outflow, self.network, self._next)
+            some.append(part or b"")
+            self.over = part is None
+        self.piece = b"".join(some)
+        self._outflow.spend(WRITE * len(self.piece))
+
+    def drop(self) -> None:
+        """Let go of what is left: anyio keeps whoever was cancelled until a collection of garbage."""
+        self.piece, self._slices = b"", iter(())
+
+    def _next(self) -> bytes | None:
+        self._ask()
+        return next(self._slices, None)
+
+
+class _Paced(StreamingResponse):
+    """Sends pieces; a holder of the memory budget. Whatever its end is, it gives back its place."""
+
+    def __init__(self, pieces: _Pieces, place: Place, budget: Budget | None, media_type: str) -> None:
+        super().__init__((), media_type=media_type)
+        self.network = pieces.network
+        self._pieces = pieces
+        self._place = place
+        self._budget = budget
+        self._sending = anyio.CancelScope()
+
+    @property
+    def holding(self) -> int:
+        """The bytes that wait for the client."""
+        return len(self._pieces.piece)
+
+    def give_up(self) -> None:
+        """Let go of them: the answer ends where it is."""
+        self._pieces.piece = b""
+        self._sending.cancel()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it all, as far as the client reads."""
+        if self._budget is not None:
+            self._budget.enter(self)
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._pieces.drop()
+            self._place.leave()
+            if self._budget is not None:
+                self._budget.leave(self)
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the pieces, and the end only behind the last of them."""
+        with self._sending, suppress(_Stalled):
+            try:
+                await self._stream(send)
+            except RequestError as error:
+                logger.warning("an answer was cut off: %s", error)
+            except anyio.get_cancelled_exc_class() as error:
+                error.__traceback__ = None  # anyio has a frame that holds it: those here would stay, with their pieces
+                raise
+
+    async def _stream(self, send: Send) -> None:
+        await _patient(send, {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        pieces = self._pieces
+        while pieces.piece:
+            for at in range(0, len(pieces.piece), MOST):  # a transport keeps what it is given at once
+                body = pieces.piece[at : at + MOST]
+                await _patient(send, {"type": "http.response.body", "body": body, "more_body": True})
+            pieces.piece = b""
+            await pieces.make()
+        await _patient(send, {"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _patient(send: Send, event: Event | dict[str, Any]) -> None:
+    with anyio.move_on_after(STALLED_SECONDS) as sending:
+        await send(event)
+    if sending.cancelled_caught:
+        raise _Stalled
+
+
+class _Stalled(Exception):
+    """A client takes nothing more."""

@@ -1,0 +1,146 @@
+"""Errors as `application/problem+json` (RFC 9457): what happened, and what to do about it.
+
+Every refusal becomes its wire form here and nowhere else: what the gateway refuses (`RequestError`), what FastAPI
+finds wrong with parameters, and what is a bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from http import HTTPStatus
+from math import ceil
+from typing import Any
+
+import structlog
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from gateway.core.channels import MAX_NAME, valid_name
+from gateway.core.errors import (
+    Conflict,
+    Forbidden,
+    RequestError,
+    Throttled,
+    TooManyChannels,
+    Unavailable,
+    Unknown,
+    UnknownChannel,
+)
+from gateway.core.jsontext import dumps
+from gateway.core.message import REST
+
+from .bodies import Unread
+
+MEDIA_TYPE = "application/problem+json"
+
+NAMES = f"a name has 1 to {MAX_NAME} characters, no control characters and no /@"
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+logger = structlog.get_logger("trellis")
+
+
+class Problem(RequestError):
+    """A request refused with an HTTP *status*; *detail* says why, and what to do next."""
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers or {}
+
+    def body(self, **more: Any) -> bytes:
+        """The problem as a JSON object; *more* are members of our own."""
+        title = HTTPStatus(self.status).phrase
+        return dumps({"type": "about:blank", "title": title, "status": self.status, "detail": self.detail} | more)
+
+
+def shortened(name: str) -> str:
+    """A *name* that somebody sent, quoted, as long as names are: nobody needs more of it to recognise it."""
+    return repr(name if len(name) <= MAX_NAME else name[:MAX_NAME] + "…")
+
+
+def _forbidden(error: Forbidden) -> Problem:
+    return Problem(403, f"{error}; use a key with the right `{error.verb}:{error.channel or '*'}`")
+
+
+def _throttled(error: Throttled) -> Problem:
+    return Problem(429, str(error), {"Retry-After": str(ceil(error.retry_after_seconds))})
+
+
+def _unknown(error: UnknownChannel) -> Problem:
+    if not valid_name(str(error)):
+        return Problem(404, f"no channel can be called {shortened(str(error))}: {NAMES}")
+    return Problem(404, f"there is no channel {str(error)!r}; GET /v1/channels lists those that you may see")
+
+
+def _full(error: TooManyChannels) -> Problem:
+    return Problem(507, f"{error}; use one that there is: GET /v1/channels lists those that you may see")
+
+
+def _conflict(error: Conflict) -> Problem:
+    return Problem(422, f"{error}; use another Idempotency-Key for another message")
+
+
+def _unavailable(error: Unavailable) -> Problem:
+    return Problem(503, f"{error}; nothing was accepted", {"Retry-After": "1"})
+
+
+def _in_doubt(error: Unknown) -> Problem:
+    return Problem(503, f"{error}; it may be accepted later; say it again with the same Idempotency-Key to learn that")
+
+
+EXPLAINED: dict[type[RequestError], Callable[[Any], Problem]] = {
+    Problem: lambda problem: problem,
+    Unread: lambda error: Problem(error.status, str(error), error.headers),
+    Forbidden: _forbidden,
+    Throttled: _throttled,
+    UnknownChannel: _unknown,
+    TooManyChannels: _full,
+    Conflict: _conflict,
+    Unavailable: _unavailable,
+    Unknown: _in_doubt,
+}
+
+
+def explain(error: RequestError) -> Problem:
+    """The problem that *error* is to whoever made the request."""
+    return EXPLAINED.get(type(error), lambda other: Problem(400, str(other)))(error)
+
+
+def answer(problem: Problem) -> Response:
+    """The response that carries *problem*."""
+    return Response(problem.body(), problem.status, problem.headers, MEDIA_TYPE)
+
+
+async def guarded(handler: Handler, request: Request) -> Response:
+    """What *handler* answers, or the problem that its failure is; each is counted."""
+    try:
+        return await handler(request)
+    except Exception as error:
+        problem = _problem(error, request)
+        error.__traceback__ = None  # of frames that hold it: they, and the body, would stay until a collection
+    request.app.state.gateway.metrics.count("refused", REST, str(problem.status))
+    return answer(problem)
+
+
+def _problem(error: Exception, request: Request) -> Problem:
+    match error:
+        case RequestError():
+            return explain(error)
+        case RequestValidationError():
+            return Problem(422, _faults(error))
+        case HTTPException():
+            return Problem(error.status_code, error.detail, error.headers)
+        case ClientDisconnect():
+            return Problem(400, "the body was cut off")
+    # a bug: counted and logged with where it happened, told without
+    logger.error("a request failed", method=request.method, path=request.url.path, exc_info=error)
+    request.app.state.gateway.metrics.count("faults", "request")
+    return Problem(500, "something is wrong with the gateway; its log says more")
+
+
+def _faults(error: RequestValidationError) -> str:
+    return "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors())

@@ -1,0 +1,109 @@
+"""`POST .../messages`: one message, which is answered once it is on disk, not before."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import anyio
+import anyio.to_thread
+
+from gateway.core.bus import Receipt
+from gateway.core.errors import Conflict, Unknown
+from gateway.core.jsontext import check, dumps, one_line
+from gateway.core.message import REST, Message
+from gateway.runtime import Gateway
+
+from . import views
+from .bodies import SOON
+from .callers import Caller
+from .problems import Problem
+
+MAX_CONTENT = 1 << 20  # bytes of one message; a record of the log can hold that and what is said about it
+MAX_KEY = 512  # characters of an Idempotency-Key
+
+TOO_LONG = f"a message has at most {MAX_CONTENT} bytes; send less, or in parts"
+SPACE = b" \t\r\n"
+
+
+async def synced(gateway: Gateway, seq: int) -> None:
+    """Wait until everything up to *seq* is on disk; `Unknown` where the disk fails meanwhile."""
+    done, doubts = anyio.Event(), list[bool]()
+
+    def doubt() -> None:
+        doubts.append(True)
+        done.set()
+
+    gateway.log.when_synced(seq, done.set, doubt)
+    await done.wait()
+    if doubts:
+        raise in_doubt(gateway)
+
+
+def in_doubt(gateway: Gateway) -> Unknown:
+    """What is told to whoever waits for a disk that fails."""
+    return Unknown(f"the log cannot be written: {gateway.log.failing}")
+
+
+class Content(NamedTuple):
+    """What is said: JSON text on one line, and the id of what it answers, if it names one."""
+
+    text: bytes
+    parent: str | None
+
+
+def content_of(body: bytes) -> Content:
+    """The one JSON value in *body*; `Problem` 400 where it is none."""
+    text = body.strip(SPACE)
+    try:
+        return Content(one_line(text), check(text))
+    except ValueError as error:
+        raise Problem(400, f"the content is not one JSON value: {error}") from None
+
+
+async def content_read(caller: Caller, body: bytes) -> Content:
+    """The same for what *caller* sent; a long *body* is looked at beside the loop, and needs a turn (`bodies`)."""
+    try:
+        return content_of(body) if len(body) <= SOON else await anyio.to_thread.run_sync(content_of, body)
+    except Problem:
+        caller.waste(len(body))
+        raise
+
+
+class Publisher:
+    """Publishes what one caller says on one channel; with an Idempotency-Key each message goes out once."""
+
+    def __init__(self, caller: Caller, channel: str, key: str | None) -> None:
+        if key is not None and len(key) > MAX_KEY:
+            raise Problem(400, f"an Idempotency-Key has at most {MAX_KEY} characters")
+        self.gateway = caller.gateway
+        self.channel = channel
+        self.channel_json = dumps(channel)
+        self.caller = caller
+        self._who = caller.who
+        self._key = key
+
+    def publish(self, content: Content, *line: int) -> Receipt | Message:
+        """Take one message (the *line*-th of a request); raises `RequestError` where it is refused."""
+        self.caller.demand("publish", self.channel)
+        if self._key is None:
+            return self._publish(content)
+        key = f"key:{dumps([self._who.identity, self.channel, self._key, *line]).decode()}"
+        found = self.gateway.log.find(key)
+        if found is None:
+            return self._publish(content, key)
+        first = self.gateway.index.entry(found.seq)
+        if isinstance(first, Message) and first.content != content.text:
+            raise Conflict(f"another message came with the Idempotency-Key {self._key!r} before")
+        return found
+
+    def pace(self) -> None:
+        """Raise `Throttled` where the caller says too much."""
+        self.caller.pace(self.channel)
+
+    def answer(self, taken: Receipt | Message) -> bytes:
+        """What the sender of *taken* is told."""
+        return views.accepted(self.channel_json, taken)
+
+    def _publish(self, content: Content, key: str | None = None) -> Message:
+        message = Message(self.channel, self._who, REST, content.text, parent=content.parent, key=key)
+        return self.gateway.bus.publish(message)

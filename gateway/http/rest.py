@@ -1,0 +1,274 @@
+"""The REST face: what a program without a protocol of its own uses, and what operators ask.
+
+Paths are routed as they were sent (`app.RawPaths`), so a channel's name may hold an encoded slash. Bodies are read and
+written raw: content passes through unchanged. Every failure is a problem (`gateway.http.problems`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import anyio
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from starlette.routing import Match
+
+from gateway.core.channels import MAX_NAME, valid_name
+from gateway.core.errors import UnknownChannel
+from gateway.core.message import REST, Message
+from gateway.runtime import Gateway
+
+from . import history, listing, operations, views, whois
+from .bodies import body_of
+from .bulk import NDJSON, Bulk
+from .callers import Caller, enter, unquoted
+from .events import open_stream
+from .problems import Problem, shortened
+from .publish import MAX_CONTENT, Publisher, content_read, synced
+from .routes import MAX, After, ProblemRoute, Route, add
+
+MAX_LIMIT = 256  # messages or channels in one answer
+PREPARE_SECONDS = 10.0  # for all that a new channel needs, which is signatures; usually a few milliseconds
+UNPREPARED = "there is a channel %r now, but it has no address in %s yet; PUT it again to wait for that"
+
+# What FastAPI reads out of a request, and what /docs says about it. Paths come raw: see `callers.unquoted`.
+CHANNEL = "The channel's name, percent-encoded: `weather%2Fberlin`."
+IDEMPOTENCY_KEY = "Publishes once, however often it is sent; each line of NDJSON counts on its own."
+Channel = Annotated[str, Path(description=CHANNEL)]
+Id = Annotated[str, Path(description="A message's canonical id, or its id in any protocol; percent-encoded.")]
+Number = Annotated[int, Path(ge=0, le=MAX, description="A peer's number.")]
+AfterName = Annotated[str, Query(max_length=MAX_NAME, description="Only channels whose names come later.")]
+Before = Annotated[int | None, Query(ge=0, le=MAX, description="Only what has a lower sequence.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="How many at most.")]
+Sender = Annotated[int | None, Query(ge=0, le=MAX, description="Only what the peer with this number said.")]
+Order = Annotated[history.Order, Query(description="`asc`: oldest first; `desc`: newest first.")]
+Resume = Annotated[int | None, Query(ge=0, le=MAX, description="As `Last-Event-ID`, for a first connection.")]
+LastEventId = Annotated[int | None, Header(ge=0, le=MAX, description="The `id` of the last `message` event seen.")]
+Key = Annotated[str | None, Query(description="The API key, for an `EventSource`, which cannot send headers.")]
+
+ANY_JSON = {"description": "Any JSON value.", "example": {"text": "hello"}}
+BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": ANY_JSON}}}}
+PUBLISH = {  # its handler is called without FastAPI (see `routes.RawRoute`), so nothing else describes it
+    "parameters": [
+        {"name": "channel", "in": "path", "required": True, "schema": {"type": "string"}, "description": CHANNEL},
+        {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string"}, "description": IDEMPOTENCY_KEY},
+    ],
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": ANY_JSON},
+            NDJSON[0]: {"schema": {"type": "string", "description": "One JSON value a line."}},
+        },
+    },
+}
+
+
+class Rest:
+    """The handlers, by what they serve; each asks who calls and whether they may before anything else."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+
+    # Messages
+
+    async def publish(self, request: Request) -> Response:
+        """Publish one JSON value, or with `application/x-ndjson` one on each line.
+
+        Answers 201 once the message is on disk. Lines are answered with a result each, in order, while the body is
+        still being sent: read them as you write. A refused line is answered with its problem.
+        """
+        headers = request.headers
+        caller = Caller(self.gateway, request)
+        lines = headers.get("content-type", "").partition(";")[0].strip().lower() in NDJSON
+        channel = caller.look("publish", request.path_params["channel"], paced=not lines)
+        publisher = Publisher(caller, channel, headers.get("idempotency-key"))
+        if not lines or self.gateway.log.failing is not None:  # lines wait for a disk that is merely slow
+            self.gateway.bus.check_log()
+        if lines:
+            return Bulk(publisher, request)
+        async with body_of(request, MAX_CONTENT, self.gateway.bus.inflow) as body:
+            taken = publisher.publish(await content_read(caller, body))
+        await synced(self.gateway, taken.seq)
+        return Response(publisher.answer(taken), 201, media_type=views.MEDIA_TYPE)
+
+    async def messages(
+        self,
+        request: Request,
+        channel: Channel,
+        after: After = 0,
+        before: Before = None,
+        limit: Limit = 100,
+        sender: Sender = None,
+        order: Order = "asc",
+    ) -> Response:
+        """What was said on a channel, a page at a time; `next` is the address of the next page, or null."""
+        caller = Caller(self.gateway, request)
+        name = caller.look("history", channel)
+        caller.charge(limit / history.PAGE)
+        query = history.Query(name, after, before, limit, sender, order)
+        return await caller.paced(query.answer(self.gateway), views.MEDIA_TYPE, "history", name)
+
+    async def message(self, request: Request, channel: Channel, id: Id) -> Response:
+        """One message, by its canonical id or by its id in any protocol."""
+        name = Caller(self.gateway, request).look("history", channel)
+        found = history.find(self.gateway, name, unquoted(id))
+        return Response(views.message(self.gateway.peers, found), media_type=views.MEDIA_TYPE)
+
+    async def events(
+        self,
+        request: Request,
+        channel: Channel,
+        after: Resume = None,
+        last_event_id: LastEventId = None,
+        key: Key = None,
+    ) -> Response:
+        """Listen to a channel, from now on or from where you left.
+
+        The events are `welcome`, then `message`, `direct`, `joined`, `left` and `gap`. Only a `message` has an id, its
+        sequence. A stream that is resumed with it misses nothing and repeats nothing; `gap` tells where retention took
+        something.
+        """
+        caller = Caller(self.gateway, request, key)
+        name = caller.look("subscribe", channel)
+        return open_stream(caller, name, after if last_event_id is None else last_event_id)
+
+    # Channels
+
+    async def channels(self, request: Request, after: AfterName = "", limit: Limit = 100) -> Response:
+        """The channels that you may see, by name; `next` is the address of the next page, or null.
+
+        A page ends early, perhaps without a channel, where it would take too long to find more that you may see.
+        """
+        caller = Caller(self.gateway, request)
+        caller.pace("")
+        caller.charge(limit / listing.TURN)
+        names, more = await listing.visible(caller, after, limit)
+        shown = await listing.described(self.gateway, names)
+        url = str(request.url.include_query_params(after=more).query) if more is not None else None
+        return views.answer({"channels": shown, "next": url and f"/v1/channels?{url}"})
+
+    async def channel(self, request: Request, channel: Channel) -> Response:
+        """One channel: how each protocol calls it, how many connections listen, the sequence of its last message."""
+        return views.answer(views.channel(self.gateway, self._existing(Caller(self.gateway, request), channel)))
+
+    async def make_channel(self, request: Request, channel: Channel) -> Response:
+        """Make a channel; 200 if there is one already.
+
+        Answers once the channel is on disk and has its address in every protocol.
+        """
+        caller, name = Caller(self.gateway, request), unquoted(channel)
+        if not valid_name(name):
+            raise UnknownChannel(name)
+        caller.check("publish", name)
+        self.gateway.bus.check_log()
+        existed = self.gateway.channels.exists(name)
+        self.gateway.channels.settle(name)
+        await self._prepared(name)
+        await synced(self.gateway, self.gateway.log.next_seq - 1)
+        return views.answer(views.channel(self.gateway, name), 200 if existed else 201)
+
+    async def close_channel(self, request: Request, channel: Channel) -> Response:
+        """Take a channel off the list until somebody uses it again; its history and its addresses stay."""
+        name = self._existing(Caller(self.gateway, request), channel, "admin")
+        self.gateway.bus.check_log()
+        self.gateway.channels.close(name)
+        await synced(self.gateway, self.gateway.log.next_seq - 1)
+        return Response(status_code=204)
+
+    # Peers
+
+    async def peers(self, request: Request, channel: Channel) -> Response:
+        """Who listens to a channel, on any protocol; each peer once."""
+        caller = Caller(self.gateway, request)
+        name = caller.look("subscribe", channel)
+        peers = self.gateway.bus.present(name)
+        caller.charge(len(peers) / listing.TURN)
+        slices = listing.slices("peers", map(views.peer, peers))
+        return await caller.paced(slices, views.MEDIA_TYPE, "subscribe", name)
+
+    async def direct(self, request: Request, channel: Channel, number: Number) -> Response:
+        """Say something to one peer in a channel; it is never logged, and 202 says how many connections got it."""
+        caller = Caller(self.gateway, request)
+        name = caller.look("direct", channel)
+        async with body_of(request, MAX_CONTENT, self.gateway.bus.inflow) as body:
+            content = await content_read(caller, body)
+            message = Message(name, caller.who, REST, content.text)
+            delivered = self.gateway.bus.direct(message, number)
+        if message.undelivered and not delivered:
+            raise Problem(404, f"peer {number} cannot get it: too long for {', '.join(message.undelivered)}; send less")
+        if not delivered:
+            raise Problem(404, f"peer {number} is not in {name!r}; GET its /peers lists who is")
+        return views.answer({"id": message.id, "delivered": delivered}, 202)
+
+    async def peer(self, request: Request, number: Number) -> Response:
+        """All that is known of a sender: its names everywhere, where it is, and where it said something.
+
+        It is found while it is connected, for ever if it has an identity, and else as long as anything that it said.
+        """
+        caller = Caller(self.gateway, request)
+        caller.check("subscribe", "")
+        caller.charge(whois.COST)
+        found = await whois.report(caller, number)
+        if found is None:
+            raise Problem(404, f"nobody is number {number} now; GET a channel's /peers lists who is there")
+        return views.answer(found)
+
+    # What they need
+
+    def _existing(self, caller: Caller, segment: str, verb: str = "subscribe") -> str:
+        """The channel named by *segment*, which somebody made or listens to."""
+        name = caller.look(verb, segment)
+        if not self.gateway.channels.exists(name) and not self.gateway.bus.members(name):
+            raise Problem(404, f"there is no channel {name!r}; PUT makes one, and so does its first message")
+        return name
+
+    async def _prepared(self, channel: str) -> None:
+        """Wait until *channel* has its address in every protocol; `Problem` 503 where that does not come."""
+        for adapter in self.gateway.adapters:
+            if (pending := adapter.preparing(channel)) is None:
+                continue
+            made = anyio.Event()
+            pending.when_done(made.set)
+            with anyio.move_on_after(PREPARE_SECONDS):
+                await made.wait()
+            if pending.data is None:
+                raise Problem(503, UNPREPARED % (channel, adapter.title), {"Retry-After": "1"})
+
+
+# fmt: off
+ROUTES = [  # the one that is asked for most comes first: routes are tried in order
+    Route("POST",   "/v1/channels/{channel}/messages",                Rest.publish, 201, more=PUBLISH, raw=True),
+    Route("GET",    "/v1/channels/{channel}/messages",                Rest.messages),
+    Route("GET",    "/v1/channels/{channel}/messages/{id}",           Rest.message),
+    Route("GET",    "/v1/channels/{channel}/events",                  Rest.events, media_type="text/event-stream"),
+    Route("GET",    "/v1/channels",                                   Rest.channels),
+    Route("GET",    "/v1/channels/{channel}",                         Rest.channel),
+    Route("PUT",    "/v1/channels/{channel}",                         Rest.make_channel, 201, others=(200,)),
+    Route("DELETE", "/v1/channels/{channel}",                         Rest.close_channel, 204),
+    Route("GET",    "/v1/channels/{channel}/peers",                   Rest.peers),
+    Route("POST",   "/v1/channels/{channel}/peers/{number}/messages", Rest.direct, 202, more=BODY),
+    Route("GET",    "/v1/peers/{number}",                             Rest.peer),
+]
+# fmt: on
+
+
+def router(gateway: Gateway) -> APIRouter:
+    """All of it; the last route answers for the rest of /v1/, so that nothing there fails in another form."""
+    routes = APIRouter(route_class=ProblemRoute)
+    for owner, table in ((Rest(gateway), ROUTES), (operations.Operations(gateway), operations.ROUTES)):
+        for route in table:
+            add(routes, owner, route)
+    served = list(routes.routes)
+
+    async def elsewhere(request: Request) -> Response:
+        """Say that there is nothing here, or nothing for this method."""
+        enter(gateway, request)
+        partly = (route for route in served if route.matches(request.scope)[0] == Match.PARTIAL)
+        methods = {method for route in partly for method in getattr(route, "methods", ())}
+        if methods:
+            allow = ", ".join(sorted(methods))
+            raise Problem(405, f"{request.method} is not for this; it takes {allow}", {"Allow": allow})
+        raise Problem(404, f"there is nothing at {shortened(request.url.path)}; GET /docs says what there is")
+
+    methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+    routes.add_api_route("/v1/{path:path}", elsewhere, methods=methods, include_in_schema=False)
+    return routes

@@ -1,0 +1,81 @@
+"""What `GET /v1/stats` tells: what was counted since the start, and what the pipeline last wrote."""
+
+from __future__ import annotations
+
+import json
+from heapq import nsmallest
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from gateway.runtime import Gateway, clock
+
+COST = 20  # requests that one for all of this counts as
+MAX_CHANNELS = 256  # that are listed: those in which most was said
+MAX_TABLES = 64  # of the pipeline that are looked at
+MAX_MANIFEST = 16 << 20  # bytes of a manifest that is read
+MANIFEST = "*/*/_manifest.json"  # of each table, below the warehouse (docs/pipeline.md)
+
+
+def report(gateway: Gateway) -> dict[str, Any]:
+    """Everything that is counted, but for the pipeline."""
+    return {
+        "version": gateway.version,
+        "uptimeSeconds": (clock() - gateway.started) // 1000,
+        "sequence": gateway.log.synced_seq,
+        "factsBytes": gateway.retention.facts_bytes,
+        "connections": gateway.bus.population,
+        "protocols": _protocols(gateway),
+        "channels": _channels(gateway),
+        "flows": gateway.bus.flows.totals(),
+        "reports": {each.name: report for each in gateway.adapters if (report := each.report())},
+        "links": [link.report() for link in gateway.links],
+        "faults": {kind: value for (kind,), value in gateway.metrics.counts["faults"].items()},
+    }
+
+
+def written(warehouse: Path) -> dict[str, Any] | None:
+    """What the pipeline last wrote into each table below *warehouse*, None where there is nothing; it reads files."""
+    tables = [found for path in sorted(warehouse.glob(MANIFEST))[:MAX_TABLES] if (found := _table(warehouse, path))]
+    return {"warehouse": str(warehouse), "tables": tables} if tables else None
+
+
+def _protocols(gateway: Gateway) -> dict[str, dict[str, int]]:
+    rows: dict[str, dict[str, int]] = {}
+    for name, counter in gateway.metrics.counts.items():
+        for (label, *_), value in counter.items():
+            if name != "faults":
+                row = rows.setdefault(label, {})
+                row[name] = row.get(name, 0) + value
+    return rows
+
+
+def _channels(gateway: Gateway) -> list[dict[str, Any]]:
+    """The busiest channels since the start, and some of those that anybody listens to."""
+    counts = dict(gateway.metrics.channels.items())
+    busiest = nsmallest(MAX_CHANNELS, counts, key=lambda name: (-counts[name][0], name))
+    silent = (name for name in gateway.bus.active() if name not in counts)
+    names = [*busiest, *sorted(islice(silent, MAX_CHANNELS - len(busiest)))]
+    rows = []
+    for name in names:
+        messages, deliveries = counts.get(name, (0, 0))
+        members = gateway.bus.members(name)
+        rows.append({"name": name, "messages": messages, "deliveries": deliveries, "members": members})
+    return rows
+
+
+def _table(warehouse: Path, path: Path) -> dict[str, Any] | None:
+    try:
+        about = path.stat()
+        if about.st_size > MAX_MANIFEST:
+            return None
+        told = json.loads(path.read_text())
+        parts = told["parts"]
+        return {
+            "table": path.parent.relative_to(warehouse).as_posix(),
+            "batch": told["batch"],
+            "rows": sum(part["rows"] for part in parts),
+            "written": about.st_mtime_ns // 1_000_000,
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # it is the pipeline's to complain about

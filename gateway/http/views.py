@@ -1,0 +1,89 @@
+"""What REST shows of peers, messages and channels, as JSON.
+
+The content of a message is never read and written again: its text is put between what is said about it, so that
+no digit of it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fastapi import Response
+
+from gateway.core.bus import Receipt
+from gateway.core.jsontext import dumps
+from gateway.core.message import Message, Peer
+from gateway.core.peers import Peers
+from gateway.runtime import Gateway
+
+MEDIA_TYPE = "application/json"
+
+
+def peer(peer: Peer) -> dict[str, Any]:
+    """A peer as `GET .../peers` lists it, and as `joined` and `left` tell of it."""
+    protocol = peer.spoken or peer.protocol
+    return {"number": peer.number, "protocol": protocol, "identity": peer.identity, "name": peer.name}
+
+
+def sender(peers: Peers, message: Message) -> dict[str, Any]:
+    """Who said a message, and how; the log keeps no names, so a durable peer is asked for its own."""
+    peer = message.sender
+    known = peers.numbered(peer.number) if peer.identity is not None and peer.name is None else peer
+    name = None if known is None else known.name
+    return {"peer": peer.number, "protocol": message.protocol, "identity": peer.identity, "name": name}
+
+
+def message(peers: Peers, message: Message) -> bytes:
+    """A message out of the history; a direct one has no sequence."""
+    sequence = b'"sequence":%d,' % message.seq if message.seq else b""
+    return (
+        b'{"id":%b,%b"channel":%b,"timestamp":%d,"sender":%b,"content":%b,"inReplyTo":%b,"native":%b,"undelivered":%b}'
+        % (
+            dumps(message.id),
+            sequence,
+            dumps(message.channel),
+            message.timestamp,
+            dumps(sender(peers, message)),
+            message.content,
+            dumps(message.parent),
+            dumps(message.native or {}),
+            dumps(message.undelivered),
+        )
+    )
+
+
+def accepted(channel: bytes, receipt: Receipt | Message) -> bytes:
+    """The answer to a publish, once it is on disk; *channel* is the name as JSON."""
+    return b'{"id":"%b","channel":%b,"sequence":%d,"timestamp":%d,"undelivered":%b}' % (
+        receipt.id.encode(),
+        channel,
+        receipt.seq,
+        receipt.time,
+        dumps(receipt.undelivered),
+    )
+
+
+def channels(gateway: Gateway, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Channels: how each protocol calls them, how many listen, and the sequences of their last messages."""
+    last = gateway.index.last_seqs(names)
+    bus = gateway.bus
+    return [
+        {"name": name} | bus.describe(name) | {"members": bus.members(name), "sequence": last[name]} for name in names
+    ]
+
+
+def channel(gateway: Gateway, name: str) -> dict[str, Any]:
+    """One of them."""
+    return channels(gateway, (name,))[0]
+
+
+def joined(name: bytes, items: Iterable[bytes], **more: Any) -> bytes:
+    """An object with a list of JSON texts called *name*, and *more* members."""
+    rest = b"".join(b',"%b":%b' % (key.encode(), dumps(value)) for key, value in more.items())
+    return b'{"%b":[%b]%b}' % (name, b",".join(items), rest)
+
+
+def answer(value: Any, status: int = 200) -> Response:
+    """A JSON answer."""
+    return Response(dumps(value), status, media_type=MEDIA_TYPE)

@@ -1,0 +1,98 @@
+"""What is known of one sender, whatever protocol it speaks, and whether it is here: `GET /v1/peers/{number}`."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, NamedTuple
+
+import anyio
+
+from gateway.core.message import REST, Peer
+from gateway.core.session import Session
+
+from . import views
+from .callers import Caller
+
+COST = 20  # requests that one for all of this counts as
+MAX_SEARCHED = 1024  # channels, by name, that are looked at for what somebody said, or where it is
+SAID = "SELECT seq FROM records WHERE channel = ? AND sender = ? ORDER BY seq DESC LIMIT 1"
+MAX_LISTED = 256  # channels in an answer
+TURN = 64  # channels that are looked at in one turn of the loop
+
+
+class _Found(NamedTuple):
+    """A peer, by which protocol it said something last in the first of the channels, and in which there is any."""
+
+    peer: Peer
+    protocol: str
+    said: list[str]
+
+
+async def report(caller: Caller, number: int) -> dict[str, Any] | None:
+    """All that *caller* may know of the peer with *number*; None where nobody has, or had, it.
+
+    Who has no identity and is not connected is known by what it said, as long as that is kept.
+    """
+    gateway = caller.gateway
+    connections = gateway.bus.sessions_of(number)
+    found = await _search(caller, number)
+    peer = gateway.peers.numbered(number)
+    if peer is None and connections:
+        peer = connections[0].peer
+    if peer is None and found is not None:
+        peer = found.peer
+    if peer is None:
+        return None
+    bound = connections[0].who if connections and connections[0].who.number != number else None
+    who = bound or peer
+    here = await _present(caller, who.number, connections)
+    protocols = list(dict.fromkeys(session.protocol for session in connections))
+    if not protocols:
+        protocols = [peer.protocol if found is None else found.protocol]
+    return views.peer(peer.speaking(protocols[0])) | {
+        "connections": len(connections),
+        "connectionNumbers": [session.peer.number for session in connections],
+        "protocols": protocols,
+        "boundTo": None if bound is None else bound.number,
+        "key": who.name if who.protocol == REST else None,
+        "addresses": {adapter.name: adapter.names(who) for adapter in gateway.adapters},
+        "channels": here[:MAX_LISTED],
+        "saidIn": [] if found is None else found.said,
+    }
+
+
+async def _present(caller: Caller, number: int, connections: list[Session]) -> list[str]:
+    """The channels in which the peer with *number* is, of those that *caller* may know, by name."""
+    presence = caller.gateway.bus.presence
+    listening = (channel for session in connections for channel in list(session.channels))
+    near = list(dict.fromkeys([*presence.where(number), *islice(listening, MAX_SEARCHED)]))
+    here = []
+    for count, channel in enumerate(near, 1):
+        if presence.has(channel, number) and caller.may_know(channel):
+            here.append(channel)
+        if not count % TURN:
+            await anyio.sleep(0)
+    return sorted(here)
+
+
+async def _search(caller: Caller, number: int) -> _Found | None:
+    """Where the peer said something that *caller* may read."""
+    index, said, name = caller.gateway.index, list[str](), ""
+    for _ in range(MAX_SEARCHED // TURN):
+        names = caller.gateway.channels.listed(name, TURN)
+        said += [name for name in names if caller.may("history", name) and _spoke(caller, name, number)]
+        if len(names) < TURN:
+            break
+        name = names[-1]
+        await anyio.sleep(0)
+    found = (index.history(name, sender=number, newest_first=True, limit=1) for name in said)
+    last = next((messages[0] for messages in found if messages), None)
+    return None if last is None else _Found(last.sender, last.protocol, said[:MAX_LISTED])
+
+
+def _spoke(caller: Caller, channel: str, number: int) -> bool:
+    """Whether the peer said something in *channel*; no message is read for that."""
+    index = caller.gateway.index
+    return index.one(SAID, (channel, number)) is not None or any(
+        message.sender.number == number for message in index.unapplied(channel)
+    )

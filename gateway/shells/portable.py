@@ -1,0 +1,163 @@
+"""Hypercorn's connections as Trellis keeps them, for which hypercorn has one setting, `keep_alive_timeout`.
+
+`FastHttp` in `gateway.shells.handover` does the same for uvicorn: a connection is counted by the door, one that has not
+said anything whole is dropped after `limits.handshake_seconds`, and one that has may be silent for
+`limits.keep_alive_seconds`, but gives way to others where there are too many. This is a subclass of internals: the
+version is pinned, and tests/gateway/http/test_persistent.py tells when a new one does not fit.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import h11
+import hypercorn.trio.run
+import trio
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.h11 import H11WSConnection
+from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
+
+from gateway.core.networks import network
+from gateway.core.session import LOW_WATER
+from gateway.http.persistent import refusal
+from gateway.http.problems import Problem
+from gateway.runtime import Gateway
+
+from .handover import MAX_THROWN, RETRY
+from .serve import LINGER, STALLED_SECONDS
+
+UNREADABLE = (trio.BusyResourceError, AttributeError)  # another task reads; TLS has no half-close
+GONE = (trio.ClosedResourceError, trio.BrokenResourceError)
+
+
+class Connection(TCPServer):
+    """A connection that the door of *gateway* lets in, with the times of its limits."""
+
+    gateway: Gateway
+    network = ""  # that is counted
+    _idle = True  # no request is being answered
+    _said = False  # there was one
+    _half = False  # the next one has begun
+    _over = False  # the client is gone, and hypercorn would wait for its next request
+
+    async def run(self) -> None:
+        """Serve it, if there is room."""
+        if (address := _address(self.stream)) is None:
+            await trio.aclose_forcefully(self.stream)
+        elif (reason := self.gateway.door.enter(address)) is not None:
+            await self._refuse(reason)
+        else:
+            self.network = network(address)
+            try:
+                await super().run()
+            finally:
+                self._leave()
+
+    async def _refuse(self, reason: str) -> None:
+        """Say that there is no room; before a TLS handshake there are no words for it."""
+        try:
+            if not isinstance(self.stream, trio.SSLStream) and self.gateway.door.parts():
+                try:
+                    with trio.move_on_after(LINGER), suppress(*GONE):
+                        await self.stream.send_all(refusal(Problem(503, reason, RETRY)))
+                    await self._close()
+                finally:
+                    self.gateway.door.parted()
+        finally:
+            await trio.aclose_forcefully(self.stream)
+
+    def give_way(self) -> None:
+        """Another connection needs the place."""
+        self._leave()
+        self._task_group.spawn(self._initiate_server_close)
+
+    def _leave(self) -> None:
+        if self.network:
+            self.gateway.door.busy(self)
+            self.gateway.door.leave(self.network)
+            self.network = ""
+
+    async def protocol_send(self, event: Event) -> None:
+        """Know whether a request is being answered."""
+        if isinstance(event, Updated):
+            self._idle, self._said, self._half = event.idle, True, False
+            if event.idle and self.network:
+                self.gateway.door.idle(self)
+            else:
+                self.gateway.door.busy(self)
+        if isinstance(event, RawData):
+            await self._send(event.data)
+        else:
+            await super().protocol_send(event)
+
+    async def _send(self, data: bytes) -> None:
+        """Write *data*, each piece of it within `STALLED_SECONDS`; who takes nothing for so long is cut off."""
+        async with self.send_lock:
+            for at in range(0, len(data), LOW_WATER):
+                with trio.move_on_after(STALLED_SECONDS, shield=True) as sending, suppress(*GONE):
+                    await self.stream.send_all(data[at : at + LOW_WATER])
+                    continue
+                if sending.cancelled_caught:
+                    await trio.aclose_forcefully(self.stream)
+                await self.protocol.handle(Closed())
+                return
+
+    async def _close(self) -> None:
+        """End when the client has read all, or soon: to close with unread input would reset the connection."""
+        thrown = 0
+        with trio.move_on_after(LINGER), suppress(*GONE, *UNREADABLE):
+            await self.stream.send_eof()
+            while thrown < MAX_THROWN and (data := await self.stream.receive_some(MAX_RECV)):
+                thrown += len(data)
+        await super()._close()
+
+    async def _read_data(self) -> None:
+        while True:
+            try:
+                data = bytes(await self.stream.receive_some(MAX_RECV))
+            except GONE:
+                break
+            if data:
+                self.gateway.door.busy(self)
+            await self.protocol.handle(RawData(data))
+            if not data:
+                break
+            await self._look()
+        self._over = True
+        await self.protocol.handle(Closed())
+        await self.idle_task.stop()
+
+    async def _look(self) -> None:
+        """See what became of the connection by what was read."""
+        connection = self.protocol.protocol.connection
+        if isinstance(connection, H11WSConnection):
+            self._leave()  # it is to be a session, which is counted where it is let in
+        elif isinstance(connection, h11.Connection) and self._idle and self._said and not self._half:
+            self._half = bool(connection.trailing_data[0])
+            if self._half:
+                await self.idle_task.restart(self._task_group, self._idle_timeout)
+
+    async def _idle_timeout(self) -> None:
+        if self._over:
+            return
+        limits = self.gateway.settings.limits
+        waits = self._said and not self._half
+        with trio.move_on_after(limits.keep_alive_seconds if waits else limits.handshake_seconds):
+            await self.context.terminated.wait()
+        with trio.CancelScope(shield=True):
+            await self._initiate_server_close()
+
+
+def _address(stream: Any) -> str | None:
+    """Where the client of *stream*, TCP or TLS, is; None where it has gone."""
+    try:
+        return str(getattr(stream, "transport_stream", stream).socket.getpeername()[0])
+    except OSError:
+        return None
+
+
+def keep_connections(gateway: Gateway) -> None:
+    """Let hypercorn make its connections so in this process."""
+    made: Any = type("Connection", (Connection,), {"gateway": gateway})
+    hypercorn.trio.run.TCPServer = made  # type: ignore[attr-defined]  # the one place where hypercorn chooses it

@@ -1,0 +1,357 @@
+"""The portable shell: pump any session over any wire, on asyncio and trio alike.
+
+Three tasks and a few events a connection: plain, and slow. `gateway.shells.fast` obeys the same contract (see
+`gateway.core.session`) with none of them. What both share is here: the limits, and `run_websocket`, which picks.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from typing import Protocol
+
+import anyio
+from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream, TaskGroup
+from anyio.lowlevel import checkpoint
+from anyio.streams.tls import TLSStream
+from starlette.websockets import WebSocket
+
+from gateway.adapter import Refusal
+from gateway.core.frames import payload
+from gateway.core.session import LOW_WATER, Close, Session
+
+from .websocket import cut_reason
+
+LINGER = 1.0  # seconds for a farewell to be written and read; then the connection is cut
+HANDSHAKE_SECONDS = 10.0  # for all that a peer has to say before it is one: TLS, the head of a request
+BACKLOG = 4096  # connections that wait to be accepted
+STALLED_SECONDS = 60.0  # for a peer to take anything of what was written; then the connection ends
+ACCEPT_PAUSE = 0.1  # seconds until the next try where accepting failed: usually there are no descriptors left
+
+# Half-open peers cost no timer of ours: the kernel asks after 60 s of silence and gives up after 60 s more.
+KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 20), (socket.TCP_KEEPCNT, 3))
+
+EXTENSION = "trellis.session"  # in an ASGI scope: the server takes sessions (see `handover.FastWebSocket`)
+
+GONE = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
+
+Accept = Callable[[str], Session | Refusal]  # from an address to a session, or why not
+
+logger = logging.getLogger(__name__)
+
+
+class Stalled(Exception):
+    """The peer has taken nothing of what was written for too long."""
+
+
+class Door(Protocol):
+    """Counts connections that are no session yet."""
+
+    def enter(self, address: str) -> str | None:
+        """Count one from *address*, or say why there is no room."""
+
+    def leave(self, address: str) -> None:
+        """It is over, or becomes something else."""
+
+
+class Wire(Protocol):
+    """What carries a session. The errors of a wire are `GONE` and `Stalled`; any other is a bug."""
+
+    async def receive(self) -> bytes | None:
+        """What arrived, or None at the end."""
+
+    async def send(self, data: list[bytes], /) -> None:
+        """Write what `Session.data_to_send` returned, in order."""
+
+    async def close(self, code: int, reason: str) -> None:
+        """Say that this is the end and wait until the peer knows; the caller sees to it that this ends."""
+
+
+async def serve(session: Session, wire: Wire) -> None:
+    """Run *session* over *wire* until either side hangs up."""
+    await _Pump(session, wire).run()
+
+
+class _Pump:
+    def __init__(self, session: Session, wire: Wire) -> None:
+        self._session = session
+        self._wire = wire
+        self._ended = False
+        self._woken = anyio.Event()
+        self._moved = anyio.Event()  # something was taken from the session: there may be room again
+        self._over = anyio.Event()  # what is queued is still written, then it ends
+        self._written = anyio.Event()
+
+    async def run(self) -> None:
+        self._session.wake = self._wake
+        self._session.blocked = False
+        if (inflow := self._session.bus.inflow) is not None:
+            inflow.budget.enter(self._session)
+        deadline = math.inf
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._read)
+                tasks.start_soon(self._write)
+                self._wake()
+                await self._over.wait()
+                deadline = anyio.current_time() + LINGER
+                with anyio.CancelScope(deadline=deadline):
+                    await self._written.wait()
+                self._end()  # not after the tasks: there are ASGI servers in which `send` cannot be cancelled
+                tasks.cancel_scope.cancel()
+        finally:
+            self._end()
+            close = self._session.closing or Close(1001, "going away")
+            deadline = min(deadline, anyio.current_time() + LINGER)
+            with anyio.CancelScope(deadline=deadline, shield=True), suppress(*GONE):
+                await self._wire.close(*close)
+
+    def _wake(self) -> None:
+        self._woken.set()
+        if self._session.closing is not None:
+            self._over.set()
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            if (inflow := self._session.bus.inflow) is not None:
+                inflow.budget.leave(self._session)
+                inflow.leave(self._session)
+            self._session.receive_eof()
+
+    async def _read(self) -> None:
+        session = self._session
+        if session.bus.inflow is not None:
+            await anyio.sleep(session.bus.inflow.enter(session))
+        while not self._over.is_set():
+            if not session.readable:
+                await self._moved.wait()
+                continue
+            try:
+                data = await self._wire.receive()
+            except GONE:
+                data = None
+            if data is None:
+                break
+            session.receive_data(data)
+            if session.bus.inflow is not None:
+                await anyio.sleep(session.bus.inflow.read(session, len(data)))
+        self._over.set()
+        self._woken.set()
+
+    async def _write(self) -> None:
+        session = self._session
+        while True:
+            self._woken = anyio.Event()
+            data = session.data_to_send()
+            self._moved.set()
+            self._moved = anyio.Event()
+            try:
+                if data:
+                    session.blocked = True
+                    await self._wire.send(data)
+                    session.blocked = False
+            except Stalled:
+                session.overflow()
+                break
+            except GONE:
+                break
+            if session.has_more:
+                await checkpoint()
+            elif self._over.is_set() and not (session.closing is None and session.unfinished):
+                break
+            else:
+                await self._woken.wait()
+        self._over.set()
+        self._written.set()
+
+
+class StreamWire:
+    """A TCP or TLS connection."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+
+    async def receive(self) -> bytes | None:
+        """What arrived, however it was cut."""
+        return await self._stream.receive()
+
+    async def send(self, data: list[bytes], /) -> None:
+        """Write *data* at once, each piece of it within `STALLED_SECONDS`."""
+        joined = b"".join(data)
+        for at in range(0, len(joined), LOW_WATER):
+            with anyio.move_on_after(STALLED_SECONDS) as sending:
+                await self._stream.send(joined[at : at + LOW_WATER])
+            if sending.cancelled_caught:
+                raise Stalled
+
+    async def close(self, code: int, reason: str) -> None:  # noqa: ARG002  # TCP has no words for it
+        """Say that nothing follows, then read until the peer does; a close with unread input would reset it."""
+        if not isinstance(self._stream, TLSStream):  # TLS has no half-close
+            with suppress(*GONE):
+                await _send_eof(self._stream)
+                while True:
+                    await self._stream.receive()
+        await self._stream.aclose()
+
+
+async def _send_eof(stream: ByteStream) -> None:
+    try:
+        await stream.send_eof()
+    except RuntimeError as error:  # so uvloop says that the transport has gone by itself
+        raise anyio.BrokenResourceError from error
+
+
+class WebSocketWire:
+    """An accepted WebSocket of any ASGI server; the session is a text session and gives whole frames."""
+
+    def __init__(self, websocket: WebSocket) -> None:
+        self._websocket = websocket
+        self._gone = False
+
+    async def receive(self) -> bytes | None:
+        """One message; what is no UTF-8 in a binary one is replaced by U+FFFD."""
+        message = await self._websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            self._gone = True
+            return None
+        text = message.get("text")
+        if text is None:
+            text = message["bytes"].decode(errors="replace")
+        return bytes(text.encode(errors="replace"))
+
+    async def send(self, data: list[bytes], /) -> None:
+        """Send a text message for each frame; ASGI leaves no way to write them at once."""
+        for text in [payload(frame).decode() for frame in data]:
+            await checkpoint()  # not every server lets others run; how else would it see that the peer is gone?
+            if self._gone:  # not every server says so
+                raise anyio.ClosedResourceError
+            try:
+                await self._websocket.send_text(text)  # however long that takes: not every server lets it be cancelled
+            except Exception as error:  # when the peer is gone servers show errors of their own, and of their loop
+                raise anyio.BrokenResourceError from error
+
+    async def close(self, code: int, reason: str) -> None:
+        """Send the code and wait for the answer."""
+        with suppress(Exception):  # the other side was first; see `send`
+            await self._websocket.close(code, cut_reason(reason))
+            while await self.receive() is not None:
+                pass
+
+
+async def run_websocket(websocket: WebSocket, session: Session) -> None:
+    """Run *session* over the accepted *websocket*, the fast way if the server can.
+
+    It then returns at once, and so should the route: the connection is the server's from now on, and what
+    an idle peer costs is no task and no stack of middleware. Without the extension it returns at the end.
+    """
+    attach = websocket.scope.get("extensions", {}).get(EXTENSION)
+    if attach is not None:
+        attach(session)
+    else:
+        await serve(session, WebSocketWire(websocket))
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Let the kernel notice a peer that is no longer there."""
+    with suppress(OSError):  # it may be gone already
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEPALIVE:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+async def listen(
+    accept: Accept,
+    host: str,
+    port: int,
+    *,
+    tasks: TaskGroup,
+    stack: AsyncExitStack,
+    tls: ssl.SSLContext | None = None,
+    door: Door | None = None,
+    handshake_seconds: float = HANDSHAKE_SECONDS,
+) -> int:
+    """Serve TCP, or TLS with the context *tls*, and return the port; connections run in *tasks*.
+
+    *door* counts those whose handshake is not done.
+
+    When *stack* is unwound nobody is accepted any more and every session says goodbye.
+    """
+    listeners = await anyio.create_tcp_listener(local_host=host, local_port=port, backlog=BACKLOG)
+    house = _House(accept, tls, tasks, door, handshake_seconds)
+    stack.push_async_callback(house.close)
+    for listener in listeners.listeners:
+        assert isinstance(listener, SocketListener)
+        stack.push_async_callback(listener.aclose)
+        tasks.start_soon(house.admit, listener)
+    return int(listeners.extra(SocketAttribute.local_port))
+
+
+class _House:
+    def __init__(
+        self, accept: Accept, tls: ssl.SSLContext | None, tasks: TaskGroup, door: Door | None, seconds: float
+    ) -> None:
+        self._accept = accept
+        self._tls = tls
+        self._tasks = tasks
+        self._door = door
+        self._seconds = seconds
+        self._sessions: set[Session] = set()
+
+    async def admit(self, listener: SocketListener) -> None:
+        while True:
+            try:
+                stream = await listener.accept()
+            except anyio.ClosedResourceError:
+                return
+            except (OSError, anyio.BrokenResourceError) as error:  # which of them depends on the loop
+                logger.warning("cannot accept: %s", error.__cause__ or error)  # anyio's own says nothing
+                await anyio.sleep(ACCEPT_PAUSE)
+            else:
+                self._tasks.start_soon(self._host, stream)
+
+    async def close(self) -> None:
+        for session in list(self._sessions):
+            if session.closing is None:
+                session.goodbye()
+        with anyio.move_on_after(2 * LINGER):  # each takes one at most
+            while self._sessions:
+                await anyio.sleep(0.01)
+
+    async def _host(self, stream: SocketStream) -> None:
+        keep_alive(stream.extra(SocketAttribute.raw_socket))
+        address = str(stream.extra(SocketAttribute.remote_address, ("",))[0])
+        try:
+            if not address:  # it was reset before it was accepted
+                return
+            if (wire := await self._wire(stream, address)) is None:
+                return
+            session = self._accept(address)
+            if isinstance(session, Session):
+                self._sessions.add(session)
+                try:
+                    await serve(session, wire)
+                finally:
+                    self._sessions.discard(session)
+        except Exception:
+            logger.exception("a connection failed; the others go on")
+        finally:
+            await anyio.aclose_forcefully(stream)
+
+    async def _wire(self, stream: SocketStream, address: str) -> Wire | None:
+        if self._tls is None:
+            return StreamWire(stream)
+        if self._door is not None and self._door.enter(address) is not None:
+            return None
+        try:
+            with anyio.fail_after(self._seconds):
+                return StreamWire(await TLSStream.wrap(stream, server_side=True, ssl_context=self._tls))
+        except GONE:
+            return None
+        finally:
+            if self._door is not None:
+                self._door.leave(address)

@@ -1,0 +1,387 @@
+"""Compaction: what retention left of many segments becomes one file, the front, without what nobody needs any more.
+
+Laws of this file. What stays is decided by the log alone, by `gateway.storage.facts`: the kept records are read for
+what they mention, then the facts from the newest to the oldest. What is mentioned is one bit each in a table of fixed
+size, so that memory is bounded; two that share a bit keep each other, which is never wrong. What later facts replace
+goes at once. What nothing mentions is *let go of* first: it leaves the index, then the memory of the gateway, so that
+whoever needs it again logs it anew; and what was said until then is read before it leaves the log. The front is
+written, synced and renamed; from then on it counts, whatever fails, and the files before it are stale; they are removed
+once its name is on disk. A crash leaves one state or the other, and an index that was changed for the new one is
+mended. All of it happens in a thread of its own that rests between short spells of work.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import closing, suppress
+from functools import partial
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from gateway.core.message import Message
+
+from . import modes
+from .bothways import backward, forward
+from .facts import Life, Lives, number_end
+from .index import Index
+from .layout import FACTS, TEMPORARY, Front, Layout, sync_directory
+from .record import BadRecord, Fact, decode
+from .segments import Segments, trusted
+
+MAX_LET_GO: Final = 20_000  # facts that one compaction lets go of; the rest stays until the next
+CHORE: Final = 1_000  # rows that the index takes out at once
+SLICE: Final = 100  # facts that the loop is asked about in one turn
+BITS: Final = 1 << 27  # for what is mentioned: 16 MiB
+GRACE = (
+    15.0  # seconds in which whoever holds a peer that was forgotten says what it has to say, as once it is decrypted
+)
+NEAR: Final = 1_000  # records that may be looked at in the thread of the index
+SPELL: Final = 0.002  # seconds of work between two rests
+PAUSE: Final = 4  # times as long
+WAIT: Final = 0.1  # seconds between two looks at whether the gateway stops
+
+T = TypeVar("T")
+
+
+class Memory(Protocol):
+    """What the gateway remembers of facts; asked on the loop."""
+
+    def in_use(self, facts: Sequence[Fact]) -> list[bool]:
+        """Which of *facts* somebody uses who is there now."""
+
+    def forget(self, fact: Fact) -> None:
+        """Remember nothing of *fact* any more: it leaves the log."""
+
+    def last_seq(self) -> int:
+        """The last record that was appended, on disk or not."""
+
+
+class Stopped(Exception):
+    """The gateway stops, and the compaction with it."""
+
+
+class Sources(NamedTuple):
+    """The files that are to become the front, oldest first, and the *front* that they become."""
+
+    files: list[Path]
+    front: Front
+
+
+class _Bits:
+    """What is mentioned: a set that may say yes to a little more than was added."""
+
+    def __init__(self) -> None:
+        self._bits = bytearray(BITS // 8)
+
+    def add(self, names: Iterable[str]) -> None:
+        for name in names:
+            place = hash(name) % BITS
+            self._bits[place >> 3] |= 1 << (place & 7)
+
+    def any(self, names: Iterable[str]) -> bool:
+        return any(self._bits[(place := hash(name) % BITS) >> 3] >> (place & 7) & 1 for name in names)
+
+
+class _Seen:
+    """What later facts are about; SQLite puts on disk what is too much for memory."""
+
+    def __init__(self) -> None:
+        self._database = sqlite3.connect("", isolation_level=None)  # a private file, gone once it is closed
+        self._database.execute("PRAGMA cache_size = -4096")
+        self._database.execute("PRAGMA synchronous = OFF")
+        self._database.execute("CREATE TABLE seen (about BLOB PRIMARY KEY) WITHOUT ROWID")
+        self._database.execute("BEGIN")
+
+    def add(self, about: str) -> bool:
+        """Whether *about* is new."""
+        digest = blake2b(about.encode(errors="surrogatepass"), digest_size=16).digest()
+        return self._database.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,)).rowcount > 0
+
+    def close(self) -> None:
+        self._database.close()
+
+
+class _Verdict(NamedTuple):
+    """Which lines of the sources stay, by their place, and which facts nothing mentions."""
+
+    stays: bytearray
+    unneeded: dict[int, Fact]  # by sequence
+
+
+class Compaction:
+    """Compacts once when `run` is called, in a thread; `stop` ends it soon, also from another thread.
+
+    *post* runs a call on the loop. `Stopped` leaves `run` where it was stopped.
+    """
+
+    def __init__(
+        self, segments: Segments, index: Index, lives: Lives, memory: Memory, post: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self._segments = segments
+        self._index = index
+        self._lives = lives
+        self._memory = memory
+        self._post = post
+        self._stopping = threading.Event()
+        self._rested = 0.0
+
+    def stop(self) -> None:
+        """Give up what is being done; the next start clears it away."""
+        self._stopping.set()
+
+    def sources(self) -> Sources | None:
+        """What there is to compact; None where there is nothing."""
+        layout = self._segments.layout
+        files: list[Path] = []
+        for place in range(len(layout.firsts) - 1):  # the newest says where the others end
+            path = layout.file(self._segments.directory, place)
+            if not path.name.endswith(FACTS):
+                break
+            files.append(path)
+        if not files:
+            return None
+        return Sources(files, Front(layout.firsts[0], layout.firsts[len(files)] - 1))
+
+    def run(self, sources: Sources) -> None:
+        """Make the *sources* one front; an index that was made anew meanwhile is so once more: it has what is gone."""
+        makings = self._index.makings
+        try:
+            self._run(sources)
+        finally:
+            if self._index.makings != makings and not self._stopping.is_set():
+                self._index.remake()
+
+    def _run(self, sources: Sources) -> None:
+        self._rested = monotonic()
+        mentioned, last, level = _Bits(), sources.front.last, self._index.level
+        self._note(mentioned, last, level)
+        gone = self._judge(sources, mentioned, None).unneeded
+        self._spare(gone)
+        while (newest := self._index.level) - level > NEAR:
+            self._note(mentioned, level, newest)
+            level = newest
+        try:
+            level = self._in_index(lambda: self._unindex(gone, mentioned, level, last))
+            self._let_go(gone, mentioned)
+            newest = self._on_loop(self._memory.last_seq)
+            self._wait_for(newest)
+            self._note(mentioned, level, newest)
+            verdict = self._judge(sources, mentioned, gone)
+            kept = [fact for seq, fact in gone.items() if seq not in verdict.unneeded]
+            self._in_index(lambda: self._index.restore(kept))
+            self._write(sources, verdict.stays)
+        except BaseException:
+            self._index.mend_soon()
+            raise
+        self._on_loop(partial(self._segments.use, sources.front))
+        try:
+            self._finish(sources, verdict.stays)
+        except BaseException:
+            self._index.mend_soon()
+            raise
+
+    # Letting go
+
+    def _spare(self, gone: dict[int, Fact]) -> None:
+        """Take out of *gone* what is in use."""
+        for part in _parts(gone.values()):
+            used = self._on_loop(partial(self._memory.in_use, part))
+            for fact, is_used in zip(part, used, strict=True):
+                if is_used:
+                    del gone[fact.seq]
+
+    def _unindex(self, gone: dict[int, Fact], mentioned: _Bits, level: int, last: int) -> int:
+        """Take the rows of *gone* out of the index, in its thread, but for what was mentioned since; its level then."""
+        now = self._index.level
+        self._note(mentioned, level, now)
+        for fact in list(gone.values()):
+            if (life := self._lives.life(fact)) is None or self._is_needed(life, mentioned):
+                del gone[fact.seq]
+        self._index.unindex(gone.values(), last)
+        return now
+
+    def _let_go(self, gone: dict[int, Fact], mentioned: _Bits) -> None:
+        """Have the memory forget *gone*, but for what is in use by now, and wait until nobody can hold any of it."""
+        for part in _parts(gone.values()):
+            used = self._on_loop(partial(self._used_or_forgotten, part))
+            for fact in used:
+                if (life := self._lives.life(fact)) is not None:
+                    mentioned.add((life.about,))
+            if used:
+                self._in_index(partial(self._index.restore, used))
+        if gone and self._stopping.wait(GRACE):
+            raise Stopped
+
+    def _used_or_forgotten(self, facts: Sequence[Fact]) -> list[Fact]:
+        """Forget *facts*, on the loop; those that are in use and are not forgotten."""
+        used: list[Fact] = []
+        for fact, is_used in zip(facts, self._memory.in_use(facts), strict=True):
+            if is_used:
+                used.append(fact)
+            else:
+                self._memory.forget(fact)
+        return used
+
+    def _is_needed(self, life: Life, mentioned: _Bits) -> bool:
+        return life.needed is None or mentioned.any((life.about, *life.needed))
+
+    # What stays
+
+    def _note(self, mentioned: _Bits, after: int, last: int) -> None:
+        """Note what the records after sequence *after*, up to *last*, mention."""
+        for line in self._segments.scan(after):
+            self._rest()
+            try:
+                entry = decode(line.data)
+            except BadRecord:
+                continue  # it is reported where it is read
+            if entry.seq > last:
+                return
+            mentioned.add(self._lives.mentions(entry))
+            if isinstance(entry, Fact) and (life := self._lives.life(entry)) is not None:
+                mentioned.add((life.about,))  # it is newer than what is to be compacted
+
+    def _judge(self, sources: Sources, mentioned: _Bits, gone: dict[int, Fact] | None) -> _Verdict:
+        """What stays, by what is *mentioned*; where *gone* is given, nothing unneeded goes but that."""
+        count, first_start, numbers = self._survey(sources)
+        stays, unneeded, end = bytearray(count), dict[int, Fact](), 0
+        with closing(_Seen()) as seen:
+            for place, line in zip(range(count - 1, -1, -1), backward(sources.files), strict=True):
+                self._rest()
+                fact = _fact(line)
+                if fact is None:
+                    continue
+                if fact.kind == "peer" and "first" in fact.fields:
+                    stays[place] = number_end(fact) > end
+                    end = max(end, number_end(fact))
+                    continue
+                if not self._outlives(fact, sources.front.last, first_start):
+                    continue
+                life = self._lives.life(fact)
+                if life is not None and not seen.add(life.about):
+                    continue
+                if life is not None and not self._is_needed(life, mentioned):
+                    may_go = len(unneeded) < MAX_LET_GO if gone is None else fact.seq in gone
+                    if may_go and number_end(fact) <= numbers:
+                        unneeded[fact.seq] = fact
+                        continue
+                stays[place] = True
+                mentioned.add(self._lives.mentions(fact))
+        return _Verdict(stays, unneeded)
+
+    def _survey(self, sources: Sources) -> tuple[int, int, int]:
+        """How many lines there are, the first `start`, and the first peer number beyond all blocks."""
+        count = first_start = numbers = 0
+        for line in forward(sources.files):
+            self._rest()
+            count += 1
+            fact = _fact(line)
+            if fact is not None and fact.kind == "start":
+                first_start = first_start or fact.seq
+            elif fact is not None and fact.kind == "peer" and "first" in fact.fields:
+                numbers = max(numbers, number_end(fact))
+        return count, first_start, numbers
+
+    def _outlives(self, fact: Fact, last: int, first_start: int) -> bool:
+        """Whether *fact* says more than what became of messages up to sequence *last*, which are gone."""
+        match fact.kind:
+            case "start":
+                return fact.seq == first_start
+            case "counts":
+                return False
+            case "form":
+                return bool(fact.fields["of"] > last)
+        return True
+
+    # What is written
+
+    def _write(self, sources: Sources, stays: bytearray) -> None:
+        """Write what *stays* into the front, which counts from now on."""
+        directory = self._segments.directory
+        temporary = directory / f"{TEMPORARY}{sources.front.first:020d}"
+        with os.fdopen(os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, modes.FILE), "wb") as out:
+            for line, stay in zip(forward(sources.files), stays, strict=True):
+                self._rest()
+                if stay:
+                    out.write(line)
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.rename(sources.front.path(directory))
+
+    def _finish(self, sources: Sources, stays: bytearray) -> None:
+        """Forget what is not in the front, and remove what it has taken the place of, now or after earlier ones."""
+        dropped = (line for line, stay in zip(forward(sources.files), stays, strict=True) if not stay)
+        facts = (fact.seq for line in dropped if (fact := _fact(line)) is not None)
+        while part := list(islice(facts, CHORE)):
+            self._in_index(partial(self._index.drop, part))
+        directory = self._segments.directory
+        sync_directory(directory)
+        for path in list(Layout.read(directory).stale(directory)):
+            if path.name.endswith(FACTS):
+                path.unlink()
+        sync_directory(directory)
+        self._in_index(self._index.settle)
+
+    # Threads
+
+    def _in_index(self, chore: Callable[[], T]) -> T:
+        return self._elsewhere(self._index.do, chore)
+
+    def _on_loop(self, call: Callable[[], T]) -> T:
+        return self._elsewhere(self._post, call)
+
+    def _elsewhere(self, do: Callable[[Callable[[], None]], None], call: Callable[[], T]) -> T:
+        """What *call* returns or raises in another thread."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
+
+        do(run)
+        while True:
+            self._check()
+            with suppress(TimeoutError):
+                return future.result(WAIT)
+
+    def _wait_for(self, seq: int) -> None:
+        """Wait until everything up to *seq* is on disk and in the index."""
+        while self._index.level < seq:
+            self._check()
+            sleep(WAIT / 10)
+
+    def _rest(self) -> None:
+        """Leave the interpreter to others for most of the time."""
+        if (worked := monotonic() - self._rested) > SPELL:
+            self._check()
+            sleep(min(worked, SPELL) * PAUSE)
+            self._rested = monotonic()
+
+    def _check(self) -> None:
+        if self._stopping.is_set():
+            raise Stopped
+
+
+def _fact(line: bytes) -> Fact | None:
+    """The fact on *line*; None where it cannot be trusted, and is lost."""
+    try:
+        trusted(line)
+        entry = decode(line)
+    except BadRecord:
+        return None
+    return None if isinstance(entry, Message) else entry
+
+
+def _parts(facts: Iterable[Fact]) -> Iterator[list[Fact]]:
+    every = iter(list(facts))
+    while part := list(islice(every, SLICE)):
+        yield part

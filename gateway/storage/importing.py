@@ -1,0 +1,318 @@
+"""What was exported comes back: as it was into an empty log, as something new into another.
+
+No gateway runs meanwhile. Nothing is taken that the gateway itself would refuse.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from gateway.core.message import Message, Peer
+from gateway.core.peers import BLOCK
+
+from . import modes
+from .archive import Check, Report, no_flaw
+from .layout import SEGMENT, firsts, paths, sync_directory
+from .record import BadRecord, Entry, Fact, decode, encode, examine
+from .retention import is_fact
+from .segments import Fault, Segments, trusted
+
+DAY = 86_400_000  # ms
+
+# Facts that are about the other gateway and its run, not about what was said: an import leaves them behind.
+OTHERS = ("start", "counts", "form")
+
+
+def import_(lines: Iterable[bytes], data: Path, now: int, check: Check = no_flaw) -> Report:
+    """Put exported *lines* into the log of the data directory *data*, in which no gateway runs; *now* is in ms.
+
+    *check* is as for `verify`, and is shown what is in the log before. What it finds fault with is refused, and so is
+    what cannot be: accepted later than a day from now, by a number or at an address that is somebody else's.
+
+    Into an empty log they go as they are. Otherwise messages, entities and durable peers are appended: with new
+    sequences, with peer numbers of this gateway, accepted now; messages whose id is known are passed over.
+    """
+    directory = data / "log"
+    if directory.is_dir() and firsts(directory):
+        return _append(lines, Segments(directory), now, check)
+    modes.folder(directory)
+    return _copy(lines, directory, now, check)
+
+
+# Into an empty log
+
+
+def _copy(lines: Iterable[bytes], directory: Path, now: int, check: Check) -> Report:
+    """Write *lines* as segments: dense ones, and what retention once left as facts with gaps."""
+    report, before, known = Report(), 0, _Known()
+    with ExitStack() as stack:
+        segment: _Segment | None = None
+        for offset, line, entry in _trusted(lines, report, check):
+            seq = entry.seq
+            if wrong := _misplaced(entry, report.last, before, now) or known.conflict(entry):
+                report.faults.append(Fault("", offset, wrong))
+                continue
+            known.learn(entry)
+            before = entry.time
+            if segment is None or not segment.takes(seq, line):
+                if segment is not None:
+                    segment.seal(seq)
+                segment = stack.enter_context(_Segment(directory, seq))
+            segment.write(seq, line)
+            report.count(seq)
+        if segment is not None:
+            if known.highest >= known.next_number:  # a part of a log: what gave the numbers away is not in it
+                given = Fact("peer", {"first": known.highest, "count": 1}, report.last + 1, before)
+                segment.write(given.seq, encode(given))
+            segment.seal(None)
+    return report
+
+
+def _misplaced(entry: Entry, last: int, before: int, now: int) -> str | None:
+    """What is wrong with where *entry* stands: behind record *last*, which was accepted at *before*."""
+    if entry.seq <= last:
+        return f"record {entry.seq} comes after record {last}"
+    if entry.time < before:
+        return f"record {entry.seq} is older than the one before it"
+    return f"record {entry.seq} was accepted in the future" if entry.time > now + DAY else None
+
+
+class _Segment:
+    """A segment that is being copied; it becomes a facts file if there are gaps in it."""
+
+    def __init__(self, directory: Path, first: int) -> None:
+        self._open, self._sealed, self._facts = paths(directory, first)
+        self._file = created(self._open)
+        self._next = first
+        self._size = 0
+        self._only_facts = True
+        self._gaps = False
+
+    def __enter__(self) -> _Segment:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._file.close()
+
+    def takes(self, seq: int, line: bytes) -> bool:
+        """Whether *line* can stand in this segment."""
+        gaps = self._gaps or seq != self._next
+        return self._size < SEGMENT and (not gaps or (self._only_facts and is_fact(line)))
+
+    def write(self, seq: int, line: bytes) -> None:
+        self._gaps = self._gaps or seq != self._next
+        self._only_facts = self._only_facts and is_fact(line)
+        self._file.write(line)
+        self._size += len(line)
+        self._next = seq + 1
+
+    def seal(self, following: int | None) -> None:
+        """Give it its name; the next segment begins with the sequence *following*, if there is one."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        gap_behind = self._only_facts and following not in (None, self._next)
+        self._open.rename(self._facts if self._gaps or gap_behind else self._sealed)
+        sync_directory(self._open.parent)
+
+
+def _trusted(lines: Iterable[bytes], report: Report, check: Check) -> Iterator[tuple[int, bytes, Entry]]:
+    """The good ones of *lines*, where each stands and what it says; the others are reported."""
+    offset = 0
+    for given in lines:
+        line = given if given.endswith(b"\n") else given + b"\n"
+        try:
+            trusted(line)
+            entry = examine(line)
+            wrong = check(entry)
+        except BadRecord as error:
+            wrong = str(error)
+        if wrong is not None:
+            report.faults.append(Fault("", offset, wrong))
+        else:
+            yield offset, line, entry
+        offset += len(given)
+
+
+def created(path: Path) -> BinaryIO:
+    """A new file that nobody else may read."""
+    return os.fdopen(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, modes.FILE), "wb")
+
+
+# Into a log that has something already
+
+
+def _append(lines: Iterable[bytes], segments: Segments, now: int, check: Check) -> Report:
+    report = Report()
+    appender = _Appender(segments, max(now, segments.last_time), check)
+    try:
+        for offset, _, entry in _trusted(lines, report, check):
+            try:
+                seq = appender.take(entry)
+            except BadRecord as error:
+                report.faults.append(Fault("", offset, str(error)))
+                continue
+            if seq:
+                report.count(seq)
+            else:
+                report.skipped += 1
+        appender.seal()
+    finally:
+        segments.close()
+    return report
+
+
+class _Appender:
+    """Writes what a log has not got yet into new segments of it."""
+
+    def __init__(self, segments: Segments, now: int, check: Check) -> None:
+        self._segments = segments
+        self._now = now
+        self._seq = segments.next_seq
+        self._file: BinaryIO | None = None
+        self._first = 0
+        self._numbers: dict[int, int] = {}  # of mere connections: there and here
+        self._left = 0  # numbers of the last block that nobody has yet
+        self._known = _Known()
+        for line in segments.scan():
+            with suppress(BadRecord):  # a checksum alone makes no sense of it
+                entry = decode(line.data)
+                if isinstance(entry, Message) or check(entry) is None:
+                    self._known.learn(entry)
+
+    def take(self, entry: Entry) -> int:
+        """Append *entry* and return its sequence; 0 if it is known or of no use here."""
+        if isinstance(entry, Fact) and (entry.kind in OTHERS or "first" in entry.fields):
+            return 0
+        if self._known.has(entry):
+            return 0
+        if isinstance(entry, Message):
+            sender = replace(entry.sender, number=self._number(entry.sender))
+            return self._write(replace(entry, sender=sender))
+        if entry.kind == "peer":
+            fields = entry.fields
+            return self._durable(Peer(0, fields["protocol"], fields["sender"], fields.get("name")))
+        if entry.kind == "channel":
+            entry.fields["addresses"] = self._known.free(entry.fields["addresses"])
+        return self._write(entry)
+
+    def seal(self) -> None:
+        """Finish the segment that is being written."""
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._file = None
+            self._segments.seal(self._first)
+
+    def _number(self, sender: Peer) -> int:
+        """The number that *sender* has here."""
+        if sender.identity is None:
+            if sender.number not in self._numbers:
+                self._numbers[sender.number] = self._new_number()
+            return self._numbers[sender.number]
+        if (sender.protocol, sender.identity) not in self._known.numbers:
+            self._durable(sender)
+        return self._known.numbers[sender.protocol, sender.identity]
+
+    def _durable(self, peer: Peer) -> int:
+        fields = {"peer": self._new_number(), "protocol": peer.protocol, "sender": peer.identity}
+        return self._write(Fact("peer", fields | ({} if peer.name is None else {"name": peer.name})))
+
+    def _new_number(self) -> int:
+        if not self._left:
+            self._write(Fact("peer", {"first": self._known.next_number, "count": BLOCK}))
+            self._left = BLOCK
+        self._left -= 1
+        return self._known.next_number - self._left - 1
+
+    def _write(self, entry: Entry) -> int:
+        entry.seq, entry.time = self._seq, self._now
+        line = encode(entry)
+        decode(line)  # what comes from elsewhere may have a good checksum and still be no JSON
+        if self._file is None:
+            self._first = self._seq
+            self._file = created(self._segments.open_path(self._first))
+        self._file.write(line)
+        self._known.learn(entry)
+        self._seq += 1
+        if self._file.tell() >= SEGMENT:
+            self.seal()
+        return entry.seq
+
+
+class _Known:
+    """What a log holds: ids of messages, entities, channels and addresses, durable peers, numbers handed out."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[tuple[str, str], int] = {}
+        self.identities: dict[int, tuple[str, str]] = {}
+        self.addresses: dict[tuple[str, str], str] = {}
+        self.next_number = 0
+        self.highest = -1  # of the numbers that said something
+        self._ids: set[str] = set()
+        self._things: set[tuple[str, str, str]] = set()
+
+    def learn(self, entry: Entry) -> None:
+        """Remember *entry*."""
+        if isinstance(entry, Message):
+            self.highest = max(self.highest, entry.sender.number)
+            self._ids.update(_ids(entry))
+            return
+        self._things.update(_things(entry))
+        match entry.kind, entry.fields:
+            case "peer", {"first": first, "count": count}:
+                self.next_number = max(self.next_number, first + count)
+            case "peer", {"peer": number, "protocol": protocol, "sender": identity}:
+                self.numbers[protocol, identity] = number
+                self.identities[number] = protocol, identity
+            case "channel", {"channel": name, "addresses": addresses}:
+                self.addresses |= dict.fromkeys(addresses.items(), name)
+
+    def conflict(self, entry: Entry) -> str | None:
+        """Why *entry* cannot be true beside what is known, None if it can."""
+        if isinstance(entry, Message):
+            who = entry.sender.protocol, entry.sender.identity
+            if entry.sender.identity is not None and self.identities.get(entry.sender.number, who) != who:
+                return f"peer {entry.sender.number} is somebody else"
+            return None
+        match entry.kind, entry.fields:
+            case "peer", {"peer": number, "protocol": protocol, "sender": identity}:
+                other = self.identities.get(number, (protocol, identity)) != (protocol, identity)
+                if other or self.numbers.get((protocol, identity), number) != number:
+                    return f"peer {number} is somebody else"
+            case "channel", {"channel": name, "addresses": addresses}:
+                if any(self.addresses.get(item, name) != name for item in addresses.items()):
+                    return f"an address of the channel {name!r} is another's"
+        return None
+
+    def has(self, entry: Entry) -> bool:
+        """Whether *entry* is a copy of something in the log."""
+        if isinstance(entry, Message):
+            return not self._ids.isdisjoint(_ids(entry))
+        return any(thing in self._things for thing in _things(entry)[:1])
+
+    def free(self, addresses: dict[str, str]) -> dict[str, str]:
+        """Those of *addresses* that no channel has."""
+        return {name: address for name, address in addresses.items() if ("address", name, address) not in self._things}
+
+
+def _ids(message: Message) -> tuple[str, ...]:
+    return message.id, *message.ids, *(() if message.key is None else (message.key,))
+
+
+def _things(fact: Fact) -> list[tuple[str, str, str]]:
+    """What *fact* is about; the first of them is what it is."""
+    match fact.kind, fact.fields:
+        case "channel", {"channel": name, "addresses": addresses}:
+            return [("channel", "", name), *(("address", protocol, a) for protocol, a in addresses.items())]
+        case "entity", {"protocol": protocol, "native": native}:
+            return [("entity", protocol, str(native))]
+        case "peer", {"protocol": protocol, "sender": identity}:
+            return [("peer", protocol, identity)]
+    return []

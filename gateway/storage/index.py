@@ -1,0 +1,435 @@
+"""The index: SQLite views of the log, made for being asked. It can be thrown away and is made again.
+
+Laws of this file. The index holds where records stand, never what they say. It applies synced entries only, in
+batches, in one thread. Where its file is damaged, at the start or later, that thread makes it anew from the log; until
+it is level nothing is read from it, and `trouble` says so. How it is asked is `gateway.storage.lookup`, how it is kept
+`gateway.storage.tables`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from queue import SimpleQueue
+from time import sleep
+from typing import Any, Protocol
+
+from gateway.core.errors import Unavailable
+from gateway.core.jsontext import dumps
+from gateway.core.message import Message, MessageIds
+
+from .bothways import backward
+from .facts import Knows, number_end
+from .log import Synced
+from .lookup import Lookup
+from .record import BadRecord, Entry, Fact, examine
+from .segments import Fault, Segments, trusted
+from .tables import ANSWER, FACT, META, SAID, Row, Tables, around, damaged
+
+GATHER = 0.1  # seconds between two batches while entries keep coming
+BATCH = 2_000  # entries in one transaction
+COMPACTING = "compacting"  # up to which sequence facts may be missing
+FRONT = "front"  # the last sequence of the front that the tables agree with
+NOTE = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
+FORGET = "DELETE FROM records WHERE seq = ?"
+OTHERS = (
+    "DELETE FROM records WHERE seq BETWEEN ? AND ? AND channel IS NULL AND seq NOT IN (SELECT value FROM json_each(?))"
+)
+Statement = tuple[str, tuple[Any, ...]]  # SQL, and its values
+_NOTHING = Synced((), ())
+RETRY = 1.0  # seconds until a failed batch is tried again; what is in it is answered from memory meanwhile
+
+
+class Indexed(Knows, Protocol):
+    """What the index asks of an adapter."""
+
+    @property
+    def tables(self) -> str:
+        """SQL that makes the adapter's tables."""
+
+    def rows(self, entries: Sequence[Entry]) -> Iterable[Row]:
+        """What *entries* add to the adapter's tables; the same when they come back out of the log."""
+
+    def undo(self, fact: Fact) -> Iterable[Statement]:
+        """What takes out of the adapter's tables what *fact* put in, beside what goes with its row of `records`."""
+
+    def pruned(self) -> Iterable[Statement]:
+        """What takes out of the adapter's tables what depends on no one record, once messages have left `records`."""
+
+
+class Index(Lookup):
+    """Finds again what was logged.
+
+    *post* runs a callable on the loop. Before `start`, `catch_up` brings the tables level with the log.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        segments: Segments,
+        ids: MessageIds,
+        adapters: Sequence[Indexed] = (),
+        post: Callable[[Callable[[], None]], None] = lambda call: call(),
+    ) -> None:
+        super().__init__(Tables(path, "".join(adapter.tables for adapter in adapters)), segments, ids)
+        self._adapters = adapters
+        self._post = post
+        self.on_fault: Callable[[Exception], None] = lambda _error: None  # called on the loop
+        self._queue: SimpleQueue[Synced | None] = SimpleQueue()
+        self._chores: deque[tuple[int, Callable[[], None]]] = deque()  # each waits for a sequence to be applied
+        self._stopping = threading.Event()
+        self._failure: str | None = None  # of the last write
+        self._level = 0  # the last sequence that was applied; of the thread
+        self._number_end = 0  # the first number that nobody has, never less than before
+        self.makings = 0  # how often the tables were made anew since the start
+        self._remakings: SimpleQueue[threading.Event] = SimpleQueue()
+        self._tables.on_damage = lambda: self._queue.put(_NOTHING)
+        self._thread = threading.Thread(target=self._run, name="index", daemon=True)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the tables are not what they should be, in a sentence for operators; None where they are."""
+        if self._tables.damage is not None:
+            return f"the index is damaged ({self._tables.damage}) and is being made anew from the log"
+        return None if self._failure is None else f"the index cannot be written: {self._failure}"
+
+    @property
+    def level(self) -> int:
+        """The last sequence that was applied, as far as the thread has come."""
+        return self._level
+
+    @property
+    def applied_seq(self) -> int:
+        """The last sequence that the tables know; `Unavailable` where they cannot be read."""
+        row = self.one(META, ("applied",))
+        return 0 if row is None else int(row[0])
+
+    @property
+    def next_number(self) -> int:
+        """The first peer number that no block in the log holds."""
+        return self._tables.meta("next_number")
+
+    @property
+    def last_time(self) -> int:
+        """When the newest entry was accepted, ms."""
+        return self._tables.meta("time")
+
+    def catch_up(self) -> int:
+        """Apply what the log has and the tables have not, drop what the log has lost; return how many entries."""
+        try:
+            self._check()
+            return self._catch_up()
+        except (sqlite3.Error, Unavailable, ValueError) as error:
+            if isinstance(error, sqlite3.Error) and around(error):
+                raise
+            self.on_fault(error)
+        self._tables.remake()()
+        self._tables.damage = None
+        return self._catch_up()
+
+    def remake(self) -> None:
+        """Throw the tables away and make them anew, and wait until that is done or has failed once."""
+        done = threading.Event()
+        self._remakings.put(done)
+        self._queue.put(_NOTHING)
+        done.wait()
+
+    def start(self) -> None:
+        """Begin to apply what `take` is given."""
+        self._thread.start()
+
+    def take(self, batch: Synced) -> None:
+        """A batch is on disk; it is applied soon."""
+        self._synced = batch.entries[-1].seq
+        self._queue.put(batch)
+
+    def do(self, chore: Callable[[], None]) -> None:
+        """Run *chore* in the index's thread, once everything taken before is applied."""
+        self._chores.append((self._synced, chore))
+        self._queue.put(_NOTHING)
+
+    def prune(self, before: int) -> None:
+        """Forget the messages below sequence *before*, and all that goes with them; facts stay. Only for a chore."""
+        self._tables.prune(before, (statement for adapter in self._adapters for statement in adapter.pruned()))
+
+    # What compaction asks for, in chores
+
+    def unindex(self, facts: Iterable[Fact], last: int) -> None:
+        """Take out what *facts* say; until `settle` it is noted that those up to sequence *last* may be incomplete."""
+        self._tables.execute(chain([(NOTE, (COMPACTING, last))], chain.from_iterable(map(self._undo, facts))))
+
+    def restore(self, facts: Iterable[Fact]) -> None:
+        """Put *facts* back, newest first, but where something newer has their places."""
+        every = iter(facts)
+        while part := list(islice(every, BATCH)):
+            rows: dict[str, list[tuple[Any, ...]]] = {FACT: [(fact.seq, 0) for fact in part]}  # it is looked for
+            own = chain.from_iterable(map(_fact_rows, part))
+            for table, values in chain(own, *(each.rows(part) for each in self._adapters)):
+                rows.setdefault(table, []).append(values)
+            self._tables.put(rows, "IGNORE")
+
+    def drop(self, seqs: Iterable[int]) -> None:
+        """Forget where the facts *seqs* stood."""
+        self._tables.execute((FORGET, (seq,)) for seq in seqs)
+
+    def settle(self) -> None:
+        """What `unindex` began is complete."""
+        self._tables.put({"meta": [(COMPACTING, 0), (FRONT, self._front)]})
+
+    def mend(self) -> None:
+        """Where `unindex` was not followed by `settle`, make the facts what they are in the log.
+
+        They are asked for meanwhile: what is in the log is never taken out, also where its files cannot be read.
+        """
+        if last := self._tables.meta(COMPACTING):
+            layout, directory = self._segments.layout, self._segments.directory
+            files = [layout.file(directory, place) for place, first in enumerate(layout.firsts) if first <= last]
+            facts = (fact for line in backward(files) if (fact := self._sound_fact(line)) is not None)
+            while last > 0:
+                self.restore(part := list(islice(facts, BATCH)))
+                first = part[-1].seq if len(part) == BATCH else 0
+                self._tables.execute([(OTHERS, (first, last, dumps([fact.seq for fact in part]).decode()))])
+                last = min(last, first - 1)
+            self.settle()
+
+    def mend_soon(self) -> None:
+        """`mend` in the index's thread, again and again until that succeeds."""
+        self.do(self._mends)
+
+    def _undo(self, fact: Fact) -> Iterator[Statement]:
+        yield FORGET, (fact.seq,)
+        match fact.kind, fact.fields:
+            case "peer", {"peer": number}:
+                yield "DELETE FROM peers WHERE number = ?", (number,)
+            case "channel", {"channel": name}:
+                yield "DELETE FROM channels WHERE name = ?", (name,)
+        for adapter in self._adapters:
+            yield from adapter.undo(fact)
+
+    def _sound_fact(self, line: bytes) -> Fact | None:
+        """The fact on *line*; None where it makes no sense, which was reported when it was first read."""
+        try:
+            trusted(line)
+            entry = examine(line)
+        except BadRecord:
+            return None
+        sound = isinstance(entry, Fact) and all(adapter.flaw(entry) is None for adapter in self._adapters)
+        return entry if sound and isinstance(entry, Fact) else None
+
+    def close(self) -> None:
+        """Apply what was taken and stop."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._queue.put(None)
+            self._thread.join()
+        self._tables.close()
+
+    def _catch_up(self) -> int:
+        if self._tables.meta("applied") >= self._segments.next_seq:
+            self._tables.clear()  # the log ends before they do: it was replaced, or the disk lied
+        self._begin()
+        self.mend()
+        self._number_end = self._tables.meta("next_number")
+        done = 0
+        entries = self._entries_after(self._tables.meta("applied"))
+        while batch := list(islice(entries, BATCH)):
+            self._apply(Synced(*zip(*batch, strict=True)))
+            done += len(batch)
+        self.prune(self._segments.first_kept)  # a crash may have come between a segment's facts and this
+        self._level = self._segments.next_seq - 1
+        return done
+
+    @property
+    def _front(self) -> int:
+        """The last sequence of the front; 0 without one."""
+        front = self._segments.layout.front
+        return 0 if front is None else front.last
+
+    def _begin(self) -> None:
+        """Tables that are empty agree with the front that there is."""
+        if not self._tables.meta("applied"):
+            self._tables.put({"meta": [(FRONT, self._front)]})
+
+    def _check(self) -> None:
+        """Raise `sqlite3.Error`, `Unavailable` or `ValueError` where the tables cannot be what was written."""
+        self._tables.check()
+        fronts = self._tables.meta(FRONT), self._tables.meta(COMPACTING)
+        if self._tables.meta("applied") and self._front not in fronts:
+            raise sqlite3.DatabaseError("the index is older than what was compacted")  # what is gone may be in it
+        ((newest, number),) = self.rows("SELECT (SELECT max(seq) FROM records), (SELECT max(number) FROM peers)")
+        if (newest or 0) != self._tables.meta("applied") or (number is not None and number >= self.next_number):
+            raise sqlite3.DatabaseError("the index does not agree with itself")
+        for _ in self.channels():
+            pass
+
+    def _entries_after(self, seq: int) -> Iterator[tuple[Entry, int]]:
+        for line in self._segments.scan(seq):
+            try:
+                entry = examine(line.data)
+                wrong = next(filter(None, (adapter.flaw(entry) for adapter in self._adapters)), None)
+            except BadRecord as error:
+                wrong = str(error)
+            if wrong is None:
+                yield entry, line.offset
+            else:
+                self._segments.fault(Fault(self._segments.path(line.first).name, line.offset, wrong))
+
+    # The writer's thread
+
+    def _run(self) -> None:
+        while (batch := self._queue.get()) is not None:
+            entries, offsets = list(batch.entries), list(batch.offsets)
+            sleep(GATHER)
+            while not self._queue.empty() and len(entries) < BATCH:
+                if (more := self._queue.get()) is None:
+                    self._queue.put(None)
+                    break
+                entries += more.entries
+                offsets += more.offsets
+            if entries and entries[-1].seq > self._level and not self._applies(Synced(entries, offsets)):
+                return
+            if (self._tables.damage is not None or not self._remakings.empty()) and not self._makes_anew():
+                return
+            while self._chores and self._chores[0][0] <= self._level:
+                self._does(self._chores.popleft()[1])
+
+    def _does(self, chore: Callable[[], None]) -> None:
+        try:
+            chore()
+        except Exception as error:  # whoever gave it does not expect that, and this thread must go on
+            self._post(partial(self.on_fault, error))
+
+    def _mends(self) -> None:
+        """`mend`, however often it takes; where the index stops before, the next start does it."""
+        while not self._stopping.is_set():
+            try:
+                self.mend()
+            except (sqlite3.Error, OSError) as error:
+                self._fails(error)
+                if isinstance(error, sqlite3.Error) and damaged(error):
+                    self._tables.damage = str(error)  # what is made anew from the log needs no mending
+                    self._queue.put(_NOTHING)
+                    return
+                self._stopping.wait(RETRY)
+            else:
+                self._failure = None
+                return
+
+    def _applies(self, batch: Synced) -> bool:
+        """Apply *batch*, however often it takes; False where the index stops before it could."""
+        while True:
+            try:
+                self._apply(batch)
+            except Exception as error:  # what is no `sqlite3.Error` is a bug, and must not end this thread
+                self._fails(error)
+                if isinstance(error, sqlite3.Error) and damaged(error):
+                    self._tables.damage = str(error)
+                    return True  # what is made anew from the log has this batch too
+                if self._stopping.wait(RETRY):
+                    return False  # the next start catches up
+            else:
+                self._applied(batch)
+                return True
+
+    def _fails(self, error: Exception) -> None:
+        self._failure = str(error)
+        self._post(partial(self.on_fault, error))
+
+    def _applied(self, batch: Synced) -> None:
+        self._failure = None
+        self._level = batch.entries[-1].seq
+        self._post(partial(self._forget, self._level))
+
+    def _makes_anew(self) -> bool:
+        """Make the tables anew, however often it takes; False where the index stops before that is done."""
+        done = False
+        while not done and not self._stopping.is_set():
+            self._tables.damage = self._tables.damage or "it was of no use"
+            try:
+                self._post(self._segments.reserve.lend(self._tables.remake))
+                self.makings += 1
+                self._begin()
+                self._level = self._number_end = 0
+                if done := self._follows():
+                    self._tables.damage = None
+            except (sqlite3.Error, OSError) as error:
+                self._fails(error)
+                self._stopping.wait(RETRY)
+            while not self._remakings.empty():
+                self._remakings.get().set()
+        return done
+
+    def _follows(self) -> bool:
+        """Apply what is in the log until everything that was taken is; False where the index stops before."""
+        while self._discards_queue() and self._level < self._synced:
+            goal = self._synced
+            found = (line for line in self._entries_after(self._level) if line[0].seq <= goal)
+            while batch := list(islice(found, BATCH)):
+                if self._stopping.is_set():
+                    return False
+                synced = Synced(*zip(*batch, strict=True))
+                self._apply(synced)
+                self._applied(synced)
+            self._level = goal  # what is damaged at the end is passed over
+        return not self._stopping.is_set()
+
+    def _discards_queue(self) -> bool:
+        """Drop what waits to be applied: it is in the log; False where the index is to stop."""
+        while not self._queue.empty():
+            if self._queue.get() is None:
+                self._queue.put(None)
+                return False
+        return True
+
+    def _apply(self, batch: Synced) -> None:
+        """Put a batch into the tables."""
+        entries, last = batch.entries, batch.entries[-1]
+        rows: dict[str, list[tuple[Any, ...]]] = {"meta": [("applied", last.seq), ("time", last.time)]}
+        rows |= _records(batch) | _id_rows(self._chosen_ids(entries))
+        facts = (row for entry in entries if isinstance(entry, Fact) for row in _fact_rows(entry))
+        end = max([self._number_end, *(number_end(entry) for entry in entries if isinstance(entry, Fact))])
+        rows["meta"].append(("next_number", end))
+        for table, values in chain(facts, *(each.rows(entries) for each in self._adapters)):
+            rows.setdefault(table, []).append(values)
+        self._tables.put(rows)
+        self._number_end = end
+
+
+def _records(batch: Synced) -> dict[str, list[tuple[Any, ...]]]:
+    rows: dict[str, list[tuple[Any, ...]]] = {FACT: [], SAID: [], ANSWER: []}
+    said = rows[SAID]
+    for entry, offset in zip(*batch, strict=True):
+        if not isinstance(entry, Message):
+            rows[FACT].append((entry.seq, offset))
+        elif entry.parent is None:
+            said.append((entry.seq, offset, entry.channel, entry.sender.number, entry.timestamp))
+        else:
+            row = entry.seq, offset, entry.channel, entry.sender.number, entry.timestamp, entry.parent
+            rows[ANSWER].append(row)
+    return rows
+
+
+def _id_rows(chosen: Iterable[tuple[str, int]]) -> dict[str, list[tuple[Any, ...]]]:
+    """The rows for *chosen* ids with their sequences, by table: of each message's the first goes to `ids`."""
+    rows: dict[str, list[tuple[Any, ...]]] = {"ids": [], "aliases": []}
+    last = 0
+    for row in chosen:
+        seq = row[1]
+        rows["aliases" if seq == last else "ids"].append(row)
+        last = seq
+    return rows
+
+
+def _fact_rows(fact: Fact) -> Iterator[Row]:
+    match fact.kind, fact.fields:
+        case "peer", {"first": _}:
+            pass
+        case "peer", {"peer": number, "protocol": protocol, "sender": identity, **rest}:
+            yield Row("peers", (number, protocol, identity, rest.get("name")))
+        case "channel", {"channel": name, "addresses": addresses, "open": is_open}:
+            yield Row("channels", (name, dumps(addresses).decode(), int(is_open)))

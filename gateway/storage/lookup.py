@@ -1,0 +1,302 @@
+"""How what was logged is found again: by channel, by time, by id, by whom it answers.
+
+Laws of this file. Everything here runs on the loop. What was appended but is not in the tables yet is kept in memory
+and joined to every answer, so that a query sees all that was accepted before it. Content is read from the log, and
+its checksum is checked each time: what fails that is passed over and reported. An answer is whole or an error: where
+the tables or the log cannot be read, everything here raises `Unavailable`. Every statement uses an index of the tables
+and has a limit.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from gateway.core.bus import Receipt
+from gateway.core.errors import Unavailable
+from gateway.core.jsontext import dumps, loads
+from gateway.core.message import LATE, Message, MessageIds, Peer
+
+from .layout import NEVER
+from .record import BadRecord, Entry, Fact, decode
+from .segments import Segments
+from .tables import KNOWN, Tables
+from .unapplied import Unapplied
+
+PAGE = 256  # rows that one statement may answer
+LAST_SEQS = "SELECT value, (SELECT max(seq) FROM records WHERE channel = value) FROM json_each(?)"
+PLACE = "SELECT offset FROM records WHERE seq = ?"
+
+
+class Lookup:
+    """Answers what was said, from the tables and from what waits to be put into them."""
+
+    def __init__(self, tables: Tables, segments: Segments, ids: MessageIds) -> None:
+        self._tables = tables
+        self._segments = segments
+        self._ids = ids
+        self._waiting = Unapplied(self._names)
+        self._synced = segments.next_seq - 1
+
+    def note(self, entries: Sequence[Entry]) -> None:
+        """Entries, a fact or messages of one channel, were appended to the log: they can be found from now on."""
+        self._waiting.add(entries)
+
+    @property
+    def synced_seq(self) -> int:
+        """The last sequence that was taken: it is on disk, and a chore given from now on finds it applied."""
+        return self._synced
+
+    def find(self, id: str) -> Receipt | None:
+        """The message with this canonical or chosen id, on disk or not yet."""
+        own = self._ids.seq(id)
+        entry = self.entry(own) if own is not None else None
+        if not isinstance(entry, Message) or entry.id != id:
+            seq = self._waiting.seq(id) or self._known_seq(id)
+            entry = self.entry(seq) if seq is not None else None
+        return Receipt(entry.seq, entry.id, entry.time, entry.undelivered) if isinstance(entry, Message) else None
+
+    def message(self, id: str) -> Message | None:
+        """The message with this canonical or chosen id, once it is on disk."""
+        receipt = self.find(id)
+        if receipt is None or receipt.seq > self._synced:
+            return None
+        entry = self.entry(receipt.seq)
+        return entry if isinstance(entry, Message) else None
+
+    def entry(self, seq: int) -> Entry | None:
+        """The record with this sequence number."""
+        if (pending := self._waiting.get(seq)) is not None:
+            return pending
+        row = self.one(PLACE, (seq,))
+        return None if row is None else self._load(seq, row[0])
+
+    @property
+    def first_kept(self) -> int:
+        """The first sequence whose message retention has not taken."""
+        return self._segments.first_kept
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether any record that was logged may be gone: taken by retention, or damaged."""
+        firsts = self._segments.firsts
+        return bool(self._segments.faults) or (bool(firsts) and self.first_kept != firsts[0])
+
+    def kept_since(self, now: int) -> int:
+        """When the oldest record was accepted that may be a message (ms); 0 while retention has taken none.
+
+        Where the clock was ahead then, nobody knows: it is taken to be `LATE` before *now*.
+        """
+        first, firsts = self._segments.first_kept, self._segments.firsts
+        entry = self.entry(first) if firsts and first != firsts[0] else None
+        return 0 if entry is None else entry.time if entry.time <= now else now - LATE
+
+    def read(self, seq: int, offset: int) -> Message | None:
+        """The message with this sequence number, which stands at *offset*; None where it cannot be read any more."""
+        entry = self._waiting.get(seq) or self._load(seq, offset)
+        return entry if isinstance(entry, Message) else None
+
+    def offset(self, seq: int) -> int:
+        """Where the record *seq* stands in its segment; 0 where the tables do not know."""
+        row = self.one(PLACE, (seq,))
+        return 0 if row is None else int(row[0])
+
+    def history(
+        self,
+        channel: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        sender: int | None = None,
+        newest_first: bool = False,
+        limit: int = PAGE,
+        size: int = NEVER,
+    ) -> list[Message]:
+        """At most *limit* (`PAGE` at most) messages of *channel* between two sequences, both excluded.
+
+        They end early with the one that makes *size* bytes of content full; otherwise fewer than *limit* are the last
+        there are. What cannot be read any more is passed over.
+        """
+        after, end, limit = max(0, min(after, NEVER)), NEVER if before is None else min(before, NEVER), min(limit, PAGE)
+        found: list[Message] = []
+        while len(found) < limit and (page := self._page(channel, after, end, sender, newest_first, limit)):
+            for seq, offset in page:
+                entry = self._waiting.get(seq) or self._load(seq, offset)
+                if isinstance(entry, Message) and entry.channel == channel:
+                    found.append(entry)
+                    size -= len(entry.content)
+                if size <= 0:
+                    return found[:limit]
+            after, end = (after, page[-1][0]) if newest_first else (page[-1][0], end)
+        return found[:limit]
+
+    def _page(
+        self, channel: str, after: int, end: int, sender: int | None, newest_first: bool, limit: int
+    ) -> list[tuple[int, int]]:
+        """The sequences and offsets of the next *limit* messages, on disk or applied already."""
+        where = "channel = ? AND seq > ? AND seq < ?" + ("" if sender is None else " AND sender = ?")
+        values = (channel, after, end) if sender is None else (channel, after, end, sender)
+        order = "DESC" if newest_first else "ASC"
+        sql = f"SELECT seq, offset FROM records WHERE {where} ORDER BY seq {order} LIMIT ?"
+        applied: dict[int, int] = dict(self.rows(sql, (*values, limit)))
+        pending = {
+            message.seq: 0
+            for message in self._waiting.messages(channel)
+            if after < message.seq < end
+            and message.seq <= self._synced
+            and (sender is None or message.sender.number == sender)
+        }
+        return sorted((pending | applied).items(), reverse=newest_first)[:limit]
+
+    def latest(self, limit: int) -> Iterator[Message]:
+        """The newest messages of all channels, accepted last first; *limit* records are looked at, facts too."""
+        before = NEVER
+        sql = "SELECT seq, offset, channel FROM records WHERE seq < ? ORDER BY seq DESC LIMIT ?"
+        waiting = {message.seq: message for message in self._waiting.messages()}
+        yield from [waiting[seq] for seq in sorted(waiting, reverse=True)][:limit]
+        while limit > 0 and (page := self.rows(sql, (before, min(limit, PAGE)))):
+            before, limit = page[-1][0], limit - len(page)
+            found = (self._load(seq, at) for seq, at, channel in page if channel is not None and seq not in waiting)
+            yield from (entry for entry in found if isinstance(entry, Message))
+
+    def newest(self, channel: str, since: int = 0, until: int = NEVER) -> Iterator[Message]:
+        """The messages of *channel* whose author says they were made from *since* to before *until* (ms).
+
+        Newest first, by what the author says; those that are not on disk yet are among them.
+        """
+        waiting = [m for m in self._waiting.messages(channel) if since <= m.timestamp < until]
+        waiting.sort(key=_age)
+        told = {message.seq for message in waiting}  # some may be applied before they are asked for
+        sql = (
+            "SELECT seq, offset, at FROM records WHERE channel = ? AND at >= ? AND (at, seq) < (?, ?)"
+            " ORDER BY at DESC, seq DESC LIMIT ?"
+        )
+        last = (until, 0)
+        while page := self.rows(sql, (channel, since, *last, PAGE)):
+            for seq, offset, at in page:
+                last = (at, seq)
+                if seq not in told and isinstance(message := self._load(seq, offset), Message):
+                    while waiting and _age(waiting[-1]) > last:
+                        yield waiting.pop()
+                    yield message
+        yield from reversed(waiting)
+
+    def unapplied(self, channel: str | None = None) -> list[Message]:
+        """The messages of a channel, or of all, that the tables may not know yet, accepted first first."""
+        return list(self._waiting.messages(channel))
+
+    def answers(self, id: str, limit: int = PAGE) -> list[Message]:
+        """The messages whose parent is the message with this canonical id, at most *limit* of them."""
+        sql = "SELECT seq, offset FROM records WHERE parent = ? LIMIT ?"
+        found = {seq: self._load(seq, offset) for seq, offset in self.rows(sql, (id, limit))} | {
+            message.seq: message for message in self._waiting.messages() if message.parent == id
+        }
+        return [entry for entry in found.values() if isinstance(entry, Message)]
+
+    def last_seq(self, channel: str) -> int:
+        """The sequence of the newest message of *channel* that is on disk, 0 without one."""
+        return self.last_seqs((channel,))[channel]
+
+    def last_seqs(self, channels: Sequence[str]) -> dict[str, int]:
+        """The same of each of *channels*, with one statement; no record is read."""
+        found = {name: seq or 0 for name, seq in self.rows(LAST_SEQS, (dumps(list(channels)).decode(),))}
+        return {channel: max(found.get(channel, 0), self._last_waiting(channel)) for channel in channels}
+
+    def _last_waiting(self, channel: str) -> int:
+        """The newest message of *channel* that is on disk and may not be in the tables yet."""
+        messages = self._waiting.messages(channel)
+        on_disk = bisect_right(messages, self._synced, key=lambda message: message.seq)
+        return messages[on_disk - 1].seq if on_disk else 0
+
+    def peer(self, protocol: str, identity: str) -> Peer | None:
+        """The durable peer of an identity."""
+        row = self.one("SELECT * FROM peers WHERE protocol = ? AND identity = ?", (protocol, identity))
+        return None if row is None else Peer(*row)
+
+    def peer_numbered(self, number: int) -> Peer | None:
+        """The durable peer with a number."""
+        row = self.one("SELECT * FROM peers WHERE number = ?", (number,))
+        return None if row is None else Peer(*row)
+
+    def peers(self, after: int = -1) -> list[Peer]:
+        """The durable peers with numbers above *after*, lowest number first, at most `PAGE` of them."""
+        rows = self.rows("SELECT * FROM peers WHERE number > ? ORDER BY number LIMIT ?", (after, PAGE))
+        return [Peer(*row) for row in rows]
+
+    def channels(self) -> Iterator[tuple[str, dict[str, str], bool]]:
+        """Every channel with its addresses, and whether it is open."""
+        name = ""
+        sql = "SELECT name, addresses, open FROM channels WHERE name > ? ORDER BY name LIMIT ?"
+        while rows := self.rows(sql, (name, PAGE)):
+            for name, addresses, is_open in rows:
+                yield name, addresses_of(addresses), bool(is_open)
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        """What an adapter asks of its own tables; the statement uses an index and a limit.
+
+        Raises `Unavailable` where the file cannot be read.
+        """
+        return self._tables.rows(sql, values)
+
+    def one(self, sql: str, values: Sequence[Any] = ()) -> Any | None:
+        """The first row of an answer, if there is one."""
+        rows = self.rows(sql, values)
+        return rows[0] if rows else None
+
+    def _forget(self, last: int) -> None:
+        """Everything up to the sequence *last* is in the tables from now on."""
+        self._waiting.remove(last)
+
+    def _chosen_ids(self, entries: Iterable[Entry]) -> Iterator[tuple[str, int]]:
+        """The ids that do not say themselves which of *entries* they belong to, with its sequence."""
+        for entry in entries:
+            if not isinstance(entry, Message):
+                continue
+            for id in entry.ids:
+                yield id, entry.seq
+            if entry.key is not None:
+                yield entry.key, entry.seq
+            if not entry.numbered and self._ids.seq(entry.id) != entry.seq:
+                yield entry.id, entry.seq
+
+    def _names(self, entries: Iterable[Entry]) -> Iterator[tuple[str, int]]:
+        """The ids by which a message is found while *entries* wait: the chosen ones, and as what others are shown it.
+
+        The tables have the latter from who shows it.
+        """
+        yield from self._chosen_ids(entries)
+        for entry in entries:
+            if isinstance(entry, Fact) and entry.kind == "form":
+                for id in entry.fields["native"].values():
+                    yield id, entry.fields["of"]
+
+    def _known_seq(self, id: str) -> int | None:
+        row = self.one(KNOWN, (id,))
+        return None if row is None else int(row[0])
+
+    def _load(self, seq: int, offset: int) -> Entry | None:
+        """The record at *offset*, None where it cannot be trusted; `Unavailable` where it cannot be read now."""
+        try:
+            line = self._segments.read(seq, offset)
+        except BadRecord:
+            return None  # never served; `Segments` reports it
+        except OSError as error:
+            raise Unavailable(f"the log cannot be read: {error.strerror or error}") from error
+        try:
+            return decode(line)
+        except BadRecord as error:  # its checksum agrees all the same
+            self._segments.distrust(seq, offset, str(error))
+            return None
+
+
+def addresses_of(text: str) -> dict[str, str]:
+    """The addresses in a row of `channels`; `ValueError` where nobody wrote that."""
+    addresses = loads(text)
+    if type(addresses) is not dict or not all(type(each) is str for each in addresses.values()):
+        raise ValueError(f"these are no addresses: {text!r}")
+    return addresses
+
+
+def _age(message: Message) -> tuple[int, int]:
+    return message.timestamp, message.seq

@@ -1,0 +1,297 @@
+"""One record of the log: a line of JSON that carries its own checksum.
+
+A record is a message or a fact (something that must outlive retention: who has which number, what a channel is
+called, what a form came out as). The checksum is CRC-32, in hex, of the bytes before the last `,"crc"`.
+See docs/log.md.
+
+Laws of this file. Reading a record makes no value of a message's content, whose text is all that is wanted: that would
+take up to half a second for a MiB that somebody chose. The content is cut out as it stands, so that no digit of it
+changes.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import orjson
+from msgspec import Meta
+from zlib_ng.zlib_ng import crc32
+
+from gateway.core.jsontext import MAX_DEPTH, check, dumps, loads, one_line
+from gateway.core.message import Message, Peer
+
+from .sound import MAX_NUMBER, MAX_SEQ, MAX_TIME, flaw, is_channel
+
+CRC = b',"crc":"'
+_TAIL = len(CRC) + len('12345678"}')
+_DEPTH = MAX_DEPTH + 1  # the content may be as deep as any door lets it be; the record is one level around it
+_CONTENT = b',"content":'  # no name and no text before it can hold this: a quote in them is escaped
+_ABSENT: Any = None  # a member that a record does not have; null is of no type that a member may be
+_SPACE: Final = re.compile(rb"[ \t\r\n]*")
+
+
+@dataclass(slots=True, eq=False)
+class Fact:
+    """Something the log remembers that is no message. *fields* are the record's own, as JSON values."""
+
+    kind: str
+    fields: dict[str, Any]
+    seq: int = 0
+    time: int = 0
+
+    @property
+    def protocol(self) -> str:
+        """The protocol that the fact belongs to, empty for the gateway's own."""
+        return str(self.fields.get("protocol", ""))
+
+
+Entry = Message | Fact
+
+
+class _Said(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """The record of a message, as the tables of `gateway.storage.sound` want it; the content is passed over."""
+
+    kind: Literal["message"]
+    seq: Annotated[int, Meta(ge=1, le=MAX_SEQ)]
+    time: Annotated[int, Meta(ge=0, le=MAX_TIME)]
+    channel: str
+    id: str
+    protocol: str
+    peer: Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
+    content: msgspec.Raw
+    sender: str = _ABSENT
+    sender_protocol: str = _ABSENT
+    timestamp: Annotated[int, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)] = _ABSENT
+    parent: str = _ABSENT
+    native: dict[str, Any] = _ABSENT
+    ids: tuple[str, ...] = ()
+    key: str = _ABSENT
+    wire: str = _ABSENT
+    refs: dict[str, Any] = _ABSENT
+    undelivered: tuple[str, ...] = ()
+
+
+class _Kind(msgspec.Struct):
+    """What must be known of a record to cut its content out."""
+
+    kind: str
+    content: msgspec.Raw = msgspec.Raw()
+
+
+_SAID: Final = msgspec.json.Decoder(_Said)
+_KIND: Final = msgspec.json.Decoder(_Kind)
+_UNREAD: Final = (msgspec.DecodeError, ValueError, RecursionError)
+
+
+class BadRecord(ValueError):
+    """A line that is no record, or not the one that was written."""
+
+
+def encode(entry: Entry) -> bytes:
+    """The line of *entry*, newline included."""
+    body = _message(entry) if isinstance(entry, Message) else _fact(entry)
+    return body + b',"crc":"%08x"}\n' % crc32(body)
+
+
+def decode(line: bytes) -> Entry:
+    """Read a line back; `BadRecord` says why it cannot be trusted. What comes from elsewhere is for `examine`."""
+    body = checked(line)
+    try:
+        if not body.isascii():
+            body.decode()  # msgspec does not look at what it passes over
+        said = _SAID.decode(body + b"}")
+        if is_channel(said.channel):
+            return _said(said, body)
+    except _UNREAD:
+        pass  # a fact, or what msgspec does not read, or nothing that can be trusted
+    try:
+        return _entry(_fields(body))
+    except BadRecord:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadRecord(f"not a record: {error}") from None
+
+
+def examine(line: bytes) -> Entry:
+    """The same for a line that somebody else may have written: it is also no deeper than any door takes JSON."""
+    entry = decode(line)
+    try:
+        check(checked(line) + b"}", _DEPTH)
+    except ValueError as error:
+        raise BadRecord(f"not a record: {error}") from None
+    return entry
+
+
+def fields(line: bytes) -> tuple[dict[str, Any], bytes]:
+    """The fields of *line* as JSON values, and the bytes of it that its checksum covers; `BadRecord` as by `decode`.
+
+    The content of a message is no value but its text, as bytes.
+    """
+    body = checked(line)
+    return _fields(body), body
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    try:
+        record = _parts(body)
+        wrong = flaw(record)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadRecord(f"not a record: {error}") from None
+    if wrong is not None:
+        raise BadRecord(f"not a record: {wrong}")
+    return record
+
+
+def _parts(body: bytes) -> dict[str, Any]:
+    """The members of the record, the content of a message as its text."""
+    body.decode()
+    plain = body.replace(rb"\ud", rb"\u0").replace(rb"\uD", rb"\u0")  # no half surrogate, which msgspec refuses
+    found = _KIND.decode(plain + b"}")
+    if found.kind != "message" or not bytes(found.content):
+        record: dict[str, Any] = loads(body + b"}", _DEPTH)
+        return record
+    start, end = _span(plain, bytes(found.content))
+    record = loads(body[:start] + b"0" + body[end:] + b"}", _DEPTH)
+    record["content"] = body[start:end]
+    return record
+
+
+def _span(body: bytes, content: bytes) -> tuple[int, int]:
+    """Where *content* stands in *body*, with the space around it, which a signature may cover."""
+    start = body.index(_CONTENT) + len(_CONTENT)
+    end = start + len(content)
+    if body.startswith(content, start) and body[end : end + 1] in (b"", b","):
+        return start, end  # nearly always
+    begin = _SPACE.match(body, start).end()  # type: ignore[union-attr]  # it always matches
+    if not body.startswith(content, begin):
+        raise BadRecord("its content is not where it belongs")
+    return start, _SPACE.match(body, begin + len(content)).end()  # type: ignore[union-attr]
+
+
+def checked(line: bytes) -> bytes:
+    """The bytes of *line* that its checksum covers, once they have been found to agree with it."""
+    line = line.removesuffix(b"\n")
+    body, tail = line[:-_TAIL], line[-_TAIL:]
+    if not tail.startswith(CRC):
+        raise BadRecord("torn: no checksum at its end")
+    if tail != b'%b%08x"}' % (CRC, crc32(body)):
+        raise BadRecord("the checksum does not agree")
+    return body
+
+
+def binary(wire: bytes) -> bytes:
+    """How bytes that are no text stand in a record: unpadded base64url."""
+    return urlsafe_b64encode(wire).rstrip(b"=")
+
+
+def unbinary(text: str | bytes) -> bytes:
+    """The bytes that `binary` wrote."""
+    raw = text.encode() if isinstance(text, str) else text
+    return urlsafe_b64decode(raw + b"=" * (-len(raw) % 4))
+
+
+def _message(m: Message) -> bytes:
+    record: dict[str, Any] = {
+        "seq": m.seq,
+        "time": m.time,
+        "channel": m.channel,
+        "id": m.id,
+        "kind": "message",
+        "protocol": m.protocol,
+        "peer": m.sender.number,
+    }
+    if m.sender.identity is not None:
+        record["sender"] = m.sender.identity
+        if m.sender.protocol != m.protocol:
+            record["sender_protocol"] = m.sender.protocol
+    if m.timestamp != m.time:
+        record["timestamp"] = m.timestamp
+    # as `one_line` asks, which would be a call for each
+    content = m.content if 10 not in m.content and 13 not in m.content else one_line(m.content)
+    record["content"] = orjson.Fragment(content)
+    if m.parent is not None:
+        record["parent"] = m.parent
+    if m.native is not None:
+        record["native"] = m.native
+    if m.ids:
+        named = () if m.native is None else m.native.values()
+        if more := [id for id in m.ids if id not in named]:
+            record["ids"] = more
+    if m.key is not None:
+        record["key"] = m.key
+    if m.refs:
+        record["refs"] = m.refs
+    if m.undelivered:
+        record["undelivered"] = m.undelivered
+    if m.wire is not None:
+        record["wire"] = m.wire.decode()
+    try:
+        return orjson.dumps(record)[:-1]
+    except TypeError:  # a name has half a character in it
+        return _slowly(record, content)
+
+
+def _slowly(record: dict[str, Any], content: bytes) -> bytes:
+    """The record without its last brace, field by field, where orjson refuses a name."""
+    record["content"] = None
+    fields = {name: dumps(value) for name, value in record.items()} | {"content": content}
+    return b"{" + b",".join(b'"%b":%b' % (name.encode(), value) for name, value in fields.items())
+
+
+def _fact(fact: Fact) -> bytes:
+    head = {"seq": fact.seq, "time": fact.time, "kind": fact.kind}
+    return dumps(head | fact.fields)[:-1]
+
+
+def _said(record: _Said, body: bytes) -> Message:
+    start, end = _span(body, bytes(record.content))
+    native, time, wire = record.native, record.time, record.wire
+    return Message(
+        channel=record.channel,
+        sender=Peer(record.peer, _or(record.sender_protocol, record.protocol), record.sender),
+        protocol=record.protocol,
+        content=body[start:end],
+        id=record.id,
+        seq=record.seq,
+        time=time,
+        timestamp=_or(record.timestamp, time),
+        parent=record.parent,
+        ids=(*(id for id in native.values() if isinstance(id, str)), *record.ids) if native else record.ids,
+        native=native,
+        key=record.key,
+        wire=None if wire is None else wire.encode(),
+        refs=record.refs or {},
+        undelivered=record.undelivered,
+    )
+
+
+def _or(said: Any, otherwise: Any) -> Any:
+    return otherwise if said is None else said
+
+
+def _entry(record: dict[str, Any]) -> Entry:
+    kind, seq, time = record.pop("kind"), record.pop("seq"), record.pop("time")
+    if kind != "message":
+        return Fact(kind, record, seq, time)
+    wire, native = record.get("wire"), record.get("native")
+    return Message(
+        channel=record["channel"],
+        sender=Peer(record["peer"], record.get("sender_protocol", record["protocol"]), record.get("sender")),
+        protocol=record["protocol"],
+        content=record["content"],
+        id=record["id"],
+        seq=seq,
+        time=time,
+        timestamp=record.get("timestamp", time),
+        parent=record.get("parent"),
+        ids=(*(id for id in (native or {}).values() if isinstance(id, str)), *record.get("ids", ())),
+        native=native,
+        key=record.get("key"),
+        wire=wire.encode() if wire is not None else None,
+        refs=record.get("refs") or {},
+        undelivered=tuple(record.get("undelivered", ())),
+    )

@@ -1,0 +1,207 @@
+"""Retention: the oldest messages go, and then the facts that nobody needs without them.
+
+Laws of this file. Whole sealed segments are retired, oldest first, never the newest: its successor says where it
+ended. A segment's facts are on disk, line by line as they were, before its messages leave the index, and those have
+left it before its file is removed. So after a crash the segment is either whole, and retired again, or beside its
+facts, and removed at the next start. All of that happens in the index's thread. What it leaves is compacted in another
+one (`gateway.storage.compaction`), once there is as much of it as was left the last time.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from . import modes
+from .compaction import Compaction, Sources, Stopped
+from .index import Index
+from .layout import TEMPORARY, is_front, paths, sync_directory
+from .record import BadRecord
+from .segments import Fault, Segments, head, trusted
+
+SLACK = 1 << 20  # bytes of facts that may be left before they are compacted
+MAX_FILES = 1024  # of facts, likewise
+
+
+class Keep(NamedTuple):
+    """What is kept: messages no older than *age* (ms), and the newest *bytes* of segments; None keeps all."""
+
+    age: int | None = None
+    bytes: int | None = None
+
+
+class Retention:
+    """Retires segments when `tick` is called, say once a minute.
+
+    *mark* logs any fact: it gives the newest segment a successor where nothing else is said any more. *compaction* is
+    run once *slack* bytes of facts were left since the last time, and as many as it left then.
+    """
+
+    def __init__(
+        self,
+        segments: Segments,
+        index: Index,
+        keep: Keep,
+        clock: Callable[[], int],
+        *,
+        post: Callable[[Callable[[], None]], None],
+        mark: Callable[[], object],
+        compaction: Compaction | None = None,
+        slack: int = SLACK,
+        on_fault: Callable[[Exception], None] = lambda _error: None,
+    ) -> None:
+        self._segments = segments
+        self._index = index
+        self.keep = keep  # may be replaced at any time
+        self._clock = clock
+        self._post = post
+        self._mark = mark
+        self._compaction = compaction
+        self._slack = slack
+        self._on_fault = on_fault
+        self._thread: threading.Thread | None = None
+        self.compacting = False
+        self.facts_bytes = 0  # in the files that retention left, at the last tick
+        self._busy = False
+        self._ends: dict[int, int] = {}  # when the newest record of a segment was accepted
+
+    def tick(self) -> None:
+        """Retire what is due; in the index's thread, so that nothing waits for it."""
+        if not self._busy:
+            self._busy = True
+            self._index.do(partial(self._retire_all, self._index.synced_seq))
+
+    def _retire_all(self, applied: int) -> None:
+        sources = None
+        try:
+            for first, end in list(self.due(applied)):
+                self.retire(first, end)
+            if self._newest_is_due():
+                self._post(self._marked)
+            sources = self._worth_compacting()
+        except (OSError, sqlite3.Error) as error:
+            self._post(partial(self._on_fault, error))
+        self._post(partial(self._retired, sources))
+
+    def stop(self) -> None:
+        """Give up compacting, and wait until that is so."""
+        if self._compaction is not None:
+            self._compaction.stop()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _retired(self, sources: Sources | None) -> None:
+        """Be ready for the next tick, and compact the *sources* meanwhile if that is due."""
+        self._busy = False
+        if sources is not None:
+            self.compacting = True
+            self._thread = threading.Thread(target=self._compact, args=(sources,), name="compaction", daemon=True)
+            self._thread.start()
+
+    def _worth_compacting(self) -> Sources | None:
+        """What was left, where so much of it is not in the front yet that it is worth the work."""
+        sources = None if self._compaction is None or self.compacting else self._compaction.sources()
+        if sources is None:
+            return None
+        front, *_ = sizes = [path.stat().st_size for path in sources.files]
+        before = front if is_front(sources.files[0]) else 0
+        self.facts_bytes = sum(sizes)
+        is_worth = self.facts_bytes - before >= max(self._slack, before) or len(sizes) >= MAX_FILES
+        return sources if is_worth else None
+
+    def _compact(self, sources: Sources) -> None:
+        assert self._compaction is not None
+        try:
+            self._compaction.run(sources)
+            self.facts_bytes = sources.front.path(self._segments.directory).stat().st_size
+        except Stopped:
+            return
+        except Exception as error:
+            self._post(partial(self._on_fault, error))
+        self._post(self._compacted)
+
+    def due(self, applied: int) -> Iterator[tuple[int, int]]:
+        """The first sequence of each segment to retire, and of the one after it; up to *applied* all is indexed."""
+        firsts = list(self._segments.firsts)
+        sizes = {first: size for first in firsts if (size := self._size(first)) is not None}
+        total = sum(sizes.values())
+        for first, end in pairwise(firsts):
+            if first not in sizes:
+                continue  # retired already
+            too_much = self.keep.bytes is not None and total > self.keep.bytes
+            if end - 1 > applied or not self._sealed(first) or not (too_much or self._old(first)):
+                return
+            total -= sizes[first]
+            yield first, end
+
+    def retire(self, first: int, end: int) -> None:
+        """Leave only the facts of the segment that begins with *first* and ends before *end*."""
+        _, sealed, facts = paths(self._segments.directory, first)
+        temporary = sealed.with_name(f"{TEMPORARY}{first:020d}")
+        temporary.touch(modes.FILE)
+        with sealed.open("rb") as source, temporary.open("wb") as kept:
+            kept.writelines(self._facts(sealed, source))
+            kept.flush()
+            os.fsync(kept.fileno())
+        temporary.rename(facts)
+        sync_directory(facts.parent)
+        self._segments.retire(end)
+        self._index.prune(end)
+        sealed.unlink()
+        sync_directory(facts.parent)
+        self._ends.pop(first, None)
+        self._post(partial(self._segments.forget, first))
+
+    def _facts(self, path: Path, lines: Iterator[bytes]) -> Iterator[bytes]:
+        offset = 0
+        for line in lines:
+            try:
+                trusted(line)
+            except BadRecord as error:
+                self._post(
+                    partial(self._segments.fault, Fault(path.name, offset, f"lost when it was retired: {error}"))
+                )
+            else:
+                if is_fact(line):
+                    yield line
+            offset += len(line)
+
+    def _old(self, first: int) -> bool:
+        if self.keep.age is None:
+            return False
+        if first not in self._ends:
+            line, _ = self._segments.last_line(first)
+            self._ends[first] = head(line)[1] if line else 0
+        return self._ends[first] < self._clock() - self.keep.age
+
+    def _newest_is_due(self) -> bool:
+        firsts = self._segments.firsts
+        return bool(firsts) and self._sealed(firsts[-1]) and self._old(firsts[-1])
+
+    def _sealed(self, first: int) -> bool:
+        return self._segments.path(first) == paths(self._segments.directory, first)[1]
+
+    def _size(self, first: int) -> int | None:
+        """The bytes of a segment that is not retired, which may be sealed while we look."""
+        for path in paths(self._segments.directory, first)[:2]:
+            with suppress(FileNotFoundError):
+                return path.stat().st_size
+        return None
+
+    def _marked(self) -> None:
+        self._mark()
+
+    def _compacted(self) -> None:
+        self.compacting = False
+
+
+def is_fact(line: bytes) -> bool:
+    """Whether a record's line is a fact; messages say their channel and id before they say their kind."""
+    return line.split(b",", 3)[2].startswith(b'"kind":')

@@ -1,0 +1,376 @@
+"""The files of the log, read: which record stands where, in the running gateway.
+
+Laws of this file. What the files are called, and which of them count, is `gateway.storage.layout`'s; what a line says
+is `gateway.storage.record`'s. `layout` is replaced as a whole, so that readers in other threads see one state or the
+next.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, TypeVar
+
+from . import modes
+from .descriptors import Reserve, exhausted
+from .layout import FACTS, NEVER, OPEN, Front, Layout, paths, sync_directory
+from .record import BadRecord, checked
+from .sound import MAX_SEQ, MAX_TIME
+
+MAX_FAULTS = 1_000  # that are told one by one: a log with more is not mended by hand
+MAX_READERS = 64  # file descriptors kept for reading
+TAIL = 4 << 20  # bytes at the end of a segment that hold a whole record, unless they are damaged
+
+T = TypeVar("T")
+
+_HEAD = re.compile(rb'\{"seq":(\d{1,18}),"time":(\d{1,18}),')
+
+
+class Fault(NamedTuple):
+    """A line of the log that cannot be trusted, or a tail that was cut."""
+
+    file: str
+    offset: int
+    reason: str
+
+
+class Line(NamedTuple):
+    """Where a record stands: in the segment that begins with *first*, at *offset*."""
+
+    first: int
+    offset: int
+    data: bytes
+
+
+def head(line: bytes) -> tuple[int, int]:
+    """The sequence and the time of a record, read off the beginning of its line."""
+    if (match := _HEAD.match(line)) is None:
+        raise BadRecord("it does not begin with its sequence and its time")
+    return int(match[1]), int(match[2])
+
+
+def trusted(line: bytes) -> tuple[int, int]:
+    """The same, once the whole *line* has been found good; `BadRecord` where it is not."""
+    if not line.endswith(b"\n"):
+        raise BadRecord("torn: the line does not end")
+    checked(line)
+    seq, time = head(line)
+    if seq > MAX_SEQ or time > MAX_TIME:
+        raise BadRecord("its sequence or its time is beyond what there can be")
+    return seq, time
+
+
+class Segments:
+    """Finds and reads records; opened once, before anything is written, it repairs what a crash left.
+
+    `next_seq` is one more than the last record's, `last_time` that record's time. `faults` lists what was cut or
+    cannot be trusted; `on_fault` is called with each of them that turns up later.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        modes.folder(directory)
+        self.directory = directory
+        self.faults: list[Fault] = []
+        self.on_fault: Callable[[Fault], None] = lambda _fault: None
+        self.reserve = Reserve()
+        self._readers: OrderedDict[int, int] = OrderedDict()
+        self._clean()
+        self._seal_leftovers()
+        self.layout = Layout.read(directory)  # replaced as a whole: readers in other threads take what they find
+        self._retired = 0
+        self._adding = threading.Lock()
+        self.next_seq, self.last_time = self._end()
+
+    @property
+    def firsts(self) -> list[int]:
+        """The first sequence of every file, in order; not to be changed."""
+        return self.layout.firsts
+
+    def path(self, first: int) -> Path:
+        """The file that holds the records from *first* on."""
+        layout = self.layout
+        return layout.file(self.directory, layout.place(first))
+
+    def add(self, first: int) -> None:
+        """A segment begins with *first*, beyond all others."""
+        with self._adding:
+            if first not in self.layout.firsts:
+                self.layout = self.layout._replace(firsts=[*self.layout.firsts, first])
+
+    def use(self, front: Front) -> None:
+        """Read what *front* covers from its file, and from no other; on the loop, as `read` is."""
+        with self._adding:
+            for first in list(self._readers):
+                if first <= front.last:
+                    self.forget(first)
+            later = [first for first in self.layout.firsts if first > front.last]
+            self.layout = Layout([front.first, *later], front)
+
+    @property
+    def first_kept(self) -> int:
+        """The first sequence whose message retention has not taken, nor is about to take."""
+        firsts = self.firsts
+        place = bisect_left(firsts, True, key=lambda first: not self.path(first).name.endswith(FACTS))
+        return max(firsts[place] if place < len(firsts) else self.next_seq, self._retired)
+
+    def retire(self, before: int) -> None:
+        """The messages below sequence *before* are gone from now on, whatever of them is still there."""
+        self._retired = max(self._retired, before)
+
+    def open_path(self, first: int) -> Path:
+        """The file that the records from *first* on are written to before it is sealed."""
+        return paths(self.directory, first)[0]
+
+    def seal(self, first: int) -> None:
+        """Give the finished segment its name; its bytes are on disk already."""
+        being_written, sealed, _ = paths(self.directory, first)
+        being_written.rename(sealed)
+        self.sync()
+
+    def sync(self) -> None:
+        """Make renames and new names durable."""
+        self.reserve.run(partial(sync_directory, self.directory))
+
+    def read(self, seq: int, offset: int) -> bytes:
+        """The line of record *seq*; `BadRecord` where there is none that can be trusted, which is reported.
+
+        It stands at *offset* of its segment, or where retention left only facts, somewhere before it. `OSError` where
+        it cannot be read now: that says nothing about the record.
+        """
+        firsts = self.firsts
+        if not (place := bisect_right(firsts, seq)):
+            raise BadRecord(f"the log begins after record {seq}")
+        first = firsts[place - 1]
+        try:
+            descriptor = self._reader(first)
+        except FileNotFoundError:
+            self.distrust(seq, offset, "the file is gone")
+            raise BadRecord("the file is gone") from None
+        line = _line_at(descriptor, offset)
+        if not _is(line, seq):
+            line = _search(descriptor, seq)
+        try:
+            trusted(line)
+        except BadRecord as error:
+            if line or not self.path(first).name.endswith(FACTS):  # retention took it
+                self.distrust(seq, offset, str(error))
+            raise
+        return line
+
+    def distrust(self, seq: int, offset: int, reason: str) -> None:
+        """Report that record *seq*, which stands at *offset*, is of no use."""
+        firsts = self.firsts
+        first = firsts[bisect_right(firsts, seq) - 1]
+        self.fault(Fault(self.path(first).name, offset, reason))
+
+    def scan(self, after: int = 0, offset: int = 0) -> Iterator[Line]:
+        """Every line of the records after sequence *after*, in order; *offset* is where the first of them may stand.
+
+        Lines that cannot be trusted are left out; each is in `faults` afterwards. What is not synced yet may come too.
+        """
+        newest = max(self.firsts, default=0)
+        while (place := self._place(after, newest)) is not None:
+            first, end = place
+            try:
+                yield from self._trusted_lines(first, end, after, offset)
+            except FileNotFoundError:
+                if first in self.firsts:
+                    raise
+                continue  # compaction took it into the front while we looked
+            after, offset = max(after, end - 1), 0
+
+    def _place(self, after: int, newest: int) -> tuple[int, int] | None:
+        """The file that holds what follows sequence *after*, none beyond the one of *newest*; and where it ends."""
+        layout = self.layout
+        place = layout.place(after + 1)
+        if place >= len(layout.firsts) or layout.firsts[place] > newest or layout.end(place) <= after + 1:
+            return None
+        return layout.firsts[place], layout.end(place)
+
+    def _trusted_lines(self, first: int, end: int, after: int, offset: int) -> Iterator[Line]:
+        for line in self._lines(first, after + 1, offset):
+            try:
+                seq, _ = trusted(line.data)
+            except BadRecord as error:
+                self.fault(Fault(self.path(first).name, line.offset, str(error)))
+                continue
+            if seq >= end:
+                return  # the segment was given up here
+            if seq > after:
+                yield line
+
+    def last_line(self, first: int) -> tuple[bytes, int]:
+        """The last good line of a segment (empty without one), and how many damaged ones follow it."""
+        with self._open(first) as file:
+            size = file.seek(0, os.SEEK_END)
+            for tail in (TAIL, size):
+                file.seek(max(0, size - tail))
+                lines = file.readlines()
+                for damaged, data in enumerate(reversed(lines)):
+                    try:
+                        trusted(data)
+                    except BadRecord:
+                        continue
+                    return data, damaged
+        return b"", len(lines)
+
+    def forget(self, first: int) -> None:
+        """Drop the cached reader of a segment whose file has been replaced."""
+        if (descriptor := self._readers.pop(first, None)) is not None:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for first in list(self._readers):
+            self.forget(first)
+        self.reserve.close()
+
+    def fault(self, fault: Fault) -> None:
+        """Report something that cannot be trusted, once, unless there is too much of it."""
+        if len(self.faults) < MAX_FAULTS and fault not in self.faults:
+            self.faults.append(fault)
+            self.on_fault(fault)
+
+    def _lines(self, first: int, seq: int, offset: int) -> Iterator[Line]:
+        with self._open(first) as file:
+            file.seek(offset)
+            if offset and not _is(file.readline(), seq):
+                offset = 0
+            file.seek(offset)
+            for data in file:
+                if not data.endswith(b"\n") and Path(file.name).name.startswith(OPEN):
+                    return  # it is just being written
+                yield Line(first, offset, data)
+                offset += len(data)
+
+    def _open(self, first: int) -> BinaryIO:
+        return self._opened(first, lambda path: path.open("rb"))
+
+    def _opened(self, first: int, open: Callable[[Path], T]) -> T:
+        """The segment's file, which may be sealed or retired while we look for it."""
+        *before, last = paths(self.directory, first)
+        if (front := self.layout.front) is not None and front.first == first:
+            before.insert(0, front.path(self.directory))
+        for path in before:
+            with suppress(FileNotFoundError):
+                return open(path)
+        return open(last)
+
+    def _reader(self, first: int) -> int:
+        descriptor = self._readers.get(first)
+        if descriptor is None:
+            if len(self._readers) >= MAX_READERS:
+                self._forget_oldest()
+            descriptor = self._readers[first] = self._descriptor(first)
+        return descriptor
+
+    def _descriptor(self, first: int) -> int:
+        """A descriptor for reading a segment; where there is none left, another reader's or one held back."""
+        call = partial(self._opened, first, lambda path: os.open(path, os.O_RDONLY))
+        try:
+            return call()
+        except OSError as error:
+            if not exhausted(error):
+                raise
+        self._forget_oldest()
+        return self.reserve.run(call)
+
+    def _forget_oldest(self) -> None:
+        if self._readers:
+            self.forget(next(iter(self._readers)))
+
+    def _clean(self) -> None:
+        """Remove what a compaction or a retirement left behind when the gateway was killed."""
+        for path in list(Layout.read(self.directory).stale(self.directory)):
+            path.unlink()
+        sync_directory(self.directory)
+
+    def _seal_leftovers(self) -> None:
+        """Cut the torn tail of every segment that a crash left open, then seal it; what holds nothing goes."""
+        all_firsts = Layout.read(self.directory).firsts
+        for first, end in zip(all_firsts, [*all_firsts, NEVER][1:], strict=True):
+            path = self.open_path(first)
+            if not path.exists():
+                continue
+            good = _good_end(path, end)
+            with path.open("r+b") as file:
+                if (size := file.seek(0, os.SEEK_END)) > good:
+                    self.fault(Fault(path.name, good, f"{size - good} bytes of a torn tail were cut"))
+                    file.truncate(good)
+                os.fsync(file.fileno())
+            if good:
+                self.seal(first)
+            else:
+                path.unlink()
+                sync_directory(self.directory)
+
+    def _end(self) -> tuple[int, int]:
+        """The next sequence, and the time of the last record; damaged lines at the end keep their numbers."""
+        front = self.layout.front
+        next_seq = 1 if front is None else front.last + 1
+        for first in reversed(self.firsts):
+            line, damaged = self.last_line(first)
+            seq, time = head(line) if line else (first - 1, 0)
+            next_seq = max(next_seq, seq + damaged + 1, first + 1)
+            if line:
+                return next_seq, time
+        return next_seq, 0
+
+
+def _good_end(path: Path, end: int) -> int:
+    """Where the last good record below sequence *end* ends: what follows was never promised to anybody."""
+    good = offset = 0
+    with path.open("rb") as file:
+        for data in file:
+            offset += len(data)
+            try:
+                seq, _ = trusted(data)
+            except BadRecord:
+                continue
+            if seq >= end:
+                break
+            good = offset
+    return good
+
+
+def _is(line: bytes, seq: int) -> bool:
+    return line.startswith(b'{"seq":%d,' % seq)
+
+
+def _line_at(descriptor: int, offset: int) -> bytes:
+    """The rest of the line at *offset*, newline included; empty where the file has no newline any more."""
+    size = 4096
+    while True:
+        data = os.pread(descriptor, size, offset)
+        if end := data.find(b"\n") + 1:
+            return data[:end]
+        if len(data) < size:
+            return b""
+        size *= 8
+
+
+def _search(descriptor: int, seq: int) -> bytes:
+    """The line of record *seq*, found by halving a file whose sequences rise; empty if there is none."""
+    low, high = 0, os.fstat(descriptor).st_size
+    while low < high:
+        middle = (low + high) // 2
+        start = middle + len(_line_at(descriptor, middle - 1)) - 1 if middle else 0
+        line = _line_at(descriptor, start) if start >= middle else b""
+        if _is(line, seq):
+            return line
+        try:
+            found, _ = head(line)
+        except BadRecord:
+            found = NEVER
+        if found > seq or start >= high:
+            high = middle
+        else:
+            low = start + len(line)
+    return b""

@@ -1,0 +1,242 @@
+"""The SQLite file of the index: opened, made anew where it is damaged, written in batches, read with a limit.
+
+Laws of this file. One connection writes, in the index's thread; another only reads, on the loop. A file that is
+damaged is given up: until another one has taken its place, and holds what the log does, nothing is read. A batch is one
+transaction with few statements for each table. A statement that might fail half-way, as one may that has a NOT NULL to
+keep, is journaled for itself: `records` has none, and what else has is journaled in memory. Of a message's ids the
+first is in `ids` and others are in `aliases`; an id that is in both is that of the newer message.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple
+
+from gateway.core.errors import Unavailable
+
+from . import modes
+
+SCHEMA = """
+-- 2: nothing is in it but what makes sense
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE records (
+    seq INTEGER PRIMARY KEY, offset INTEGER, channel TEXT, sender INTEGER, at INTEGER, parent TEXT
+);
+CREATE INDEX records_channel ON records (channel, seq) WHERE channel IS NOT NULL;
+CREATE INDEX records_sender ON records (channel, sender, seq) WHERE channel IS NOT NULL;
+CREATE INDEX records_at ON records (channel, at, seq) WHERE channel IS NOT NULL;
+CREATE INDEX records_parent ON records (parent) WHERE parent IS NOT NULL;
+CREATE TABLE ids (id TEXT PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE aliases (id TEXT PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID;
+CREATE VIEW known AS SELECT id, seq FROM ids UNION ALL SELECT id, seq FROM aliases;
+CREATE TABLE channels (name TEXT PRIMARY KEY, addresses TEXT NOT NULL, open INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE peers (number INTEGER PRIMARY KEY, protocol TEXT NOT NULL, identity TEXT NOT NULL, name TEXT);
+CREATE UNIQUE INDEX peers_identity ON peers (protocol, identity);
+"""
+
+# What each kind of record fills in of its row: Python's sqlite3 takes long over a None.
+FACT, SAID, ANSWER = "records (seq, offset)", "records (seq, offset, channel, sender, at)", "records"
+
+AT_ONCE = 128  # rows in one statement, at most: older SQLite takes 999 values
+KNOWN = "SELECT seq FROM known WHERE id = ? ORDER BY seq DESC LIMIT 1"
+META = "SELECT value FROM meta WHERE key = ?"
+
+
+CHECK_SECONDS = 0.25  # at a start, for a look at every page; damage that is found later is mended later
+
+# What says nothing about the file: it is full, in use, out of reach or out of memory around it.
+_AROUND = frozenset(
+    (
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_INTERRUPT,
+    )
+)
+
+
+class Row(NamedTuple):
+    """One row for a table of the index; it takes the place of the row with the same key."""
+
+    table: str
+    values: tuple[Any, ...]
+
+
+class Tables:
+    """The tables of the index and of the adapters; *more* is the SQL that makes those."""
+
+    def __init__(self, path: Path, more: str = "") -> None:
+        self._path = path
+        self._schema = SCHEMA + more
+        self.damage: str | None = None  # why nothing is read
+        self.on_damage: Callable[[], None] = lambda: None  # a read found it
+        self._connect()
+
+    def put(self, rows: Mapping[str, Sequence[tuple[Any, ...]]], otherwise: str = "REPLACE") -> None:
+        """Put *rows*, by table, in the place of those with the same keys, all of them or none.
+
+        *otherwise* may be IGNORE: then rows that are there stay.
+        """
+        with self._write:
+            self._write.execute("BEGIN")
+            for table, values in rows.items():
+                self._insert(table, values, otherwise)
+
+    def execute(self, statements: Iterable[tuple[str, Sequence[Any]]]) -> None:
+        """Execute *statements*, all of them or none."""
+        with self._write:
+            self._write.execute("BEGIN")
+            for sql, values in statements:
+                _execute(self._write, sql, values)
+
+    def prune(self, before: int, more: Iterable[tuple[str, Sequence[Any]]] = ()) -> None:
+        """Take out the messages below sequence *before*, and every id of theirs; then execute *more*, if any went."""
+        with self._write:
+            self._write.execute("BEGIN")
+            if self._write.execute("DELETE FROM records WHERE seq < ? AND channel IS NOT NULL", (before,)).rowcount:
+                for table in ("ids", "aliases"):
+                    gone = f"DELETE FROM {table} WHERE seq < ? AND seq NOT IN (SELECT seq FROM records)"
+                    self._write.execute(gone, (before,))
+                for sql, values in more:
+                    self._write.execute(sql, values)
+
+    def clear(self) -> None:
+        """Empty all tables."""
+        with self._write:
+            self._write.execute("BEGIN")
+            for (table,) in self._write.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
+                if table != "meta":
+                    self._write.execute(f"DELETE FROM {table}")
+            self._write.execute("DELETE FROM meta WHERE key != 'schema'")
+
+    def check(self) -> None:
+        """Raise `sqlite3.Error` where the file is found damaged, as far as `CHECK_SECONDS` reach."""
+        end = monotonic() + CHECK_SECONDS
+        self._write.set_progress_handler(lambda: monotonic() > end, 10_000)
+        try:
+            (found,) = self._write.execute("PRAGMA quick_check(1)").fetchone()
+        except sqlite3.Error as error:
+            if _code(error) == sqlite3.SQLITE_INTERRUPT:
+                return
+            raise
+        finally:
+            self._write.set_progress_handler(None, 0)
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
+
+    def remake(self) -> Callable[[], None]:
+        """Begin again with a new file; what is returned lets go of the old one, and is to be called on the loop."""
+        let_go = self._read.close
+        self._write.close()
+        _remove(self._path)
+        self._connect()
+        return let_go
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._read.close()
+        self._write.close()
+
+    def meta(self, key: str) -> int:
+        """A number that the index keeps about itself, 0 where it has none; `sqlite3.Error` where it cannot be read."""
+        row = self._write.execute(META, (key,)).fetchone()
+        if row is not None and type(row[0]) is not int:
+            raise sqlite3.DatabaseError(f"{key} is no number")
+        return 0 if row is None else row[0]
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        """What *sql* answers; `Unavailable` where the file cannot be read."""
+        if self.damage is not None:
+            raise Unavailable(f"the index is being made anew: {self.damage}")
+        try:
+            return _execute(self._read, sql, values).fetchall()
+        except sqlite3.Error as error:
+            if damaged(error):
+                self.damage = str(error)
+                self.on_damage()
+            raise Unavailable(f"the index cannot be read: {error}") from error
+        except OverflowError:
+            return []  # no column holds a number beyond 64 bits
+
+    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]], otherwise: str) -> None:
+        """Many rows with each statement: between statements the interpreter's lock changes hands, which costs more."""
+        done, size = 0, AT_ONCE
+        while left := len(rows) - done:
+            while size > left:
+                size //= 2  # so that there are few different statements, each compiled once
+            values = list(chain.from_iterable(rows[done : done + size]))
+            _execute(self._write, _insertion(table, len(rows[0]), size, otherwise), values)
+            done += size
+
+    def _connect(self) -> None:
+        self._write = _open(self._path, self._schema)
+        self._read = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+        self._read.execute(META, ("applied",))  # opens the journal now, while there are descriptors
+
+
+def damaged(error: sqlite3.Error) -> bool:
+    """Whether *error* says that the file is not, or no longer, a database."""
+    short = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHORT_READ
+    return short or _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def around(error: sqlite3.Error) -> bool:
+    """Whether *error* says nothing about the file, so that another would fail as well."""
+    return _code(error) in _AROUND
+
+
+def _code(error: sqlite3.Error) -> int:
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
+
+
+def _execute(connection: sqlite3.Connection, sql: str, values: Sequence[Any]) -> sqlite3.Cursor:
+    """Run *sql*; half characters, which a column cannot hold, are written out."""
+    try:
+        return connection.execute(sql, values)
+    except UnicodeEncodeError:
+        plain = [each.encode(errors="backslashreplace").decode() if type(each) is str else each for each in values]
+        return connection.execute(sql, plain)
+
+
+@cache
+def _insertion(table: str, columns: int, rows: int, otherwise: str) -> str:
+    row = f"({','.join('?' * columns)})"
+    return f"INSERT OR {otherwise} INTO {table} VALUES {','.join([row] * rows)}"
+
+
+def _remove(path: Path) -> None:
+    for name in (path.name, path.name + "-wal", path.name + "-shm"):
+        path.with_name(name).unlink(missing_ok=True)
+
+
+def _open(path: Path, schema: str) -> sqlite3.Connection:
+    """The database at *path*, made anew where it is missing, damaged, or of another make."""
+    for _attempt in range(2):
+        path.touch(modes.FILE)  # its journal is made with the same mode
+        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA temp_store = MEMORY")
+            if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0:
+                connection.executescript(schema)
+                connection.execute("INSERT INTO meta VALUES ('schema', ?)", (schema,))
+            whole = path.stat().st_size % connection.execute("PRAGMA page_size").fetchone()[0] == 0
+            if whole and connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == (schema,):
+                return connection
+        except sqlite3.Error as error:
+            if around(error):
+                connection.close()
+                raise
+        connection.close()
+        _remove(path)
+    raise sqlite3.DatabaseError(f"{path} cannot be made anew; move it away and start again")

@@ -1,0 +1,77 @@
+"""What was appended to the log and is not in the tables of the index yet.
+
+Laws of this file. Entries come in the order of the log, without gaps, and go in that order. Everything here runs on
+the loop, and costs an entry little: most of them are never asked for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import cast
+
+from gateway.core.message import Message
+
+from .record import Entry
+
+MAX_UNLEARNED = 10_000  # entries whose ids wait for somebody to ask: what is looked at then takes some 15 ms
+
+
+class Unapplied:
+    """Entries found in memory; *chosen* gives the ids by which messages are looked up beside their sequences."""
+
+    def __init__(self, chosen: Callable[[Sequence[Entry]], Iterable[tuple[str, int]]]) -> None:
+        self._chosen = chosen
+        self._first = 0  # the sequence of the oldest
+        self._entries: list[Entry] = []
+        self._channels: defaultdict[str, list[Message]] = defaultdict(list)
+        self._ids: dict[str, int] = {}
+        self._learned = 0  # entries, the oldest, whose ids are there; those of others are added when one is asked for
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """*entries* were appended to the log: a fact, or messages of one channel."""
+        first = entries[0]
+        if not self._entries:
+            self._first = first.seq
+        self._entries += entries
+        if len(self._entries) - self._learned > MAX_UNLEARNED:
+            self._learn()
+        if isinstance(first, Message):
+            self._channels[first.channel] += cast(Sequence[Message], entries)
+
+    def remove(self, last: int) -> None:
+        """Everything up to the sequence *last* is in the tables."""
+        count = max(0, last + 1 - self._first)
+        gone = self._entries[:count]
+        del self._entries[:count]
+        self._first += count
+        for channel, messages in Counter([entry.channel for entry in gone if isinstance(entry, Message)]).items():
+            del self._channels[channel][:messages]
+            if not self._channels[channel]:
+                del self._channels[channel]
+        for id, seq in self._chosen(gone[: self._learned]):
+            if self._ids.get(id) == seq:
+                del self._ids[id]
+        self._learned = max(0, self._learned - count)
+
+    def get(self, seq: int) -> Entry | None:
+        """The entry with this sequence."""
+        at = seq - self._first
+        return self._entries[at] if 0 <= at < len(self._entries) else None
+
+    def seq(self, id: str) -> int | None:
+        """The sequence of the message with a chosen *id*."""
+        if self._learned < len(self._entries):
+            self._learn()
+        return self._ids.get(id)
+
+    def messages(self, channel: str | None = None) -> Sequence[Message]:
+        """The messages of *channel*, or of all, accepted first first; to be looked at, and not kept."""
+        if channel is None:
+            return [entry for entry in self._entries if isinstance(entry, Message)]
+        return self._channels.get(channel, ())
+
+    def _learn(self) -> None:
+        """Make the ids of all entries known."""
+        self._ids.update(self._chosen(self._entries[self._learned :]))
+        self._learned = len(self._entries)

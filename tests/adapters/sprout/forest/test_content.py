@@ -1,0 +1,64 @@
+"""What a reply says is a value of JSON elsewhere, and the other way round."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from adapters.sprout.forest.content import heard, said
+from adapters.sprout.forest.forest import Content
+from tests.adapters.sprout.conftest import nodes, pairs
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.text(st.characters(categories=["Cs", "L"])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.just("content"), inner),
+    max_leaves=8,
+)
+PLAIN = st.fixed_dictionaries({"content": JSON}, optional={"inReplyTo": st.sampled_from(["a", "b"])})
+
+
+@given(JSON | PLAIN, st.sampled_from([None, "a"]))
+def test_a_value_that_goes_to_arbor_and_back_is_the_same(value: Any, parent: str | None) -> None:
+    content = json.dumps(value).encode()
+    text, is_json = said(content, parent)
+    assert json.loads(heard(Content(text), is_json, parent)) == value
+
+
+@given(st.binary(), st.booleans(), st.sampled_from([1, 2]), st.sampled_from([None, "a"]))
+def test_whatever_a_reply_says_is_json_on_one_line(blob: bytes, is_json: bool, kind: int, parent: str | None) -> None:
+    content = heard(Content(blob, kind), is_json, parent)
+    json.loads(content)
+    assert b"\n" not in content
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=JSON | PLAIN)
+def test_any_value_becomes_a_node_that_says_it(place: Any, ear: Any, value: Any) -> None:
+    message = place.toy().say(value)
+    place.settle()
+    *_, (_, node, _) = nodes(ear.read())
+    is_json = pairs(node).get("json/1") == b"true"
+    assert json.loads(heard(node.content, is_json, None)) == json.loads(message.content)
+
+
+@pytest.mark.parametrize("unit", ["[],", "1e999,", '"\\ud800",'])
+@pytest.mark.parametrize("name", ["content", "other"])
+def test_no_value_is_made_of_what_is_no_text(unit: str, name: str) -> None:
+    """Values of a MiB of lists took tens of milliseconds and of MiBs, to find out that it is too long."""
+    content = b'{"%b":[%b]}' % (name.encode(), (unit * 50_000)[:-1].encode())
+    tracemalloc.start()
+    try:
+        assert said(content, None) == (content, True)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("content", [b'{"content":"a","inReplyTo":null}', b'{"content":"\\ud800"}', b'{"content":1}'])
+def test_what_is_not_exactly_a_text_is_json(content: bytes) -> None:
+    assert said(content, None) == (content, True)

@@ -1,0 +1,130 @@
+"""What is said in a channel comes in its order, however long its lines take to be made."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from adapters.sprout.forest import forest
+from adapters.sprout.hub import telling
+from adapters.sprout.mint.author import Author
+from adapters.sprout.wire import base64url
+from gateway.core.message import Message, Pending
+
+
+class Signing:
+    """Lines that are made when the test says so."""
+
+    def __init__(self) -> None:
+        self.lines: list[Pending] = []
+
+    def __call__(self, _message: Message) -> Pending:
+        self.lines.append(Pending())
+        return self.lines[-1]
+
+
+@pytest.fixture
+def signing(monkeypatch: pytest.MonkeyPatch) -> Signing:
+    signing = Signing()
+    monkeypatch.setattr(Author, "form", signing)
+    return signing
+
+
+@pytest.fixture
+def lobby(place: Any, alice: Any, announce: Any) -> str:
+    community: str = alice.community("lobby")
+    announce(place.connect(), alice.identity, community)
+    return community
+
+
+def listen(place: Any, lobby: str) -> Any:
+    ear = place.connect()
+    ear.send(f"subscribe 0 {lobby.split(' ')[0]}\n")
+    return ear
+
+
+def test_a_line_that_is_being_made_holds_back_its_channel_alone(
+    place: Any, lobby: str, alice: Any, announce: Any, signing: Signing
+) -> None:
+    ear, toy, mouth, den = listen(place, lobby), place.toy(), place.connect(), alice.community("den")
+    announce(mouth, den)
+    ear.send(f"subscribe 1 {den.split(' ')[0]}\n")
+    toy.say("one")
+    reply, elsewhere = alice.reply(lobby, "two"), alice.reply(den, "else")
+    announce(mouth, reply, elsewhere)
+    toy.say("three")
+    assert ear.read().splitlines()[1:] == [elsewhere]
+    one, three = signing.lines
+    three.fill(b"SHA512_B32__three x")
+    assert ear.read() == ""
+    one.fill(b"SHA512_B32__one x")
+    assert ear.read().splitlines()[1:] == ["SHA512_B32__one x", reply, "SHA512_B32__three x"]
+
+
+def test_a_line_that_cannot_be_made_is_skipped(place: Any, lobby: str, signing: Signing) -> None:
+    ear, toy = listen(place, lobby), place.toy()
+    toy.say("one")
+    toy.say("two")
+    signing.lines[0].fill(None)
+    signing.lines[1].fill(b"SHA512_B32__two x")
+    assert ear.read().splitlines()[1:] == ["SHA512_B32__two x"]
+
+
+def test_who_has_left_hears_no_more(place: Any, lobby: str, signing: Signing) -> None:
+    ear, gone, toy = listen(place, lobby), listen(place, lobby), place.toy()
+    toy.say("one")
+    gone.send(f"unsubscribe 1 {lobby.split(' ')[0]}\n")
+    signing.lines[0].fill(b"SHA512_B32__one x")
+    assert (len(ear.read()), gone.read()) == (len("announce 0 1\nSHA512_B32__one x\n"), "")
+
+
+def test_only_so_much_waits_to_be_signed(
+    place: Any, lobby: str, signing: Signing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "MAX_UNMADE", 3)
+    ear, toy = listen(place, lobby), place.toy()
+    for n in range(3):
+        toy.say(n)
+    assert ear.session.closing is None
+    toy.say(3)
+    assert ear.session.closing is not None
+    for line in signing.lines:
+        line.fill(b"SHA512_B32__late x")
+    assert ear.read() == ""
+
+
+def test_only_so_many_bytes_wait_to_be_signed_in_all_channels(
+    place: Any, lobby: str, alice: Any, announce: Any, signing: Signing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "MAX_BYTES", 100_000)
+    den, toy = alice.community("den"), place.toy()
+    announce(place.connect(), den)
+    many, few = listen(place, lobby), listen(place, den)
+    toy.say("modest", "den")
+    for _ in range(3):
+        toy.say("x" * 40_000)
+    assert many.session.closing is not None, "most of it was for this channel"
+    assert few.session.closing is None
+    assert place.adapter.relay.telling.size < 10_000
+    for line in signing.lines:
+        line.fill(b"SHA512_B32__line x")
+    assert few.read().splitlines()[1:] == ["SHA512_B32__line x"]
+    assert place.adapter.relay.telling.size == 0
+
+
+def test_a_direct_message_that_arbor_has_no_room_for_is_not_delivered(place: Any, lobby: str) -> None:
+    ear, toy = listen(place, lobby), place.toy()
+    number = ear.session.peer.number
+    fits, not_so = ({"content": "x" * size} for size in (forest.MAX_BLOB, forest.MAX_BLOB + 1))
+    message = Message("lobby", toy.who, "toy", json.dumps(not_so).encode())
+    assert place.bus.direct(message, number) == 0
+    assert message.undelivered == ("sprout",)
+    assert place.gateway.metrics.counts["undeliverable"] == {("sprout",): 1}
+    assert place.bus.direct(Message("lobby", toy.who, "toy", json.dumps(fits).encode()), number) == 1
+    place.settle()
+    raw = base64url.decode(ear.read().splitlines()[-1].split(" ")[1].encode())
+    node = forest.decode(raw)
+    assert isinstance(node, forest.Reply)
+    assert len(node.content.blob) == forest.MAX_BLOB

@@ -1,0 +1,90 @@
+"""What is signed together comes home in its order, and what fails takes nothing with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from adapters.sprout.forest.forest import node_id
+from adapters.sprout.mint import signers
+from adapters.sprout.mint.signers import Made, Signers, Signing
+from adapters.sprout.wire.codec import NodeLine
+
+
+class Desk:
+    """The worker's queue of a gateway, worked off when a test says so."""
+
+    def __init__(self) -> None:
+        self.queue: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        self.faults: list[str] = []
+        self.signers = Signers(SimpleNamespace(work=lambda *task: self.queue.append(task)))  # type: ignore[arg-type]
+
+    def work_off(self) -> None:
+        while self.queue:
+            call, done = self.queue.pop(0)
+            try:
+                result = call()
+            except ValueError as error:
+                self.faults.append(str(error))
+                result = None
+            done(result)
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    return Desk()
+
+
+def _number(number: int) -> bytes:
+    return b"%d" % number
+
+
+def fail() -> bytes:
+    raise ValueError("no such key")
+
+
+def test_what_waits_for_a_thread_is_signed_together_and_in_order(desk: Desk) -> None:
+    begun, go = Event(), Event()
+
+    def first() -> bytes:
+        begun.set()
+        go.wait()
+        return b"0"
+
+    recorded: list[bytes] = []
+    made = [Made() for _ in range(2 + signers.MAX_TOGETHER)]
+    record: Callable[[NodeLine], object] = lambda line: recorded.append(line.raw)  # noqa: E731
+    desk.signers.make(made[0], Signing(first, True), record)
+    begun.wait()
+    for number, each in enumerate(made[1:], 1):
+        desk.signers.make(each, Signing(fail if number == 2 else partial(_number, number), True), record)
+    assert len(desk.queue) == 3, "the first, as many as go together, and one more"
+    go.set()
+    desk.work_off()
+    assert desk.faults == ["no such key"]
+    assert made[2].line.done
+    assert made[2].line.data is None
+    assert all(each.line.data for each in made if each is not made[2])
+    assert len(recorded) == len(made) - 1
+    assert recorded == [each for _, each in sorted((made_at(made, raw), raw) for raw in recorded)]
+
+
+def made_at(made: list[Made], raw: bytes) -> int:
+    """Which of *made* the node *raw* is."""
+    (id,) = {node_id(raw)}
+    return next(place for place, each in enumerate(made) if each.id == id)
+
+
+def test_what_names_a_node_that_is_being_made_is_signed_after_it(desk: Desk) -> None:
+    parent, child = Made(), Made()
+    desk.signers.make(parent, Signing(lambda: b"parent", True), lambda _: None)
+    desk.signers.make(child, Signing(lambda: b"below " + parent.id.encode(), bool(parent.id)), lambda _: None)
+    desk.work_off()
+    assert parent.id
+    assert child.id == node_id(b"below " + parent.id.encode())

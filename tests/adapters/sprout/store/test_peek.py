@@ -1,0 +1,44 @@
+"""What is told of a reply without decoding it is what decoding tells."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters.sprout.forest import forest
+from adapters.sprout.forest.forest import NULL_ID, TWIG, Content, Reply
+from adapters.sprout.store import peek
+from adapters.sprout.wire import base64url
+
+VECTORS = Path(__file__).parents[3] / "vectors/sprout"
+VALID: list[Any] = [vector["node"] for vector in json.loads((VECTORS / "valid.json").read_text())]
+
+DEEP = next(
+    vector["node"]["id"] for vector in json.loads((VECTORS / "valid.json").read_text()) if "depth3" in vector["name"]
+)
+
+
+@pytest.mark.parametrize("vector", VALID, ids=[vector["id"][-6:] for vector in VALID])
+def test_peeking_agrees_with_reading(vector: Any) -> None:
+    wire = vector["raw_b64u"].encode()
+    raw = base64url.decode(wire)
+    node = forest.decode(raw)
+    assert forest.created_of(raw) == node.created
+    if isinstance(node, Reply):
+        assert peek.parent_of(wire) == node.parent
+        assert peek.conversation_of(wire) == (None if node.conversation == NULL_ID else node.conversation)
+
+
+@pytest.mark.parametrize("size", range(40))
+def test_peeking_looks_behind_metadata_of_any_length(size: int) -> None:
+    (deep,) = (vector for vector in VALID if vector["id"] == DEEP)
+    node = replace(forest.decode(base64url.decode(deep["raw_b64u"].encode())), metadata=Content(b"x" * size, TWIG))
+    assert isinstance(node, Reply)
+    for depth in (2, 64, 1 << 20, (1 << 30) - 1):
+        wire = base64url.encode(forest.encode(replace(node, depth=depth)))
+        assert peek.conversation_of(wire) == node.conversation
+        assert peek.parent_of(wire) == node.parent

@@ -1,0 +1,187 @@
+"""Signatures checked together: what `verify` says of each, also of those made to cancel each other out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from random import Random
+
+import pytest
+from coincurve import PrivateKey, PublicKey
+
+from adapters.streamr.crypto import batch, signing
+from adapters.streamr.crypto.batch import FEWEST, MOST, ORDER, Claim
+from adapters.streamr.wire.message import ETH_LEGACY, MessageID, MessageRef, StreamMessage
+
+KEYS = [PrivateKey.from_int(number) for number in (7, 11)]
+MANY = 2 * FEWEST
+
+
+def said(key: PrivateKey, number: int, content: str = '{"n":1}') -> StreamMessage:
+    message = StreamMessage(MessageID("s", 0, number, 0, signing.address_of(key.public_key), "c"), content)
+    return signing.signed(message, key)
+
+
+def other(message: StreamMessage, change: Callable[[int, int, int], tuple[int, int, int]]) -> StreamMessage:
+    """*message* with another r, s and v."""
+    raw = bytes.fromhex((message.signature or "")[2:])
+    r, s, v = change(int.from_bytes(raw[:32], "big"), int.from_bytes(raw[32:64], "big"), raw[64])
+    return replace(message, signature=f"0x{r:064x}{s:064x}{v:02x}")
+
+
+CHANGES: dict[str, Callable[[StreamMessage], StreamMessage]] = {
+    "none": lambda message: message,
+    "the other root": lambda message: other(message, lambda r, s, v: (r, s, 55 - v)),
+    "its twin, which is genuine too": lambda message: other(message, lambda r, s, v: (r, ORDER - s, 55 - v)),
+    "s too large": lambda message: other(message, lambda r, s, v: (r, s + ORDER if s + ORDER < 1 << 256 else ORDER, v)),
+    "s is nothing": lambda message: other(message, lambda r, _, v: (r, 0, v)),
+    "r is nothing": lambda message: other(message, lambda _, s, v: (0, s, v)),
+    "r too large": lambda message: other(message, lambda _, s, v: (ORDER, s, v)),
+    "r is no point": lambda message: other(message, lambda _, s, v: (5, s, v)),
+    "an unknown v": lambda message: other(message, lambda r, s, _: (r, s, 29)),
+    "another content": lambda message: replace(message, content='{"n":2}'),
+    "of somebody else": lambda message: replace(message, signature=said(KEYS[1], 1).signature),
+    "not signed": lambda message: replace(message, signature=None, signature_type=0),
+    "no signature at all": lambda message: replace(message, signature="0xno"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_one_among_many_is_judged_as_by_itself(name: str) -> None:
+    messages = [said(KEYS[0], number) for number in range(MANY)]
+    for place in (0, MANY // 2):
+        mixed = list(messages)
+        mixed[place] = CHANGES[name](mixed[place])
+        assert batch.verify_all(mixed) == [signing.verify(replace(message)) for message in mixed]
+
+
+def test_mixes_of_everything() -> None:
+    random = Random(5)
+    for _ in range(12):
+        count = random.choice((1, FEWEST, MANY, MOST + FEWEST))
+        share = random.choice((0.0, 0.01, 0.5))
+        mixed = [said(random.choice(KEYS), number) for number in range(count)]
+        for at in range(count):
+            if random.random() < share:
+                mixed[at] = CHANGES[random.choice(list(CHANGES))](mixed[at])
+        assert batch.verify_all(mixed) == [signing.verify(replace(message)) for message in mixed]
+
+
+def test_all_that_may_have_been_signed_is_tried() -> None:
+    legacy = [replace(said(KEYS[0], number), signature_type=ETH_LEGACY) for number in range(MANY)]
+    legacy = [replace(each, signature=signing.sign(signing.payloads(each)[0], KEYS[0])) for each in legacy]
+    legacy[3] = replace(legacy[3], signature=signing.sign(signing.payloads(legacy[3])[1], KEYS[0]))
+    utf16 = [signing.signed(said(KEYS[0], number, '"\N{SNOWMAN}"'), KEYS[0], utf16=True) for number in range(MANY)]
+    vague = [replace(said(KEYS[0], 9 + number), prev_ref=MessageRef(5)) for number in range(MANY)]
+    vague = [replace(each, signature=signing.sign(signing.payloads(each)[2], KEYS[0])) for each in vague]
+    assert batch.verify_all([*legacy, *utf16, *vague]) == [True] * 3 * MANY
+
+
+def test_the_same_message_twice_and_its_twin() -> None:
+    message = said(KEYS[0], 1)
+    twin = CHANGES["its twin, which is genuine too"](message)
+    assert batch.verify_all([message, twin] * FEWEST) == [True] * 2 * FEWEST
+
+
+def test_genuine_ones_are_proven_together() -> None:
+    messages = [said(KEYS[0], number) for number in range(MOST + FEWEST)]
+    forged = CHANGES["another content"](messages[1])
+    batch.prove(messages[0].id.publisher_id, [messages[0], forged, *messages[2:]])
+    assert [message.proven for message in messages] == [False] * MOST + [True] * FEWEST
+    batch.prove(messages[0].id.publisher_id, messages)
+    assert all(message.proven for message in messages)
+    assert not replace(messages[0], content="2").proven, "what says something else has to be proven again"
+
+
+def cancelling(victim: PublicKey, messages: list[StreamMessage]) -> Iterator[StreamMessage]:
+    """Forgeries for two *messages* of *victim*, whose key is not needed: without weights, both equations add up.
+
+    The points R are made of the base and of the victim's key, with factors that are known; that leaves two linear
+    equations for the two s.
+    """
+    factors = [(3, 5), (8, 13)]
+    points = [
+        PublicKey.combine_keys([PrivateKey.from_int(a).public_key, victim.multiply(b.to_bytes(32, "big"))])
+        for a, b in factors
+    ]
+    (r1, v1), (r2, v2) = [(int.from_bytes(raw[1:], "big"), raw[0] + 25) for raw in (p.format() for p in points)]
+    z1, z2 = [int.from_bytes(signing.digest(signing.payloads(message)[0]), "big") for message in messages]
+    base, key = sum(a for a, _ in factors), sum(b for _, b in factors)
+    scale = pow(z1 * r2 - z2 * r1, -1, ORDER)
+    inverses = (base * r2 - z2 * key) * scale, (z1 * key - base * r1) * scale
+    for message, r, v, inverse in zip(messages, (r1, r2), (v1, v2), inverses, strict=True):
+        yield replace(message, signature=f"0x{r:064x}{pow(inverse, -1, ORDER):064x}{v:02x}")
+
+
+def test_forgeries_that_cancel_each_other_out_are_found() -> None:
+    messages = [said(KEYS[0], number) for number in range(MANY)]
+    messages[5:7] = forged = list(cancelling(KEYS[0].public_key, messages[5:7]))
+    verdicts = batch.verify_all(messages)
+    assert [at for at, genuine in enumerate(verdicts) if not genuine] == [5, 6]
+    # They would have been taken for genuine, had the equations only been added.
+    assert unweighted(KEYS[0].public_key, forged)
+    assert not unweighted(KEYS[0].public_key, [messages[0], forged[0]])
+
+
+def claim(message: StreamMessage) -> Claim:
+    raw = signing.raw_signature(message.signature or "")
+    assert raw is not None
+    return raw, signing.digest(signing.payloads(message)[0])
+
+
+def unweighted(key: PublicKey, messages: list[StreamMessage]) -> bool:
+    """Whether the sums agree without weights."""
+    base = of_key = 0
+    points = []
+    for raw, digest in map(claim, messages):
+        points.append(PublicKey(bytes((raw[64] - signing.V + 2,)) + raw[:32]))
+        inverse = pow(int.from_bytes(raw[32:64]), -1, ORDER)
+        base += int.from_bytes(digest) * inverse
+        of_key += int.from_bytes(raw[:32]) * inverse
+    parts = PrivateKey.from_int(base % ORDER).public_key, key.multiply((of_key % ORDER).to_bytes(32))
+    return PublicKey.combine_keys(points) == PublicKey.combine_keys([*parts])
+
+
+def test_a_forged_one_is_found_whatever_its_weight() -> None:
+    address = signing.address_of(KEYS[0].public_key)
+    claims = [claim(said(KEYS[0], number)) for number in range(3)]
+    claims[1] = claims[1][0], bytes(32)
+    # One bit of chance would let it pass every other time.
+    assert all(batch.signer(claims) != address for _ in range(200))
+    assert batch.signer(claims[::2]) == address
+
+
+def test_r_and_s_beyond_the_order_prove_nothing() -> None:
+    key, nonce = KEYS[0], PrivateKey.from_int(99).public_key.format()
+    r, v = int.from_bytes(nonce[1:]), signing.V + nonce[0] - 2
+    digest = ((5 * 99 - r * int(key.to_hex(), 16)) % ORDER).to_bytes(32)  # so that s is 5
+    address = signing.address_of(key.public_key)
+    assert batch.signer([(r.to_bytes(32) + (5).to_bytes(32) + bytes((v,)), digest)] * 2) == address
+    assert batch.signer([(r.to_bytes(32) + (5 + ORDER).to_bytes(32) + bytes((v,)), digest)] * 2) is None
+    # A point whose x is beyond the order: whose key it would be can be told, but libsecp256k1 does not recover it.
+    assert batch.signer([((ORDER + 2).to_bytes(32) + (5).to_bytes(32) + bytes((v,)), digest)] * 2) is None
+
+
+def test_weights_of_zero_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = [claim(said(KEYS[0], number)) for number in range(2)]
+    monkeypatch.setattr(batch, "urandom", bytes)
+    assert batch.signer(claims) is None
+    assert batch._sum([[], []]) is None, "libsecp256k1 would end the process"
+
+
+def test_factors_that_cancel_each_other_out_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = said(KEYS[0], 1)
+    negative = other(message, lambda r, s, v: (r, ORDER - s, v))
+    monkeypatch.setattr(batch, "urandom", lambda count: b"\1" * count)  # the same weight for both
+    assert batch.signer([claim(message), claim(negative)]) is None
+
+
+def test_few_among_many_without_a_signature_are_not_tried_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    monkeypatch.setattr(batch, "signer", lambda claims: tried.append(len(claims)))
+    messages = [said(KEYS[0], number) for number in range(FEWEST)]
+    unsigned = CHANGES["no signature at all"]
+    assert batch.verify_all([*messages[1:], *map(unsigned, messages)]) == [True] * (FEWEST - 1) + [False] * FEWEST
+    assert not tried, "it would not pay, and be a cheap try for a forger"
+    batch.verify_all([*messages, *map(unsigned, messages)])
+    assert tried == [FEWEST]

@@ -1,0 +1,253 @@
+"""Group keys: their messages in every form, the ciphers against what genuine clients made, the gateway's own keys."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from adapters.streamr.crypto import encryption, group_keys
+from adapters.streamr.crypto.decrypt import unseal
+from adapters.streamr.crypto.encrypt import DAY, OwnGroupKeys
+from adapters.streamr.crypto.encryption import RsaPair, aes_decrypt, aes_encrypt, rsa_encrypt
+from adapters.streamr.crypto.group_keys import (
+    GroupKey,
+    KeyAnnounce,
+    KeyRefusal,
+    KeyRequest,
+    KeyResponse,
+    SealedKey,
+    key_bytes,
+    parse_key_message,
+    parse_new_key,
+)
+from adapters.streamr.wire.errors import StreamrError
+from adapters.streamr.wire.message import MessageID, StreamMessage, parse_message
+
+VECTORS = Path(__file__).parents[3] / "vectors" / "streamr"
+CLIENT = json.loads((VECTORS / "encryption-client-5.1.0.json").read_text())
+NODE = json.loads((VECTORS / "rsa.json").read_text())
+LIBRARIES = ["2.2.15", "5.3.3", "8.4.1"]
+HEX = "ab" * 32
+
+
+def said(kind: int, content: Any, encryption: int = 0) -> StreamMessage:
+    text = content if isinstance(content, str) else json.dumps(content)
+    message_id = MessageID("SYSTEM/keyexchange/0x" + "a" * 40, 0, 1, 0, "0xb", "c")
+    return StreamMessage(message_id, text, message_type=kind, encryption_type=encryption)
+
+
+@cache
+def pair_of(pem: str) -> RsaPair:
+    private = serialization.load_pem_private_key(pem.encode(), None)
+    assert isinstance(private, rsa.RSAPrivateKey)
+    return RsaPair(private)
+
+
+# What genuine clients make
+
+
+def test_what_a_genuine_client_encrypted_is_read() -> None:
+    key = bytes.fromhex(CLIENT["groupKeyHex"])
+    assert aes_decrypt(CLIENT["aes256ctrHex"], key).decode() == CLIENT["plaintext"]
+    pair = pair_of(CLIENT["rsaPrivateKey"])
+    assert pair.decrypt(CLIENT["rsaOaepSha1Hex"]) == key
+    assert pair.public == CLIENT["rsaPublicKey"]
+    assert pair_of(NODE["privateKey"]).decrypt(NODE["encryptedGroupKeyHex"]) == bytes.fromhex(NODE["groupKeyHex"])
+
+
+def test_what_is_written_is_what_a_genuine_client_wrote() -> None:
+    digits = CLIENT["aes256ctrHex"]
+    again = aes_encrypt(CLIENT["plaintext"].encode(), bytes.fromhex(CLIENT["groupKeyHex"]), bytes.fromhex(digits[:32]))
+    assert again == digits
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_every_group_key_message_of_the_libraries_is_read(library: str) -> None:
+    vectors = json.loads((VECTORS / f"protocol-{library}.json").read_text())
+    rows = [row for vector in vectors["stream"] for row in vector.get("wire", {}).values() if isinstance(row, list)]
+    found = [parse_key_message(parse_message(json.dumps(row))) for row in rows if row[3] in range(28, 32)]
+    kinds = {type(message) for message in found}
+    assert {KeyRequest, KeyResponse, KeyAnnounce} <= kinds
+    assert {message.stream_id for message in found} == {"my/stream"}
+    for message in found:
+        if isinstance(message, KeyResponse | KeyAnnounce):
+            secrets = [pair_of(NODE["privateKey"]).decrypt(key.digits).hex() for key in message.keys]
+            assert secrets == [NODE["groupKeyHex"]]
+        elif isinstance(message, KeyRequest):
+            assert message.public_key == NODE["publicKey"]
+            assert bool(message.ids) == message.named == (library != "2.2.15")
+
+
+@pytest.mark.parametrize("library", LIBRARIES[1:])
+def test_what_is_said_of_keys_is_said_as_the_libraries_say_it(library: str) -> None:
+    vectors = json.loads((VECTORS / f"protocol-{library}.json").read_text())
+    rows = [vector["wire"]["32"] for vector in vectors["stream"] if isinstance(vector["wire"].get("32"), list)]
+    for row in rows:
+        if row[3] in (28, 29, 31):
+            message = parse_key_message(parse_message(json.dumps(row)))
+            assert not isinstance(message, KeyAnnounce)
+            assert message.content() == row[7]
+
+
+# Forms that are in no library
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "expected"),
+    [
+        (29, ["r", "s", ["k", HEX]], KeyResponse("r", "s", (SealedKey("k", HEX),))),
+        (30, ["s", ["k", HEX]], KeyAnnounce("s", (SealedKey("k", HEX),))),
+        (30, ["s", "k", HEX], KeyAnnounce("s", (SealedKey("k", HEX),))),
+        (30, ["s", [["k", HEX], ["l", HEX]]], KeyAnnounce("s", (SealedKey("k", HEX), SealedKey("l", HEX)))),
+        (30, {"streamId": "s", "groupKey": HEX, "start": 5}, KeyAnnounce("s", (SealedKey("start:5", HEX),))),
+        (31, ["r", "s", "CODE", "why", ["k"]], KeyRefusal("r", "s", "CODE", "why", ("k",))),
+        (31, {"requestId": "r", "streamId": "s", "code": "C", "message": "m"}, KeyRefusal("r", "s", "C", "m")),
+        (
+            28,
+            {"streamId": "s", "publicKey": "pem", "range": {"start": 1, "end": 2}},
+            KeyRequest("", "s", "pem", (), False),
+        ),
+    ],
+)
+def test_the_forms_of_the_specifications_are_read(kind: int, content: Any, expected: Any) -> None:
+    assert parse_key_message(said(kind, content)) == expected
+
+
+def test_a_response_that_is_rsa_as_a_whole_is_read_once_it_is_decrypted() -> None:
+    found = parse_key_message(said(29, "abcdef", 1), json.dumps(["r", "s", [["k", HEX]]]))
+    assert found == KeyResponse("r", "s", (SealedKey("k", HEX),), whole=True)
+    assert key_bytes(HEX) == bytes.fromhex(HEX)
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        (28, "nonsense"),
+        (28, "5"),
+        (28, ["r", "s"]),
+        (28, ["r", "", "pem", []]),
+        (28, ["r", "s", "pem", "k"]),
+        (28, ["r", "s", "pem", [""]]),
+        (28, ["r" * (group_keys.MAX_ID + 1), "s", "pem", []]),
+        (28, ["r", "s", "pem", ["k"] * (group_keys.MAX_IDS + 1)]),
+        (29, ["r", "s", [["k", HEX]] * (group_keys.MAX_IDS + 1)]),
+        (29, ["r", "s", [["k"]]]),
+        (29, ["r", "s", [["k", 5]]]),
+        (29, {"requestId": "r", "streamId": "s", "keys": [{"groupKey": HEX, "start": -1}]}),
+        (30, []),
+        (31, [[]]),
+        (32, ["k", HEX]),
+    ],
+)
+def test_what_is_no_group_key_message_is_refused(kind: int, content: Any) -> None:
+    with pytest.raises(StreamrError):
+        parse_key_message(said(kind, content))
+
+
+def test_a_new_key_is_a_pair() -> None:
+    assert parse_new_key('["k", "00"]') == SealedKey("k", "00")
+    for text in ("[]", '["k"]', "{}", "x", '["", "00"]'):
+        with pytest.raises(StreamrError):
+            parse_new_key(text)
+
+
+# Ciphers
+
+
+@pytest.mark.parametrize("digits", ["", "00" * 15, "xy", "0"])
+def test_what_is_no_ciphertext_is_a_value_error(digits: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        aes_decrypt(digits, bytes(32))
+
+
+def test_keys_that_cannot_be_encrypted_for_are_value_errors() -> None:
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    elliptic = ec.generate_private_key(ec.SECP256R1()).public_key()
+    pem = elliptic.public_bytes(serialization.Encoding.PEM, form).decode()
+    for key in ("", "pem", pem, "\ud800", " " * (encryption.MAX_PEM + 1), CLIENT["rsaPrivateKey"]):
+        with pytest.raises(ValueError, match=r".+"):
+            rsa_encrypt(bytes(32), key)
+
+
+def test_keys_of_a_wrong_length_are_value_errors() -> None:
+    for digits in ("ab" * 31, "ab" * 33, "zz" * 32):
+        with pytest.raises(ValueError, match=r".+"):
+            key_bytes(digits)
+
+
+def test_no_secret_is_in_a_repr() -> None:
+    assert repr(GroupKey("id", bytes.fromhex(HEX))) == "GroupKey('id')"
+
+
+# The gateway's own
+
+
+def test_own_keys_are_the_same_after_every_start_and_others_each_day_and_stream() -> None:
+    keys, again, other = OwnGroupKeys(b"s" * 32), OwnGroupKeys(b"s" * 32), OwnGroupKeys(b"t" * 32)
+    today = 1_763_700_000_000 // DAY
+    assert keys.of("s", today) == again.of("s", today)
+    distinct = [keys.of("s", today), keys.of("s", today + 1), keys.of("t", today), other.of("s", today)]
+    assert len({key.secret for key in distinct}) == len({key.id for key in distinct}) == 4
+    assert keys.find("s", keys.of("s", today).id) == keys.of("s", today)
+    tomorrow = keys.of("s", today + 1).id
+    for id in ("", "k", f"{today}-{tomorrow.partition('-')[2]}", other.of("s", today).id, keys.of("t", today).id):
+        assert keys.find("s", id) is None
+
+
+def test_a_message_is_always_encrypted_to_the_same_text_and_no_two_with_the_same_vector() -> None:
+    keys, today = OwnGroupKeys(b"s" * 32), 20_000
+    messages = [
+        StreamMessage(MessageID("s", 0, 5, sequence, publisher, "c"), content)
+        for sequence in (0, 1)
+        for publisher in ("0xa", "0xb")
+        for content in ('{"n":1}', '"héllo 🌳"')
+    ]
+    sealed = [keys.encrypt(message, today) for message in messages]
+    assert sealed == [OwnGroupKeys(b"s" * 32).encrypt(message, today) for message in messages]
+    assert len({message.content[:32] for message in sealed}) == len(messages)
+    for message, plain in zip(sealed, messages, strict=True):
+        assert (message.encryption_type, message.group_key_id) == (2, keys.of("s", today).id)
+        assert aes_decrypt(message.content, keys.of("s", today).secret).decode() == plain.content
+
+
+# Whatever comes
+
+TEXTS = st.sampled_from(["", "s", "r", NODE["publicKey"], NODE["encryptedGroupKeyHex"], HEX, "k", "\ud800", "x" * 300])
+ATOMS = st.none() | st.booleans() | st.integers(-1, 2**60) | TEXTS | st.text(max_size=5)
+NAMES = st.sampled_from(["requestId", "streamId", "publicKey", "groupKeyIds", "keys", "groupKey", "start", "code"])
+VALUES = st.recursive(
+    ATOMS, lambda inner: st.lists(inner, max_size=5) | st.dictionaries(NAMES, inner, max_size=6), max_leaves=12
+)
+PAIR = pair_of(NODE["privateKey"])
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.sampled_from([27, 28, 29, 30, 31, 32]), VALUES | st.text(max_size=9), st.sampled_from([0, 1, 2]), st.booleans()
+)
+def test_a_message_is_read_or_refused(kind: int, content: Any, encryption_type: int, whole: bool) -> None:
+    message = said(kind, content, encryption_type)
+    with suppress(StreamrError):
+        parse_key_message(message)
+    unseal(message, PAIR, whole=whole)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from([28, 29, 30, 31]), VALUES, st.sampled_from([0, 1]), st.booleans())
+def test_the_gateway_takes_whatever_is_sent_to_it(
+    broker: Any, kind: int, content: Any, encryption_type: int, mine: bool
+) -> None:
+    participant = broker.adapter.participant
+    broker.say("s", 1)
+    others = next(reversed(broker.adapter.author._speakers))[1]
+    participant.hear(said(kind, content, encryption_type), participant.address if mine else others)
+    broker.core.drain()

@@ -1,0 +1,351 @@
+"""What comes at once does what it does when it comes frame by frame."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from adapters.streamr.crypto import batch
+from adapters.streamr.publishing import runs
+from adapters.streamr.publishing.publishing import MAX_AHEAD, MAX_CHAIN
+from adapters.streamr.sessions.session import StreamrSession
+from adapters.streamr.wire.codec import usual
+from gateway.core.message import LATE, Message, Peer
+from gateway.core.session import LOW_WATER
+from gateway.storage.record import Entry
+from tests.adapters.streamr.conftest import Broker, Publisher, unsigned
+from tests.conftest import Core, Toy, ToySession
+from tests.still import Clock
+
+PUBLISHERS = {"alice": Publisher(0xA11CE), "bob": Publisher(0xB0B)}
+STREAMS = {
+    "s": {"partitions": 12},
+    "s1": {},  # ends in a digit: where the partition begins is not clear
+    "closed": {"require_encrypted_data": True},
+    "proven": {"require_signed_data": True},
+}
+GRANTS = {"streamr:anonymous": ("subscribe:*", "history:*", *(f"publish:{name}*" for name in STREAMS))}
+NOW = Clock().now
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few() -> Iterator[None]:
+    """Signatures are checked together as soon as there are two."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch, "FEWEST", 2)
+        yield
+
+
+Said = tuple[list[Any], str | None]  # a message, and whose token it comes with
+
+# Mostly what goes on as a run, from one publisher in one place; some of what does not, and of what is refused.
+people = st.sampled_from(["alice", "alice", "alice", "bob", None])
+places = st.sampled_from([("s", 0), ("s", 0), ("s", 0), ("s", 11), ("s", 12), ("s1", 0), ("closed", 0), ("proven", 0)])
+elsewhere = st.sampled_from([("secret", 0), ("s/@7", 0), ("SYSTEM/keyexchange/0x1", 0)])
+times = st.one_of(
+    st.integers(0, 30), st.integers(0, 30), st.sampled_from([MAX_AHEAD + 1, -LATE - 1, -LATE - 2, -LATE, -NOW + 5])
+)
+contents = st.sampled_from(
+    [
+        "1",
+        '{"n": 1}',
+        '{"text":"日本"}',
+        '{"inReplyTo":"nobody"}',
+        '{\n"n":1}',
+        "[1",
+        "[" * 300 + "]" * 300,
+        "c0ffee",
+        '"\\ud800"',
+    ]
+)
+extras: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
+    [
+        *[{}] * 8,
+        {"encryption": 2, "group_key": "k"},
+        {"chain": "other"},
+        {"chain": "x" * (MAX_CHAIN + 1)},
+        {"chain": "\ud800"},
+        {"kind": 32},
+        {"prev": [1, 0]},
+        {"prev": [1, None]},
+    ]
+)
+tokens = st.sampled_from([None, None, None, "alice", "bob", "nobody"])
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> list[Any]:
+    """Messages, each with whose token it comes with, and other frames: mostly of one publisher in one place."""
+    mostly = draw(people), draw(places), draw(tokens)
+    odd = st.tuples(people, st.one_of([places] * 4 + [elsewhere]), tokens)
+    here = st.one_of([st.just(mostly)] * 6 + [odd])
+    return [draw(others) if draw(st.integers(0, 12)) == 7 else draw(publish(*draw(here))) for _ in range(draw(sizes))]
+
+
+@st.composite
+def publish(
+    draw: st.DrawFn, who: str | None, place: tuple[str, int], token: str | None
+) -> tuple[list[Any], str | None]:
+    """A message of *who* in *place*; it may be spoilt."""
+    (stream, partition), content, extra = place, draw(contents), draw(extras)
+    at, seq = NOW + draw(times), draw(st.integers(0, 2))
+    if who is None:
+        spelt = draw(st.sampled_from(["", "", "", PUBLISHERS["alice"].address]))
+        chain = extra.get("chain", "")
+        return unsigned(stream, content, at, seq, partition=partition, publisher=spelt, chain=chain), token
+    row = PUBLISHERS[who].message(stream, content, at, seq, partition=partition, **_signable(extra))
+    return draw(st.sampled_from([list] * 9 + [*SPOILT.values()]))(row), token
+
+
+# What makes a signed row what it should not be.
+# fmt: off
+SPOILT: dict[str, Callable[[list[Any]], list[Any]]] = {
+    "forged":    lambda row: [*row[:10], row[10][:-2] + f"{55 - int(row[10][-2:], 16):02x}"],  # the other v
+    "type":      lambda row: [*row[:9], 0, row[10]],
+    "legacy":    lambda row: [*row[:9], 1, row[10]],
+    "bare":      lambda row: [*row[:10], None],
+    "case":      lambda row: [row[0], [*row[1][:4], "0x" + row[1][4][2:].upper(), row[1][5]], *row[2:]],
+}
+# fmt: on
+
+
+def _signable(extra: dict[str, Any]) -> dict[str, Any]:
+    """Half a character cannot be signed by who encodes strictly."""
+    return {} if extra.get("chain") == "\ud800" or None in extra.get("prev", ()) else extra
+
+
+others = st.sampled_from(
+    [[2, 9, "r", "s", 0, None], [2, 10, "r", "s", 0], [2, 11, "r", "s", 0, 2, None], [2, 12], "nonsense"]
+)
+sizes = st.integers(1, 10)
+
+
+class Room:
+    """A broker where somebody may speak on some streams, *limit* requests pass, and two listen."""
+
+    def __init__(self, data: Path, limit: int) -> None:
+        self._data = data
+        self.broker = Broker(self._core, Toy(), ToySession, grants=GRANTS, partitions=1, streams=STREAMS)
+        asked: defaultdict[int, count[int]] = defaultdict(count)  # by who is paced: the connection, or an author
+        self.listeners = [
+            *(self.broker.listener(stream, partition) for stream, partition in (("s", 0), ("s", 11), ("s1", 0))),
+            self.broker.listener("s", controlLayerVersion="1", messageLayerVersion="31"),
+        ]
+        self.toy = self.broker.toy("s")
+        self.logged: list[Entry] = []
+        self._extend = self.core.log.extend
+        self.core.log.extend = self._log  # type: ignore[method-assign]
+        self.speaker = self.broker.open()
+        self.tokens = {name: self.broker.token(publisher) for name, publisher in PUBLISHERS.items()}
+        self.broker.bus.throttle = lambda _principal, peer, _channel: float(next(asked[peer.number]) >= limit)
+
+    def _log(self, entries: Sequence[Entry]) -> None:
+        self.logged += entries
+        self._extend(entries)
+
+    def _core(self, rules: tuple[Any, ...], create: bool) -> Core:
+        self.core = Core(self._data, rules=rules, create=create)
+        return self.core  # nothing is written: what was said is found in memory
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self.core.index.close()
+        self.core.segments.close()
+
+    def texts(self, said: list[Any]) -> list[bytes]:
+        """What the speaker sends, with its tokens."""
+        given = [
+            [2, 8, f"r{n}", each[0], self.tokens.get(each[1] or "", each[1])] if isinstance(each, tuple) else each
+            for n, each in enumerate(said)
+        ]
+        return [json.dumps(each, separators=(",", ":")).encode() for each in given]
+
+    def state(self) -> Any:
+        """What is logged, what everybody has been told, and who the speaker is now."""
+        entries = [
+            (m.seq, m.id, m.channel, m.content, m.parent, m.wire, m.ids, m.native, m.sender, m.timestamp, m.late)
+            if isinstance(m, Message)
+            else (m.seq, m.kind, m.fields)
+            for m in self.logged
+        ]
+        speaker = self.speaker
+        return (
+            entries,
+            [self.broker.frames(session) for session in (speaker, *self.listeners)],
+            self.toy.take(),
+            (
+                speaker.identity,
+                speaker.link,
+                [self.broker.adapter.logins.address(token, NOW) for token in speaker._users],
+                speaker.closing,
+            ),
+            {name: dict(counter) for name, counter in self.core.metrics.counts.items()},
+        )
+
+
+def after(limit: int, said: list[Any], speak: Callable[[StreamrSession, list[bytes]], None]) -> Any:
+    """What there is when the speaker spoke."""
+    with TemporaryDirectory() as data:
+        room = Room(Path(data), limit)
+        try:
+            speak(room.speaker, room.texts(said))
+            return room.state()
+        finally:
+            room.close()
+
+
+def one_by_one(speaker: StreamrSession, texts: list[bytes]) -> None:
+    for text in texts:
+        speaker.receive_data(text)
+
+
+def at_once(speaker: StreamrSession, texts: list[bytes]) -> None:
+    speaker.receive_all(texts)
+
+
+def says(who: str | None, *times: int, stream: str = "s", token: str | None = None, **more: Any) -> list[Any]:
+    """Messages that differ in their time alone."""
+    made = unsigned if who is None else PUBLISHERS[who].message
+    return [(made(stream, "1", NOW + at, **more), token) for at in times]
+
+
+ALICE = says("alice", *range(10))
+SPOILT_ALICE = [(spoil(row), None) for spoil, (row, _) in zip(SPOILT.values(), ALICE[1:], strict=False)]
+FORGED = SPOILT["forged"](ALICE[2][0]), None
+ANSWERED = json.dumps(["s", 0, NOW + 1, 0, *ALICE[1][0][1][4:]], separators=(",", ":"))
+ANSWER = PUBLISHERS["alice"].message("s", {"inReplyTo": ANSWERED}, NOW + 3), None
+HALF_SIGNED = [([*row[:10], "0x"], None) for row, _ in says(None, 3)]
+HEARD = [2, 9, "r", "s", 0, None]
+[(CUT, _)] = says("alice", 0, stream="s1")
+CUT_ANEW = ([CUT[0], ["s", 10, *CUT[1][2:]], *CUT[2:]], None)  # what is signed is the same text
+
+
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(frames(), st.integers(3, 12))
+@example([*ALICE[:3], *says("bob", 0, 1), *ALICE[3:5]], 99)  # two publishers, of whom the connection is neither
+@example([*says("alice", 0, token="bob"), *ALICE[1:3], *says("alice", 3, 3, 2, token="bob")], 99)
+@example([*says(None, 0, 1, 1, 2), *says(None, 3, token="alice"), *says("alice", 3, 4, token="alice")], 99)
+@example([*says(None, 0, 1), *HALF_SIGNED, *says(None, 4)], 99)
+@example([HEARD, *ALICE[:3], [2, 10, "r", "s", 0], ALICE[5], ALICE[4]], 99)
+@example([HEARD, *ALICE[:2], SPOILT_ALICE[0], *ALICE[3:5]], 99)
+@example([*ALICE[:2], ANSWER, *ALICE[4:6]], 99)  # to what came at once with it
+@example([HEARD, *ALICE[:2], FORGED, *ALICE[3:5]], 99)  # who is refused hears that in its turn
+@example([*ALICE[:1], *SPOILT_ALICE, *ALICE[7:]], 99)
+@example([*ALICE[:5], *says(None, 5, 6, 7)], 4)
+@example([*says("alice", 0, 1, stream="closed", encryption=2, group_key="k"), *says("alice", 2, stream="closed")], 99)
+@example([*says("alice", 0, stream="s1"), *says("bob", 1), CUT_ANEW, *says("alice", 2, 3, partition=10)], 99)
+def test_at_once_is_one_by_one(said: list[Any], limit: int) -> None:
+    assert after(limit, said, at_once) == after(limit, said, one_by_one)
+
+
+def test_what_goes_on_is_said_as_a_run(broker: Broker, alice: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the property would compare nothing."""
+    sizes: list[int] = []
+    publish = broker.bus.publish_run
+
+    def watch(run: list[Message], origin: Any) -> None:
+        sizes.append(len(run))
+        publish(run, origin)
+
+    monkeypatch.setattr(broker.bus, "publish_run", watch)
+    now, speaker = broker.clock(), broker.open()
+    rows = [alice.message("s", number, now + number) for number in range(9)]
+    plain = [unsigned("s", number, now + number) for number in range(4)]
+    texts = [json.dumps([2, 8, "r", row, None], separators=(",", ":")).encode() for row in (*rows, *plain)]
+    speaker.receive_all(texts[:1])
+    speaker.receive_all(texts[1:])
+    assert sizes == [1, 8, 4]
+    assert broker.frames(speaker) == []
+
+
+def test_what_comes_too_fast_is_not_verified(broker: Broker, alice: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    proven: list[int] = []
+    monkeypatch.setattr(runs, "prove", lambda _, messages: proven.append(len(messages)))
+    speaker, tokens = broker.open(), iter(range(4))
+    broker.bus.throttle = lambda _, peer, __: float(peer.number == speaker.peer.number and next(tokens, None) is None)
+    rows = [alice.message("s", number, broker.clock() + number) for number in range(9)]
+    speaker.receive_all([json.dumps([2, 8, "r", row, None], separators=(",", ":")).encode() for row in rows])
+    assert proven[0] == 4
+    assert not any(proven[1:])
+    assert len(broker.frames(speaker)) == 5
+
+
+def test_who_says_much_that_is_forged_has_to_wait(broker: Broker, alice: Publisher) -> None:
+    rows = [alice.message("s", "1", broker.clock() + number) for number in range(1_000)]
+    forged = [[*row[:7], "2", *row[8:]] for row in rows[1:]]
+    speaker = broker.open()
+    texts = [json.dumps([2, 8, "r", row, None], separators=(",", ":")).encode() for row in (rows[0], *forged)]
+    speaker.receive_data(texts[0])
+    speaker.receive_all(texts[1:])
+    told = len(speaker.data_to_send())
+    assert LOW_WATER < 600 * told < 3 * LOW_WATER, "the rest is looked at when these errors are read"
+    while more := len(speaker.data_to_send()):
+        told += more
+    assert told == len(forged)
+
+
+def test_who_has_to_wait_says_nothing_out_of_turn(broker: Broker, alice: Publisher) -> None:
+    now, speaker, toy = broker.clock(), broker.open(), broker.toy("s")
+    rows = [alice.message("s", number, now + number) for number in range(3)]
+    first, second, third = (json.dumps([2, 8, "r", row, None], separators=(",", ":")).encode() for row in rows)
+    speaker.receive_data(first)
+    refused = [json.dumps([2, 8, "x" * 1_000, rows[0][:3], None]).encode()] * (LOW_WATER // 1_000 + 1)
+    speaker.receive_all([second, *refused, third])
+    assert toy.take() == [b"0", b"1"], "its outbox is full of errors"
+    assert broker.frames(speaker)
+    assert toy.take() == [b"2"]
+    speaker.close(1000, "enough")
+    speaker.receive_all([second, third])
+    assert toy.take() == []
+
+
+def test_what_the_gateway_signed_is_a_copy_in_a_burst_as_well(broker: Broker, alice: Publisher) -> None:
+    reader, toy, speaker = broker.listener("s"), broker.toy("s"), broker.open()
+    broker.say("s", 12, sender=Peer(7, "toy", "somebody"))
+    [[_, _, _, copy]] = broker.frames(reader)
+    rows = [*(alice.message("s", number, broker.clock() + number) for number in range(2)), copy, copy]
+    toy.take()
+    speaker.receive_all([json.dumps([2, 8, "r", row, None], separators=(",", ":")).encode() for row in rows])
+    assert broker.frames(speaker) == []
+    assert toy.take() == [b"0", b"1"]
+
+
+def test_who_listens_to_an_inbox_alone_hears_nothing_else(broker: Broker) -> None:
+    reader = broker.open()
+    inbox, said = f"s/@{reader.peer.number}", []
+    for number, (kind, stream) in enumerate([(9, inbox), (9, "s"), (10, "s"), (9, "s"), (10, inbox), (10, "s")]):
+        assert len(broker.ask(reader, [2, kind, "r", stream, 0, None])) == 1
+        broker.say("s", number)
+        said += [json.loads(frame[3][7]) for frame in broker.frames(reader)]
+    assert said == [1, 3, 4]
+
+
+def test_a_run_is_refused_as_a_whole(broker: Broker, alice: Publisher) -> None:
+    now, speaker, toy = broker.clock(), broker.open(), broker.toy("s")
+    rows = [alice.message("s", number, now + number) for number in range(4)]
+    texts = [json.dumps([2, 8, f"r{n}", row, None], separators=(",", ":")).encode() for n, row in enumerate(rows)]
+    speaker.receive_data(texts[0])
+    request = usual(texts[1])
+    assert request is not None
+    run = runs.Run(broker.adapter, speaker, request)
+    run.add(run.first)
+    for text in texts[2:]:
+        said = run.read(text)
+        assert said is not None
+        run.add(said)
+    broker.core.log.congested = True
+    run.say()
+    broker.core.log.congested = False
+    assert [(frame[1], frame[2], frame[4]) for frame in broker.frames(speaker)] == [
+        (7, f"r{number}", "REQUEST_FAILED") for number in (1, 2, 3)
+    ]
+    assert toy.take() == [b"0"]

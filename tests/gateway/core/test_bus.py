@@ -1,0 +1,530 @@
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.core import presence
+from gateway.core.bus import DIRECT_MEMORY
+from gateway.core.errors import AlreadySubscribed, NotSubscribed, Unavailable, UnknownChannel
+from gateway.core.message import Message, Peer
+from gateway.storage.record import decode
+
+if TYPE_CHECKING:
+    from tests.conftest import Core, EchoSession, ToySession
+
+Make = Callable[..., "ToySession"]
+
+
+@pytest.fixture
+def join(core: Core, toy_session: type[ToySession]) -> Make:
+    """Makes a session that listens to some channels, and forgets what it heard of that."""
+
+    def make(*channels: str, kind: type[ToySession] = toy_session) -> ToySession:
+        session = kind(core.bus)
+        for channel in channels:
+            core.bus.subscribe(session, channel)
+        session.take()
+        return session
+
+    return make
+
+
+def to(session: ToySession, number: int, content: bytes = b"1", **fields: Any) -> int:
+    return session.bus.direct(Message("lobby", session.who, "toy", content, **fields), number)
+
+
+# Publishing
+
+
+def test_everybody_but_the_publishing_session_hears(core: Core, join: Make, echo_session: type[EchoSession]) -> None:
+    a, b, elsewhere = join("lobby"), join("lobby"), join("other")
+    echoing = join("lobby", kind=echo_session)
+    a.receive_data(b"1")
+    echoing.receive_data(b"2")
+    core.say(b"3")
+    assert [session.take() for session in (a, b, elsewhere, echoing)] == [
+        [("+", "lobby", 1), ("+", "lobby", 3), b"2", b"3"],
+        [("+", "lobby", 3), b"1", b"2", b"3"],
+        [],
+        [b"1", b"2", b"3"],
+    ]
+    assert core.metrics.counts["deliveries"]["toy",] == 2 + 3 + 3
+
+
+def test_another_session_of_the_same_identity_hears(core: Core, join: Make) -> None:
+    a, b = join("lobby"), join("lobby")
+    alice = core.peers.identity("toy", "alice")
+    core.bus.bind(a, alice)
+    core.bus.bind(b, alice)
+    a.take(), b.take()
+    a.receive_data(b"1")
+    assert (a.take(), b.take()) == ([], [b"1"])
+
+
+def test_what_a_message_is_given(core: Core) -> None:
+    first = core.say()
+    second = core.say(timestamp=5, id="chosen")
+    assert (first.seq, second.seq) == (2, 3)  # 1 is the channel's fact
+    assert first.time == first.timestamp == core.clock.now
+    assert (second.time, second.timestamp, second.id) == (core.clock.now, 5, "chosen")
+    assert core.ids.seq(first.id) == 2
+
+
+def test_time_never_decreases(core: Core) -> None:
+    first = core.say()
+    core.clock.now -= 1000
+    second = core.say()
+    core.clock.now += 1001
+    third = core.say()
+    assert (second.time - first.time, third.time - first.time) == (0, 1)
+
+
+def test_time_goes_on_where_the_log_ended(make_core: Callable[..., Core]) -> None:
+    core = make_core()
+    first = core.say()
+    again = make_core()
+    again.clock.now -= 5000
+    assert again.say().time == first.time
+
+
+def test_a_late_message_is_shown_to_its_own_protocol(core: Core, join: Make, echo_session: type[EchoSession]) -> None:
+    a, other = join("lobby"), join("lobby", kind=echo_session)
+    a.take()
+    core.say(b"1", late=True)
+    assert (a.take(), other.take()) == ([b"1"], [])
+
+
+def test_nothing_is_taken_while_the_disk_cannot(core: Core, join: Make) -> None:
+    a = join("lobby")
+    core.log.congested = True
+    before = core.log.next_seq
+    with pytest.raises(Unavailable):
+        core.say(channel="another")
+    assert (a.take(), core.log.next_seq, core.channels.settled()) == ([], before, [])
+    assert core.bus.congested
+
+
+def test_channels_that_are_only_configured(make_core: Callable[..., Core], toy_session: type[ToySession]) -> None:
+    core = make_core(create=False)
+    session = toy_session(core.bus)
+    with pytest.raises(UnknownChannel):
+        core.say()
+    with pytest.raises(UnknownChannel):
+        core.bus.subscribe(session, "lobby")
+    assert core.bus.active() == []
+    core.channels.configure("lobby")
+    core.bus.subscribe(session, "lobby")
+    core.say()
+    assert session.take() == [b'"hi"']
+
+
+UNFIT = object()
+
+
+class Author:
+    """Counts the messages from elsewhere."""
+
+    def __init__(self, name: str, answer: Any) -> None:
+        self.name = name
+        self.answer = answer
+        self.seen: list[int] = []
+
+    def describe(self, address: str) -> dict[str, Any]:
+        return {f"{self.name} address": address}
+
+    def named(self, id: str) -> str | None:
+        del id
+        return None
+
+    def refer(self, run: Sequence[Message]) -> None:
+        for message in run:
+            self.seen.append(message.seq)
+            if self.answer is UNFIT:
+                message.undelivered += (self.name,)
+            elif self.answer is not None:
+                message.refs[self.name] = self.answer
+
+
+def test_what_bridged_forms_depend_on_is_decided_once_and_logged(core: Core) -> None:
+    authors = [Author("toy", 1), Author("a", {"n": 1}), Author("b", UNFIT), Author("c", None)]
+    core.bus.authors = list(authors)
+    message = core.say()
+    assert [author.seen for author in authors] == [[], [message.seq], [message.seq], [message.seq]]
+    assert (message.refs, message.undelivered) == ({"a": {"n": 1}}, ("b",))
+    core.settle()
+    back = core.index.message(message.id)
+    assert back is not None
+    assert (back.refs, back.undelivered) == (message.refs, message.undelivered)
+    assert core.metrics.counts["undeliverable"]["b",] == 1
+
+
+def test_the_log_has_it_before_anybody_hears(core: Core, join: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = join("lobby")
+    order: list[str] = []
+    append = core.log.append
+
+    def logged(message: Message) -> None:
+        order.append("log")
+        append(message)
+
+    monkeypatch.setattr(core.log, "append", logged)
+    monkeypatch.setattr(a, "deliver", lambda _message: order.append("deliver"))
+    core.say()
+    assert order[-2:] == ["log", "deliver"], "the channel was settled first"
+
+
+def test_a_copy_is_known_at_once_and_for_ever(core: Core) -> None:
+    message = core.say(ids=("theirs",))
+    receipt = core.bus.known("theirs")
+    assert receipt == (message.seq, message.id, message.time, ())
+    core.settle()
+    assert core.bus.known("theirs") == receipt == core.bus.known(message.id)
+    assert core.bus.known("another") is None
+
+
+# Listening
+
+
+def test_joining_greets_the_others_and_tells_who_they_are(core: Core, join: Make) -> None:
+    a, b = join("lobby"), join("lobby")
+    c = join()
+    assert core.bus.subscribe(c, "lobby") == [a.peer, b.peer]
+    assert (a.take(), b.take(), c.take()) == (
+        [("+", "lobby", 1), ("+", "lobby", 2)],
+        [("+", "lobby", 2)],
+        [],
+    )
+    core.bus.unsubscribe(a, "lobby")
+    assert (a.take(), b.take(), c.take()) == ([], [("-", "lobby", 0)], [("-", "lobby", 0)])
+    assert core.bus.present("lobby") == [b.peer, c.peer]
+    assert core.bus.members("lobby") == 2
+    assert (core.bus.listeners("lobby", "toy"), core.bus.listeners("lobby", "x")) == ([b, c], [])
+
+
+def test_many_hear_of_a_newcomer_a_few_at_a_time_and_before_it_says_anything(
+    core: Core, join: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "SLICE", 4)
+    many, steps = [join("lobby") for _ in range(10)], deque[Callable[[], None]]()
+    core.bus.presence.post = steps.append
+    for each in many:
+        each.take()
+
+    def told() -> list[int]:
+        counts = [0]
+        while steps:
+            before = sum(len(each.heard) for each in many)
+            steps.popleft()()
+            counts.append(sum(len(each.heard) for each in many) - before)
+        return [count for count in counts if count]
+
+    first = join("lobby")
+    first_came = ("+", "lobby", first.peer.number)
+    assert not any(each.heard for each in many), "nobody is told in the step in which it comes"
+    assert told() == [4, 4, 2]
+    assert all(each.take() == [first_came] for each in many)
+
+    second = join("lobby")
+    core.bus.unsubscribe(many[9], "lobby")
+    core.bus.subscribe(many[9], "lobby")  # it knows who is there
+    second.receive_data(b"1")
+    for each in many[:9]:
+        assert each.heard[0] == ("+", "lobby", second.peer.number)
+        assert b"1" in each.heard
+    assert to(second, many[8].peer.number) == 1
+    told()
+    assert ("+", "lobby", second.peer.number) not in many[9].take()
+    for each in many[:9]:
+        each.take()
+
+    monkeypatch.setattr(presence, "MAX_NEWS", 2)
+    newcomers = [join("lobby") for _ in range(3)]
+    assert [len(each.heard) for each in many] == [1] * 10, "where too much waits the first is told at once"
+    told()
+    assert [[number for _, _, number in each.heard] for each in many] == [[n.peer.number for n in newcomers]] * 10
+
+
+def test_a_channel_without_listeners_is_forgotten_unless_settled(core: Core, join: Make) -> None:
+    a = join("lobby", "other")
+    core.say()
+    assert core.bus.active() == ["lobby", "other"]
+    core.bus.leave(a)
+    assert core.bus.active() == []
+    assert core.channels.settled() == ["lobby"]
+    assert core.bus.present("lobby") == []
+
+
+def test_once_is_enough(core: Core, join: Make) -> None:
+    a = join("lobby")
+    with pytest.raises(AlreadySubscribed):
+        core.bus.subscribe(a, "lobby")
+    core.bus.unsubscribe(a, "lobby")
+    with pytest.raises(NotSubscribed):
+        core.bus.unsubscribe(a, "lobby")
+
+
+def test_leaving_leaves_every_channel_once(core: Core, join: Make) -> None:
+    a, b = join("x", "y"), join("x", "y")
+    b.receive_eof()
+    b.receive_eof()
+    assert a.take()[2:] == [("-", "x", 1), ("-", "y", 1)]
+    assert core.bus.sessions() == [a]
+    assert (core.bus.population, core.bus.connections(1), core.bus.population_of("")) == (1, 0, 1)
+
+
+def test_connections_by_address(core: Core, toy_session: type[ToySession]) -> None:
+    sessions = [toy_session(core.bus, address=address) for address in ("x", "x", "y")]
+    assert [core.bus.population_of(address) for address in "xyz"] == [2, 1, 0]
+    for session in sessions:
+        session.receive_eof()
+    assert [core.bus.population_of(address) for address in "xyz"] == [0, 0, 0]
+    assert not core.bus._addresses
+
+
+# Identities
+
+
+def test_a_connection_that_becomes_somebody_is_introduced(core: Core, join: Make) -> None:
+    a, b, c = join("lobby"), join("lobby"), join("lobby")
+    a.take(), b.take()
+    alice = core.peers.identity("toy", "alice")
+    core.bus.bind(b, alice)
+    assert a.take() == c.take() == [("-", "lobby", 1), ("+", "lobby", alice.number)]
+    assert b.take() == []
+    assert core.bus.present("lobby") == [a.peer, c.peer, alice], "who is somebody else now came last"
+    core.bus.bind(c, alice)
+    assert a.take() == b.take() == [("-", "lobby", 2)]
+    assert core.bus.present("lobby") == [a.peer, alice]
+    assert core.bus.connections(alice.number) == 2
+    core.bus.unsubscribe(b, "lobby")
+    assert a.take() == []
+    c.receive_eof()
+    assert a.take() == [("-", "lobby", alice.number)]
+
+
+def test_a_second_identity_makes_a_link_for_good(core: Core, join: Make) -> None:
+    a, b = join("lobby"), join("lobby")
+    alice, bob = core.peers.identity("toy", "alice"), core.peers.identity("toy", "bob")
+    core.bus.bind(b, alice)
+    a.take()
+    core.bus.bind(b, bob)
+    assert (b.link, b.who, a.take()) == (True, b.peer, [("-", "lobby", alice.number), ("+", "lobby", b.peer.number)])
+    core.bus.bind(b, alice)
+    assert (b.who, core.bus.connections(alice.number), core.bus.connections(bob.number)) == (b.peer, 0, 0)
+
+
+def test_a_new_name_is_not_a_second_identity(core: Core, join: Make) -> None:
+    a, b, c = join("lobby"), join("lobby"), join("lobby")
+    core.bus.bind(b, core.peers.identity("toy", "alice", "Alice"))
+    core.bus.bind(c, core.peers.identity("toy", "alice", "Alicia"))
+    a.take()
+    core.bus.bind(b, core.peers.identity("toy", "alice"))
+    assert (b.link, b.who.name, a.take()) == (False, "Alicia", [])
+    core.bus.bind(b, core.peers.identity("toy", "alice", "Al"))
+    core.bus.unsubscribe(b, "lobby")
+    assert a.take() == []  # the other connection is still there
+
+
+# Direct messages
+
+
+def test_a_direct_message_reaches_one_peer_and_nothing_else(core: Core, join: Make) -> None:
+    a, b, c = join("lobby"), join("lobby"), join("lobby")
+    for session in (a, b, c):
+        session.take()
+    before = core.log.next_seq
+    assert to(a, b.peer.number) == 1
+    assert (a.take(), b.take(), c.take()) == ([], [b"1"], [])
+    assert to(a, a.peer.number, b"2") == 1
+    assert a.take() == [b"2"]
+    assert to(a, 999) == 0
+    core.bus.unsubscribe(b, "lobby")
+    c.take()
+    assert to(a, b.peer.number) == 0
+    assert (b.take(), c.take(), core.log.next_seq) == ([], [], before)
+    core.settle()
+    assert core.index.history("lobby") == []
+    assert core.metrics.counts["direct_messages"]["toy",] == 2
+
+
+def test_all_connections_of_an_identity_and_either_number(core: Core, join: Make) -> None:
+    a, b, c = join("lobby"), join("lobby"), join("other")
+    alice = core.peers.identity("toy", "alice")
+    for session in (a, b, c):
+        core.bus.bind(session, alice)
+    a.take(), b.take()
+    d = join("lobby")
+    message = Message("lobby", d.who, "toy", b"1")
+    assert core.bus.direct(message, alice.number) == 2
+    assert message.target == alice
+    assert (a.take()[1:], b.take()[1:], c.take()) == ([b"1"], [b"1"], [])
+    message = Message("lobby", d.who, "toy", b"2")
+    assert core.bus.direct(message, b.peer.number) == 1
+    assert (message.target, a.take(), b.take()) == (b.peer, [], [b"2"])
+
+
+def test_behind_a_link_there_is_nobody(core: Core, join: Make) -> None:
+    a, b = join("lobby"), join("lobby")
+    alice = core.peers.identity("toy", "alice")
+    core.bus.bind(b, alice)
+    core.bus.bind(b, core.peers.identity("toy", "bob"))
+    assert to(a, alice.number) == 0
+    assert to(a, b.peer.number) == 1
+
+
+def test_a_direct_message_that_a_protocol_has_no_room_for_is_not_delivered(
+    core: Core, join: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = join("lobby"), join("lobby")
+    b.take()
+    monkeypatch.setattr(b, "fits", lambda message: len(message.content) < 2)
+    message = Message("lobby", a.who, "toy", b"22")
+    assert core.bus.direct(message, b.peer.number) == 0
+    assert (message.undelivered, b.take()) == (("toy",), [])
+    assert core.metrics.counts["undeliverable"] == {("toy",): 1}
+    assert to(a, b.peer.number) == 1
+    assert b.take() == [b"1"]
+
+
+def test_each_direct_message_has_an_id_of_its_own_that_no_record_has(core: Core, join: Make) -> None:
+    a, b = join("lobby"), join("lobby")
+    messages = [Message("lobby", a.who, "toy", b"1") for _ in range(3)]
+    for message in messages:
+        core.bus.direct(message, b.peer.number)
+    logged = [core.say(), core.say()]
+    core.settle()
+    assert len({message.id for message in (*messages, *logged)}) == 5
+    assert [message.seq for message in messages] == [0, 0, 0]
+    assert [core.index.find(message.id) for message in messages] == [None] * 3
+
+
+def test_a_repeated_direct_message_goes_nowhere_and_is_answered_as_the_first(core: Core, join: Make) -> None:
+    a, b = join("lobby"), join("lobby")
+    assert to(a, b.peer.number, ids=("x", "y")) == 1
+    b.take()
+    assert to(a, b.peer.number, ids=("y",)) == 1
+    assert b.take() == []
+    core.clock.now += DIRECT_MEMORY
+    core.bus.tick()
+    assert to(a, b.peer.number, ids=("x",)) == 1
+    assert b.take() == []
+    core.clock.now += 1
+    core.bus.tick()
+    assert to(a, b.peer.number, ids=("x",)) == 1
+    assert b.take() == [b"1"]
+
+
+def test_what_reached_nobody_may_be_sent_again(core: Core, join: Make) -> None:
+    a, b = join("lobby"), join()
+    assert to(a, b.peer.number, ids=("x",)) == 0
+    core.bus.subscribe(b, "lobby")
+    assert to(a, b.peer.number, ids=("x",)) == 1
+
+
+def test_the_memory_of_direct_messages_is_bounded(core: Core, join: Make) -> None:
+    core.bus._direct_ids.limit = 10
+    a, b = join("lobby"), join("lobby")
+    for number in range(50):
+        to(a, b.peer.number, ids=(str(number),))
+    core.bus.tick()
+    assert list(core.bus._direct_ids) == [str(number) for number in range(40, 50)]
+
+
+# Time and room
+
+
+def test_every_session_is_ticked(core: Core, join: Make) -> None:
+    sessions = [join(), join()]
+    core.bus.tick()
+    assert [session.ticks for session in sessions] == [[core.clock.now]] * 2
+
+
+@pytest.fixture
+def full_disk(core: Core) -> Iterator[Callable[[bool], None]]:
+    def switch(full: bool) -> None:
+        core.log.congested = full
+        if not full:
+            core.bus.room()
+
+    yield switch
+    core.log.congested = False
+
+
+def test_those_who_had_to_wait_go_on_in_order(join: Make, full_disk: Callable[[bool], None]) -> None:
+    a, b, listener = join(), join(), join("lobby")
+    full_disk(True)
+    for data in (b"1", b"2"):
+        a.receive_data(data)
+    b.receive_data(b"3")
+    assert (listener.take(), a.readable, b.readable) == ([], False, False)
+    full_disk(False)
+    assert (listener.take(), a.readable, b.readable) == ([b"1", b"2", b"3"], True, True)
+    assert (a.wakes, b.wakes) == (1, 1)
+
+
+def test_who_misses_a_message_is_hung_up_on_and_nobody_else(
+    core: Core, join: Make, echo_session: type[EchoSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = join("lobby", kind=echo_session), join("lobby")
+
+    def deliver(_session: EchoSession, _message: Message) -> None:
+        raise Unavailable("the log cannot be read")
+
+    monkeypatch.setattr(echo_session, "deliver", deliver)
+    said = core.say(b"1")
+    core.sync()
+    assert (one.closing, other.closing) == ((1011, "the log cannot be read"), None)
+    assert (other.take(), core.log.synced_seq >= said.seq) == ([b"1"], True)
+
+
+def test_nobody_waits_for_a_disk_that_fails(core: Core, join: Make, full_disk: Callable[[bool], None]) -> None:
+    a = join()
+    full_disk(True)
+    a.receive_data(b"1")
+    assert not a.readable
+    core.log.failing = "No space left on device"
+    with pytest.raises(Unavailable, match="No space left on device"):
+        core.bus.room()
+    with pytest.raises(Unavailable, match="No space left on device"):
+        a.receive_data(b"2")
+    assert a.readable
+    core.log.failing = None
+
+
+def test_who_was_only_not_read_is_woken_too(join: Make, full_disk: Callable[[bool], None]) -> None:
+    a = join()
+    full_disk(True)
+    assert not a.readable
+    full_disk(False)
+    assert (a.wakes, a.readable) == (1, True)
+
+
+def test_who_waits_for_its_peer_first_and_then_for_the_disk(join: Make, full_disk: Callable[[bool], None]) -> None:
+    a, listener = join(), join("lobby")
+    a.send(b"x" * (1 << 16))
+    a.receive_data(b"1")
+    full_disk(True)
+    assert a.data_to_send() == [b"x" * (1 << 16)]
+    full_disk(False)
+    assert listener.take() == [b"1"]
+
+
+def test_who_left_meanwhile_is_not_missed(join: Make, full_disk: Callable[[bool], None]) -> None:
+    a, listener = join(), join("lobby")
+    full_disk(True)
+    a.receive_data(b"1")
+    a.receive_eof()
+    full_disk(False)
+    assert listener.take() == []
+
+
+def test_the_record_in_the_log_is_what_was_said(core: Core) -> None:
+    message = core.say(b'{"n": 1.0}', wire=b"raw", sender=Peer(7, "toy", "alice"))
+    core.sync()
+    line = core.segments.read(message.seq, 0)
+    back = decode(line)
+    assert isinstance(back, Message)
+    assert (back.content, back.wire, back.sender) == (b'{"n": 1.0}', b"raw", Peer(7, "toy", "alice"))

@@ -1,0 +1,134 @@
+"""What is counted of the way from protocol to protocol, and what the log is told of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from gateway.core import flows
+from gateway.core.channels import OWN
+from gateway.core.flows import BOUNDS, SAMPLES, Flow, Flows
+from gateway.core.message import Message
+from tests.server import Server
+
+if TYPE_CHECKING:
+    from tests.conftest import Core, EchoSession, ToySession
+
+Make = Callable[..., "ToySession"]
+
+
+@pytest.fixture
+def join(core: Core, toy_session: type[ToySession]) -> Make:
+    """Makes a session that listens to a channel."""
+
+    def make(channel: str = "lobby", kind: type[ToySession] = toy_session) -> ToySession:
+        session = kind(core.bus)
+        core.bus.subscribe(session, channel)
+        session.take()
+        return session
+
+    return make
+
+
+@pytest.fixture
+def ticks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The nanoseconds that the clock shows, one after another."""
+    shown: list[int] = []
+    monkeypatch.setattr(flows, "perf_counter_ns", lambda: shown.pop(0))
+    return shown
+
+
+def test_a_flow_tells_what_is_new(ticks: list[int]) -> None:
+    flow = Flow()
+    assert flow.tell() is None
+    flow.delivered, flow.undelivered = 3, 1
+    ticks += [0, 20_000, 0, 20_001, 0, 10**12]
+    for _ in range(3):
+        flow.sample()()
+    assert flow.tell() == {"delivered": 3, "undelivered": 1, "latency": [[20, 1], [50, 1]]}
+    assert flow.tell() is None
+    flow.delivered += 1
+    assert flow.tell() == {"delivered": 1, "undelivered": 0, "latency": []}
+
+
+def test_the_bounds_rise() -> None:
+    assert list(BOUNDS) == sorted(set(BOUNDS))
+    assert (BOUNDS[0], BOUNDS[-1]) == (10, 50_000_000)
+
+
+def test_samples_are_few_each_second() -> None:
+    all_flows = Flows()
+    flow = all_flows.to("b")["a"]
+    for _ in range(SAMPLES):
+        flow.sample()
+    assert flow.samples == 0
+    all_flows.tick()
+    assert flow.samples == SAMPLES
+
+
+def test_the_bus_counts_who_is_told(core: Core, join: Make, echo_session: type[EchoSession]) -> None:
+    a, b, echo = join(), join(), join(kind=echo_session)
+    a.receive_data(b'"hi"')
+    assert core.bus.flows.to("toy")["toy"].delivered == 1
+    assert core.bus.flows.to("echo")["toy"].delivered == 1
+    assert b.take()
+    assert echo.take()
+
+
+def test_a_sample_ends_when_the_outbox_is_given_to_the_wire(core: Core, join: Make, ticks: list[int]) -> None:
+    a, b = join(), join()
+    ticks += [1_000, 2_001_000]
+    a.receive_data(b'"hi"')
+    assert len(ticks) == 1
+    b.data_to_send()
+    assert not ticks
+    (told,) = core.bus.flows.tell()
+    assert told == {"from": "toy", "to": "toy", "delivered": 1, "undelivered": 0, "latency": [[2_000, 1]]}
+
+
+def test_the_gateways_own_channels_are_not_counted(core: Core, join: Make) -> None:
+    listener = join(OWN + "stats")
+    core.say(channel=OWN + "stats")
+    assert listener.waiting == 1
+    assert core.bus.flows.tell() == []
+
+
+def test_what_does_not_fit_is_counted(core: Core) -> None:
+    class Narrow:
+        name = "narrow"
+
+        def describe(self, address: str) -> dict[str, object]:
+            return {self.name: address}
+
+        def named(self, id: str) -> str | None:
+            del id
+            return None
+
+        def refer(self, run: Sequence[Message]) -> None:
+            for message in run:
+                message.undelivered += (self.name,)
+
+    core.bus.authors = [Narrow()]
+    core.say()
+    (told,) = core.bus.flows.tell()
+    assert (told["from"], told["to"], told["undelivered"]) == ("toy", "narrow", 1)
+
+
+def test_the_log_is_told_at_the_end(tmp_path: Path) -> None:
+    with Server(tmp_path) as server, connect(f"ws://{server.http}/relay") as listener:
+        listener.send('{"type":2,"topic":"lobby"}')
+        assert json.loads(listener.recv(10))["peers"] == []
+        httpx.post(f"http://{server.http}/v1/channels/lobby/messages", json="hi").raise_for_status()
+        assert json.loads(listener.recv(10))["json"] == "hi"
+    facts = [json.loads(line) for path in (tmp_path / "log").iterdir() for line in path.read_text().splitlines()]
+    (fact,) = [fact for fact in facts if fact["kind"] == "counts"]
+    assert fact["minute"] % 60_000 == 0
+    (flow,) = [flow for flow in fact["flows"] if flow["to"] == "topic_relay"]
+    assert (flow["from"], flow["delivered"], flow["undelivered"]) == ("rest", 1, 0)
+    assert sum(count for _, count in flow["latency"]) == 1

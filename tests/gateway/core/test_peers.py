@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.core import peers as peers_module
+from gateway.core.message import Peer
+from gateway.core.peers import BLOCK, RESERVE, Peers
+
+if TYPE_CHECKING:
+    from tests.conftest import Core
+
+
+class Desk:
+    """The facts that peers write, and an index that lags behind them."""
+
+    def __init__(self, first: int = 0) -> None:
+        self.blocks: list[tuple[int, int]] = []
+        self.recorded: list[Peer] = []
+        self.indexed: list[Peer] = []
+        self.peers = Peers(
+            first, lambda first, count: self.blocks.append((first, count)), self.recorded.append, self.find, self.number
+        )
+
+    def find(self, protocol: str, identity: str) -> Peer | None:
+        return next((peer for peer in self.indexed if (peer.protocol, peer.identity) == (protocol, identity)), None)
+
+    def number(self, number: int) -> Peer | None:
+        return next((peer for peer in self.indexed if peer.number == number), None)
+
+
+def test_the_first_number_is_0_and_none_comes_twice() -> None:
+    desk = Desk()
+    numbers = [desk.peers.connection("toy").number for _ in range(3 * BLOCK)]
+    assert numbers == list(range(3 * BLOCK))
+
+
+def test_a_block_is_logged_well_before_it_is_used() -> None:
+    desk = Desk()
+    for number in range(2 * BLOCK):
+        assert desk.peers.connection("toy").number == number
+        first, count = desk.blocks[-1]
+        assert first + count - number >= RESERVE
+    assert desk.blocks[:2] == [(0, BLOCK), (BLOCK, BLOCK)]
+
+
+def test_a_restart_begins_behind_every_block(make_core: Callable[..., Core]) -> None:
+    core = make_core()
+    assert core.peers.connection("toy").number == 0
+    assert make_core().peers.connection("toy").number == BLOCK
+    assert make_core().peers.connection("toy").number == 2 * BLOCK
+
+
+def test_an_identity_keeps_its_number(make_core: Callable[..., Core]) -> None:
+    core = make_core()
+    alice = core.peers.identity("toy", "alice", "Alice")
+    assert core.peers.identity("toy", "alice") is alice
+    assert core.peers.identity("other", "alice").number != alice.number
+    again = make_core()
+    assert again.peers.identity("toy", "alice") == alice == again.peers.known("toy", "alice")
+    assert again.peers.numbered(alice.number) == alice
+    assert again.peers.known("toy", "bob") is None
+    assert again.peers.numbered(12345) is None
+
+
+def test_a_new_name_is_taken_over_and_no_name_takes_none_away() -> None:
+    desk = Desk()
+    desk.peers.identity("toy", "alice")
+    named = desk.peers.identity("toy", "alice", "Alice")
+    assert desk.peers.identity("toy", "alice") == named == Peer(0, "toy", "alice", "Alice")
+    assert desk.peers.identity("toy", "alice", "Alice") is named
+    assert desk.recorded == [Peer(0, "toy", "alice"), named]
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers_module, "MAX_KNOWN", 10)
+    desk = Desk()
+    for number in range(100):
+        desk.indexed.append(desk.peers.identity("toy", str(number)))
+    assert (len(desk.peers._durable), len(desk.peers._numbers)) == (10, 10)
+    assert desk.peers.identity("toy", "0").number == 0
+    assert desk.peers.numbered(1) == Peer(1, "toy", "1")
+    assert len(desk.recorded) == 100

@@ -1,0 +1,281 @@
+"""The bodies of requests: how much of them is kept, who works them off when, and what malformed ones cost."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import httpx
+import pytest
+from fastapi import Request
+
+from gateway.core.buckets import Buckets
+from gateway.core.budget import Budget
+from gateway.core.inflow import LEAST, UNLIMITED, WASTE, Inflow
+from gateway.http import publish
+from gateway.http.bodies import ALLOWANCE, COUNTED, SHARE, SOON, Queue, Unread, body_of
+
+BOTH = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+HEAD = b"POST /v1/channels/lobby/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+
+
+def free(budget: Budget | None = None) -> Inflow:
+    """Nothing is paced."""
+    return Inflow(None, lambda: 0.0, budget)
+
+
+def request(chunks: Iterator[bytes], network: str = "192.0.2.1", **more: Any) -> Request:
+    """A request whose body is all of *chunks*; between two of them others have a turn."""
+
+    async def receive() -> dict[str, Any]:
+        await anyio.sleep(0)
+        chunk = next(chunks, None)
+        return {"type": "http.request", "body": chunk or b"", "more_body": chunk is not None}
+
+    return Request({"type": "http", "headers": [], "client": (network, 1), **more}, receive)
+
+
+def post(local: Any, body: bytes) -> int:
+    """Publish *body* on a connection of its own; the status of the answer."""
+    with httpx.Client(base_url=local.url, trust_env=False) as client:
+        return client.post("/v1/channels/lobby/messages", content=body).status_code
+
+
+class Clock:
+    """Time that passes only where somebody sleeps, or works."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+        self.now += seconds
+        await anyio.sleep(0)
+
+
+@BOTH
+def test_long_bodies_are_worked_off_one_at_a_time_and_networks_take_turns(backend: str) -> None:
+    clock, order, now = Clock(), list[str](), list[int]()
+
+    async def work(queue: Queue, name: str, all_here: anyio.Event) -> None:
+        async with queue.turn(name[0]):
+            now.append(1)
+            await all_here.wait()
+            assert len(now) == 1, "nobody else works meanwhile"
+            order.append(name)
+            now.pop()
+
+    async def run() -> None:
+        queue, all_here = Queue(clock, clock.sleep), anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            for name in ("a1", "a2", "a3", "a4", "b1", "b2", "c1"):
+                tasks.start_soon(work, queue, name, all_here)
+                await anyio.wait_all_tasks_blocked()
+            all_here.set()
+
+    anyio.run(run, backend=backend)
+    assert order == ["a1", "a2", "b1", "c1", "a3", "b2", "a4"]
+
+
+def test_long_bodies_get_their_share_of_the_time() -> None:
+    clock = Clock()
+
+    async def run() -> None:
+        queue = Queue(clock, clock.sleep)
+        for _ in range(100):
+            async with queue.turn("a"):
+                clock.now += 0.02
+
+    anyio.run(run)
+    assert clock.now == pytest.approx((100 * 0.02 - ALLOWANCE) / SHARE, rel=0.05)
+    assert clock.slept > 0.7 * clock.now
+
+
+@BOTH
+def test_who_gives_up_waiting_takes_no_turn(backend: str) -> None:
+    order: list[str] = []
+
+    async def run() -> None:
+        queue = Queue()
+        scopes = {name: anyio.CancelScope() for name in "abcd"}
+
+        async def work(name: str) -> None:
+            with scopes[name]:
+                async with queue.turn(name):
+                    await anyio.sleep(0.01)
+                    order.append(name)
+
+        async with anyio.create_task_group() as tasks:
+            for name in scopes:
+                tasks.start_soon(work, name)
+                await anyio.lowlevel.checkpoint()
+            scopes["b"].cancel()  # it waits
+            scopes["a"].cancel()  # it has its turn
+            scopes["c"].cancel()  # the turn is about to come to it
+        with anyio.fail_after(1):
+            async with queue.turn("e"):
+                order.append("e")
+
+    anyio.run(run, backend=backend)
+    assert order == ["d", "e"]
+
+
+@BOTH
+def test_a_body_counts_in_the_budget_while_it_comes_and_while_it_waits(backend: str) -> None:
+    budget = Budget(10 << 20)
+    held: list[int] = []
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(4):
+            held.append(budget.held)
+            yield b"x" * SOON
+
+    async def take() -> None:
+        async with body_of(request(chunks()), 1 << 20, free(budget)) as body:
+            held.append(budget.held)
+            assert len(body) == 4 * SOON
+
+    anyio.run(take, backend=backend)
+    assert held == [0, SOON, 2 * SOON, 3 * SOON, 4 * SOON]
+    assert budget.held == 0
+
+
+@BOTH
+def test_a_body_that_waits_for_its_turn_is_given_up_where_memory_is_short(backend: str) -> None:
+    budget = Budget(100 << 10)
+    told: list[int] = []
+
+    async def take(name: str) -> None:
+        try:
+            async with body_of(request(iter([b"x" * SOON, name.encode()]), name), 1 << 20, free(budget)):
+                budget.audit()
+                budget.audit()
+                await anyio.sleep(0.01)
+                told.append(200)
+        except Unread as error:
+            told.append(error.status)
+
+    async def run() -> None:
+        async with anyio.create_task_group() as tasks:
+            for name in ("192.0.2.1", "192.0.2.2", "192.0.2.3"):
+                tasks.start_soon(take, name)
+
+    anyio.run(run, backend=backend)
+    assert 503 in told
+    assert 200 in told
+    assert budget.held == 0
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_bytes_of_bodies_are_paced_once_whichever_server_reads_them(counted: bool) -> None:
+    levels = Buckets(1e9, 1e9, lambda: 0.0)
+    taken: list[float] = []
+    spend = levels.spend
+    levels.spend = lambda key, amount: (taken.append(amount), spend(key, amount))[1]  # type: ignore[method-assign,func-returns-value]
+    extensions: dict[str, Any] = {"extensions": {COUNTED: {}}} if counted else {}
+
+    async def take() -> None:
+        async with body_of(request(iter([b"123", b"45"]), **extensions), 9, Inflow(levels, lambda: 0.0)):
+            pass
+
+    anyio.run(take)
+    assert sum(taken) == (0 if counted else 5)
+
+
+@pytest.mark.parametrize("length", ["10", "9" * 5_000, "-1", "x", "١"])
+def test_a_body_that_is_said_to_be_too_long_is_not_read(length: str) -> None:
+    headers = [(b"content-length", length.encode())]
+
+    async def take() -> None:
+        def never() -> Iterator[bytes]:
+            raise AssertionError
+            yield b""
+
+        async with body_of(request(never(), headers=headers), 9, None):
+            pass
+
+    with pytest.raises(Unread) as refused:
+        anyio.run(take)
+    assert refused.value.status == 413
+
+
+def test_a_body_is_counted_once_where_uvicorn_reads_it(local: Any) -> None:
+    size = 500_000
+    with socket.create_connection(("127.0.0.1", local.port), 10) as slow:
+        slow.sendall(HEAD % (size + 1) + b"1" * size)
+        deadline = time.monotonic() + 10
+        while (held := local.gateway.budget.held) < size and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(0.02)
+        assert size <= max(held, local.gateway.budget.held) < 1.2 * size
+
+
+def test_half_a_line_counts_too_and_is_given_up_where_memory_is_short(local: Any) -> None:
+    size = 300_000
+    lines = HEAD.replace(b"Host", b"Content-Type: application/x-ndjson\r\nHost") % (2 * size)
+    with socket.create_connection(("127.0.0.1", local.port), 10) as slow, slow.makefile("rb") as answer:
+        slow.sendall(lines + b"1\n" + b"2" * size)
+        deadline = time.monotonic() + 10
+        while (held := local.gateway.budget.held) < size and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert size <= held < 1.2 * size
+        local.gateway.budget.limit = size // 2
+        text = b"".join(iter(answer.readline, b"0\r\n"))
+        assert text.count(b'"sequence"') == 1
+        assert b'"status":503,"detail":"the gateway is short of memory' in text
+        assert b'"line":2' in text
+
+
+def test_the_server_works_off_one_long_body_at_a_time(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    content_of, now, most = publish.content_of, list[int](), list[int]()
+
+    def counted(body: bytes) -> Any:
+        now.append(1)
+        most.append(len(now))
+        try:
+            time.sleep(0.02)
+            return content_of(body)
+        finally:
+            now.pop()
+
+    monkeypatch.setattr(publish, "content_of", counted)
+    body = b'"' + b"x" * SOON + b'"'
+    with ThreadPoolExecutor(4) as clients:
+        assert list(clients.map(partial(post, local), [body] * 4)) == [201] * 4
+    assert max(most) == 1
+
+
+# What malformed bodies cost
+
+
+def test_a_malformed_body_counts_for_its_network_as_more_than_its_bytes() -> None:
+    levels = Buckets(1.0, WASTE * LEAST * 2, lambda: 0.0)
+    inflow = Inflow(levels, lambda: 0.0)
+    inflow.wasted("192.0.2.1", 1)
+    assert inflow.bytes("192.0.2.1", 0, None) == 0
+    inflow.wasted("192.0.2.1", LEAST)
+    inflow.wasted("", UNLIMITED)  # a link has no network, and is nobody's to slow
+    assert inflow.bytes("192.0.2.1", 1, None) > 0
+    assert inflow.bytes("192.0.2.2", 1, None) == 0
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * SOON + b"["])
+def test_malformed_bodies_slow_their_network_down_also_with_a_connection_for_each(
+    make_local: Callable[..., Any], content: bytes
+) -> None:
+    local = make_local(limits={"rates": "on", "bytes": {"rate": 4 * WASTE * LEAST, "burst": 2 * WASTE * LEAST}})
+    assert [post(local, b"1") for _ in range(5)] == [201] * 5
+    assert local.gateway.bus.inflow.bytes("127.0.0.1", 0, 0) == 0, "they owe nothing"
+    good = time.monotonic()
+    assert [post(local, content) for _ in range(5)] == [400] * 5
+    assert time.monotonic() - good > 0.5

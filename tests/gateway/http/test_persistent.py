@@ -1,0 +1,332 @@
+"""HTTP connections that are kept for a next request, and answers that arrive although the request was cut short.
+
+With genuine clients: Node's `fetch` and its `http.Agent`, Python's urllib.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+from hypercorn.events import Closed, Event, RawData
+
+from gateway.http import persistent
+from gateway.shells import portable
+from tests.npm import require_node
+from tests.server import Server
+
+PATIENCE = 20.0  # seconds
+LIMIT = 1 << 20  # bytes of one message (`gateway.http.publish.MAX_CONTENT`)
+HANDSHAKE, KEPT = 0.5, 1.2  # seconds
+ENV = {
+    "TRELLIS_LIMITS__HANDSHAKE_SECONDS": str(HANDSHAKE),
+    "TRELLIS_LIMITS__KEEP_ALIVE_SECONDS": str(KEPT),
+    "TRELLIS_LIMITS__CONNECTIONS_PER_ADDRESS": "8",
+}
+LOOPS = ("asyncio", "trio")
+GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    """Gateways with the times that every gateway has."""
+    with ExitStack() as stack:
+        yield {loop: stack.enter_context(Server(tmp_path_factory.mktemp(loop), "--loop", loop)) for loop in LOOPS}
+
+
+@pytest.fixture(params=LOOPS)
+def server(request: pytest.FixtureRequest, servers: dict[str, Server]) -> Server:
+    return servers[request.param]
+
+
+@pytest.fixture(scope="module", params=LOOPS)
+def hurried(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One that keeps little, and not for long."""
+    with Server(tmp_path_factory.mktemp("hurried"), "--loop", request.param, env=ENV) as running:
+        yield running
+
+
+def connect(server: Server) -> socket.socket:
+    host, port = server.http.split(":")
+    return socket.create_connection((host, int(port)), PATIENCE)
+
+
+def answer(peer: socket.socket) -> bytes:
+    """The head of an answer and its body."""
+    with suppress(ConnectionError):
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += peer.recv(65536) or pytest.fail(f"the gateway hung up after {data!r}")
+        head, _, body = data.partition(b"\r\n\r\n")
+        length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        while len(body) < length:
+            body += peer.recv(65536) or pytest.fail("the gateway hung up in the middle of an answer")
+        return head + b"\r\n\r\n" + body
+    pytest.fail("the gateway reset the connection")
+
+
+def end(peer: socket.socket) -> float:
+    """When the gateway ends the connection, perhaps with a refusal: the seconds from now on."""
+    began = time.monotonic()
+    with suppress(ConnectionError):
+        while peer.recv(4096):
+            pass
+    return time.monotonic() - began
+
+
+def ended(peer: socket.socket) -> bool:
+    """Whether nothing will come any more."""
+    try:
+        while peer.recv(4096):
+            pass
+    except TimeoutError:
+        return False
+    return True
+
+
+def node(script: str, *arguments: str) -> Any:
+    """What *script* prints, as JSON; it is a module of Node's."""
+    command = [require_node(), "--input-type=module", "-e", script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+# Kept for a next request
+
+
+def test_a_used_connection_is_kept_for_a_minute_and_says_so(server: Server) -> None:
+    with connect(server) as peer:
+        for _ in range(2):
+            peer.sendall(GET)
+            head = answer(peer).lower()
+            assert b"\r\nkeep-alive: timeout=65\r\n" in head
+            assert b"connection: close" not in head
+        peer.sendall(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        head = answer(peer).lower()
+        assert b"\r\nconnection: close" in head
+        assert b"keep-alive" not in head
+        assert end(peer) < PATIENCE
+
+
+AGENT = """
+import http from "node:http"
+const agent = new http.Agent({keepAlive: true, maxSockets: 1})
+const [, url, pause, count] = process.argv
+const ask = () => new Promise((done, failed) => {
+  const request = http.get(url, {agent}, response => {
+    response.resume()
+    response.on("end", () => done({reused: request.reusedSocket, kept: response.headers["keep-alive"]}))
+  })
+  request.on("error", error => failed(error.message))
+})
+const told = []
+for (let n = 0; n < count; n++) {
+  if (n) await new Promise(done => setTimeout(done, pause))
+  told.push(await ask().catch(error => error))
+}
+console.log(JSON.stringify(told))
+process.exit(0)
+"""
+
+
+def test_nodes_agent_asks_again_after_longer_than_its_own_five_seconds(servers: dict[str, Server]) -> None:
+    with ThreadPoolExecutor() as pool:
+        asked = [pool.submit(node, AGENT, f"http://{server.http}/healthz", "5200", "2") for server in servers.values()]
+    for each in asked:
+        assert each.result() == [{"reused": reused, "kept": "timeout=65"} for reused in (False, True)]
+
+
+def test_nodes_agent_never_meets_a_connection_that_has_just_ended(hurried: Server) -> None:
+    """It leaves a second between the time that it is told and its next request: here there is none left."""
+    told = node(AGENT, f"http://{hurried.http}/healthz", str(int(KEPT * 1000) - 1), "3")
+    assert told == [{"reused": False, "kept": "timeout=1"}] * 3
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HT", GET[:-2]], ids=["nothing", "half a line", "half a head"])
+def test_who_never_said_anything_whole_is_dropped_as_soon_as_ever(hurried: Server, said: bytes) -> None:
+    with connect(hurried) as peer:
+        peer.sendall(said)
+        assert HANDSHAKE - 0.1 < end(peer) < KEPT
+
+
+@pytest.mark.parametrize("said", [b"GET / HT", b"\r\n"], ids=["half a line", "a blank line"])
+def test_so_is_who_does_not_finish_another_request(hurried: Server, said: bytes) -> None:
+    with connect(hurried) as peer:
+        peer.sendall(GET)
+        answer(peer)
+        peer.sendall(said)
+        assert end(peer) < KEPT
+
+
+def test_who_said_something_may_be_silent_for_longer(hurried: Server) -> None:
+    with connect(hurried) as peer:
+        peer.sendall(GET)
+        answer(peer)
+        assert KEPT - 0.1 < end(peer) < PATIENCE
+
+
+def test_idle_connections_give_way_to_those_who_ask(hurried: Server) -> None:
+    with ExitStack() as stack:
+        idle = [stack.enter_context(connect(hurried)) for _ in range(8)]
+        for peer in idle:
+            peer.sendall(GET)
+            answer(peer)
+        time.sleep(KEPT / 12)  # who was idle for less than a sixteenth gives no way
+        for _ in range(3):
+            peer = stack.enter_context(connect(hurried))
+            peer.sendall(GET)
+            assert answer(peer).startswith(b"HTTP/1.1 200")
+        for peer in idle[:3]:
+            assert end(peer) < 0.5, "it was idle for longest"
+        for peer in idle[3:]:
+            peer.sendall(GET)
+            assert answer(peer).startswith(b"HTTP/1.1 200")
+
+
+def test_who_is_being_answered_does_not_give_way(hurried: Server) -> None:
+    with ExitStack() as stack:
+        events = b"GET /v1/channels/lobby/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        listeners: list[socket.socket] = []
+        while len(listeners) < 8:  # as soon as those of the test before have gone
+            peer = stack.enter_context(connect(hurried))
+            peer.sendall(events)
+            if peer.recv(4096).startswith(b"HTTP/1.1 200"):
+                listeners.append(peer)
+        for _ in range(3):
+            assert post(f"http://{hurried.http}{ROUTES[0]}", bytes(100_000))[0] == 503
+        for peer in listeners:
+            peer.settimeout(0.01)
+            assert not ended(peer)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_idle_connections_leave_descriptors_to_others(tmp_path: Path, loop: str) -> None:
+    env = {"TRELLIS_LIMITS__KEEP_ALIVE_SECONDS": "1.6"}
+    with Server(tmp_path, "--loop", loop, descriptors=280, env=env) as server, ExitStack() as stack:
+        for _ in range(200):
+            peer = stack.enter_context(connect(server))
+            peer.sendall(GET)
+            assert answer(peer).startswith(b"HTTP/1.1 200")
+        time.sleep(0.15)
+        host, port = server.sprout.split(":")
+        for _ in range(30):
+            peer = stack.enter_context(socket.create_connection((host, int(port)), PATIENCE))
+            peer.sendall(b"version 1 0.0\n")
+            assert peer.recv(4096).startswith(b"status 1 0")
+
+
+# Answers that arrive
+
+
+FETCH = """
+const [, url, size, how] = process.argv
+async function* pieces() { for (let n = 0; n < size; n += 65536) yield new Uint8Array(65536).fill(32) }
+const told = []
+for (let n = 0; n < 4; n++) {
+  const body = how === "chunked" ? ReadableStream.from(pieces()) : new Uint8Array(+size).fill(32)
+  try {
+    const response = await fetch(url, {method: "POST", body, duplex: "half"})
+    told.push([response.status, (await response.json()).status])
+  } catch (error) { told.push(String(error.cause ?? error)) }
+}
+console.log(JSON.stringify(told))
+"""
+ROUTES = ["/v1/channels/lobby/messages", "/v1/channels/lobby/peers/7/messages"]
+
+
+@pytest.mark.parametrize("size", [LIMIT + 1, 8 * LIMIT])
+@pytest.mark.parametrize("how", ["whole", "chunked"])
+def test_nodes_fetch_is_told_that_a_body_is_too_long(server: Server, size: int, how: str) -> None:
+    assert node(FETCH, f"http://{server.http}{ROUTES[0]}", str(size), how) == [[413, 413]] * 4
+
+
+def post(url: str, body: Any, **headers: str) -> tuple[int, bytes]:
+    request = urllib.request.Request(url, body, headers, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+            return response.status, response.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_urllib_is_told_that_a_body_is_too_long(server: Server, path: str) -> None:
+    for size in (LIMIT + 1, 8 * LIMIT, 16 * LIMIT):
+        status, told = post(f"http://{server.http}{path}", bytes(size))
+        assert (status, json.loads(told)["status"]) == (413, 413)
+    pieces = (bytes(1 << 16) for _ in range(64))
+    assert post(f"http://{server.http}{path}", pieces)[0] == 413
+
+
+def test_so_it_is_of_what_streamrs_clients_post(server: Server) -> None:
+    status, told = post(f"http://{server.http}/api/v1/streams/s/data", bytes(8 * LIMIT))
+    assert status == 413
+    assert json.loads(told)
+
+
+def test_and_that_it_may_not_ask_at_all(server: Server) -> None:
+    status, _ = post(f"http://{server.http}{ROUTES[0]}", bytes(8 * LIMIT), Authorization="Bearer trellis_no_such_key")
+    assert status == 401
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.3, 1 << 30), (PATIENCE, 1 << 20)])
+def test_a_body_without_an_end_is_not_read_for_ever(
+    make_local: Any, monkeypatch: pytest.MonkeyPatch, seconds: float, most: int
+) -> None:
+    monkeypatch.setattr(persistent, "LINGER_SECONDS", seconds)
+    monkeypatch.setattr(persistent, "LINGER_BYTES", most)
+    with socket.create_connection(("127.0.0.1", make_local().port), PATIENCE) as peer:
+        peer.sendall(b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n" % ROUTES[0].encode())
+        peer.sendall(bytes(2 << 20))
+        assert answer(peer).startswith(b"HTTP/1.1 413")
+        assert end(peer) < PATIENCE / 2
+
+
+def test_a_head_that_is_too_long_is_told_so(server: Server) -> None:
+    status, _ = post(f"http://{server.http}{ROUTES[0]}", b"1", **{"X-Long": "x" * 300_000})
+    assert status in (400, 431)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_who_takes_nothing_is_cut_off_on_trio_too(monkeypatch: pytest.MonkeyPatch, reads: bool) -> None:
+    """By asyncio's shells it is in tests/gateway/shells/test_shells.py."""
+    monkeypatch.setattr(portable, "STALLED_SECONDS", 0.3)
+    size, ends = 24 << 20, list[Event]()  # more than the kernel takes
+
+    class Ends:
+        async def handle(self, event: Event) -> None:
+            ends.append(event)
+
+    async def scenario() -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        client = await trio.testing.open_stream_to_socket_listener(listener)
+        unused: Any = None
+        async with listener, client, await listener.accept() as stream, trio.open_nursery() as nursery:
+            connection = portable.Connection(unused, unused, unused, unused, cast("Any", stream))
+            connection.protocol = cast("Any", Ends())
+            nursery.start_soon(connection.protocol_send, RawData(b"x" * size))
+            if reads:
+                left = size
+                while left:
+                    await trio.sleep(0.005)
+                    left -= len(await client.receive_some(1 << 20))
+
+    async def soon() -> None:
+        with trio.fail_after(PATIENCE):
+            await scenario()
+
+    trio.run(soon)
+    assert ends == ([] if reads else [Closed()])

@@ -1,0 +1,352 @@
+"""What REST tells of the whole: each sender's names everywhere, what was counted, what each protocol can carry."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import httpx
+import pytest
+from coincurve import PrivateKey
+from websockets.sync.client import connect
+
+from adapters import ADAPTERS
+from adapters.sprout.adapter import SproutAdapter
+from adapters.sprout.mint.signers import Signers
+from adapters.streamr.crypto.signing import address_of, signed
+from adapters.streamr.wire.message import MessageID, StreamMessage
+from gateway import config
+from gateway.access.auth import KeyFile
+from gateway.adapter import LIMITED, WORDS
+from gateway.clients import RelayClient, RestClient, SproutClient, StreamrClient
+from gateway.http import rest
+from gateway.http.operations import OWN
+from tests.conformance.forge import SequoiaForge
+from tests.server import Server
+
+ROOT = Path(__file__).parents[3]
+HEADS = ["topic_relay", "sprout", "streamr", "rest"]  # the columns of the tables in docs/protocols.md
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+class Rest:
+    """Asks one gateway, as whoever has the *key*."""
+
+    def __init__(self, server: Server, key: str | None = None) -> None:
+        self._url = f"http://{server.http}"
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+
+    def get(self, path: str, status: int = 200) -> Any:
+        response = httpx.get(self._url + path, headers=self._headers, timeout=10)
+        assert response.status_code == status, response.text
+        return response.json()
+
+    def eventually(self, path: str, true: Callable[[Any], bool]) -> Any:
+        """The answer as soon as it is *true*."""
+        ends = time.monotonic() + 10
+        while not true(answer := self.get(path)):
+            assert time.monotonic() < ends, answer
+            time.sleep(0.02)
+        return answer
+
+
+# Senders
+
+
+def test_everything_is_known_of_every_sender_and_stays_so(tmp_path: Path) -> None:
+    key, alice = PrivateKey(b"\x07" * 32), SequoiaForge("alice")
+    address = address_of(key.public_key)
+    before: dict[str, Any] = {}
+
+    async def scenario() -> None:
+        relay, sprout = RelayClient(server.http), SproutClient(server.http, server.sprout, alice)
+        streamr, program = StreamrClient(server.http), RestClient(server.http)
+        async with relay, sprout, streamr, program:
+            for client in (relay, sprout, program):
+                await client.subscribe("lobby")
+            await relay.say("lobby", {"n": 1})
+            await sprout.say("lobby", {"n": 2})
+            message = StreamMessage(MessageID("lobby", 0, time.time_ns() // 10**6, 0, address, "c"), '{"n":3}')
+            row = json.loads(signed(message, key).row(32))
+            await streamr._send([2, 8, "publish", row, None])  # the client itself signs nothing
+            await program.say("lobby", {"n": 4})
+            for _ in range(3):
+                await sprout.next()
+            before.update(await asyncio.to_thread(look, True))
+
+    def look(connected: bool) -> dict[str, Any]:
+        rest = Rest(server)
+        messages = rest.eventually("/v1/channels/lobby/messages", lambda page: len(page["messages"]) == 4)["messages"]
+        senders = {message["sender"]["protocol"]: message["sender"] for message in messages}
+        known = {}
+        for protocol, sender in senders.items():
+            path = f"/v1/peers/{sender['peer']}"
+            found = rest.eventually(path, lambda answer: answer["addresses"]["sprout"] is not None)  # made by and by
+            assert (found["number"], found["protocol"]) == (sender["peer"], protocol)
+            assert (found["identity"], found["saidIn"]) == (sender["identity"], ["lobby"])
+            assert found["channels"] == (["lobby"] if connected and protocol in ("topic_relay", "sprout") else [])
+            known[protocol] = found
+        return known
+
+    with Server(tmp_path) as server:
+        run(scenario)
+    with Server(tmp_path) as server:
+        after = look(False)
+        bridged = Rest(server).get("/api/v1/streams/lobby/publishers")["addresses"]
+    for protocol, found in before.items():
+        assert after[protocol]["addresses"] == found["addresses"], protocol
+        assert after[protocol]["connections"] == 0
+    assert before["topic_relay"]["addresses"]["topic_relay"] == before["topic_relay"]["number"]
+    assert before["sprout"]["addresses"]["sprout"] == before["sprout"]["identity"] == alice.identity().id
+    assert before["streamr"]["addresses"]["streamr"] == before["streamr"]["identity"] == address
+    assert before["sprout"]["connections"] == before["topic_relay"]["connections"] == 1
+    assert before["sprout"]["connectionNumbers"] != [before["sprout"]["number"]], "that of the connection is another"
+    assert {found["addresses"]["streamr"] for found in before.values()} == set(bridged)
+    assert len({found["addresses"]["sprout"] for found in before.values()}) == 4
+
+
+def test_a_connection_says_who_it_is_and_a_key_what_it_is_called(tmp_path: Path) -> None:
+    secret = KeyFile(tmp_path / "keys" / "api-keys.json").add("ops")
+    narrow = KeyFile(tmp_path / "keys" / "api-keys.json").add("narrow", ["subscribe:lobby"])
+
+    async def scenario() -> None:
+        async with RestClient(server.http, secret) as program:
+            await program.subscribe("lobby")
+            await asyncio.to_thread(look)
+
+    def look() -> None:
+        rest = Rest(server, secret)
+        (shown,) = rest.get("/v1/channels/lobby/peers")["peers"]
+        found = rest.get(f"/v1/peers/{shown['number']}")
+        assert (found["identity"], found["name"], found["key"], found["boundTo"]) == ("ops", "ops", "ops", None)
+        (number,) = found["connectionNumbers"]
+        bound = rest.get(f"/v1/peers/{number}")
+        assert (bound["boundTo"], bound["identity"], bound["key"]) == (shown["number"], None, "ops")
+        assert bound["addresses"] == found["addresses"]
+        assert bound["channels"] == found["channels"] == ["lobby"]
+        path = f"/v1/peers/{shown['number']}"
+        Rest(server).get(path, 401)
+        Rest(server, narrow).get(path, 403)
+        rest.get("/v1/peers/99999", 404)
+
+    with Server(tmp_path) as server:
+        run(scenario)
+
+
+def test_who_has_a_key_is_shown_as_what_it_speaks(tmp_path: Path) -> None:
+    ops, watcher = (KeyFile(tmp_path / "keys" / "api-keys.json").add(name) for name in ("ops", "watcher"))
+
+    async def scenario() -> None:
+        async with RestClient(server.http, watcher) as ear, RelayClient(server.http, ops) as relay:
+            asker, told = Rest(server, watcher), list[tuple[str, str]]()
+
+            async def shown() -> dict[str, str]:
+                peers = (await asyncio.to_thread(asker.get, "/v1/channels/lobby/peers"))["peers"]
+                return {peer["name"]: peer["protocol"] for peer in peers}
+
+            url = f"http://{server.http}/v1/channels/lobby/events"
+            async with httpx.AsyncClient(headers={"Authorization": f"Bearer {watcher}"}, timeout=10) as http:
+                async with http.stream("GET", url) as events:
+                    lines = events.aiter_lines()
+                    await relay.subscribe("lobby")
+                    await relay.say("lobby", {"n": 1})
+                    async for line in lines:
+                        if line.startswith("data: ") and (data := json.loads(line[6:])).get("name") == "ops":
+                            told.append(("joined", data["protocol"]))
+                        elif '"content"' in line:
+                            told.append(("said", data["sender"]["protocol"]))
+                            break
+                assert told == [("joined", "topic_relay"), ("said", "topic_relay")]
+            assert (await shown())["ops"] == "topic_relay"
+            (message,) = (await asyncio.to_thread(asker.get, "/v1/channels/lobby/messages"))["messages"]
+            number = message["sender"]["peer"]
+            assert (message["sender"]["protocol"], message["sender"]["identity"]) == ("topic_relay", "ops")
+            found = await asyncio.to_thread(asker.get, f"/v1/peers/{number}")
+            assert (found["protocol"], found["protocols"], found["key"]) == ("topic_relay", ["topic_relay"], "ops")
+            async with RestClient(server.http, ops) as program:
+                await program.subscribe("lobby")
+                assert (await shown())["ops"] == "rest"
+                found = await asyncio.to_thread(asker.get, f"/v1/peers/{number}")
+                assert found["protocols"] == ["topic_relay", "rest"]
+            while (await shown())["ops"] != "topic_relay":
+                await asyncio.sleep(0.01)
+            await ear.say("lobby", {"n": 2})
+        found = await asyncio.to_thread(
+            asker.eventually, f"/v1/peers/{number}", lambda answer: answer["connections"] == 0
+        )
+        assert (found["protocol"], found["protocols"]) == ("topic_relay", ["topic_relay"])
+
+    with Server(tmp_path) as server:
+        run(scenario)
+
+
+# What a channel is called
+
+
+def test_a_channel_that_was_made_has_its_address_in_every_protocol(tmp_path: Path) -> None:
+    with Server(tmp_path) as server, httpx.Client(base_url=f"http://{server.http}", timeout=10) as http:
+        for number in range(50):
+            made = http.put(f"/v1/channels/room%2F{number}")
+            assert made.status_code == 201
+            assert sorted(made.json()["addresses"]) == ["sprout", "streamr", "topic_relay"]
+            assert http.get(f"/v1/channels/room%2F{number}").json() == made.json()
+
+
+def test_a_community_that_does_not_come_is_not_waited_for_for_ever(
+    make_local: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rest, "PREPARE_SECONDS", 0.1)
+    make, orders = Signers.make, list[tuple[Any, ...]]()
+    monkeypatch.setattr(Signers, "make", lambda *order: orders.append(order))
+    local = make_local(adapters=(SproutAdapter,), sprout={"port": 0})
+    answer = httpx.put(f"{local.url}/v1/channels/lobby")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    assert answer.json()["detail"].endswith("no address in Arbor yet; PUT it again to wait for that")
+    monkeypatch.setattr(rest, "PREPARE_SECONDS", 10)
+    Timer(0.1, local.call, (lambda: [make(*order) for order in orders],)).start()
+    answer = httpx.put(f"{local.url}/v1/channels/lobby")
+    assert (answer.status_code, len(orders)) == (200, 1)
+    assert answer.json()["community"].startswith("SHA512_B32__")
+
+
+# What is counted
+
+
+def test_what_is_counted_by_protocol_channel_and_direction(tmp_path: Path) -> None:
+    warehouse = tmp_path / "warehouse"
+    table = warehouse / "bronze" / "messages"
+    table.mkdir(parents=True)
+    manifest = {"checkpoint": "c", "batch": 3, "parts": [{"name": "a", "rows": 5}, {"name": "b", "rows": 2}]}
+    (table / "_manifest.json").write_text(json.dumps(manifest))
+    (warehouse / "gold" / "broken").mkdir(parents=True)
+    (warehouse / "gold" / "broken" / "_manifest.json").write_text("{")
+
+    async def scenario() -> None:
+        relay, program = RelayClient(server.http), RestClient(server.http)
+        async with relay, program:
+            await relay.subscribe("lobby")
+            await program.subscribe("lobby")
+            await relay.say("lobby", {"n": 1})
+            await program.say("lobby", {"n": 2})
+            await program.say("elsewhere", {"n": 2})
+            await program.say("lobby", "x" * 70_000)
+            for _ in range(3):
+                await program.next()
+            await relay.next()
+            stats = (await program.client.get("/v1/stats")).json()
+        assert stats["protocols"]["topic_relay"]["messages"] == 1
+        assert stats["protocols"]["rest"]["messages"] == 3
+        assert stats["protocols"]["topic_relay"]["undeliverable"] == 1
+        assert stats["channels"] == [
+            {"name": "lobby", "messages": 3, "deliveries": 4, "members": 2},
+            {"name": "elsewhere", "messages": 1, "deliveries": 0, "members": 0},
+        ]
+        flows = {(flow["from"], flow["to"]): (flow["delivered"], flow["undelivered"]) for flow in stats["flows"]}
+        assert flows["topic_relay", "rest"] == (1, 0)
+        assert flows["rest", "topic_relay"] == (1, 1)
+        assert flows["rest", "rest"] == (2, 0)
+        written = (table / "_manifest.json").stat().st_mtime_ns // 10**6
+        assert stats["pipeline"] == {
+            "warehouse": str(warehouse),
+            "tables": [{"table": "bronze/messages", "batch": 3, "rows": 7, "written": written}],
+        }
+        assert stats["connections"] == 2
+
+    with Server(tmp_path / "data", env={"TRELLIS_WAREHOUSE": str(warehouse)}) as server:
+        run(scenario)
+    with Server(tmp_path / "data", env={"TRELLIS_WAREHOUSE": str(tmp_path / "nothing")}) as server:
+        assert Rest(server).get("/v1/stats")["pipeline"] is None
+
+
+# What each protocol can carry
+
+
+def test_what_each_protocol_carries_is_said_in_code_in_the_documents_and_by_rest(tmp_path: Path) -> None:
+    rows: dict[str, Any] = {
+        adapter.name: {"carries": adapter.carries, "limits": adapter.limits} for adapter in ADAPTERS
+    }
+    rows["rest"] = {"carries": OWN["carries"], "limits": OWN["limits"]}
+    for name, row in rows.items():
+        assert (list(row["carries"]), list(row["limits"])) == (list(WORDS), list(LIMITED)), name
+    assert documented("| | ") == {
+        title: [rows[name]["carries"][key] or "no word for it" for name in HEADS] for key, title in WORDS.items()
+    }
+    assert documented("| at most | ") == {
+        title: [rows[name]["limits"][key] for name in HEADS] for key, title in LIMITED.items()
+    }
+    with Server(tmp_path) as server:
+        told = Rest(server).get("/v1/protocols")["protocols"]
+    assert {each["name"]: {"carries": each["carries"], "limits": each["limits"]} for each in told} == rows
+    assert {each["name"]: each["versions"] for each in told}["sprout"] == ["0.0"]
+    assert all(each["paths"] or each["listeners"] for each in told)
+
+
+def documented(head: str) -> dict[str, list[str]]:
+    """The rows of the table that begins with *head* in docs/protocols.md."""
+    text = (ROOT / "docs/protocols.md").read_text()
+    _, _, *lines = text[text.index("\n" + head) + 1 :].split("\n\n")[0].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return {row[0]: row[1:] for row in cells}
+
+
+# Pins
+
+
+def test_a_pinned_channel_is_called_so_everywhere(tmp_path: Path) -> None:
+    pins = {"weather": {"topic_relay": "wx"}}
+
+    async def scenario() -> None:
+        relay, program = RelayClient(server.http), RestClient(server.http)
+        async with relay, program:
+            await relay.subscribe("wx")
+            await program.subscribe("weather")
+            await program.say("weather", {"n": 1})
+            assert (await relay.next()).channel == "wx"
+            await relay.say("wx", {"n": 2})
+            assert [(await program.next()).content for _ in range(2)] == [{"n": 1}, {"n": 2}]
+            with pytest.raises(ValueError, match="UnknownTopic"):
+                await relay.subscribe("weather")  # what is said there would come back as another topic
+
+    with Server(tmp_path, env={"TRELLIS_CHANNELS__PINS": json.dumps(pins)}) as server:
+        run(scenario)
+        channel = Rest(server).eventually("/v1/channels/weather", lambda answer: "community" in answer)
+        with connect(f"ws://{server.http}/relay") as socket:
+            socket.send('{"type":5,"topic":"wx","ask":"who and what is this?"}')
+            info = json.loads(socket.recv(10))["info"]
+    assert (channel["name"], channel["topic"], channel["stream"]) == ("weather", "wx", "weather")
+    about = ("addresses", "topic", "stream", "partition", "community")
+    assert {key: info[key] for key in about} == {key: channel[key] for key in about}, "as the topic relay's Info tells"
+    assert (info["channel"], info.keys() - set(about)) == ("weather", {"channel", "version"})
+
+
+@pytest.mark.parametrize(
+    "pins",
+    [
+        {"weather": {"topic_relay": "x" * 31}},
+        {"weather": {"sprout": "not an id"}},
+        {"weather": {"streamr": "elsewhere"}},
+        {"weather": {"carrier pigeon": "coo"}},
+        {"we\nather": {"topic_relay": "wx"}},
+        {"weather": {"topic_relay": "wx"}, "wind": {"topic_relay": "wx"}},
+    ],
+)
+def test_a_pin_that_cannot_be_is_a_fault_of_the_configuration(pins: dict[str, dict[str, str]]) -> None:
+    with pytest.raises(config.BadConfiguration, match=r"channels\.pins"):
+        config.load(ADAPTERS, flags={"channels.pins": pins})
+
+
+def test_a_pin_that_comes_too_late_is_not_followed(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        httpx.put(f"http://{server.http}/v1/channels/weather").raise_for_status()
+    with Server(tmp_path, env={"TRELLIS_CHANNELS__PINS": '{"weather": {"topic_relay": "wx"}}'}) as server:
+        assert Rest(server).get("/v1/channels/weather")["topic"] == "weather"
+        assert Rest(server).get("/v1/stats")["faults"] == {"pin": 1}
+    assert "a pin is not followed" in server.log

@@ -1,0 +1,195 @@
+"""Autobahn's cases 1 to 7 and 10 (tests/autobahn.py), held against both shells by a client on a raw socket.
+
+The fast shell reads frames itself and answers everything as it should. Under the portable shell it is the server,
+uvicorn or hypercorn, that reads them: what is allowed must be answered the same, and what is forbidden must end the
+connection, but with the code, the last echo and at the moment that those choose.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import anyio
+import hypercorn.config
+import hypercorn.trio
+import pytest
+import trio
+import uvicorn
+from anyio.from_thread import start_blocking_portal
+from fastapi import FastAPI, WebSocket
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from gateway.core.bus import Bus, Receipt
+from gateway.core.channels import Channels
+from gateway.core.frames import text_frame
+from gateway.core.message import Message, MessageIds
+from gateway.core.peers import Peers
+from gateway.core.session import Principal, Session
+from gateway.shells import handover, serve
+from tests.autobahn import CASES, CLOSE, Answer, Case, frame
+
+PATIENCE = 20  # seconds
+HANDSHAKE = (
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
+)
+
+
+class Echo(Session):
+    protocol = "echo"
+
+    def handle(self, data: bytes) -> None:
+        self.send(text_frame(data))
+
+    def deliver(self, message: Message) -> None:
+        raise NotImplementedError
+
+
+class Ledger:
+    next_seq = 1
+    congested = False
+    failing: str | None = None
+
+    def extend(self, messages: Sequence[Message]) -> None: ...
+
+    def find(self, id: str) -> Receipt | None: ...
+
+    def when_synced(self, seq: int, callback: Callable[[], None], otherwise: Any = None) -> None: ...
+
+
+def application() -> FastAPI:
+    nobody: Any = lambda *_: None  # noqa: E731
+    counts: Any = None  # nothing is published
+    channels, peers = Channels([], nobody), Peers(1, nobody, nobody, nobody, nobody)
+    bus, app = Bus(Ledger(), channels, peers, MessageIds(1), lambda: 1, counts), FastAPI()
+
+    @app.websocket("/")
+    async def connect(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await serve.run_websocket(websocket, Echo(bus, Principal("somebody")))
+
+    return app
+
+
+@asynccontextmanager
+async def uvicorned(ws: Any, http: Any = handover.FastHttp) -> AsyncIterator[int]:
+    config = uvicorn.Config(application(), port=0, http=http, ws=ws, log_config=None, lifespan="off")
+    running = uvicorn.Server(config)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(running.serve)
+        while not running.started:
+            await anyio.sleep(0.001)
+        yield running.servers[0].sockets[0].getsockname()[1]
+        running.should_exit = True
+
+
+@asynccontextmanager
+async def hypercorned() -> AsyncIterator[int]:
+    config = hypercorn.config.Config()
+    config.bind = ["127.0.0.1:0"]
+    config.loglevel = "WARNING"
+    config.graceful_timeout = 0.2
+    stop = trio.Event()
+    app: Any = application()
+    run: Any = partial(hypercorn.trio.serve, app, config, shutdown_trigger=stop.wait)
+    async with trio.open_nursery() as nursery:
+        (bound,) = await nursery.start(lambda task_status: run(task_status=task_status))
+        yield int(bound.rpartition(":")[2])
+        stop.set()
+
+
+UVLOOP = {"use_uvloop": True}
+Shell = tuple[str, dict[str, Any], Callable[[], AbstractAsyncContextManager[int]]]
+FAST: dict[str, Shell] = {
+    "asyncio": ("asyncio", {}, partial(uvicorned, handover.FastWebSocket)),
+    "uvloop": ("asyncio", UVLOOP, partial(uvicorned, handover.FastWebSocket)),
+}
+PORTABLE: dict[str, Shell] = {
+    "uvicorn": ("asyncio", {}, partial(uvicorned, WebSocketsSansIOProtocol)),
+    "hypercorn": ("trio", {}, hypercorned),
+}
+
+
+@pytest.fixture(scope="module")
+def shell(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The port of a running one."""
+    backend, options, server = (FAST | PORTABLE)[request.param]
+    with start_blocking_portal(backend, options) as portal, portal.wrap_async_context_manager(server()) as port:
+        yield port
+
+
+def take(peer: socket.socket, count: int) -> bytes:
+    """Exactly *count* bytes, or fewer at the end."""
+    data = b""
+    while len(data) < count and (piece := peer.recv(count - len(data))):
+        data += piece
+    return data
+
+
+def answers(peer: socket.socket) -> Iterator[Answer]:
+    """The frames of the server, which are never masked or in fragments, until a close."""
+    while head := take(peer, 2):
+        first, size = head
+        if size > 125:
+            size = int.from_bytes(take(peer, 2 if size == 126 else 8), "big")
+        assert first & 0xF0 == 0x80
+        yield first & 0x0F, take(peer, size)
+        if first & 0x0F == CLOSE:
+            return
+
+
+def play(case: Case, port: int, *, strict: bool) -> list[Answer]:
+    """What a server answers; it is the one that hangs up, if *strict* without being told that nothing follows."""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as peer:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer.sendall(HANDSHAKE)
+        with peer.makefile("rb", buffering=0) as file:
+            assert b" 101 " in file.readline()
+            assert all(iter(file.readline, b"\r\n"))
+        with suppress(ConnectionError):  # it may refuse them before the last
+            for piece in case.pieces:
+                peer.sendall(piece)
+        heard = answers(peer)
+        found = list(islice(heard, len(case.answers) - 1)) if case.bye else []
+        if strict:
+            peer.sendall(case.bye)
+            found += heard
+            with suppress(ConnectionError):  # who hangs up does not wait for what is unread
+                if not case.bye:
+                    peer.sendall(frame(*found[-1]))
+                assert peer.recv(1) == b""
+            return found
+        with suppress(OSError):  # it may have reset the connection
+            peer.sendall(case.bye)
+            peer.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionError):
+            found += heard
+    return found
+
+
+def without_reason(found: Sequence[Answer], expected: Sequence[Answer]) -> list[Answer]:
+    """What was *found*, with the reason of a close only where one is *expected*."""
+    return [*found[:-1], (found[-1][0], found[-1][1][: len(expected[-1][1])])]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.number)
+@pytest.mark.parametrize("shell", FAST, indirect=True)
+def test_the_fast_shell_answers(shell: int, case: Case) -> None:
+    found = play(case, shell, strict=True)
+    assert without_reason(found, case.answers) == list(case.answers)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.number)
+@pytest.mark.parametrize("shell", PORTABLE, indirect=True)
+def test_the_portable_shell_answers(shell: int, case: Case) -> None:
+    found = play(case, shell, strict=False)
+    if case.bye:
+        assert found == list(case.answers)
+    else:
+        said = [answer for answer in found if answer[0] != CLOSE]
+        assert said == list(case.answers[: len(said)])

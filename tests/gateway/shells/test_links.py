@@ -1,0 +1,260 @@
+"""Links: dialled, trusted or not, dialled again, stopped; on both loops."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import SocketAttribute, SocketStream
+from anyio.streams.tls import TLSListener
+from typer.testing import CliRunner
+
+from gateway.adapter import Link
+from gateway.cli import app
+from gateway.core.session import Session
+from gateway.shells import links
+from gateway.shells.links import MAX_PAUSE, Dialler, pause
+from gateway.shells.serve import GONE, StreamWire
+
+SECONDS = 20.0
+BACKENDS = ("asyncio", "trio")
+
+Scenario = Callable[[], Awaitable[None]]
+
+
+@pytest.fixture(params=BACKENDS)
+def play(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
+    """Plays a scenario on a loop, for a while."""
+
+    async def limited(scenario: Scenario) -> None:
+        with anyio.fail_after(SECONDS):
+            await scenario()
+
+    return lambda scenario: anyio.run(limited, scenario, backend=request.param)
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    result = CliRunner().invoke(app, ["dev-cert", "--folder", str(tmp_path / "certs")])
+    assert result.exit_code == 0
+    return tmp_path / "certs"
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pause between two tries."""
+    monkeypatch.setattr(links, "pause", lambda _failures: 0.01)
+
+
+class Other:
+    """What is dialled: it says hello to each connection and, unless it *stays*, hangs up."""
+
+    def __init__(self, stays: bool) -> None:
+        self.stays = stays
+        self.connections = 0
+        self.port = 0
+
+    async def serve(self, stream: Any) -> None:
+        self.connections += 1
+        async with stream:
+            await stream.send(b"hello")
+            if self.stays:
+                await anyio.sleep(SECONDS)
+
+
+@asynccontextmanager
+async def other(*, stays: bool, certificates: Path | None = None) -> AsyncIterator[Other]:
+    listener: Any = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    place = Other(stays)
+    place.port = listener.extra(SocketAttribute.local_port)
+    if certificates is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
+        listener = TLSListener(listener, context, standard_compatible=False)
+        listener.handle_handshake_error = _nothing
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, place.serve)
+        yield place
+        tasks.cancel_scope.cancel()
+
+
+async def _nothing(_error: BaseException, stream: SocketStream) -> None:
+    await anyio.aclose_forcefully(stream)
+
+
+@asynccontextmanager
+async def dialled(dialler: Dialler) -> AsyncIterator[Dialler]:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(dialler.run)
+        yield dialler
+        tasks.cancel_scope.cancel()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():
+        await anyio.sleep(0.01)
+
+
+@pytest.fixture
+def make(core: Any, toy_session: Any) -> Callable[..., Dialler]:
+    """Makes a dialler of a port, whose sessions are toys."""
+
+    class Ear(toy_session):  # type: ignore[misc]  # a fixture
+        def handle(self, data: bytes) -> None:
+            self.heard.append(data)
+
+    def make(port: int, **options: Any) -> Dialler:
+        link = Link("the other", "127.0.0.1", port, lambda: Ear(core.bus), lambda ear: {"heard": ear.heard}, **options)  # type: ignore[attr-defined]
+        return Dialler("toy", link, core.clock)
+
+    return make
+
+
+def test_a_link_is_up_and_says_so(play: Any, make: Any) -> None:
+    async def scenario() -> None:
+        async with other(stays=True) as place, dialled(make(place.port, tls=False)) as link:
+            await until(lambda: link.report().get("heard") == [b"hello"])
+            report = link.report()
+            assert (report["protocol"], report["address"], report["state"]) == ("toy", "the other", "connected")
+            assert (report["connects"], report["failures"], report["error"]) == (1, 0, None)
+
+    play(scenario)
+
+
+@pytest.mark.usefixtures("short")
+def test_what_ends_is_dialled_again(play: Any, make: Any, core: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with other(stays=False) as place, dialled(make(place.port, tls=False)) as link:
+            await until(lambda: link.report()["failures"] >= 3)
+            assert link.report()["connects"] >= 3
+            assert place.connections >= 3
+            monkeypatch.setattr(links, "STEADY", 0.0)
+            await until(lambda: link.report()["failures"] == 1)
+            place.stays = True
+            await until(lambda: link.report()["state"] == "connected" and link.report()["failures"] == 1)
+
+    play(scenario)
+    assert not core.bus.sessions()
+
+
+@pytest.mark.usefixtures("short")
+def test_nobody_there_is_told_and_tried_again(play: Any, make: Any) -> None:
+    async def scenario() -> None:
+        async with other(stays=True) as place:
+            port = place.port
+        async with dialled(make(port, tls=False)) as link:
+            await until(lambda: link.report()["failures"] >= 2)
+            assert (link.report()["state"], link.report()["connects"]) == ("waiting", 0)
+            assert "refused" in link.report()["error"].lower()
+
+    play(scenario)
+
+
+@pytest.mark.usefixtures("short")
+def test_certificates_are_checked_unless_told_otherwise(play: Any, make: Any, certificates: Path) -> None:
+    async def scenario() -> None:
+        async with other(stays=True, certificates=certificates) as place:
+            async with dialled(make(place.port, authorities=certificates / "ca.pem")) as link:
+                await until(lambda: link.report().get("heard") == [b"hello"])
+            async with dialled(make(place.port, verify=False)) as link:
+                await until(lambda: link.report().get("heard") == [b"hello"])
+            async with dialled(make(place.port)) as link:
+                await until(lambda: link.report()["failures"] >= 1)
+                assert link.report()["error"].startswith("its certificate is not trusted: ")
+                assert link.report()["connects"] == 0
+        async with other(stays=True) as plain, dialled(make(plain.port)) as link:
+            await until(lambda: link.report()["failures"] >= 1)
+            assert link.report()["connects"] == 0
+
+    play(scenario)
+
+
+def test_a_stop_ends_a_link_that_waits_and_one_that_runs(play: Any, make: Any, core: Any) -> None:
+    async def scenario() -> None:
+        async with other(stays=True) as place:
+            running, waiting = make(place.port, tls=False), make(place.port, tls=True)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(running.run)
+                tasks.start_soon(waiting.run)
+                await until(lambda: running.report()["state"] == "connected" and waiting.report()["failures"] == 1)
+                for link in (running, waiting):
+                    link.stop()
+                for session in core.bus.sessions():
+                    session.goodbye()
+        assert not core.bus.sessions()
+
+    play(scenario)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_bug_in_one_session_is_no_end(play: Any, core: Any, toy_session: Any) -> None:
+    class Broken(toy_session):  # type: ignore[misc]
+        def handle(self, data: bytes) -> None:
+            raise ZeroDivisionError(data)
+
+    def open() -> Session:
+        session: Session = Broken(core.bus)
+        return session
+
+    async def scenario() -> None:
+        async with other(stays=True) as place:
+            link = Dialler("toy", Link("x", "127.0.0.1", place.port, open, tls=False), core.clock)
+            async with dialled(link):
+                await until(lambda: link.report()["connects"] >= 2)
+                assert link.report()["failures"] >= 1
+
+    play(scenario)
+    assert not core.bus.sessions()
+
+
+def test_a_bug_while_the_gateway_stops_is_no_end(play: Any, core: Any, toy_session: Any) -> None:
+    scopes: list[anyio.CancelScope] = []
+
+    class Broken(toy_session):  # type: ignore[misc]
+        def handle(self, data: bytes) -> None:
+            scopes[0].cancel()
+            raise ZeroDivisionError(data)
+
+    async def scenario() -> None:
+        async with other(stays=True) as place:
+            link = Dialler("toy", Link("x", "127.0.0.1", place.port, lambda: Broken(core.bus), tls=False), core.clock)
+            with anyio.CancelScope() as scope:
+                scopes.append(scope)
+                await link.run()
+            assert scope.cancelled_caught
+
+    play(scenario)
+    assert not core.bus.sessions()
+
+
+def test_pauses_grow_to_a_limit_and_differ() -> None:
+    for failures in (1, 2, 5, 10, 10_000):
+        longest = MAX_PAUSE if failures > 6 else 2.0 ** (failures - 1)
+        pauses = [pause(failures) for _ in range(50)]
+        assert all(longest / 2 <= seconds <= longest for seconds in pauses)
+        assert len(set(pauses)) > 1
+
+
+def test_a_connection_that_broke_is_closed_without_a_fault() -> None:
+    """uvloop says with a `RuntimeError` that a transport has gone by itself, as under load where a peer is killed."""
+
+    async def scenario() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        stream = await anyio.connect_tcp(*listener.getsockname())
+        other, _ = listener.accept()
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a close is a reset
+        other.close()
+        listener.close()
+        with suppress(*GONE):
+            while True:
+                await stream.receive()
+        await StreamWire(stream).close(1011, "it has gone")
+
+    anyio.run(scenario, backend="asyncio", backend_options={"use_uvloop": True})

@@ -1,0 +1,204 @@
+"""How connections with much input share the event loop with the others."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.shells.turns import (
+    ALLOWANCE,
+    CALM,
+    FIRST,
+    LEAST,
+    LONG_TURN,
+    MOST,
+    MOST_USED,
+    PATIENCE,
+    SHARE,
+    TURN,
+    Load,
+    Portion,
+    Turns,
+)
+
+
+class Busy:
+    def __init__(self, turns: Turns, portions: int, seconds: float = 0.0) -> None:
+        self.left = portions
+        self._turns = turns
+        self._seconds = seconds
+
+    def go_on(self) -> None:
+        self.left -= 1
+        self._turns.spend(self._seconds)
+        if self.left:
+            self._turns.add(self, -self.left)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("gateway.shells.turns.perf_counter", clock)
+    return clock
+
+
+def test_everybody_else_has_a_turn_after_each_portion_that_takes_long() -> None:
+    async def check() -> None:
+        turns = Turns(asyncio.get_running_loop())
+        busy = [Busy(turns, 5, LONG_TURN) for _ in range(2)]
+        for one in busy:
+            turns.add(one, -one.left)
+        for done in range(1, 11):
+            await asyncio.sleep(0)
+            assert 10 - sum(one.left for one in busy) == done
+            assert abs(busy[0].left - busy[1].left) <= 1, "and they take turns"
+
+    asyncio.run(check())
+
+
+def test_who_has_used_least_lately_goes_first(clock: Clock) -> None:
+    loads = [Load() for _ in range(3)]
+    loads[0].add(0.03, clock.now)
+    loads[1].add(0.01, clock.now)
+    clock.now += 0.1
+    loads[2].add(0.02, clock.now)  # the others' has worn off a little
+    assert sorted(range(3), key=lambda n: loads[n].place) == [1, 2, 0]
+
+    async def check() -> None:
+        turns, done = Turns(asyncio.get_running_loop()), list[int]()
+
+        class One:
+            def __init__(self, number: int) -> None:
+                self.number = number
+
+            def go_on(self) -> None:
+                done.append(self.number)
+                turns.spend(LONG_TURN)
+
+        for number in (0, 1, 2):
+            turns.add(One(number), loads[number].place)
+        for count in (1, 2, 3):
+            await asyncio.sleep(0)
+            assert done == [1, 2, 0][:count]
+
+    asyncio.run(check())
+
+
+def test_a_turn_is_shorter_while_others_say_something(clock: Clock) -> None:
+    async def check() -> None:
+        turns = Turns(asyncio.get_running_loop())
+        for length in (LONG_TURN, TURN, LONG_TURN):
+            assert turns.length == length
+            turns.spend(length * 0.75)
+            assert not turns.over
+            turns.spend(length / 2)
+            assert turns.over
+            await asyncio.sleep(0)
+            assert not turns.over
+            if length == LONG_TURN:
+                turns.others += 1
+            else:
+                clock.now += CALM
+
+    asyncio.run(check())
+
+
+def test_what_others_bring_comes_first_but_not_for_ever(clock: Clock) -> None:
+    async def check() -> None:
+        turns = Turns(asyncio.get_running_loop())
+        busy = Busy(turns, 3, LONG_TURN)
+        turns.add(busy, 0.0)
+        for left in (2, 1):
+            for _ in range(10):
+                turns.others += 1
+                await asyncio.sleep(0)
+                assert busy.left == left + 1
+            clock.now += 2 * PATIENCE
+            turns.others += 1
+            await asyncio.sleep(0)
+            assert busy.left == left
+        await asyncio.sleep(0)
+        assert busy.left == 0, "nobody brought anything: no turn of the loop is left unused"
+
+    asyncio.run(check())
+
+
+def test_portions_that_take_no_time_share_one_turn() -> None:
+    async def check() -> None:
+        turns = Turns(asyncio.get_running_loop())
+        busy = [Busy(turns, 3) for _ in range(10)]
+        for one in busy:
+            turns.add(one, 0.0)
+        for _ in range(30):  # three are enough, unless the machine is busy
+            await asyncio.sleep(0)
+        assert [one.left for one in busy] == [0] * 10
+
+    asyncio.run(check())
+
+
+def test_a_failure_does_not_end_the_turns_of_others() -> None:
+    class Failing:
+        def go_on(self) -> None:
+            raise ZeroDivisionError
+
+    async def check() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, _context: None)
+        turns = Turns(loop)
+        busy = Busy(turns, 2)
+        turns.add(Failing(), 0.0)
+        turns.add(busy, 1.0)
+        await asyncio.sleep(0)
+        turns.add(busy, 1.0)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert busy.left <= 0
+
+    asyncio.run(check())
+
+
+def test_a_portion_shrinks_while_it_takes_long_and_grows_while_it_does_not(clock: Clock) -> None:
+    portion = Portion()
+    assert portion.size == FIRST
+    portion.used(clock.now - 2 * TURN, portion.size)
+    assert FIRST / 3 < portion.size < FIRST / 1.9
+    portion.used(clock.now - 1000 * TURN, portion.size)
+    assert portion.size == LEAST
+    assert portion.busy
+    for _ in range(20):
+        portion.used(clock.now, portion.size)
+    assert portion.size == MOST
+    portion.used(clock.now, 1)
+    assert portion.size == MOST, "a short read says nothing"
+
+
+def test_a_connection_that_uses_the_loop_now_and_then_is_not_busy(clock: Clock) -> None:
+    load = Load()
+    for _ in range(100):
+        clock.now += 0.001
+        load.add(0.001, clock.now)
+        assert not load.busy
+        clock.now += 0.001 / SHARE
+    for _ in range(int(ALLOWANCE / 0.001) + 1):
+        clock.now += 0.001
+        load.add(0.001, clock.now)
+    assert load.busy
+    clock.now += 1.0
+    assert not load.busy
+
+
+def test_no_more_than_a_second_of_its_share_is_held_against_a_connection(clock: Clock) -> None:
+    load = Load()
+    load.add(1000.0, clock.now)
+    assert load.busy
+    clock.now += MOST_USED / SHARE
+    assert not load.busy
+    assert load.place <= Load().place, "and nobody new comes before it any more"

@@ -1,0 +1,567 @@
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.core.message import Message, Peer
+from gateway.letting import Remembered
+from gateway.storage import compaction as compaction_module
+from gateway.storage import index as index_module
+from gateway.storage.archive import export, verify
+from gateway.storage.bothways import backward
+from gateway.storage.compaction import Compaction
+from gateway.storage.facts import Lives
+from gateway.storage.importing import import_
+from gateway.storage.layout import Layout
+from gateway.storage.log import Sealing
+from gateway.storage.record import Fact, decode
+from gateway.storage.retention import Retention
+from gateway.storage.segments import Segments, head
+from tests.still import PATIENCE
+
+if TYPE_CHECKING:
+    from tests.conftest import Core
+
+EACH = Sealing(bytes=1)  # a segment for each batch
+
+MakeCore = Callable[..., "Core"]
+
+
+def retention(core: Core, *, slack: int = 1, **keep: int) -> Retention:
+    memory = Remembered(core.bus, ())
+    compaction = Compaction(core.segments, core.index, Lives(core.rules), memory, core.posted.put)
+    return core.retention(compaction, slack, **keep)
+
+
+def run(core: Core, retention: Retention) -> None:
+    """One tick, and all it brings about."""
+    retention.tick()
+    core.until(lambda: not retention._busy and not retention.compacting)
+    core.settle()
+
+
+def names(core: Core) -> list[str]:
+    return sorted(path.name for path in (core.data / "log").iterdir())
+
+
+def size(core: Core) -> int:
+    return sum(path.stat().st_size for path in (core.data / "log").iterdir())
+
+
+def entries(directory: Path) -> list[Message | Fact]:
+    out = BytesIO()
+    assert export(directory, out).faults == []
+    return [decode(line) for line in out.getvalue().splitlines(keepends=True)]
+
+
+def facts(core: Core) -> list[Fact]:
+    return [entry for entry in entries(core.data / "log") if isinstance(entry, Fact)]
+
+
+def tables(core: Core) -> dict[str, list[Any]]:
+    """What the index says, but for offsets: those of the front are found by searching."""
+    return {
+        "records": core.index.rows("SELECT seq, channel, sender, at, parent FROM records ORDER BY seq"),
+        **{
+            table: core.index.rows(f"SELECT * FROM {table} ORDER BY 1")
+            for table in ("ids", "aliases", "channels", "peers", "meta")
+        },
+    }
+
+
+def churn(core: Core, *numbers: int) -> None:
+    """Channels and peers come, say something, and go."""
+    for number in numbers:
+        who = core.peers.identity("toy", f"peer {number}", "a name " * 20)
+        core.say(b'"hello"', channel=f"channel {number}", sender=who)
+        core.channels.close(f"channel {number}")
+    core.settle()
+    core.clock.now += 1_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _fast() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(index_module, "GATHER", 0)
+        patched.setattr(compaction_module, "GRACE", 0)
+        yield
+
+
+@pytest.fixture
+def core(make_core: MakeCore) -> Core:
+    return make_core(sealing=EACH)
+
+
+def test_the_log_stays_bounded_while_everything_in_it_changes(core: Core) -> None:
+    keeping = retention(core, slack=2_000, bytes=2_000)
+    sizes = []
+    for turn in range(20):
+        churn(core, *range(10 * turn, 10 * turn + 5))
+        churn(core, *range(10 * turn + 5, 10 * turn + 10))
+        run(core, keeping)
+        sizes.append(size(core))
+    assert core.disk_faults == []
+    assert max(sizes[10:]) < 2 * max(sizes[:5])
+    assert len(names(core)) < 60
+    assert verify(core.data / "log").faults == []
+
+
+def test_what_is_needed_stays(core: Core) -> None:
+    keeping = retention(core, age=1)
+    core.log.fact("start", {"gateway": "ab", "version": "1"})
+    core.log.fact("start", {"gateway": "ab", "version": "2"})
+    alice, bob, carol = (core.peers.identity("toy", name) for name in ("alice", "bob", "carol"))
+    core.peers.identity("toy", "alice", "Alice")
+    for who in (alice, bob, carol):
+        core.say(sender=who, channel=f"by {who.identity}")
+    for channel in ("by bob", "by carol"):
+        core.channels.close(channel)
+    core.settle()
+    core.clock.now += 10
+    core.say(sender=alice, channel="new")
+    core.say(sender=Peer(7, "toy"), channel="by carol")
+    core.channels.close("by carol")
+    core.settle()
+    for _ in range(2):
+        run(core, keeping)
+    left = [
+        fact.fields.get("version") or fact.fields.get("channel") or fact.fields.get("sender") or fact.fields["first"]
+        for fact in facts(core)
+    ]
+    assert left == ["1", 0, "alice", "by alice", "by carol", "new", "by carol", "by carol"]
+    assert [core.index.peer("toy", name) for name in ("bob", "carol")] == [None, None]
+    assert core.index.peer("toy", "alice") == Peer(alice.number, "toy", "alice", "Alice")
+
+
+def test_who_comes_back_is_somebody_new(core: Core) -> None:
+    """A number that was given away is never given to anybody else."""
+    churn(core, 1)
+    before = core.peers.identity("toy", "peer 1").number
+    core.say()
+    core.settle()
+    core.clock.now += 10_000
+    core.say(b'"today"')
+    core.settle()
+    run(core, retention(core, age=1))
+    assert core.index.peer("toy", "peer 1") is None
+    assert not core.channels.in_use("channel 1")
+    after = core.peers.identity("toy", "peer 1").number
+    assert after > before
+    churn(core, 1)
+    assert core.index.peer("toy", "peer 1") == Peer(after, "toy", "peer 1", ("a name " * 20)[:255])
+
+
+def test_who_is_there_stays(core: Core, toy_session: Any) -> None:
+    session = toy_session(core.bus)
+    core.bus.join(session)
+    who = core.peers.identity("toy", "here")
+    core.bus.bind(session, who)
+    churn(core, 1)
+    core.channels.enter("channel 1")
+    core.clock.now += 10_000
+    core.say(b'"today"')
+    core.settle()
+    run(core, retention(core, age=1))
+    assert core.index.peer("toy", "here") == who
+    assert "channel 1" in {name for name, _, _ in core.index.channels()}
+
+
+def test_what_is_said_meanwhile_keeps_what_it_needs(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer speaks again, and a channel is used again, after the log was looked at and before they have gone."""
+    churn(core, 1)
+    who = core.peers.identity("toy", "peer 1")
+    core.clock.now += 10_000
+    core.say(b'"today"')
+    core.settle()
+    last_seq = Remembered.last_seq
+
+    def speak(self: Remembered) -> int:
+        core.say(b'"again"', channel="channel 1", sender=who)
+        return last_seq(self)
+
+    monkeypatch.setattr(Remembered, "last_seq", speak)
+    run(core, retention(core, age=1))
+    core.settle()
+    assert core.index.peer("toy", "peer 1") == who
+    assert [open for name, _, open in core.index.channels() if name == "channel 1"] == [True]
+    same_when_made_anew(core)
+
+
+def same_when_made_anew(core: Core) -> None:
+    before = tables(core)
+    core.index.remake()
+    core.drain()
+    assert tables(core) == before | {"meta": tables(core)["meta"]}
+
+
+STEPS = ["_spare", "_unindex", "_let_go", "_write", "_finish", "rename", "use", "unlink", "settle"]
+
+
+@pytest.mark.parametrize("rebuild", [False, True])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_kill_at_each_step_leaves_one_state_or_the_other(
+    make_core: MakeCore, monkeypatch: pytest.MonkeyPatch, step: str, rebuild: bool
+) -> None:
+    """The files are copied as they are when the step is about to happen; a gateway that starts with them goes on."""
+    core = make_core(sealing=EACH)
+    for number in range(3):
+        churn(core, number)
+    core.say(b'"today"', channel="kept")
+    core.settle()
+    run(core, retention(core, age=1, slack=1 << 40))
+    old = entries_but_messages(core.data)
+    owner, name = {
+        "rename": (Path, "rename"),
+        "use": (Segments, "use"),
+        "unlink": (Path, "unlink"),
+        "settle": (core.index, "settle"),
+    }.get(step, (Compaction, step))
+    with monkeypatch.context() as patched:
+        copies = copy_before(core, patched, owner, name)
+        run(core, retention(core, age=1))
+    assert core.disk_faults == []
+    new = entries_but_messages(core.data)
+    assert old != new
+    assert copies
+    for place, copy in enumerate(copies):
+        if rebuild:
+            (copy / "index.sqlite").unlink(missing_ok=True)
+        check_one_state(core, copy, old, new, place)
+
+
+def copy_before(core: Core, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Path]:
+    copies: list[Path] = []
+    real = getattr(owner, name)
+
+    def copying(*arguments: Any, **options: Any) -> Any:
+        copy = core.data.parent / f"copy {len(copies)}"
+        copies.append(copy)
+        shutil.copytree(core.data, copy)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, copying)
+    return copies
+
+
+def entries_but_messages(data: Path) -> list[tuple[int, str]]:
+    return [(entry.seq, entry.kind) for entry in entries(data / "log") if isinstance(entry, Fact)]
+
+
+def check_one_state(core: Core, data: Path, old: Any, new: Any, place: int) -> None:
+    again = type(core)(data, sealing=EACH).start()
+    try:
+        assert verify(data / "log").faults == [], place
+        found = entries_but_messages(data)
+        assert found in (old, new), place
+        same_when_made_anew(again)
+        again.clock.now = core.clock.now
+        run(again, retention(again, age=1))
+        run(again, retention(again, age=1))
+        assert again.disk_faults == []
+        left = names(again)
+        assert len([name for name in left if "facts" in name]) == 1
+        assert not [name for name in left if name.startswith(".retire")]
+    finally:
+        again.stop()
+
+
+def test_messages_are_retired_while_facts_are_compacted(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        churn(core, number)
+    core.say(b'"today"', channel="kept")
+    core.settle()
+    began, go_on = threading.Event(), threading.Event()
+    judge = Compaction._judge
+
+    def waiting(*arguments: Any) -> Any:
+        began.set()
+        assert go_on.wait(PATIENCE)
+        return judge(*arguments)
+
+    monkeypatch.setattr(Compaction, "_judge", waiting)
+    keeping = retention(core, age=1)
+    keeping.tick()
+    core.until(lambda: keeping.compacting)
+    assert began.wait(PATIENCE)
+    core.clock.now += 10_000
+    core.say(b'"tomorrow"', channel="kept")
+    core.settle()
+    keeping.tick()
+    core.until(lambda: not keeping._busy)
+    assert [message.content for message in core.index.history("kept")] == [b'"tomorrow"']
+    go_on.set()
+    core.until(lambda: not keeping.compacting)
+    run(core, keeping)
+    assert core.disk_faults == []
+    assert verify(core.data / "log").faults == []
+    same_when_made_anew(core)
+
+
+def test_readers_go_on_across_a_compaction(core: Core) -> None:
+    """A scan, an export and a verification that had begun before see everything that stays, once."""
+    for number in range(4):
+        churn(core, number)
+        core.peers.identity("toy", f"friend {number}")
+        core.say(channel=f"open {number}")
+        core.settle()
+    core.clock.now += 10_000
+    core.say(b'"today"', channel="kept")
+    core.settle()
+    log = core.data / "log"
+    retire = retention(core, age=1, slack=1 << 40)
+    run(core, retire)
+    from gateway.storage.archive import _lines, _parts
+
+    scan, parts = core.segments.scan(), _parts(log)
+    seen = [head(next(scan).data)[0] for _ in range(4)]
+    read = [head(line)[0] for _ in range(4) for _, line in _lines(next(parts))]
+    run(core, retention(core, age=1))
+    assert Layout.read(log).front is not None
+    after = {entry.seq for entry in entries(log)}
+    seen += [head(line.data)[0] for line in scan]
+    read += [head(line)[0] for part in parts for _, line in _lines(part)]
+    for found in (seen, read):
+        assert found == sorted(set(found))
+        assert after <= set(found)
+    assert core.segments.faults == []
+    for seq in after:
+        entry = core.index.entry(seq)
+        assert entry is not None
+        assert entry.seq == seq
+
+
+def test_what_was_exported_after_a_compaction_is_imported_as_it_is(core: Core, tmp_path: Path) -> None:
+    for number in range(3):
+        churn(core, number)
+    core.log.fact("start", {"gateway": "ab", "version": "1"})
+    core.say(b'"today"', channel="kept")
+    core.settle()
+    run(core, retention(core, age=1))
+    out = BytesIO()
+    export(core.data / "log", out)
+    lines = out.getvalue().splitlines(keepends=True)
+    report = import_(lines, tmp_path / "new", core.clock.now)
+    assert (report.faults, report.records) == ([], len(lines))
+    again = BytesIO()
+    assert verify(tmp_path / "new" / "log").faults == []
+    export(tmp_path / "new" / "log", again)
+    assert again.getvalue() == out.getvalue()
+
+
+def test_facts_of_a_compaction_that_fails_are_there_again(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        churn(core, number)
+    core.say(b'"today"')
+    core.settle()
+    run(core, retention(core, age=1, slack=1 << 40))
+    before = tables(core)
+
+    def fail(*_arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compaction_module, "sync_directory", fail)
+        patched.setattr(Path, "rename", fail)
+        run(core, retention(core, age=1))
+    assert len(core.disk_faults) == 1
+    assert tables(core) == before | {"meta": tables(core)["meta"]}
+    run(core, retention(core, age=1))
+    assert Layout.read(core.data / "log").front is not None
+    same_when_made_anew(core)
+
+
+def forgettable(core: Core) -> None:
+    """Make a log whose compaction lets go of somebody."""
+    churn(core, 1)
+    core.clock.now += 10_000
+    core.say(b'"today"')
+    core.settle()
+    run(core, retention(core, age=1, slack=1 << 40))
+
+
+def fail(*_arguments: Any) -> None:
+    raise OSError(5, "Input/output error")
+
+
+def test_a_front_counts_from_its_name_on_whatever_fails_then(
+    make_core: MakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever speaks after its name could not be synced is known, be the front there or not after a crash."""
+    core = make_core(sealing=EACH)
+    forgettable(core)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compaction_module, "sync_directory", fail)
+        run(core, retention(core, age=1))
+    assert len(core.disk_faults) == 1
+    who = core.peers.identity("toy", "peer 1")
+    core.say(sender=who, channel="channel 1")
+    core.settle()
+    again = make_core(sealing=EACH)
+    assert again.index.peer("toy", "peer 1") == who
+    same_when_made_anew(again)
+
+
+def test_files_that_could_not_be_removed_go_with_the_next_compaction(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgettable(core)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", fail)
+        run(core, retention(core, age=1))
+    assert len(core.disk_faults) == 1
+    same_when_made_anew(core)
+    forgettable(core)
+    run(core, retention(core, age=1))
+    assert len([name for name in names(core) if "facts" in name]) == 1
+
+
+def test_a_mending_that_fails_is_tried_again(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgettable(core)
+    before = tables(core)
+    mend, failures = core.index.mend, [OSError(24, "Too many open files"), sqlite3.OperationalError("disk I/O error")]
+
+    def failing() -> None:
+        if failures:
+            raise failures.pop()
+        mend()
+
+    def fail(*_arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(index_module, "RETRY", 0.01)
+    monkeypatch.setattr(core.index, "mend", failing)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", fail)
+        run(core, retention(core, age=1))
+    assert tables(core) == before | {"meta": tables(core)["meta"]}
+    core.say(b'"more"')
+    core.settle()
+    assert core.index.history("lobby")[-1].content == b'"more"'
+    assert core.index.trouble is None
+
+
+def test_facts_are_found_while_a_mending_cannot_read_them(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgettable(core)
+    before, found = tables(core), list[Any]()
+
+    def once(files: Sequence[Path]) -> Iterator[bytes]:
+        found.append(core.index.rows("SELECT min(seq) FROM records"))
+        if len(found) == 1:
+            raise OSError(24, "Too many open files")
+        return backward(files)
+
+    def fail(*_arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(index_module, "RETRY", 0.01)
+    monkeypatch.setattr(index_module, "BATCH", 2)
+    monkeypatch.setattr(index_module, "backward", once)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", fail)
+        run(core, retention(core, age=1))
+    core.until(lambda: core.index.trouble is None and len(found) > 1)
+    core.settle()
+    assert found[:2] == [[(1,)]] * 2
+    assert tables(core) == before | {"meta": tables(core)["meta"]}
+
+
+@pytest.mark.parametrize("step", ["_unindex", "_write", "settle"])
+def test_an_index_that_is_older_than_the_front_is_made_anew(
+    make_core: MakeCore, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """As a power cut leaves it: what the log says is on disk at once, what the index says a while later."""
+    core = make_core(sealing=EACH)
+    forgettable(core)
+    owner: Any = core.index if step == "settle" else Compaction
+    with monkeypatch.context() as patched:
+        copies = copy_before(core, patched, owner, step)
+        run(core, retention(core, age=1))
+    core.stop()
+    copy = copies[0]
+    for name in ("index.sqlite", "index.sqlite-wal", "index.sqlite-shm"):
+        (core.data / name).unlink(missing_ok=True)
+        if (copy / name).exists():
+            shutil.copy(copy / name, core.data / name)
+    again = make_core(sealing=EACH)
+    assert again.index.peer("toy", "peer 1") is None
+    same_when_made_anew(again)
+    assert bool(again.disk_faults) == (step == "_unindex")
+
+
+def test_an_index_that_is_made_anew_amid_a_compaction_forgets_what_goes(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgettable(core)
+    write = Compaction._write
+
+    def remaking(compaction: Compaction, *arguments: Any) -> None:
+        core.index.remake()
+        write(compaction, *arguments)
+
+    monkeypatch.setattr(Compaction, "_write", remaking)
+    run(core, retention(core, age=1))
+    assert core.disk_faults == []
+    assert core.index.peer("toy", "peer 1") is None
+    same_when_made_anew(core)
+
+
+STEP = st.one_of(
+    st.tuples(st.just("say"), st.integers(0, 3), st.integers(0, 3)),
+    st.tuples(st.just("name"), st.integers(0, 3), st.integers(0, 2)),
+    st.tuples(st.just("close"), st.integers(0, 3), st.just(0)),
+    st.tuples(st.just("seal"), st.just(0), st.just(0)),
+    st.tuples(st.just("compact"), st.just(0), st.just(0)),
+)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(STEP, max_size=25))
+def test_what_is_kept_says_the_same_before_and_after(core_class: type[Core], tmp_path_factory: Any, steps: Any) -> None:
+    """Of a channel, a peer or a message that is kept everything stays, in the tables and when they are made anew."""
+    core = core_class(tmp_path_factory.mktemp("data"), sealing=EACH).start()
+    keeping = retention(core, bytes=3_000)
+    try:
+        for verb, one, other in [*steps, ("compact", 0, 0)]:
+            match verb:
+                case "say":
+                    who = core.peers.identity("toy", f"peer {one}")
+                    core.say(b'"%b"' % (b"x" * 400), channel=f"channel {other}", sender=who)
+                case "name":
+                    core.peers.identity("toy", f"peer {one}", f"name {other}")
+                case "close":
+                    core.channels.close(f"channel {one}")
+                case "compact":
+                    core.settle()
+                    run(core, keeping)
+                    check_kept(core)
+            core.settle()
+        same_when_made_anew(core)
+    finally:
+        core.stop()
+
+
+def check_kept(core: Core) -> None:
+    """Everything that a message refers to is known, and what memory says is what the log says."""
+    assert core.disk_faults == []
+    for message in said(core):
+        assert core.index.peer_numbered(message.sender.number) == core.peers.known("toy", message.sender.identity or "")
+        assert core.channels.addresses(message.channel) == {"toy": message.channel.upper()}
+        assert message.channel in {name for name, _, _ in core.index.channels()}
+    for name, addresses, is_open in core.index.channels():
+        assert core.channels.exists(name) == is_open
+        assert core.channels.addresses(name) == addresses
+
+
+def said(core: Core) -> Iterable[Message]:
+    return [entry for entry in entries(core.data / "log") if isinstance(entry, Message)]

@@ -1,0 +1,58 @@
+"""What waits for the index is found by its ids, though these are gathered only when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+import pytest
+
+from gateway.core.message import Message, Peer
+from gateway.storage import unapplied
+from gateway.storage.record import Entry
+from gateway.storage.unapplied import Unapplied
+
+SOMEBODY = Peer(1, "toy")
+
+
+def message(seq: int) -> Message:
+    return Message("lobby", SOMEBODY, "toy", b"1", seq=seq, ids=(f"a{seq}", f"b{seq}"))
+
+
+def chosen(entries: Sequence[Entry]) -> Iterator[tuple[str, int]]:
+    for entry in entries:
+        assert isinstance(entry, Message)
+        for id in entry.ids:
+            yield id, entry.seq
+
+
+def test_what_waits_is_found_and_what_has_gone_is_not() -> None:
+    random, waiting, first, last = Random(3), Unapplied(chosen), 1, 0
+    for _ in range(500):
+        run = [message(last + number) for number in range(1, random.randrange(1, 9))]
+        if run:
+            waiting.add(run)
+            last = run[-1].seq
+        if random.random() < 0.3:
+            first = random.randrange(first, last + 2)
+            waiting.remove(first - 1)
+        if random.random() < 0.3:
+            seq = random.randrange(max(1, first - 5), last + 5)
+            assert waiting.seq(f"b{seq}") == (seq if first <= seq <= last else None)
+    waiting.remove(last)
+    assert vars(waiting)["_ids"] == {}
+
+
+def test_not_too_much_is_gathered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unapplied, "MAX_UNLEARNED", 10)
+    lumps: list[int] = []
+
+    def watched(entries: Sequence[Entry]) -> Iterator[tuple[str, int]]:
+        lumps.append(len(entries))
+        return chosen(entries)
+
+    waiting = Unapplied(watched)
+    for seq in range(1, 31):
+        waiting.add([message(seq)])
+    assert waiting.seq("a30") == 30
+    assert lumps == [11, 11, 8]
