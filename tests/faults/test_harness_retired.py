@@ -19,13 +19,13 @@ from gateway.storage.record import encode
 from tests.faults.harness import nodes
 from tests.faults.harness.checks import records, whole
 from tests.faults.harness.ledger import LATE, Ledger, Said
-from tests.faults.harness.load import author
+from tests.faults.harness.load import Crowd, author
 from tests.faults.harness.nursery import Nursery, Running
 from tests.faults.harness.plan import Blow
 from tests.faults.harness.retired import Witness, gone_below
 from tests.faults.harness.shim import Control
 from tests.faults.harness.trouble import Trouble
-from tests.faults.harness.wires import Refused, Sprout
+from tests.faults.harness.wires import PATIENCE, Refused, Sprout
 from tests.faults.runs import nursery
 from tests.faults.test_harness import GOOD, ledger, line, told
 
@@ -211,7 +211,8 @@ def running(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Itera
     place = tmp_path_factory.mktemp("gateway")
 
     async def start() -> Running:
-        return await nursery.start(place / "data", place / "life", {}, Control(place / "control"))
+        grants = {"TRELLIS_AUTH__GRANTS": json.dumps({"anonymous": ["*:*", "admin:*"]})}
+        return await nursery.start(place / "data", place / "life", grants, Control(place / "control"))
 
     running = asyncio.run(start())
     yield running
@@ -226,6 +227,23 @@ def test_a_question_that_is_answered_with_a_status_is_answered(running: Running)
 
     with pytest.raises(Refused, match="status 4"):
         asyncio.run(ask())
+
+
+def test_an_author_brings_an_identity_that_the_gateway_lacks(running: Running) -> None:
+    async def say() -> int:
+        crowd = Crowd(running, Ledger(), random.Random(1), "t", sure=True)
+        await crowd.find_communities()
+        identity, codes = author().identity(), list[int]()
+        async with Sprout(running.sprout) as sprout:
+            sprout.held[identity.id] = identity
+            sprout.on_status = lambda _number, code: codes.append(code)
+            sprout.announce([author().reply(crowd.communities["lobby"], "hello", {})])
+            async with asyncio.timeout(PATIENCE):
+                while not codes:
+                    await sprout.read()
+        return codes[0]
+
+    assert asyncio.run(say()) == 0
 
 
 def test_a_run_that_ends_in_the_middle_of_a_blow_leaves_nothing_open(running: Running) -> None:

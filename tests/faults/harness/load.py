@@ -205,7 +205,9 @@ class Crowd:
             sprout.on_status = answered
             reading = asyncio.create_task(self._read(sprout))
             try:
-                sprout.announce([author().identity()])
+                identity = author().identity()
+                sprout.held[identity.id] = identity
+                sprout.announce([identity])
                 while not self.over:
                     some = [self._node() for _ in range(self._chance.randint(1, 3))]
                     told = [self.ledger.say(connection, said) for said in some]

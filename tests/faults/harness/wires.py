@@ -161,12 +161,16 @@ class Socket:
 
 
 class Sprout:
-    """A connection of Sprout. `on_node` is called with what is announced, `on_status` with an id and a code."""
+    """A connection of Sprout. `on_node` is called with what is announced, `on_status` with an id and a code.
+
+    Who is asked for a node that is in `held` gives it: facts that nobody needed may have left the log.
+    """
 
     def __init__(self, address: str) -> None:
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
         self._next = 0
+        self.held: dict[str, Node] = {}
         self.on_node: Callable[[Node], None] = lambda _node: None
         self.on_status: Callable[[int, int], None] = lambda _number, _code: None
 
@@ -213,9 +217,9 @@ class Sprout:
         elif verb == "response":
             return int(number), [await self._node() for _ in range(int(count))]
         elif verb in ("query", "ancestry"):
-            for _ in range(int(count) if verb == "query" else 0):
-                await self._line()
-            self._writer.write(f"response {number} 0\n".encode())
+            asked = [(await self._line()).strip() for _ in range(int(count) if verb == "query" else 0)]
+            given = [line_of(self.held[id]) for id in asked if id in self.held]
+            self._writer.write("\n".join([f"response {number} {len(given)}", *given, ""]).encode())
         return None
 
     async def _line(self) -> str:
