@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from adapters.streamr.publishing.publishing import invalid
 from adapters.streamr.wire import message as kinds
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address
+from adapters.streamr.wire.invalid import invalid
 from gateway.access.auth import ANYBODY, Right
 from gateway.core.jsontext import dumps, loads
 from gateway.storage.facts import Life

@@ -14,11 +14,11 @@ from adapters.streamr.wire import message as kinds
 from adapters.streamr.wire.codec import FORMS, encode_broadcast
 from adapters.streamr.wire.errors import FUTURE_TIMESTAMP, StreamrError
 from adapters.streamr.wire.ids import NAME
+from adapters.streamr.wire.invalid import Invalid, forged, invalid
 from adapters.streamr.wire.message import StreamMessage, parse_message
 from gateway.core import jsontext
 from gateway.core.bus import DIRECT_MEMORY
 from gateway.core.channels import MAX_NAME
-from gateway.core.errors import RequestError
 from gateway.core.frames import text_frame
 from gateway.core.message import Form, Message, Peer
 from gateway.storage.record import Fact
@@ -28,7 +28,6 @@ MAX_AHEAD = 300_000  # ms that a timestamp may lie in the future
 DIRECT_SKEW = DIRECT_MEMORY // 2  # ms, before and after: together what the bus remembers of direct messages
 MAX_LINK = 5  # values of a place in a chain (`author.Link`)
 MAX_CHAIN = 255  # characters of a msgChainId; genuine clients use 20
-MAX_SHOWN = 1_000  # characters of a refused message that the error repeats
 SIGNED_BYTES = 16  # of the digest of what was signed: nobody finds two texts with the same ones
 MAX_BEGINNING = 320  # characters of what was signed, in which its time is looked for
 TIME_DIGITS = 13  # of a timestamp, at least
@@ -37,19 +36,6 @@ OF_STREAMS = frozenset(
 )  # types that belong to a stream, not to the key exchange
 
 Ids = tuple[list[str | int], tuple[str, ...]]  # what `Message.native` and `Message.ids` say of one
-
-
-class Invalid(RequestError):
-    """A message that may not be published; the text is the validator's."""
-
-
-class Forged(Invalid):
-    """A message that its publisher did not sign."""
-
-
-def invalid(reason: str, message: StreamMessage) -> Invalid:
-    """The error of the library's validator, which shows the message."""
-    return Invalid(f"{reason}. Message: {message.row(kinds.LATEST).decode()[:MAX_SHOWN]}")
 
 
 def check(message: StreamMessage, now: int, partitions: int) -> None:
@@ -102,8 +88,7 @@ def check_time(message: StreamMessage, now: int) -> None:
 def check_signature(message: StreamMessage) -> None:
     """Raise `Forged` unless the publisher signed *message*."""
     if not verify(message):
-        text = message.row(kinds.LATEST).decode()[:MAX_SHOWN]
-        raise Forged(f"Signature validation failed for message: {text}")
+        raise forged(message)
 
 
 def out_of_range(partition: int, partitions: int) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from adapters.streamr.model.positions import Positions
 from adapters.streamr.model.stored import Span
 from adapters.streamr.wire.ids import NAME
+from adapters.streamr.wire.invalid import invalid
 from adapters.streamr.wire.message import parse_message
 from gateway.access.auth import KEY
 from gateway.core.bounded import BoundedMap
@@ -17,7 +18,7 @@ from gateway.core.errors import Forbidden, RequestError
 from gateway.core.message import LATE, Message, Peer
 from gateway.core.session import Principal, Session
 
-from .publishing import Ids, as_sent, check, check_signature, ids_of, invalid, is_clear_cut, is_signed
+from .publishing import Ids, as_sent, check, check_signature, ids_of, is_clear_cut, is_signed
 
 if TYPE_CHECKING:
     from adapters.streamr.adapter import StreamrAdapter

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from adapters.streamr.model.author import after
 from adapters.streamr.model.stored import Span
 from adapters.streamr.model.users import User
-from adapters.streamr.publishing.publishing import Invalid, out_of_range
+from adapters.streamr.publishing.publishing import out_of_range
 from adapters.streamr.publishing.saying import charge
 from adapters.streamr.wire.checks import MAX_INTEGER
 from adapters.streamr.wire.control import Publish
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address
+from adapters.streamr.wire.invalid import Invalid
 from adapters.streamr.wire.message import LATEST, NONE, ROWS, StreamMessage, decode_message
 from adapters.streamr.wire.partition import partition_of
 from gateway.access.auth import identity_of

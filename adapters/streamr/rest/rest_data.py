@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi import APIRouter, Request, Response
 
-from adapters.streamr.publishing.publishing import Invalid
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.ids import NAME
+from adapters.streamr.wire.invalid import Invalid
 from adapters.streamr.wire.refusals import Unauthenticated
 from gateway.access.auth import bearer
 from gateway.core.errors import Forbidden, UnknownChannel

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from adapters.streamr.model.users import User
 from adapters.streamr.publishing.publishing import (
-    Forged,
-    Invalid,
     as_sent,
     check_direct,
     check_key_exchange,
@@ -33,6 +31,7 @@ from adapters.streamr.wire.control import (
 )
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.ids import NAME, Inbox, channel_of, inbox_of, key_exchange_address
+from adapters.streamr.wire.invalid import Forged, Invalid
 from adapters.streamr.wire.message import GROUP_KEY_ROTATE
 from adapters.streamr.wire.refusals import refusal
 from gateway.core.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, UnknownChannel
