@@ -214,6 +214,7 @@ class DirectMachine(RuleBasedStateMachine):
                 self.private.setdefault(id, (sender.number, self.clock.now, channel))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(0 if SOAK else 600)
 def test_a_direct_message_reaches_its_peer_and_nothing_else() -> None:
     limits = settings(

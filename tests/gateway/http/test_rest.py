@@ -236,6 +236,7 @@ def test_lines_are_answered_while_more_are_written(make_process: Callable[..., A
         assert wire.receive() == []
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_its_results_is_not_read_either(
     local: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -693,6 +694,7 @@ CHECKED = [
 ]
 
 
+@pytest.mark.slow
 def test_each_verb_and_channel_needs_its_right(
     make_local: Callable[..., Any], client_of: Callable[..., httpx.Client], tmp_path: Path
 ) -> None:

@@ -229,6 +229,7 @@ HEARD = [2, 9, "r", "s", 0, None]
 CUT_ANEW = ([CUT[0], ["s", 10, *CUT[1][2:]], *CUT[2:]], None)  # what is signed is the same text
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(frames(), st.integers(3, 12))
 @example([*ALICE[:3], *says("bob", 0, 1), *ALICE[3:5]], 99)  # two publishers, of whom the connection is neither

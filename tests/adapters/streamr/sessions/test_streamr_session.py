@@ -714,6 +714,7 @@ def test_whoever_leaves_hears_nothing_more(broker: Any, alice: Any) -> None:
     assert broker.adapter.exchange._listeners == {}
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_frame_whatever_raises(broker: Any, data: st.DataObject) -> None:

@@ -67,6 +67,7 @@ def requests(publisher: Any, now: int) -> Iterator[list[Any]]:
             yield [2, 8, "r", publisher.message(key_exchange, ["r"], now, number, kind=28), None]
 
 
+@pytest.mark.slow
 def test_nothing_that_is_refused_for_its_length_is_remembered(broker: Any, alice: Any) -> None:
     session = broker.open()
     before = held(broker.adapter)
@@ -162,6 +163,7 @@ PATHS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_a_path_that_is_too_long_is_refused_and_forgotten(broker: Any, make_caller: Any, path: str) -> None:
     call = make_caller(broker)

@@ -29,6 +29,8 @@ from adapters.streamr.wire.tracker import decode_tracker
 from gateway.adapter import Request
 from gateway.core.session import Principal
 
+pytestmark = pytest.mark.slow  # hundreds of examples each
+
 VECTORS = Path(__file__).parents[3] / "vectors" / "streamr"
 
 # What stands where something else stood: kinds of values, and the limits of what reads them.

@@ -123,6 +123,7 @@ def outcome(read: Callable[..., Any], *arguments: Any) -> Any:
         return error.message
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(messages(), st.data())
 def test_the_short_way_is_taken_only_where_it_leads_to_the_same(message: StreamMessage, data: st.DataObject) -> None:
