@@ -11,11 +11,12 @@ nobody waits for what others of the network have sent, and while the log is crow
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
+from .bounded import BoundedMap
 from .buckets import Buckets
 from .budget import Budget
 
@@ -72,7 +73,7 @@ class Inflow:
         self.budget = budget or Budget(UNLIMITED)
         self._bytes = bytes
         self._blamed = Buckets(BLAMED, BLAMED_AT_ONCE, clock)  # by network
-        self._left: OrderedDict[str, deque[Conduct]] = OrderedDict()  # what was held against those that went
+        self._left = BoundedMap[str, deque[Conduct]](MAX_NETWORKS)  # what was held against those that went
         # By connection; used while its network waits, or the log is crowded.
         self._shares = Buckets(SHARE, SHARE_AT_ONCE, clock)
         self._crowded = crowded
@@ -93,7 +94,7 @@ class Inflow:
             return 0.0
         connection.conduct = left.pop()
         if not left or not self.blames(connection):  # those before it went earlier
-            del self._left[connection.network]
+            self._left.pop(connection.network)
         if not self.blames(connection):
             connection.conduct = None
             return 0.0
@@ -104,10 +105,9 @@ class Inflow:
         """A connection is over."""
         if connection.conduct is None or not connection.network or not self.blames(connection):
             return
-        left = self._left.setdefault(connection.network, deque(maxlen=MAX_LEFT))
+        left = self._left.get(connection.network) or deque(maxlen=MAX_LEFT)
         left.append(connection.conduct)
-        if len(self._left) > MAX_NETWORKS:
-            self._left.popitem(last=False)
+        self._left[connection.network] = left
 
     def read(self, session: Session, size: int, seconds: float = 0.0) -> float:
         """*size* bytes were read for *session* and handled in *seconds*; the seconds to wait before more is read."""

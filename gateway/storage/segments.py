@@ -11,12 +11,13 @@ import os
 import re
 import threading
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeVar
+
+from gateway.core.bounded import BoundedMap
 
 from . import modes
 from .descriptors import Reserve, exhausted
@@ -80,7 +81,7 @@ class Segments:
         self.faults: list[Fault] = []
         self.on_fault: Callable[[Fault], None] = lambda _fault: None
         self.reserve = Reserve()
-        self._readers: OrderedDict[int, int] = OrderedDict()
+        self._readers = BoundedMap[int, int](MAX_READERS, lambda _first, descriptor: os.close(descriptor))
         self._clean()
         self._seal_leftovers()
         self.layout = Layout.read(directory)  # replaced as a whole: readers in other threads take what they find
@@ -223,7 +224,7 @@ class Segments:
 
     def forget(self, first: int) -> None:
         """Drop the cached reader of a segment whose file has been replaced."""
-        if (descriptor := self._readers.pop(first, None)) is not None:
+        if (descriptor := self._readers.pop(first)) is not None:
             os.close(descriptor)
 
     def close(self) -> None:
@@ -266,8 +267,6 @@ class Segments:
     def _reader(self, first: int) -> int:
         descriptor = self._readers.get(first)
         if descriptor is None:
-            if len(self._readers) >= MAX_READERS:
-                self._forget_oldest()
             descriptor = self._readers[first] = self._descriptor(first)
         return descriptor
 
@@ -279,12 +278,9 @@ class Segments:
         except OSError as error:
             if not exhausted(error):
                 raise
-        self._forget_oldest()
-        return self.reserve.run(call)
-
-    def _forget_oldest(self) -> None:
         if self._readers:
-            self.forget(next(iter(self._readers)))
+            self._readers.drop_oldest()
+        return self.reserve.run(call)
 
     def _clean(self) -> None:
         """Remove what a compaction or a retirement left behind when the gateway was killed."""

@@ -21,6 +21,7 @@ from adapters.sprout.store.tables import COMMUNITY
 from adapters.sprout.wire import base64url, codec
 from adapters.sprout.wire.codec import MAX_BODY, MAX_LINE, MAX_NODES, NO_ID, Frame, NodeLine
 from gateway.adapter import Link
+from gateway.core.bounded import BoundedMap
 from gateway.core.errors import Throttled
 from gateway.core.message import Form, Pending
 from gateway.core.session import Principal, Session
@@ -83,8 +84,8 @@ class Peering(SproutSession):
         super().__init__(bus, principal, relay, intake, refused)
         self.link = True
         self._asked: dict[int, Then] = {}
-        self._sought: set[str] = set()  # authors that it was asked for, and answered
-        self._knows: set[str] = set()  # nodes that it told us, or we it
+        self._sought = BoundedMap[str, None](MAX_KNOWN)  # authors that it was asked for, and answered
+        self._knows = BoundedMap[str, None](MAX_KNOWN)  # nodes that it told us, or we it
         self.post: Callable[[Callable[[], None]], None] = _not_at_all  # runs a call when others had their turn
         self._sliced = False  # an answer is being taken; it goes on in a moment
         self._progress = bus.clock()  # when it last answered, or was asked after a silence
@@ -225,7 +226,7 @@ class Peering(SproutSession):
 
     def _seek_authors(self, batch: Batch, again: Callable[[], None]) -> bool:
         """Ask for the authors of a batch that are not here, all at once, and go on *again* when they are."""
-        authors = {node.author for _, node in _readable(batch)} - self._sought
+        authors = {node.author for _, node in _readable(batch) if node.author not in self._sought}
         missing = tuple(id for id in authors if id != NULL_ID and self._store.seq(id) is None)
         if not missing:
             return False
@@ -368,10 +369,9 @@ def _readable(batch: Batch) -> Iterator[tuple[NodeLine, Node]]:
             yield line, decode(line.raw)
 
 
-def _remember(known: set[str], ids: Iterable[str]) -> None:
-    if len(known) > MAX_KNOWN:
-        known.clear()
-    known.update(ids)
+def _remember(known: BoundedMap[str, None], ids: Iterable[str]) -> None:
+    for id in ids:
+        known[id] = None
 
 
 def _not_at_all(_call: Callable[[], None]) -> None:

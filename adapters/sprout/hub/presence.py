@@ -17,6 +17,7 @@ from adapters.sprout.forest.forest import Identity, Reply
 from adapters.sprout.forest.validate import ACTIVITY, EXPIRATION, INVISIBLE, expiration, expires_at
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire.codec import NodeLine
+from gateway.core.bounded import BoundedMap
 from gateway.core.message import LATE, Peer, Pending
 
 from .whose import SKEW
@@ -62,7 +63,9 @@ class Presence:
         self._relay = relay
         self._to_all = tell == "tell"
         self._bus = relay.bus
-        self._heard: dict[str, dict[str, Word]] = {}  # of Arbor's authors, by channel and author; the oldest first
+        self._heard: dict[
+            str, BoundedMap[str, Word]
+        ] = {}  # of Arbor's authors, by channel and author; the oldest first
         self._words = 0  # that were heard
         self._forgotten = 0  # the latest time of a word that was heard and is kept no more
         self._told: dict[str, dict[int, Word]] = {}  # of others, by channel and number; the oldest first
@@ -79,7 +82,8 @@ class Presence:
             for each in session.channels:
                 self.joined(each, session)
         now = self._bus.clock()
-        last = self._heard.get(channel, {}).get(node.author)
+        there = self._heard.get(channel)
+        last = None if there is None else there.get(node.author)
         if (
             said not in (ACTIVE, INACTIVE)
             or len(line.line) > MAX_LINE
@@ -99,22 +103,19 @@ class Presence:
             self._bus.presence.go(channel, peer)
 
     def _keep(self, channel: str, author: str, word: Word) -> None:
-        words = self._heard[channel] = self._heard.pop(channel, {})
-        self._words -= len(words)
-        words.pop(author, None)
+        words = self._heard.pop(channel, None) or BoundedMap(MAX_AUTHORS, self._drop)
+        self._heard[channel] = words
+        self._words += author not in words
         words[author] = word
-        if len(words) > MAX_AUTHORS:
-            self._drop(words, next(iter(words)))
-        self._words += len(words)
         if self._words > MAX_WORDS:
             quiet, others = next(iter(self._heard.items()))
-            self._drop(others, next(iter(others)))
-            self._words -= 1
+            others.drop_oldest()
             if not others:
                 del self._heard[quiet]
 
-    def _drop(self, words: dict[str, Word], author: str) -> None:
-        self._forgotten = max(self._forgotten, words.pop(author).time)
+    def _drop(self, _author: str, word: Word) -> None:
+        self._words -= 1
+        self._forgotten = max(self._forgotten, word.time)
 
     def _peer(self, author: str) -> Peer:
         node = self._relay.node(author)
@@ -161,11 +162,11 @@ class Presence:
 
     def _forget(self, now: int) -> None:
         for channel, words in list(self._heard.items()):
-            for author in [author for author, word in words.items() if word.until <= now]:
-                self._drop(words, author)
+            for author, word in [entry for entry in words.items() if entry[1].until <= now]:
+                words.pop(author)
+                self._drop(author, word)
             if not words:
                 del self._heard[channel]
-        self._words = sum(map(len, self._heard.values()))
 
     def _tell_newcomers(self, channel: str, room: int) -> int:
         """Tell newcomers of everybody who is there, but for those of whom each has heard already; how many words.
@@ -173,15 +174,16 @@ class Presence:
         Who finds no *room* any more hears of it a second later.
         """
         has = self._bus.presence.has
-        words = [*self._told.get(channel, {}).values(), *self._heard.get(channel, {}).values()]
+        heard = self._heard.get(channel)
+        words = [*self._told.get(channel, {}).values(), *(word for _, word in (heard.items() if heard else ()))]
         words = [word for word in words if has(channel, word.peer.number) and word.line.data is not None][-MAX_PEERS:]
         sessions, told = self._newcomers[channel], 0
         while sessions and told < room:
             session = next(iter(sessions))
-            heard = sessions.pop(session)
+            known = sessions.pop(session)
             told += 1 + len(words)
             for word in words if channel in session.channels else ():
-                if word.peer.number != session.who.number and word.peer.number not in heard:
+                if word.peer.number != session.who.number and word.peer.number not in known:
                     session.announce(word.line)
         if not sessions:
             del self._newcomers[channel]

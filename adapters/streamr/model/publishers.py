@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from adapters.streamr.wire.ids import NAME, stream_of
+from gateway.core.bounded import BoundedMap
 from gateway.core.message import Message
 from gateway.storage.tables import Row
 
@@ -42,7 +43,7 @@ class Publishers:
 
     def __init__(self, address: Callable[[Message], str]) -> None:
         self._address = address
-        self._seen: dict[tuple[str, str, str, int], int] = {}
+        self._seen = BoundedMap[tuple[str, str, str, int], int](MAX_SEEN)
 
     def start(self, index: Lookup) -> None:
         """Ask *index* from now on."""
@@ -93,7 +94,8 @@ class Publishers:
 
     def _is_first(self, entry: Message) -> bool:
         """Whether nothing is known to have been put into the tables for the sender of *entry* in its channel."""
-        if len(self._seen) > MAX_SEEN:
-            self._seen.clear()
         who = (entry.channel, entry.protocol, entry.sender.protocol, entry.sender.number)
-        return self._seen.setdefault(who, entry.seq) >= entry.seq  # the same batch may be written more than once
+        first = self._seen.get(who)
+        if first is None:
+            first = self._seen[who] = entry.seq
+        return first >= entry.seq  # the same batch may be written more than once
