@@ -21,15 +21,16 @@ from typing import Any, Protocol
 
 from gateway.core.errors import Unavailable
 from gateway.core.jsontext import dumps
-from gateway.core.message import Message, MessageIds
+from gateway.core.message import MessageIds
 
 from .bothways import backward
 from .facts import Knows, number_end
 from .log import Synced
 from .lookup import Lookup
 from .record import BadRecord, Entry, Fact, examine
+from .rows import fact_rows, id_rows, record_rows
 from .segments import Fault, Segments, trusted
-from .tables import ANSWER, FACT, META, SAID, Row, Tables, around, damaged
+from .tables import FACT, META, Row, Tables, around, damaged
 
 GATHER = 0.1  # seconds between two batches while entries keep coming
 BATCH = 2_000  # entries in one transaction
@@ -168,7 +169,7 @@ class Index(Lookup):
         every = iter(facts)
         while part := list(islice(every, BATCH)):
             rows: dict[str, list[tuple[Any, ...]]] = {FACT: [(fact.seq, 0) for fact in part]}  # it is looked for
-            own = chain.from_iterable(map(_fact_rows, part))
+            own = chain.from_iterable(map(fact_rows, part))
             for table, values in chain(own, *(each.rows(part) for each in self._adapters)):
                 rows.setdefault(table, []).append(values)
             self._tables.put(rows, "IGNORE")
@@ -390,46 +391,11 @@ class Index(Lookup):
         """Put a batch into the tables."""
         entries, last = batch.entries, batch.entries[-1]
         rows: dict[str, list[tuple[Any, ...]]] = {"meta": [("applied", last.seq), ("time", last.time)]}
-        rows |= _records(batch) | _id_rows(self._chosen_ids(entries))
-        facts = (row for entry in entries if isinstance(entry, Fact) for row in _fact_rows(entry))
+        rows |= record_rows(batch) | id_rows(self._chosen_ids(entries))
+        facts = (row for entry in entries if isinstance(entry, Fact) for row in fact_rows(entry))
         end = max([self._number_end, *(number_end(entry) for entry in entries if isinstance(entry, Fact))])
         rows["meta"].append(("next_number", end))
         for table, values in chain(facts, *(each.rows(entries) for each in self._adapters)):
             rows.setdefault(table, []).append(values)
         self._tables.put(rows)
         self._number_end = end
-
-
-def _records(batch: Synced) -> dict[str, list[tuple[Any, ...]]]:
-    rows: dict[str, list[tuple[Any, ...]]] = {FACT: [], SAID: [], ANSWER: []}
-    said = rows[SAID]
-    for entry, offset in zip(*batch, strict=True):
-        if not isinstance(entry, Message):
-            rows[FACT].append((entry.seq, offset))
-        elif entry.parent is None:
-            said.append((entry.seq, offset, entry.channel, entry.sender.number, entry.timestamp))
-        else:
-            row = entry.seq, offset, entry.channel, entry.sender.number, entry.timestamp, entry.parent
-            rows[ANSWER].append(row)
-    return rows
-
-
-def _id_rows(chosen: Iterable[tuple[str, int]]) -> dict[str, list[tuple[Any, ...]]]:
-    """The rows for *chosen* ids with their sequences, by table: of each message's the first goes to `ids`."""
-    rows: dict[str, list[tuple[Any, ...]]] = {"ids": [], "aliases": []}
-    last = 0
-    for row in chosen:
-        seq = row[1]
-        rows["aliases" if seq == last else "ids"].append(row)
-        last = seq
-    return rows
-
-
-def _fact_rows(fact: Fact) -> Iterator[Row]:
-    match fact.kind, fact.fields:
-        case "peer", {"first": _}:
-            pass
-        case "peer", {"peer": number, "protocol": protocol, "sender": identity, **rest}:
-            yield Row("peers", (number, protocol, identity, rest.get("name")))
-        case "channel", {"channel": name, "addresses": addresses, "open": is_open}:
-            yield Row("channels", (name, dumps(addresses).decode(), int(is_open)))

@@ -1,0 +1,50 @@
+"""What entries of the log add to the index's own tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from gateway.core.jsontext import dumps
+from gateway.core.message import Message
+
+from .log import Synced
+from .record import Fact
+from .tables import ANSWER, FACT, SAID, Row
+
+
+def record_rows(batch: Synced) -> dict[str, list[tuple[Any, ...]]]:
+    """Where the entries of a *batch* stand, by table."""
+    rows: dict[str, list[tuple[Any, ...]]] = {FACT: [], SAID: [], ANSWER: []}
+    said = rows[SAID]
+    for entry, offset in zip(*batch, strict=True):
+        if not isinstance(entry, Message):
+            rows[FACT].append((entry.seq, offset))
+        elif entry.parent is None:
+            said.append((entry.seq, offset, entry.channel, entry.sender.number, entry.timestamp))
+        else:
+            row = entry.seq, offset, entry.channel, entry.sender.number, entry.timestamp, entry.parent
+            rows[ANSWER].append(row)
+    return rows
+
+
+def id_rows(chosen: Iterable[tuple[str, int]]) -> dict[str, list[tuple[Any, ...]]]:
+    """The rows for *chosen* ids with their sequences, by table: of each message's the first goes to `ids`."""
+    rows: dict[str, list[tuple[Any, ...]]] = {"ids": [], "aliases": []}
+    last = 0
+    for row in chosen:
+        seq = row[1]
+        rows["aliases" if seq == last else "ids"].append(row)
+        last = seq
+    return rows
+
+
+def fact_rows(fact: Fact) -> Iterator[Row]:
+    """What *fact* says of a peer or a channel."""
+    match fact.kind, fact.fields:
+        case "peer", {"first": _}:
+            pass
+        case "peer", {"peer": number, "protocol": protocol, "sender": identity, **rest}:
+            yield Row("peers", (number, protocol, identity, rest.get("name")))
+        case "channel", {"channel": name, "addresses": addresses, "open": is_open}:
+            yield Row("channels", (name, dumps(addresses).decode(), int(is_open)))
