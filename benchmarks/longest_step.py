@@ -16,10 +16,10 @@ from typing import Any
 
 from adapters import ADAPTERS
 from gateway.app import create_app
-from gateway.config import settings_model
 from gateway.core.presence import Room
 from gateway.core.session import Principal, Session
 from gateway.runtime import Gateway
+from gateway.settings import settings_model
 
 CHANNELS, PEERS = 100_000, 10_000
 ROOM = "room"

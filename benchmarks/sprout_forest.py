@@ -19,10 +19,10 @@ from adapters.sprout.forest import forest
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire import base64url
 from gateway.adapter import Request
-from gateway.config import settings_model
 from gateway.core.message import Message
 from gateway.core.session import Principal
 from gateway.runtime import Gateway
+from gateway.settings import settings_model
 
 from .sprout_nodes import trees
 

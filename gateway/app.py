@@ -26,8 +26,8 @@ from gateway.shells import fast, serve
 from gateway.shells.turns import turns_of
 
 from .adapter import Adapter, Listener, Refusal
-from .config import Settings
 from .runtime import Gateway
+from .settings import Settings
 from .worker import Post
 
 logger = structlog.get_logger("trellis")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import ssl
 
-from .config import Settings, tls_context
+from .settings import Settings
 
 PROTOCOLS = ("h2", "http/1.1")  # of application, that hypercorn speaks; who asks for none of them is served too
 
@@ -48,3 +48,12 @@ def read(settings: Settings) -> ssl.SSLContext | None:
 def fingerprint(settings: Settings) -> str | None:
     """The SHA-256 of the file of the certificate, to tell whether it is another one."""
     return None if settings.tls_cert is None else hashlib.sha256(settings.tls_cert.read_bytes()).hexdigest()
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """What listeners speak TLS with; None where there is no certificate, an `OSError` where it is of no use."""
+    if settings.tls_cert is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(settings.tls_cert, settings.tls_key, password=lambda: "")  # else it asks the terminal
+    return context

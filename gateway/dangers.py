@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping
 
 from gateway.access.origins import ANY, is_local
 from gateway.access.rights import Right
 from gateway.core.message import REST
 
 from .adapter import Adapter
+from .certificate import tls_context
+from .settings import Settings
 from .values import values
-
-if TYPE_CHECKING:
-    from .config import Settings
 
 STRANGERS = "anonymous"
 KEY = "key:"
@@ -25,8 +23,33 @@ _ORIGIN = re.compile(r"https?://[^/\s]+")
 
 def dangers(settings: Settings, adapters: Collection[type[Adapter]]) -> list[str]:
     """Every reason to refuse *settings*, by key."""
-    checks = (_grants(settings, adapters), _admins(settings), _origins(settings), _ports(settings), _numbers(settings))
-    return [fault for check in checks for fault in check] + [*_retention(settings), *_secrets(settings)]
+    return [
+        *_certificate(settings),
+        *_grants(settings, adapters),
+        *_admins(settings),
+        *_origins(settings),
+        *_ports(settings),
+        *_numbers(settings),
+        *_retention(settings),
+        *_secrets(settings),
+        *_pins(settings, {adapter.name: adapter for adapter in adapters}),
+    ]
+
+
+def _certificate(settings: Settings) -> list[str]:
+    faults = []
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        faults.append("tls_cert, tls_key: give both or neither")
+    for key in ("tls_cert", "tls_key"):
+        path = getattr(settings, key)
+        if path is not None and not path.is_file():
+            faults.append(f"{key}: {path} is not a file")
+    if not faults:
+        try:
+            tls_context(settings)
+        except OSError as error:  # of which `ssl.SSLError` is one
+            faults.append(f"tls_cert, tls_key: no certificate and its key in PEM, without a passphrase ({error})")
+    return faults
 
 
 def impossible_principal(name: str, adapters: Collection[type[Adapter]]) -> str | None:
@@ -101,3 +124,10 @@ def _secrets(settings: Settings) -> Iterator[str]:
     path = settings.tls_key
     if path is not None and path.is_file() and path.stat().st_mode & 0o007:
         yield f"tls_key: {path} may be read or changed by everybody on this machine; `chmod o= {path}`"
+
+
+def _pins(settings: Settings, adapters: Mapping[str, type[Adapter]]) -> Iterator[str]:
+    for channel, addresses in settings.channels.pins.items():
+        for protocol, address in addresses.items():
+            if protocol not in adapters or not adapters[protocol].may_be_pinned(address):
+                yield f"channels.pins.{channel}.{protocol}: {address!r} is nothing that a channel can be called there"

@@ -24,8 +24,9 @@ from gateway.access.warden import difference, origins
 from gateway.core.buckets import Buckets
 
 from . import certificate
-from .config import BadConfiguration, Settings
+from .config import BadConfiguration
 from .runtime import Gateway, keep, memory
+from .settings import Settings
 from .values import values
 
 # What a running gateway follows; whatever else changes needs a restart.

@@ -39,10 +39,10 @@ from gateway.storage.segments import Fault, Segments
 from . import machine
 from .adapter import Adapter, Home, Services
 from .certificate import Certificate
-from .config import Settings
 from .door import Door
 from .letting import Remembered
 from .metrics import Metrics
+from .settings import Settings
 from .worker import Alarm, Post, Worker
 
 MINUTE = 60_000  # ms

@@ -26,9 +26,9 @@ from gateway.shells.tls import TlsServer
 
 from . import machine
 from .app import create_app
-from .config import Settings
 from .reload import on_hangup
 from .runtime import Gateway
+from .settings import Settings
 from .welcome import welcome
 
 BACKLOG = 4096

@@ -20,7 +20,7 @@ MAY = {
     "gateway.core": set[str](),
     "gateway.adapter": CORE,
     "gateway.storage": CORE,
-    "gateway.access": CORE | {"gateway.config"},
+    "gateway.access": CORE | {"gateway.settings"},
     "gateway.http": STORAGE | {"gateway.access", "gateway.adapter", "gateway.runtime"},
     "gateway.shells": CORE | {"gateway.http", "gateway.adapter", "gateway.runtime"},
     "gateway.clients": set[str](),
@@ -98,7 +98,6 @@ CIRCLES: list[list[str]] = [
         "adapters.streamr.sessions.session",
         "adapters.streamr.sessions.tracker_session",
     ],
-    ["gateway.config", "gateway.dangers"],
     ["gateway.core.bus", "gateway.core.inflow", "gateway.core.presence", "gateway.core.session"],
 ]
 

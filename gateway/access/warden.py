@@ -8,8 +8,8 @@ from typing import Any
 
 import structlog
 
-from gateway.config import Settings
 from gateway.core.bus import Bus
+from gateway.settings import Settings
 
 from .auth import Access, Key, KeyFile
 from .lastuse import FILE, LastUse

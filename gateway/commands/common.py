@@ -12,6 +12,7 @@ import typer
 
 from adapters import ADAPTERS
 from gateway import config
+from gateway.settings import Settings
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file (docs/configuration.md).")]
 Data = Annotated[Path | None, typer.Option("--data", help="Where everything is kept.  [default: trellis-data]")]
@@ -21,7 +22,7 @@ class Failed(Exception):
     """Why a command did not do what it was asked to, and what to do about it; the exit code is 1."""
 
 
-def load_settings(file: Path | None, flags: Mapping[str, Any]) -> config.Settings:
+def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
     """The configuration, or an exit with code 2 and every fault named."""
     try:
         return config.load(ADAPTERS, file, flags)

@@ -11,10 +11,10 @@ import typer
 from adapters import ADAPTERS
 from gateway.access.auth import KEY, VERBS, Access, Verdict
 from gateway.access.keyfile import KeyFile, now_ms
-from gateway.config import Settings
 from gateway.core.channels import valid_name
 from gateway.core.session import Principal
 from gateway.dangers import impossible_principal
+from gateway.settings import Settings
 
 from .common import ConfigFile, Data, Failed, load_settings, say, visible
 

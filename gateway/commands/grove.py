@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from adapters.sprout import SproutAdapter, grove
-from gateway.config import Settings
+from gateway.settings import Settings
 
 from .common import Failed, say, visible
 from .offline import Offline, offline

@@ -8,9 +8,9 @@ from queue import Empty, SimpleQueue
 
 from adapters import ADAPTERS
 from gateway.access.auth import BadSecret
-from gateway.config import Settings
 from gateway.runtime import Gateway, InUse
 from gateway.service import configure_logging
+from gateway.settings import Settings
 
 from .common import Failed
 

@@ -17,8 +17,8 @@ from adapters.streamr import StreamrAdapter, dumps
 from adapters.streamr.restore import restore
 from adapters.streamr.wire.message import parse_message
 from gateway.adapter import Adapter
-from gateway.config import Settings
 from gateway.core.message import Message
+from gateway.settings import Settings
 from gateway.storage.record import Entry
 
 from .common import Failed, say, visible

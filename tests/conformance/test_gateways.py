@@ -18,8 +18,8 @@ import pytest
 
 from adapters.sprout import SproutAdapter
 from gateway.clients import Client, RelayClient, RestClient, SproutClient, StreamrClient
-from gateway.config import settings_model
 from gateway.runtime import Gateway
+from gateway.settings import settings_model
 from tests.conformance.forge import SequoiaForge
 from tests.server import Server
 

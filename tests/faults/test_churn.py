@@ -13,11 +13,11 @@ from adapters.sprout.forest import forest
 from adapters.sprout.forest.openpgp import Key
 from adapters.sprout.wire import base64url
 from gateway.adapter import Request
-from gateway.config import settings_model
 from gateway.core.message import Message
 from gateway.core.session import Principal
 from gateway.http.stats import report
 from gateway.runtime import Gateway, clock
+from gateway.settings import settings_model
 from gateway.storage import compaction
 from gateway.storage import index as index_module
 from gateway.storage.archive import verify

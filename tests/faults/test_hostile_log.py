@@ -19,10 +19,10 @@ from adapters.sprout.forest import forest
 from adapters.sprout.forest.openpgp import Key
 from gateway.cli import app
 from gateway.commands import operate
-from gateway.config import settings_model
 from gateway.core.jsontext import dumps
 from gateway.core.message import Message, Peer
 from gateway.runtime import Gateway
+from gateway.settings import settings_model
 from gateway.storage import importing
 from gateway.storage.archive import export, verify
 from gateway.storage.importing import import_

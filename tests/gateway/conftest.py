@@ -17,11 +17,11 @@ from fastapi import Request
 
 from gateway.adapter import Adapter
 from gateway.app import create_app
-from gateway.config import settings_model
 from gateway.core.message import Message
 from gateway.http.callers import Caller
 from gateway.http.events import EventSession
 from gateway.runtime import Gateway
+from gateway.settings import settings_model
 from gateway.shells.handover import FastHttp
 from tests.still import PATIENCE, Posted
 

@@ -12,9 +12,9 @@ from tempfile import mkdtemp
 from typing import Any
 
 from adapters import ADAPTERS
-from gateway.config import settings_model
 from gateway.http.rest import Rest
 from gateway.runtime import Gateway
+from gateway.settings import settings_model
 from tests.still import Posted
 
 NAMES = ("lobby", "hall")  # of the channels

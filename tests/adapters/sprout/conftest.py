@@ -17,10 +17,10 @@ from adapters.sprout.hub.session import SproutSession
 from adapters.sprout.wire import base64url
 from gateway import runtime
 from gateway.adapter import Adapter, Refusal, Request
-from gateway.config import settings_model
 from gateway.core.message import Form, Message
 from gateway.core.session import Principal, Session
 from gateway.runtime import Gateway
+from gateway.settings import settings_model
 from tests.still import Clock, Posted
 
 VECTORS = Path(__file__).parents[2] / "vectors/sprout"

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from adapters import ADAPTERS
-from gateway.config import settings_model
 from gateway.core.message import MessageIds
 from gateway.runtime import Gateway
+from gateway.settings import settings_model
 from tests.still import Posted
 
 from .checks import OPEN, Record, records

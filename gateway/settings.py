@@ -1,0 +1,136 @@
+"""What can be set: a model for each section of the configuration, with its defaults and its limits.
+
+The sections of the adapters come from the registry (`settings_model`); `gateway.config` reads the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from gateway.access.auth import Right
+from gateway.access.limits import Limits
+from gateway.core.channels import LIMIT, valid_name
+
+from .adapter import Adapter
+
+PREFIX = "TRELLIS_"
+
+
+class Section(BaseModel):
+    """A part of the configuration; a key that it does not know is a fault."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _check_names(names: Iterable[str]) -> None:
+    if bad := [name for name in names if not valid_name(name)]:
+        raise ValueError(f"not channel names (1 to 255 characters, no control characters, no '/@'): {bad}")
+
+
+class ChannelSettings(Section):
+    """Which channels exist: any that somebody uses, or only those named here.
+
+    `pins` says what protocols call a channel, where that is not to follow from its name.
+    """
+
+    create: Literal["open", "configured"] = "open"
+    limit: int = Field(default=LIMIT, ge=1, description="channels that there may be; the operator may make more")
+    names: tuple[str, ...] = ()
+    pins: dict[str, dict[str, str]] = {}
+
+    @field_validator("names")
+    @classmethod
+    def _names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        _check_names(names)
+        return names
+
+    @field_validator("pins")
+    @classmethod
+    def _pins(cls, pins: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+        _check_names(pins)
+        given = [address for addresses in pins.values() for address in addresses.items()]
+        if twice := {address for protocol, address in given if given.count((protocol, address)) > 1}:
+            raise ValueError(f"given to more than one channel: {sorted(twice)}")
+        return pins
+
+
+class AuthSettings(Section):
+    """What principals without a key may do, and which web pages may connect.
+
+    `grants` maps a principal (`topic_relay:anonymous`, `sprout:anonymous`, `streamr:0x...`) to rights
+    (`subscribe:news/*`). The first grant or key switches authentication on.
+    """
+
+    grants: dict[str, tuple[str, ...]] = {}
+    origins: tuple[str, ...] = ()
+
+    @field_validator("grants")
+    @classmethod
+    def _grants(cls, grants: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        for rights in grants.values():
+            for right in rights:
+                Right.parse(right)
+        return grants
+
+
+class LogSettings(Section):
+    """When segments are sealed, and what is kept."""
+
+    segment_bytes: int = Field(default=64 << 20, ge=4096)
+    keep_days: float | None = Field(default=None, gt=0, description="messages older than this are retired")
+    keep_bytes: int | None = Field(default=None, gt=0, description="the oldest messages beyond this are retired")
+
+
+class Settings(BaseSettings):
+    """Everything that can be set, but for the adapters' sections (see `settings_model`)."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        nested_model_default_partial_update=True,
+    )
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=0, le=65535)
+    data: Path = Path("trellis-data")
+    warehouse: Path = Path("warehouse")
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    loop: Literal["asyncio", "trio"] = "asyncio"
+    log_format: Literal["console", "json"] = "console"
+    open_to_all: bool = False
+    channels: ChannelSettings = ChannelSettings()
+    auth: AuthSettings = AuthSettings()
+    limits: Limits = Limits()
+    log: LogSettings = LogSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  (pydantic-settings passes it)
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags win over the environment, the environment over the file."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    def section(self, adapter: type[Adapter]) -> Any:
+        """The settings of one adapter."""
+        return getattr(self, adapter.name)
+
+
+def settings_model(adapters: Iterable[type[Adapter]], file: Path | None = None) -> type[Settings]:
+    """`Settings` with a section for each adapter, read from *file* as well if there is one."""
+    sections: dict[str, Any] = {adapter.name: (adapter.settings, adapter.settings()) for adapter in adapters}
+    model = create_model("Settings", __base__=Settings, **sections)
+    model.model_config["toml_file"] = file
+    return model
