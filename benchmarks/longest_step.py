@@ -17,7 +17,8 @@ from typing import Any
 from adapters import ADAPTERS
 from gateway.app import create_app
 from gateway.core.presence import Room
-from gateway.core.session import Principal, Session
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 from gateway.runtime import Gateway
 from gateway.settings import settings_model
 

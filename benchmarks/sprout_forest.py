@@ -20,7 +20,7 @@ from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire import base64url
 from gateway.adapter import Request
 from gateway.core.message import Message
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 from gateway.runtime import Gateway
 from gateway.settings import settings_model
 

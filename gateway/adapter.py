@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from gateway.core.message import Form, Message, Peer, Pending
-from gateway.core.session import Principal, Session
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 
 if TYPE_CHECKING:
     from gateway.access.auth import Access
@@ -185,10 +186,10 @@ class Adapter(ABC):
 
     @abstractmethod
     def refer(self, run: Sequence[Message]) -> None:
-        """Note what the form of each message of a *run* from elsewhere depends on: see `bus.Author`."""
+        """Note what the form of each message of a *run* from elsewhere depends on: see `contracts.Translator`."""
 
     def named(self, id: str) -> str | None:  # noqa: ARG002  (mostly the log has all ids that there are)
-        """The canonical id of the message that is called *id* here: see `bus.Author`."""
+        """The canonical id of the message that is called *id* here: see `contracts.Translator`."""
         return None
 
     @abstractmethod

@@ -19,7 +19,7 @@ from gateway.access.limits import Throttle
 from gateway.access.warden import Warden
 from gateway.core.buckets import Buckets
 from gateway.core.budget import Budget, Holder
-from gateway.core.bus import Bus, Receipt
+from gateway.core.bus import Bus
 from gateway.core.channels import Channels, valid_name
 from gateway.core.inflow import Inflow
 from gateway.core.message import MessageIds, Peer
@@ -31,8 +31,8 @@ from gateway.storage import modes
 from gateway.storage.compaction import Compaction
 from gateway.storage.facts import Lives
 from gateway.storage.index import Index
-from gateway.storage.log import Log, Sealing
-from gateway.storage.record import Entry
+from gateway.storage.ledger import Ledger
+from gateway.storage.log import Sealing
 from gateway.storage.retention import Keep, Retention
 from gateway.storage.segments import Fault, Segments
 
@@ -59,21 +59,6 @@ class InUse(Exception):
 def clock() -> int:
     """Milliseconds since 1970."""
     return time_ns() // 1_000_000
-
-
-class Ledger(Log):
-    """The log and the index as the bus sees them: what is appended is found at once."""
-
-    def __init__(self, index: Index, segments: Segments, post: Post, clock: Callable[[], int], **options: Any) -> None:
-        super().__init__(segments, post, clock, **options)
-        self.on_synced = index.take
-        self.find: Callable[[str], Receipt | None] = index.find
-        self._note = index.note
-
-    def extend(self, entries: Sequence[Entry]) -> None:
-        """Log *entries* and make them known."""
-        super().extend(entries)
-        self._note(entries)
 
 
 class Gateway:
@@ -202,7 +187,7 @@ class Gateway:
             ids,
             clock,
             self.metrics,
-            authors=self.adapters,
+            translators=self.adapters,
             allowed=self.access.allowed,
             throttle=self.throttle,
             inflow=self._inflow(),

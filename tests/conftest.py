@@ -15,11 +15,12 @@ from gateway.core.bus import Bus
 from gateway.core.channels import Channels
 from gateway.core.message import Message, MessageIds, Peer
 from gateway.core.peers import Peers
-from gateway.core.session import Principal, Session
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 from gateway.metrics import Metrics
-from gateway.runtime import Ledger
 from gateway.storage.compaction import Compaction
 from gateway.storage.index import Index
+from gateway.storage.ledger import Ledger
 from gateway.storage.log import Sealing
 from gateway.storage.record import Entry, Fact
 from gateway.storage.retention import SLACK, Keep, Retention

@@ -98,7 +98,6 @@ CIRCLES: list[list[str]] = [
         "adapters.streamr.sessions.session",
         "adapters.streamr.sessions.tracker_session",
     ],
-    ["gateway.core.bus", "gateway.core.inflow", "gateway.core.presence", "gateway.core.session"],
 ]
 
 

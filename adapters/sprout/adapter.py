@@ -32,7 +32,7 @@ from adapters.sprout.wire.spoken import messages
 from gateway.adapter import Adapter, Home, Link, Listener, Request, Services, Spoken
 from gateway.core.errors import Unavailable
 from gateway.core.message import LATE, REST, Form, Message, Peer, Pending
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 from gateway.storage.facts import Life
 from gateway.storage.index import Statement
 from gateway.storage.record import Entry, Fact
@@ -135,7 +135,7 @@ class SproutAdapter(Adapter):
         bus = self.bus
         store, directs = Store(services.index, services.fact), Directs(bus.clock)
         key = self._key or make_key(self.home.secrets / KEY_FILE, bus.clock())
-        titles = TITLES | {author.name: getattr(author, "title", author.name) for author in bus.authors}
+        titles = TITLES | {each.name: getattr(each, "title", each.name) for each in bus.translators}
         identify, presence = self.options.identify, self.options.presence
         self.relay = Relay(
             bus, store, directs, services.access.known, identify, presence, services.outflow, services.post

@@ -22,7 +22,7 @@ from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import NodeLine, node_line
 from gateway.core.errors import Unavailable
 from gateway.core.message import Form, Message, Pending
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 from gateway.storage.record import Entry, unbinary
 
 if TYPE_CHECKING:

@@ -41,7 +41,8 @@ from gateway.adapter import Adapter, Home, Refusal, Request, Services, Spoken
 from gateway.core.frames import text_frame
 from gateway.core.jsontext import dumps
 from gateway.core.message import Form, Message, Peer, Pending
-from gateway.core.session import MAX_OUTBOX, Principal
+from gateway.core.outbox import MAX_OUTBOX
+from gateway.core.principal import Principal
 from gateway.storage.facts import Life
 from gateway.storage.index import Statement
 from gateway.storage.record import Fact

@@ -12,7 +12,7 @@ from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.ids import NAME, channel_of
 from gateway.core.errors import RequestError, Unavailable
 from gateway.core.message import Peer
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 if TYPE_CHECKING:
     from adapters.streamr.wire.message import StreamMessage

@@ -16,7 +16,7 @@ from gateway.adapter import Adapter, Refusal, Request, Spoken
 from gateway.core.channels import valid_name
 from gateway.core.frames import text_frame
 from gateway.core.message import Form, Message, Peer, Pending
-from gateway.core.session import MAX_OUTBOX
+from gateway.core.outbox import MAX_OUTBOX
 from gateway.storage.record import Fact
 
 from .codec import MAX_PACKET, MAX_TOPIC, Refused, decode, encode, fits, forward, units

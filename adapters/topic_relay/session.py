@@ -11,7 +11,9 @@ from gateway.core.errors import Forbidden, RequestError, Throttled, TooManyChann
 from gateway.core.frames import header, text_frame
 from gateway.core.jsontext import dumps
 from gateway.core.message import Form, Message, Peer
-from gateway.core.session import MAX_OUTBOX, Principal, Session
+from gateway.core.outbox import MAX_OUTBOX
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 
 from . import codec
 from .codec import Broadcast, Packet, Refused, decode, extend, forward, shape_of, src_tail

@@ -17,7 +17,7 @@ import structlog
 
 from gateway.core.channels import OWN
 from gateway.core.networks import network
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 from .keyfile import USUAL, Key, KeyFile, digest, now_ms
 from .origins import Origins

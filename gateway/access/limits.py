@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.core.buckets import Buckets
 from gateway.core.bus import SUBSCRIPTIONS
 from gateway.core.message import Peer
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 
 class Rate(BaseModel):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from gateway.core.bus import Bus
-from gateway.core.session import Session
+from gateway.core.member import Member
 
 from .auth import Access
 
@@ -52,7 +52,7 @@ class Revocation:
             if session.closing is None:
                 yield from self._look_at(session)
 
-    def _look_at(self, session: Session) -> Iterator[None]:
+    def _look_at(self, session: Member) -> Iterator[None]:
         if self._access.ended(session.principal):
             session.close(POLICY, KEY_ENDED)
         for channel in tuple(session.channels):

@@ -12,7 +12,7 @@ from adapters import ADAPTERS
 from gateway.access.auth import KEY, VERBS, Access, Verdict
 from gateway.access.keyfile import KeyFile, now_ms
 from gateway.core.channels import valid_name
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 from gateway.dangers import impossible_principal
 from gateway.settings import Settings
 

@@ -11,20 +11,20 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from .bounded import BoundedMap
 from .channels import OWN, Channels
+from .contracts import Allowed, Counters, Ledger, Receipt, Throttle, Translator
 from .errors import AlreadySubscribed, NotSubscribed, RequestError, Throttled, TooManySubscriptions, Unavailable
 from .flows import Flow, Flows
+from .inflow import Inflow
+from .member import Member
 from .message import Message, MessageIds, Peer
+from .outbox import Batch
 from .peers import Peers
 from .presence import Presence
-from .session import Batch, Session
-
-if TYPE_CHECKING:
-    from .inflow import Inflow
-    from .session import Principal
+from .principal import Principal
 
 DIRECT_MEMORY = 5 * 60_000  # ms for which the id of a direct message is remembered
 MAX_DIRECT_IDS = 100_000
@@ -35,93 +35,11 @@ DIRECT = 1 << 43  # what the ids of direct messages carry for a sequence: number
 logger = logging.getLogger(__name__)
 
 
-class Receipt(NamedTuple):
-    """What is known of a message that was taken earlier."""
-
-    seq: int
-    id: str
-    time: int
-    undelivered: tuple[str, ...] = ()
-
-
-class Ledger(Protocol):
-    """What the bus needs of the log and the index together."""
-
-    @property
-    def next_seq(self) -> int:
-        """The seq of the entry that is appended next."""
-
-    @property
-    def congested(self) -> bool:
-        """Whether nothing can be appended now."""
-
-    @property
-    def failing(self) -> str | None:
-        """Why the last write to disk failed; None where it did not, also where the disk is merely slow."""
-
-    def extend(self, messages: Sequence[Message]) -> None:
-        """Take messages that have their seqs; they are found by their ids from now on, and on disk soon."""
-
-    def find(self, id: str) -> Receipt | None:
-        """The message with this id, accepted at any time before."""
-
-    def when_synced(self, seq: int, callback: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
-        """Call back once everything up to *seq* is on disk; at once if it is.
-
-        *otherwise* is called in its place where the disk has failed for so long that nobody knows.
-        """
-
-
-class Author(Protocol):
-    """Decides, for each message from elsewhere, what this protocol's form of it will depend on."""
-
-    @property
-    def name(self) -> str:
-        """The protocol."""
-
-    def describe(self, address: str) -> dict[str, Any]:
-        """The parts of a channel's *address* by the names that people know them by."""
-
-    def refer(self, run: Sequence[Message]) -> None:
-        """Put what the bridged form of each message of a *run* (see `Bus.publish_run`) depends on into its `refs`.
-
-        That is a JSON value under the protocol's name, if it depends on anything. Where the message does not fit the
-        protocol, the name is added to `undelivered` instead. The messages have their seqs already, so nothing may be
-        logged here.
-        """
-
-    def named(self, id: str) -> str | None:
-        """The canonical id of the message that this protocol calls *id*, where the log does not have that id as it is.
-
-        So it is where the id follows from what the message depends on, or can be written in more than one way.
-        """
-
-
-class Counters(Protocol):
-    """What the bus counts."""
-
-    def published(self, run: Sequence[Message], deliveries: int) -> None:
-        """A run of messages was accepted, and handed to sessions so many times."""
-
-    def direct(self, message: Message, listeners: int) -> None:
-        """A direct message was handed to *listeners* sessions."""
-
-    def undeliverable(self, message: Message) -> None:
-        """A message did not fit the protocols that it names."""
-
-    def overflow(self, protocol: str) -> None:
-        """A session was closed because it read too slowly."""
-
-
-Allowed = Callable[["Principal", str, str], bool]
-Throttle = Callable[["Principal", Peer | None, str], float]
-
-
 class Group(NamedTuple):
     """Those in a channel who have one class and dialect, and what flows to their protocol, by where it comes from."""
 
-    kind: type[Session]
-    sessions: list[Session]
+    kind: type[Member]
+    sessions: list[Member]
     flows: Mapping[str, Flow]
 
 
@@ -141,7 +59,7 @@ class Bus:
         clock: Callable[[], int],
         metrics: Counters,
         *,
-        authors: Iterable[Author] = (),
+        translators: Iterable[Translator] = (),
         allowed: Allowed = lambda _principal, _verb, _channel: True,
         throttle: Throttle | None = None,
         inflow: Inflow | None = None,
@@ -153,7 +71,7 @@ class Bus:
         self.peers = peers
         self.clock = clock
         self.metrics = metrics
-        self.authors = list(authors)
+        self.translators = list(translators)
         self.allowed = allowed
         self.throttle = throttle
         self.inflow = inflow
@@ -162,19 +80,19 @@ class Bus:
         self.flows = Flows()
         self._ids = ids
         self._time = last_time
-        self._members: dict[str, dict[Session, None]] = {}
+        self._members: dict[str, dict[Member, None]] = {}
         self.presence = Presence(self._members)
         self._fanout: dict[str, list[Group]] = {}  # made anew when members change
-        self._sessions: dict[Session, None] = {}
-        self._numbers: dict[int, dict[Session, None]] = {}
+        self._sessions: dict[Member, None] = {}
+        self._numbers: dict[int, dict[Member, None]] = {}
         self._addresses: Counter[str] = Counter()
-        self._waiting: dict[Session, None] = {}
+        self._waiting: dict[Member, None] = {}
         self._direct_ids = BoundedMap[str, tuple[int, int]](MAX_DIRECT_IDS)  # when each expires, and its answer
         self._directs = count(DIRECT)
 
     # Who is here
 
-    def join(self, session: Session) -> Peer:
+    def join(self, session: Member) -> Peer:
         """Give *session* its number."""
         peer = self.peers.connection(session.protocol)
         self._sessions[session] = None
@@ -182,7 +100,7 @@ class Bus:
         self._addresses[session.principal.address] += 1
         return peer
 
-    def leave(self, session: Session) -> None:
+    def leave(self, session: Member) -> None:
         """Forget *session*; the others are told where their protocol has a word for it."""
         if session not in self._sessions:
             return
@@ -196,7 +114,7 @@ class Bus:
             del self._addresses[address]
         self._waiting.pop(session, None)
 
-    def bind(self, session: Session, identity: Peer) -> None:
+    def bind(self, session: Member, identity: Peer) -> None:
         """Take *session* as a connection of *identity*; with a second identity it is a link, and nobody's."""
         if session.link:
             return
@@ -213,7 +131,7 @@ class Bus:
         if session.who is not before:
             self.presence.rename(session, before)
 
-    def sessions(self) -> list[Session]:
+    def sessions(self) -> list[Member]:
         """Every session there is."""
         return list(self._sessions)
 
@@ -230,7 +148,7 @@ class Bus:
         """How many connections the peer with *number* has."""
         return len(self._numbers.get(number, ()))
 
-    def sessions_of(self, number: int) -> list[Session]:
+    def sessions_of(self, number: int) -> list[Member]:
         """The connections of the peer with *number*."""
         return list(self._numbers.get(number, ()))
 
@@ -242,7 +160,7 @@ class Bus:
         """How many connections listen to *channel*."""
         return len(self._members.get(channel, ()))
 
-    def listeners(self, channel: str, protocol: str) -> list[Session]:
+    def listeners(self, channel: str, protocol: str) -> list[Member]:
         """The sessions of *protocol* that listen to *channel*."""
         return [session for session in self._members.get(channel, ()) if session.protocol == protocol]
 
@@ -250,9 +168,9 @@ class Bus:
         """How each protocol calls *channel*: the addresses, and their parts as people know them."""
         addresses = self.channels.addresses(channel)
         shown: dict[str, Any] = {"addresses": dict(addresses)}
-        for author in self.authors:
-            if (address := addresses.get(author.name)) is not None:
-                shown |= author.describe(address)
+        for translator in self.translators:
+            if (address := addresses.get(translator.name)) is not None:
+                shown |= translator.describe(address)
         return shown
 
     def active(self) -> list[str]:
@@ -261,7 +179,7 @@ class Bus:
 
     # Listening
 
-    def subscribe(self, session: Session, channel: str) -> list[Peer]:
+    def subscribe(self, session: Member, channel: str) -> list[Peer]:
         """Let *session* hear *channel*, greet the others, and return who they are."""
         if channel in session.channels:
             raise AlreadySubscribed(channel)
@@ -276,7 +194,7 @@ class Bus:
         self._fanout.pop(channel, None)
         return others
 
-    def unsubscribe(self, session: Session, channel: str) -> None:
+    def unsubscribe(self, session: Member, channel: str) -> None:
         """Let *session* hear *channel* no more, and tell the others."""
         if channel not in session.channels:
             raise NotSubscribed(channel)
@@ -324,9 +242,9 @@ class Bus:
         found = self.ledger.find(id)
         if found is not None:
             return found.id
-        return next(filter(None, (author.named(id) for author in self.authors)), None)
+        return next(filter(None, (translator.named(id) for translator in self.translators)), None)
 
-    def publish(self, message: Message, origin: Session | None = None) -> Message:
+    def publish(self, message: Message, origin: Member | None = None) -> Message:
         """Take *message*, log it, and hand it to everybody in its channel but the publishing session.
 
         The message gets its seq, time and id here; a `parent` may be any id and becomes the canonical one. It is
@@ -336,7 +254,7 @@ class Bus:
         self.publish_run((message,), origin)
         return message
 
-    def publish_run(self, run: Sequence[Message], origin: Session | None = None) -> None:
+    def publish_run(self, run: Sequence[Message], origin: Member | None = None) -> None:
         """`publish` what one sender says at once in one channel, all of it history or none; all of it or nothing.
 
         A run costs each of its messages little: what is looked up, asked and counted is so once.
@@ -414,7 +332,7 @@ class Bus:
                 logger.exception("a connection failed; the others go on")
                 session.close(1011, "something is wrong with the gateway; its log says more")
 
-    def await_room(self, session: Session) -> None:
+    def await_room(self, session: Member) -> None:
         """Wake *session* when the log takes messages again."""
         if self.ledger.congested:
             self._waiting[session] = None
@@ -428,7 +346,7 @@ class Bus:
 
     def _groups(self, channel: str) -> list[Group]:
         """The members of *channel* by class and dialect: a class can deliver to many at less cost than each alone."""
-        classes: dict[tuple[type[Session], str], list[Session]] = {}
+        classes: dict[tuple[type[Member], str], list[Member]] = {}
         for session in self._members.get(channel, ()):
             classes.setdefault((type(session), session.dialect(channel)), []).append(session)
         flows = Flows() if channel.startswith(OWN) else self.flows  # what the gateway says of itself is not counted
@@ -456,16 +374,16 @@ class Bus:
 
     def _refer(self, run: Sequence[Message]) -> None:
         protocol = run[0].protocol
-        for author in self.authors:
-            if author.name != protocol:
-                author.refer(run)
+        for translator in self.translators:
+            if translator.name != protocol:
+                translator.refer(run)
         for message in run:
             if message.undelivered:
                 self.metrics.undeliverable(message)
                 for name in message.undelivered:
                     self.flows.to(name)[protocol].undelivered += 1
 
-    def _hand_over(self, run: Sequence[Message], origin: Session | None) -> int:
+    def _hand_over(self, run: Sequence[Message], origin: Member | None) -> int:
         """Give *run* to everybody in its channel but *origin*; how many times one of it was given to somebody."""
         first, deliveries = run[0], 0
         self.presence.before(first.channel, first.sender.number)
@@ -486,7 +404,7 @@ class Bus:
                 deliveries += told
         return deliveries
 
-    def _unbind(self, session: Session) -> None:
+    def _unbind(self, session: Member) -> None:
         if session.identity is not None:
             connections = self._numbers[session.identity.number]
             del connections[session]

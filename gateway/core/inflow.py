@@ -14,15 +14,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from .bounded import BoundedMap
 from .buckets import Buckets
 from .budget import Budget
-
-if TYPE_CHECKING:
-    from .message import Message, Peer
-    from .session import Session
+from .message import Message, Peer
 
 PAUSE = 0.125  # seconds of reading that a refused request costs its connection
 FREE = 20  # refused requests that cost nothing, gained again at the rate that `PAUSE` allows
@@ -54,6 +51,15 @@ class Accused(Protocol):
     @property
     def network(self) -> str:
         """Where its peer is."""
+
+
+class Connected(Accused, Protocol):
+    """An accused that is on the bus: it has a number, and can be closed."""
+
+    peer: Peer
+
+    def close(self, code: int, reason: str) -> None:
+        """End the connection."""
 
 
 class Inflow:
@@ -109,7 +115,7 @@ class Inflow:
         left.append(connection.conduct)
         self._left[connection.network] = left
 
-    def read(self, session: Session, size: int, seconds: float = 0.0) -> float:
+    def read(self, session: Connected, size: int, seconds: float = 0.0) -> float:
         """*size* bytes were read for *session* and handled in *seconds*; the seconds to wait before more is read."""
         if self._bytes is None:  # spares two calls for each read where nothing is paced
             self.budget.grew(size)
@@ -164,7 +170,7 @@ class Inflow:
         now, conduct = self._clock(), self._conduct(connection)
         conduct.paused, conduct.since = max(conduct.paused, now - FREE * PAUSE) + PAUSE, now
 
-    def malformed(self, session: Session) -> None:
+    def malformed(self, session: Connected) -> None:
         """*session* sent something that its protocol has no place for, or a signature that is none."""
         if self._bytes is None:
             return

@@ -12,13 +12,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from .bounded import BoundedMap
+from .member import Member
 from .message import Peer
-
-if TYPE_CHECKING:
-    from .session import Session
 
 MAX_GUESTS = 1000  # of one channel; beyond them the one that was heard of longest ago leaves
 MAX_ALL_GUESTS = 10_000  # of all channels together; likewise
@@ -69,14 +67,14 @@ class _News:
 
     __slots__ = ("_came", "_gone", "_rest", "channel", "peer")
 
-    def __init__(self, channel: str, peer: Peer, members: Iterator[Session], *, came: bool) -> None:
+    def __init__(self, channel: str, peer: Peer, members: Iterator[Member], *, came: bool) -> None:
         self.channel = channel
         self.peer = peer
         self._rest = members
         self._came = came
-        self._gone: set[Session] = set()
+        self._gone: set[Member] = set()
 
-    def leaves(self, session: Session) -> None:
+    def leaves(self, session: Member) -> None:
         """*session* listens no more; if it comes again it knows who is there."""
         self._gone.add(session)
 
@@ -97,7 +95,7 @@ class Presence:
     the loop; without it everybody is told at once.
     """
 
-    def __init__(self, members: Mapping[str, Mapping[Session, None]]) -> None:
+    def __init__(self, members: Mapping[str, Mapping[Member, None]]) -> None:
         self.post: Callable[[Callable[[], None]], None] | None = None
         self._members = members
         self._news: deque[_News] = deque()  # the oldest first
@@ -140,7 +138,7 @@ class Presence:
         self._rooms.setdefault(channel, Room()).add(peer)
         return list(others.values())
 
-    def exit(self, channel: str, peer: Peer, but: Session | None = None) -> None:
+    def exit(self, channel: str, peer: Peer, but: Member | None = None) -> None:
         """A connection of *peer* listens to *channel* no more; all *but* one hear of it."""
         room = self._rooms[channel]
         room.remove(peer)
@@ -149,7 +147,7 @@ class Presence:
         if not self._listens(channel, peer.number) and self._forget(channel, peer.number) is None:
             self._farewell(channel, peer, but)
 
-    def rename(self, session: Session, before: Peer) -> None:
+    def rename(self, session: Member, before: Peer) -> None:
         """Who was known as *before*, where *session* listens, has another number or name now."""
         who = session.who
         for channel in session.channels:
@@ -217,7 +215,7 @@ class Presence:
 
     # Who hears of it
 
-    def leaves(self, channel: str, session: Session) -> None:
+    def leaves(self, channel: str, session: Member) -> None:
         """*session* listens to *channel* no more, and is told nothing more of who came and left."""
         for news in self._news:
             if news.channel == channel:
@@ -228,13 +226,13 @@ class Presence:
         while any(news.channel == channel and news.peer.number == number for news in self._news):
             self._tell_oldest()
 
-    def _greet(self, channel: str, peer: Peer, but: Session | None = None) -> None:
+    def _greet(self, channel: str, peer: Peer, but: Member | None = None) -> None:
         self._tell(channel, peer, but, came=True)
 
-    def _farewell(self, channel: str, peer: Peer, but: Session | None = None) -> None:
+    def _farewell(self, channel: str, peer: Peer, but: Member | None = None) -> None:
         self._tell(channel, peer, but, came=False)
 
-    def _tell(self, channel: str, peer: Peer, but: Session | None, *, came: bool) -> None:
+    def _tell(self, channel: str, peer: Peer, but: Member | None, *, came: bool) -> None:
         members = self._members.get(channel, {})
         news = _News(channel, peer, iter(tuple(members)), came=came)
         if but is not None:

@@ -13,7 +13,7 @@ from gateway.core.channels import valid_name
 from gateway.core.errors import Forbidden, Throttled, UnknownChannel
 from gateway.core.message import REST, Peer
 from gateway.core.networks import network
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 from gateway.runtime import Gateway
 
 from .paced import paced

@@ -21,7 +21,8 @@ from starlette.types import Receive, Scope, Send
 from gateway.core.errors import Unavailable
 from gateway.core.jsontext import dumps
 from gateway.core.message import REST, Message, Peer
-from gateway.core.session import LOW_WATER, Session
+from gateway.core.outbox import LOW_WATER
+from gateway.core.session import Session
 from gateway.runtime import Gateway
 from gateway.storage.layout import NEVER
 

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 from gateway.core.errors import Unavailable
 from gateway.core.jsontext import dumps
 from gateway.core.message import Message
-from gateway.core.session import LOW_WATER
+from gateway.core.outbox import LOW_WATER
 from gateway.runtime import Gateway
 from gateway.storage.segments import Segments, head
 

@@ -22,8 +22,8 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.core.budget import Budget
 from gateway.core.errors import RequestError, Throttled
+from gateway.core.outbox import LOW_WATER
 from gateway.core.outflow import PATIENCE, WRITE, Outflow, Place, State
-from gateway.core.session import LOW_WATER
 
 MOST = 2 * LOW_WATER  # bytes that are sent at once
 STALLED_SECONDS = 60.0  # for a client to take a piece; then the answer ends where it is

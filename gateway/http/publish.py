@@ -7,7 +7,7 @@ from typing import NamedTuple
 import anyio
 import anyio.to_thread
 
-from gateway.core.bus import Receipt
+from gateway.core.contracts import Receipt
 from gateway.core.errors import Conflict, Unknown
 from gateway.core.jsontext import check, dumps, one_line
 from gateway.core.message import REST, Message

@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import Response
 
-from gateway.core.bus import Receipt
+from gateway.core.contracts import Receipt
 from gateway.core.jsontext import dumps
 from gateway.core.message import Message, Peer
 from gateway.core.peers import Peers

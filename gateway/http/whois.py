@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import anyio
 
+from gateway.core.member import Member
 from gateway.core.message import REST, Peer
-from gateway.core.session import Session
 
 from . import views
 from .callers import Caller
@@ -61,7 +61,7 @@ async def report(caller: Caller, number: int) -> dict[str, Any] | None:
     }
 
 
-async def _present(caller: Caller, number: int, connections: list[Session]) -> list[str]:
+async def _present(caller: Caller, number: int, connections: list[Member]) -> list[str]:
     """The channels in which the peer with *number* is, of those that *caller* may know, by name."""
     presence = caller.gateway.bus.presence
     listening = (channel for session in connections for channel in list(session.channels))

@@ -21,7 +21,8 @@ from weakref import WeakKeyDictionary
 
 from anyio.abc import TaskGroup
 
-from gateway.core.session import Close, Session
+from gateway.core.outbox import Close
+from gateway.core.session import Session
 from gateway.core.watchdog import Progress
 
 from .serve import BACKLOG, HANDSHAKE_SECONDS, LINGER, STALLED_SECONDS, Accept, Door, keep_alive

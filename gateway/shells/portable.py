@@ -19,7 +19,7 @@ from hypercorn.protocol.h11 import H11WSConnection
 from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 
 from gateway.core.networks import network
-from gateway.core.session import LOW_WATER
+from gateway.core.outbox import LOW_WATER
 from gateway.http.persistent import refusal
 from gateway.http.problems import Problem
 from gateway.runtime import Gateway

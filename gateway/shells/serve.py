@@ -22,7 +22,8 @@ from starlette.websockets import WebSocket
 
 from gateway.adapter import Refusal
 from gateway.core.frames import payload
-from gateway.core.session import LOW_WATER, Close, Session
+from gateway.core.outbox import LOW_WATER, Close
+from gateway.core.session import Session
 
 from .websocket import cut_reason
 

@@ -12,7 +12,7 @@ import codecs
 
 from websockets.speedups import apply_mask
 
-from gateway.core.session import Close
+from gateway.core.outbox import Close
 
 MAX_MESSAGE = 1 << 20  # bytes; what websockets, the library, allows as well
 

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from gateway.core.bus import Receipt
+from gateway.core.contracts import Receipt
 from gateway.core.errors import Unavailable
 from gateway.core.jsontext import dumps, loads
 from gateway.core.message import LATE, Message, MessageIds, Peer

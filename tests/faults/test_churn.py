@@ -14,7 +14,7 @@ from adapters.sprout.forest.openpgp import Key
 from adapters.sprout.wire import base64url
 from gateway.adapter import Request
 from gateway.core.message import Message
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 from gateway.http.stats import report
 from gateway.runtime import Gateway, clock
 from gateway.settings import settings_model

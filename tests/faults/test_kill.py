@@ -31,9 +31,10 @@ import os, random, sys
 from pathlib import Path
 from queue import SimpleQueue
 from gateway.storage.index import Index
+from gateway.storage.ledger import Ledger
 from gateway.storage.log import Sealing
 from gateway.core.message import Message, MessageIds, Peer
-from gateway.runtime import Ledger, clock
+from gateway.runtime import clock
 from gateway.storage.segments import Segments
 
 data, seed, number = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])

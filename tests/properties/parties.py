@@ -22,7 +22,8 @@ from adapters.sprout.forest import forest, twig
 from adapters.sprout.forest.openpgp import Key
 from adapters.sprout.wire import base64url
 from gateway.adapter import Request
-from gateway.core.session import Principal, Session
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 from gateway.http import history
 from gateway.http.callers import Caller
 from gateway.http.events import EventSession

@@ -10,12 +10,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from gateway.core.bus import Bus, Receipt
+from gateway.core.bus import Bus
 from gateway.core.channels import Channels
+from gateway.core.contracts import Receipt
 from gateway.core.errors import AlreadySubscribed, NotSubscribed, Unavailable
 from gateway.core.message import Message, MessageIds, Peer
 from gateway.core.peers import Peers
-from gateway.core.session import Principal, Session
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 from gateway.metrics import Metrics
 
 CHANNELS = st.sampled_from(["a", "b", "c"])

@@ -12,7 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gateway.core.bus import Bus
 from gateway.core.message import Form, Message, Peer, Pending
-from gateway.core.session import LOW_WATER, Batch, Principal, Session
+from gateway.core.outbox import LOW_WATER, Batch
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 from gateway.metrics import Metrics
 
 MAX_OUTBOX = 4 * LOW_WATER
@@ -200,7 +202,7 @@ class OutboxMachine(RuleBasedStateMachine):
     def sizes_are_what_is_there(self) -> None:
         if self.session.closing is None:
             assert self.session._size == self.waiting()
-            assert self.session._held == sum(isinstance(form, Pending) for form in self.session._queue)
+            assert self.session._held == sum(isinstance(form, Pending) for form in self.session._unsettled)
 
     @invariant()
     def who_can_write_is_awake(self) -> None:

@@ -15,7 +15,7 @@ from adapters.sprout.wire import codec
 from adapters.sprout.wire.codec import MAX_BODY
 from gateway.core.errors import RequestError
 from gateway.core.message import Form, Pending
-from gateway.core.session import LOW_WATER
+from gateway.core.outbox import LOW_WATER
 
 SLICE: Final = 16  # nodes that are looked for in one turn; one that has to be read from the disk takes some 100 us
 SLICE_BYTES: Final = 1 << 18  # likewise: a line has at most 175 KiB

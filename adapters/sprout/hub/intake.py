@@ -17,7 +17,8 @@ from adapters.sprout.mint.author import JSON, ORIGIN, PRIVATE, TRUE
 from adapters.sprout.store.lineage import GONE
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire.codec import NodeLine, StatusCode
-from gateway.core.bus import MAX_ID, Receipt
+from gateway.core.bus import MAX_ID
+from gateway.core.contracts import Receipt
 from gateway.core.errors import Forbidden, Throttled, TooManyChannels, Unavailable, UnknownChannel
 from gateway.core.message import LATE, Message, Peer
 

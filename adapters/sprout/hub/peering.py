@@ -24,7 +24,8 @@ from gateway.adapter import Link
 from gateway.core.bounded import BoundedMap
 from gateway.core.errors import Throttled
 from gateway.core.message import Form, Pending
-from gateway.core.session import Principal, Session
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 
 from .arrivals import Batch
 from .intake import Intake

@@ -20,7 +20,8 @@ from gateway.core.bus import Bus
 from gateway.core.errors import Forbidden, RequestError, UnknownChannel
 from gateway.core.message import Form, Message, Pending
 from gateway.core.outflow import Outflow
-from gateway.core.session import Principal, Session
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 from gateway.storage.record import Entry, Fact, unbinary
 
 from .presence import Presence, Tell

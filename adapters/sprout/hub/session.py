@@ -20,7 +20,8 @@ from adapters.sprout.wire.codec import MAX_NODES, Frame, SproutError, StatusCode
 from adapters.sprout.wire.parser import Parser
 from gateway.core.errors import ProtocolError, RequestError, Throttled, Unavailable
 from gateway.core.message import Form, Message, Peer
-from gateway.core.session import Principal, Session
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 
 from .answers import Answer, Find, Line, Response, fitting
 from .arrivals import MAX_RUN, Arrivals, Batch
@@ -369,7 +370,7 @@ class SproutSession(Session):
     def _next(self) -> int:
         """The id of our next request; what is to be announced before it gets its own first."""
         if not self._held:
-            self._queue = list(self._announced(self._queue))  # type: ignore[arg-type]  # no Pending among them
+            self._unsettled = list(self._announced(self._unsettled))  # type: ignore[arg-type]  # no Pending among them
         return self._count()
 
     def _count(self) -> int:

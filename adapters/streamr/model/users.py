@@ -10,7 +10,7 @@ from adapters.streamr.wire.ids import NAME
 from gateway.access.auth import KEY, identity_of
 from gateway.core.message import REST, Peer
 from gateway.core.peers import Peers
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 DERIVED: Final = 66  # characters of a publisher that is derived from a username
 

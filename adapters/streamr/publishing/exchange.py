@@ -13,7 +13,7 @@ from gateway.core.errors import NotSubscribed
 if TYPE_CHECKING:
     from adapters.streamr.sessions.session import StreamrSession
     from adapters.streamr.wire.message import StreamMessage
-    from gateway.core.session import Principal
+    from gateway.core.principal import Principal
 
 Askers = tuple["Principal", ...]
 

@@ -16,7 +16,8 @@ from gateway.access.auth import KEY
 from gateway.core.bounded import BoundedMap
 from gateway.core.errors import Forbidden, RequestError
 from gateway.core.message import LATE, Message, Peer
-from gateway.core.session import Principal, Session
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 
 from .publishing import Ids, as_sent, check, check_signature, ids_of, is_clear_cut, is_signed
 

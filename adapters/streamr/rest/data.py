@@ -27,7 +27,7 @@ from gateway.access.auth import identity_of
 from gateway.core import jsontext
 from gateway.core.errors import Forbidden, RequestError, UnknownChannel
 from gateway.core.message import REST, Message, Peer
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 from .desk import Desk, Visitor
 

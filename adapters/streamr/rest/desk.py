@@ -15,7 +15,7 @@ from adapters.streamr.wire.refusals import Unauthenticated
 from gateway.core.errors import UnknownChannel
 from gateway.core.jsontext import dumps
 from gateway.core.message import Peer
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 if TYPE_CHECKING:
     from adapters.streamr.adapter import StreamrAdapter

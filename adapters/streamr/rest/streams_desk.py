@@ -10,7 +10,7 @@ from adapters.streamr.wire.checks import MAX_NAME
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of
 from gateway.access.auth import ANYBODY
 from gateway.core.jsontext import MAX_VALUES, loads
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 from .desk import MAX_DIGITS, Desk, Refused, Visitor
 

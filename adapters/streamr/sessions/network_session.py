@@ -24,7 +24,7 @@ from adapters.streamr.wire.network import (
 from gateway.core.errors import RequestError
 from gateway.core.frames import payload, text_frame
 from gateway.core.jsontext import dumps
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 from .session import StreamrSession
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from adapters.streamr.model.stored import Shows, Stored
     from adapters.streamr.wire.message import MessageRef
     from gateway.core.message import Message
-    from gateway.core.session import Principal
+    from gateway.core.principal import Principal
 
     from .session import StreamrSession
 

@@ -37,7 +37,9 @@ from adapters.streamr.wire.refusals import refusal
 from gateway.core.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, UnknownChannel
 from gateway.core.frames import text_frame
 from gateway.core.message import Message, Peer
-from gateway.core.session import MAX_STREAMS, Principal, Session
+from gateway.core.outbox import MAX_STREAMS
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 
 from .resends import Resending, find
 

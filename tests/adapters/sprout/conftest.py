@@ -18,7 +18,8 @@ from adapters.sprout.wire import base64url
 from gateway import runtime
 from gateway.adapter import Adapter, Refusal, Request
 from gateway.core.message import Form, Message
-from gateway.core.session import Principal, Session
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 from gateway.runtime import Gateway
 from gateway.settings import settings_model
 from tests.still import Clock, Posted

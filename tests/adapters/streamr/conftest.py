@@ -23,7 +23,7 @@ from gateway.app import RawPaths
 from gateway.core.frames import payload
 from gateway.core.message import Message
 from gateway.core.outflow import Outflow
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 V32 = {"controlLayerVersion": "2", "messageLayerVersion": "32"}
 
@@ -101,7 +101,7 @@ class Broker:
         self.bus = self.core.bus
         self.access = Access(keys, grants or {})
         self.bus.allowed = self.access.allowed
-        self.bus.authors = [self.adapter]
+        self.bus.translators = [self.adapter]
         core = self.core
         self.adapter.start(
             Services(

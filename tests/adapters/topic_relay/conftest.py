@@ -13,12 +13,14 @@ import pytest
 from adapters.topic_relay import TopicRelayAdapter
 from adapters.topic_relay.session import TopicRelaySession
 from gateway.adapter import Home, Request, Services
-from gateway.core.bus import Allowed, Bus, Receipt, Throttle
+from gateway.core.bus import Bus
 from gateway.core.channels import Channels
+from gateway.core.contracts import Allowed, Receipt, Throttle
 from gateway.core.frames import payload
 from gateway.core.message import Message, MessageIds
 from gateway.core.peers import Peers
-from gateway.core.session import Principal, Session
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 from gateway.metrics import Metrics
 
 
@@ -96,7 +98,7 @@ class Relay:
             MessageIds(0),
             lambda: 1_700_000_000_000,
             self.metrics,
-            authors=[self.adapter],
+            translators=[self.adapter],
             allowed=allowed,
             throttle=throttle,
         )

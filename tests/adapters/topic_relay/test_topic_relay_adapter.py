@@ -18,7 +18,8 @@ from gateway.adapter import Request
 from gateway.core.channels import valid_name
 from gateway.core.frames import payload
 from gateway.core.message import Message, Pending
-from gateway.core.session import Principal, Session
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 from gateway.storage.record import decode, encode
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.topic_relay.session import TopicRelaySession
-from gateway.core.session import BURST, LOW_WATER
+from gateway.core.outbox import BURST, LOW_WATER
 
 Peers = list[TopicRelaySession]
 

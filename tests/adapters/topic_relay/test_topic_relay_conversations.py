@@ -11,7 +11,7 @@ import pytest
 
 from adapters.topic_relay.session import TopicRelaySession
 from gateway.adapter import Refusal, Request
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 if TYPE_CHECKING:
     from .conftest import Relay

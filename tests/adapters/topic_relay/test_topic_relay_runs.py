@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from adapters.topic_relay.session import TopicRelaySession
-from gateway.core.session import LOW_WATER
+from gateway.core.outbox import LOW_WATER
 from tests.adapters.topic_relay.conftest import Relay
 
 LONG = b"x" * 65_000

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.access.auth import VERBS, Access, Key, KeyFile, Right, bearer, digest
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 ANYBODY = Principal("topic_relay:anonymous")
 

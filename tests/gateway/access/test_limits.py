@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from gateway.access.limits import Limits, Rate, Throttle
 from gateway.core.message import Peer
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 
 def test_each_of_address_peer_and_channel_has_its_limit() -> None:

@@ -20,7 +20,8 @@ from websockets.sync.client import ClientConnection, connect
 from gateway.access.auth import Access, Key, KeyFile, Right, digest
 from gateway.access.keyfile import now_ms
 from gateway.access.revoke import KEY_ENDED, POLICY, RIGHT_ENDED, SLICE, Revocation
-from gateway.core.session import Principal, Session
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 from tests.server import Server
 from tests.still import Posted
 

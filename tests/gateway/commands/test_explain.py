@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from gateway.access.auth import Access, Key, Right, digest
 from gateway.access.keyfile import KeyFile, now_ms
 from gateway.cli import app
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 from tests.server import Server
 
 ALICE = "streamr:0x" + "a" * 40

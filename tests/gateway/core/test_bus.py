@@ -124,7 +124,7 @@ def test_channels_that_are_only_configured(make_core: Callable[..., Core], toy_s
 UNFIT = object()
 
 
-class Author:
+class Translator:
     """Counts the messages from elsewhere."""
 
     def __init__(self, name: str, answer: Any) -> None:
@@ -149,10 +149,10 @@ class Author:
 
 
 def test_what_bridged_forms_depend_on_is_decided_once_and_logged(core: Core) -> None:
-    authors = [Author("toy", 1), Author("a", {"n": 1}), Author("b", UNFIT), Author("c", None)]
-    core.bus.authors = list(authors)
+    translators = [Translator("toy", 1), Translator("a", {"n": 1}), Translator("b", UNFIT), Translator("c", None)]
+    core.bus.translators = list(translators)
     message = core.say()
-    assert [author.seen for author in authors] == [[], [message.seq], [message.seq], [message.seq]]
+    assert [each.seen for each in translators] == [[], [message.seq], [message.seq], [message.seq]]
     assert (message.refs, message.undelivered) == ({"a": {"n": 1}}, ("b",))
     core.settle()
     back = core.index.message(message.id)

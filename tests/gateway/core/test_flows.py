@@ -114,7 +114,7 @@ def test_what_does_not_fit_is_counted(core: Core) -> None:
             for message in run:
                 message.undelivered += (self.name,)
 
-    core.bus.authors = [Narrow()]
+    core.bus.translators = [Narrow()]
     core.say()
     (told,) = core.bus.flows.tell()
     assert (told["from"], told["to"], told["undelivered"]) == ("toy", "narrow", 1)

@@ -7,7 +7,9 @@ import pytest
 
 from gateway.core.errors import Forbidden, ProtocolError, Throttled, Unavailable
 from gateway.core.message import Form, Message, Pending
-from gateway.core.session import BURST, LOW_WATER, MAX_STREAMS, Principal, Session
+from gateway.core.outbox import BURST, LOW_WATER, MAX_STREAMS
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 
 if TYPE_CHECKING:
     from tests.conftest import Core, ToySession

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from gateway.access.auth import KeyFile
 from gateway.core.message import Message, Peer
-from gateway.core.session import LOW_WATER, MAX_OUTBOX
+from gateway.core.outbox import LOW_WATER, MAX_OUTBOX
 from gateway.http import events, listing, views
 from gateway.http.publish import MAX_CONTENT
 from gateway.storage.log import Sealing

@@ -19,8 +19,8 @@ from gateway.core import outflow
 from gateway.core.budget import Budget
 from gateway.core.errors import Forbidden, Throttled, Unavailable
 from gateway.core.message import Peer
+from gateway.core.outbox import LOW_WATER
 from gateway.core.outflow import Outflow
-from gateway.core.session import LOW_WATER
 from gateway.http import paced, views
 from gateway.http.history import Query
 from gateway.http.paced import in_turn

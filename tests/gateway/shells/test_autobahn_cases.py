@@ -24,12 +24,14 @@ from anyio.from_thread import start_blocking_portal
 from fastapi import FastAPI, WebSocket
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from gateway.core.bus import Bus, Receipt
+from gateway.core.bus import Bus
 from gateway.core.channels import Channels
+from gateway.core.contracts import Receipt
 from gateway.core.frames import text_frame
 from gateway.core.message import Message, MessageIds
 from gateway.core.peers import Peers
-from gateway.core.session import Principal, Session
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 from gateway.shells import handover, serve
 from tests.autobahn import CASES, CLOSE, Answer, Case, frame
 

@@ -25,13 +25,15 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 
 from gateway.core.buckets import Buckets
-from gateway.core.bus import Bus, Receipt
+from gateway.core.bus import Bus
 from gateway.core.channels import Channels
+from gateway.core.contracts import Receipt
 from gateway.core.frames import text_frame
-from gateway.core.inflow import BLAMED_AT_ONCE, Inflow
+from gateway.core.inflow import BLAMED_AT_ONCE, Connected, Inflow
 from gateway.core.message import Message, MessageIds
 from gateway.core.peers import Peers
-from gateway.core.session import Principal, Session
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 from gateway.shells import fast, handover, serve, turns
 from gateway.shells.turns import FIRST, LONG_TURN, turns_of
 
@@ -836,7 +838,7 @@ def test_all_of_much_input_is_handled_in_order(sock: socket.socket, tail: bytes)
 
 def test_a_paced_connection_is_not_read_and_loses_nothing(sock: socket.socket) -> None:
     class Patient(Inflow):
-        def read(self, session: Session, size: int, seconds: float = 0.0) -> float:  # noqa: ARG002
+        def read(self, session: Connected, size: int, seconds: float = 0.0) -> float:  # noqa: ARG002
             return 0.01
 
     async def check() -> None:
@@ -856,7 +858,7 @@ def test_who_misbehaved_waits_for_its_turn_and_pays_while_others_talk(sock: sock
     charged: list[float] = []
 
     class Charging(Inflow):
-        def read(self, session: Session, size: int, seconds: float = 0.0) -> float:
+        def read(self, session: Connected, size: int, seconds: float = 0.0) -> float:
             charged.append(seconds)
             return super().read(session, size, seconds)
 

@@ -41,13 +41,16 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fastapi import FastAPI, WebSocket
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from gateway.core.bus import Bus, Receipt
+from gateway.core.bus import Bus
 from gateway.core.channels import Channels
+from gateway.core.contracts import Receipt
 from gateway.core.errors import ProtocolError
 from gateway.core.frames import text_frame
 from gateway.core.message import Message, MessageIds, Pending
+from gateway.core.outbox import LOW_WATER
 from gateway.core.peers import Peers
-from gateway.core.session import LOW_WATER, Principal, Session
+from gateway.core.principal import Principal
+from gateway.core.session import Session
 from gateway.shells import fast, handover, serve
 
 PATIENCE = 20  # seconds; long, so that a slow machine proves nothing

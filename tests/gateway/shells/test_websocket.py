@@ -12,7 +12,7 @@ from websockets.frames import Opcode
 from websockets.protocol import OPEN, SERVER
 from websockets.protocol import Protocol as Oracle
 
-from gateway.core.session import Close
+from gateway.core.outbox import Close
 from gateway.shells.websocket import CLOSE, PING, TEXT, Frame, Reader, close_frame, control_frame, cut_reason
 
 MASK = b"\x01\x80\xfe\x33"

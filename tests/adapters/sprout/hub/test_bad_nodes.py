@@ -16,7 +16,7 @@ from adapters.sprout.hub.naming import DIGEST, name_of
 from adapters.sprout.hub.peering import Peering
 from adapters.sprout.hub.relay import PEER
 from adapters.sprout.wire import base64url
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 from tests.adapters.sprout.conftest import NOW
 
 # When Alice's community called lobby has to be made for an id whose digest has two underscores.

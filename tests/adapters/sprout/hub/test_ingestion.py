@@ -17,7 +17,7 @@ from adapters.sprout.hub.arrivals import PROMPT
 from adapters.sprout.hub.peering import Peering
 from adapters.sprout.hub.relay import PEER
 from adapters.sprout.wire import base64url
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 from gateway.storage import log
 
 

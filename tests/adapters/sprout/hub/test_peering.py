@@ -17,7 +17,8 @@ from adapters.sprout.hub.relay import PEER
 from adapters.sprout.hub.waiting import MAX_ASKED, PATIENCE
 from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import MAX_BODY, MAX_NODES
-from gateway.core.session import LOW_WATER, Principal
+from gateway.core.outbox import LOW_WATER
+from gateway.core.principal import Principal
 
 
 def dial(place: Any) -> Any:

@@ -10,7 +10,7 @@ from adapters.sprout.hub.peering import Peering
 from adapters.sprout.hub.relay import PEER
 from adapters.sprout.wire import base64url
 from gateway.core.inflow import STRIKES
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 SECONDS = 10  # limits.handshake_seconds unless it is set
 

@@ -11,7 +11,7 @@ from adapters.sprout.forest import twig
 from adapters.sprout.hub.whose import FRESH, SKEW
 from gateway.adapter import Request
 from gateway.core.message import Message
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 HOME, ELSEWHERE = "192.0.2.1", "198.51.100.7"
 SECOND = 1000  # ms

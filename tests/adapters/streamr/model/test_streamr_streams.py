@@ -14,7 +14,7 @@ from adapters.streamr.model import streams
 from adapters.streamr.model.streams import BadDescription
 from gateway.access.auth import Key, digest
 from gateway.config import BadConfiguration, load
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 STRICT = {"strict": {"require_signed_data": True}, "secret": {"require_encrypted_data": True}, "wide": 5}
 

@@ -14,7 +14,7 @@ from adapters.streamr.wire.message import parse_message
 from gateway.adapter import Request
 from gateway.core.frames import payload
 from gateway.core.message import LATE, Message, Peer
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 NOT_SAID = "The publisher is an address of the gateway, which did not say this here"
 OTHER = "The id of this message belongs to one with other content"

@@ -20,7 +20,7 @@ from adapters.streamr.publishing.publishing import MAX_AHEAD, MAX_CHAIN
 from adapters.streamr.sessions.session import StreamrSession
 from adapters.streamr.wire.codec import usual
 from gateway.core.message import LATE, Message, Peer
-from gateway.core.session import LOW_WATER
+from gateway.core.outbox import LOW_WATER
 from gateway.storage.record import Entry
 from tests.adapters.streamr.conftest import Broker, Publisher, unsigned
 from tests.conftest import Core, Toy, ToySession

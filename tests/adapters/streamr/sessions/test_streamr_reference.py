@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gateway.adapter import Refusal, Request
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "streamr"
 BROKER = json.loads((VECTORS / "broker20-oracle.json").read_text())

@@ -12,8 +12,8 @@ from adapters.streamr.model.stored import SLICE
 from gateway.access.revoke import POLICY, RIGHT_ENDED, Revocation
 from gateway.core import outflow
 from gateway.core.errors import Unavailable
+from gateway.core.outbox import MAX_STREAMS
 from gateway.core.outflow import CALM, PATIENCE
-from gateway.core.session import MAX_STREAMS
 
 TEN_SECONDS = 10_000
 

@@ -20,7 +20,7 @@ from adapters.streamr.wire.codec import encode_broadcast
 from gateway.access.auth import Key, digest
 from gateway.adapter import Refusal, Request
 from gateway.core.message import Message
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 FAILED = "REQUEST_FAILED"
 

@@ -27,7 +27,7 @@ from adapters.streamr.wire.message import ROWS, parse_message
 from adapters.streamr.wire.network import decode_network
 from adapters.streamr.wire.tracker import decode_tracker
 from gateway.adapter import Request
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 pytestmark = pytest.mark.slow  # hundreds of examples each
 

@@ -30,7 +30,7 @@ from gateway.access.auth import Key, digest
 from gateway.access.limits import Limits, Rate, Throttle
 from gateway.adapter import Request
 from gateway.core.frames import payload
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "streamr"
 OLD = json.loads((VECTORS / "network-4.4.3.json").read_text())

@@ -21,7 +21,7 @@ from adapters.streamr.wire.tracker import TRACKER, TrackerMessage, TrackerType, 
 from gateway.access.limits import Limits, Rate, Throttle
 from gateway.adapter import Request
 from gateway.core.frames import payload
-from gateway.core.session import Principal
+from gateway.core.principal import Principal
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "streamr"
 LIBRARIES = ("protocol-5.3.3.json", "protocol-8.4.1.json")

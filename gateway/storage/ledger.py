@@ -1,0 +1,39 @@
+"""The log and the index together, as the bus sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gateway.core.contracts import Receipt
+
+from .index import Index
+from .log import Log
+from .record import Entry
+from .segments import Segments
+
+
+class Ledger(Log):
+    """The log whose entries the index knows at once: what is appended is found by its ids before it is on disk.
+
+    It is what `gateway.core.contracts.Ledger` asks for. *clock* gives ms since 1970; *post* runs a call on the loop;
+    *options* are those of `Log`.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        segments: Segments,
+        post: Callable[[Callable[[], None]], None],
+        clock: Callable[[], int],
+        **options: Any,
+    ) -> None:
+        super().__init__(segments, post, clock, **options)
+        self.on_synced = index.take
+        self.find: Callable[[str], Receipt | None] = index.find
+        self._note = index.note
+
+    def extend(self, entries: Sequence[Entry]) -> None:
+        """Log *entries* and make them known to the index."""
+        super().extend(entries)
+        self._note(entries)
