@@ -29,6 +29,7 @@ from .serve import LINGER, STALLED_SECONDS
 
 UNREADABLE = (trio.BusyResourceError, AttributeError)  # another task reads; TLS has no half-close
 GONE = (trio.ClosedResourceError, trio.BrokenResourceError)
+ENDING = trio.BusyResourceError  # of a write: another task tells the client that nothing more comes
 
 
 class Connection(TCPServer):
@@ -95,7 +96,7 @@ class Connection(TCPServer):
         """Write *data*, each piece of it within `STALLED_SECONDS`; who takes nothing for so long is cut off."""
         async with self.send_lock:
             for at in range(0, len(data), LOW_WATER):
-                with trio.move_on_after(STALLED_SECONDS, shield=True) as sending, suppress(*GONE):
+                with trio.move_on_after(STALLED_SECONDS, shield=True) as sending, suppress(*GONE, ENDING):
                     await self.stream.send_all(data[at : at + LOW_WATER])
                     continue
                 if sending.cancelled_caught:

@@ -330,3 +330,28 @@ def test_who_takes_nothing_is_cut_off_on_trio_too(monkeypatch: pytest.MonkeyPatc
 
     trio.run(soon)
     assert ends == ([] if reads else [Closed()])
+
+
+def test_an_answer_to_who_is_being_let_go_of_is_dropped_on_trio() -> None:
+    ends: list[Event] = []
+
+    class Ends:
+        async def handle(self, event: Event) -> None:
+            ends.append(event)
+
+    async def scenario() -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        client = await trio.testing.open_stream_to_socket_listener(listener)
+        stream, unused = await listener.accept(), cast("Any", None)
+        async with client, stream, listener:
+            connection = portable.Connection(unused, unused, unused, unused, cast("Any", stream))
+            connection.protocol = cast("Any", Ends())
+            closing = connection._close()
+            closing.send(None)  # it has begun to tell the client, and waits for its turn
+            with pytest.raises(trio.BusyResourceError):
+                await stream.send_all(b"x")
+            await connection.protocol_send(RawData(b"x"))
+            closing.close()
+
+    trio.run(scenario)
+    assert ends == [Closed()]
