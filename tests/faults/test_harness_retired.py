@@ -18,6 +18,7 @@ from gateway.core.message import Message, Peer
 from gateway.storage.record import encode
 from tests.faults.harness import nodes
 from tests.faults.harness.checks import records, whole
+from tests.faults.harness.disk import damage
 from tests.faults.harness.ledger import LATE, Ledger, Said
 from tests.faults.harness.load import Crowd, author
 from tests.faults.harness.nursery import Nursery, Running
@@ -201,6 +202,20 @@ def test_a_message_is_found_wherever_it_stands(tmp_path: Path) -> None:
     assert witness.placed() == {"a": 4, "b": 2, "c": 3}
     opened.write_bytes(b"")
     assert witness.placed() == {"a": 1, "b": 2, "c": 3}, "what was not synced may be cut"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damage_to_a_file_that_nobody_reads_is_not_owed(tmp_path: Path, seed: int) -> None:
+    log = tmp_path / "log"
+    log.mkdir()
+    (log / f".open-{3:020d}.jsonl").write_bytes(line(3))
+    (log / f"{1:020d}.jsonl").write_bytes(message(1, "a") + message(2, "b"))
+    assert not damage("cut sealed", tmp_path, random.Random(seed)).unread
+    (log / f"{1:020d}.jsonl").write_bytes(message(1, "a") + message(2, "b"))
+    (log / f"{1:020d}.facts.jsonl").touch()
+    harm = damage("cut sealed", tmp_path, random.Random(seed))
+    assert harm.tokens
+    assert harm.unread
 
 
 # With a gateway

@@ -18,11 +18,15 @@ TEMPORARY = ".retire-"
 
 @dataclass
 class Harm:
-    """The records that were damaged, and the last that is whole. *index*: so was the index."""
+    """The records that were damaged, and the last that is whole. *index*: so was the index.
+
+    Nobody reads a file that is *unread*: its facts are beside it, and the next start removes it.
+    """
 
     records: list[Record] = field(default_factory=list)
     last: int = 0
     index: bool = False
+    unread: bool = False
 
     @property
     def tokens(self) -> set[str]:
@@ -89,7 +93,8 @@ def damage(kind: str, data: Path, chance: random.Random) -> Harm:
         _damage_log(kind, chance.choice((opened if "open" in kind else sealed) or before), chance)
     after = {record.seq: record.fields for record in records(log)}
     harmed = [record for record in before if after.get(record.seq) != record.fields]
-    return Harm(harmed, max(after, default=0), kind.endswith("index") or kind == "no journal")
+    unread = all(record.path.with_name(record.path.name.replace(".jsonl", FACTS)).exists() for record in harmed)
+    return Harm(harmed, max(after, default=0), kind.endswith("index") or kind == "no journal", unread)
 
 
 def _damage_log(kind: str, record: Record, chance: random.Random) -> None:

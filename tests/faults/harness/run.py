@@ -158,7 +158,7 @@ class Run:
             return
         await self._ask(running)
         async with Http(running.http) as http:
-            if harm.tokens and not (await checks.reported(http))["record"]:
+            if harm.tokens and not harm.unread and not (await checks.reported(http))["record"]:
                 self._ledger.complain(f"unreported: {len(harm.tokens)} damaged messages")
 
     async def _talk(self, running: Running, number: int, life: Life) -> None:
