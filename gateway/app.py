@@ -23,6 +23,7 @@ from gateway.http.callers import enter
 from gateway.http.persistent import Persistent
 from gateway.http.problems import answer, explain
 from gateway.shells import fast, serve
+from gateway.shells.flusher import flusher_of
 from gateway.shells.turns import turns_of
 
 from .adapter import Adapter, Listener, Refusal
@@ -177,7 +178,7 @@ def _watch_loop(gateway: Gateway) -> None:
     import asyncio
 
     loop = asyncio.get_running_loop()
-    gateway.watchdog.watch("the flusher", lambda: fast.flusher_of(loop).progress)
+    gateway.watchdog.watch("the flusher", lambda: flusher_of(loop).progress)
     gateway.watchdog.watch("the turns", lambda: turns_of(loop).progress)
 
 

@@ -33,7 +33,7 @@ class Idle(Protocol):
     def network(self) -> str:
         """Where the client is."""
 
-    def give_way(self) -> None:
+    def close_idle(self) -> None:
         """Leave, and end."""
 
 
@@ -131,7 +131,7 @@ class Door:
         oldest = min((next(iter(place.items())) for place in places if place), key=lambda each: each[1], default=None)
         if oldest is None or monotonic() - oldest[1] < self.limits.keep_alive_seconds * SPARED:
             return False
-        oldest[0].give_way()
+        oldest[0].close_idle()
         return True
 
     def _beyond(self, all: int, here: int) -> str | None:

@@ -21,7 +21,8 @@ from fastapi import FastAPI
 
 from gateway.access.auth import BadSecret
 from gateway.access.origins import is_local
-from gateway.shells.handover import FastHttp, FastWebSocket
+from gateway.shells.handover import FastWebSocket
+from gateway.shells.http1 import FastHttp
 from gateway.shells.tls import TlsServer
 
 from . import machine

@@ -1,6 +1,6 @@
 """Hypercorn's connections as Trellis keeps them, for which hypercorn has one setting, `keep_alive_timeout`.
 
-`FastHttp` in `gateway.shells.handover` does the same for uvicorn: a connection is counted by the door, one that has not
+`FastHttp` in `gateway.shells.http1` does the same for uvicorn: a connection is counted by the door, one that has not
 said anything whole is dropped after `limits.handshake_seconds`, and one that has may be silent for
 `limits.keep_alive_seconds`, but gives way to others where there are too many. This is a subclass of internals: the
 version is pinned, and tests/gateway/http/test_persistent.py tells when a new one does not fit.
@@ -24,7 +24,7 @@ from gateway.http.persistent import refusal
 from gateway.http.problems import Problem
 from gateway.runtime import Gateway
 
-from .handover import MAX_THROWN, RETRY
+from .http1 import MAX_DISCARDED, RETRY
 from .serve import LINGER, STALLED_SECONDS
 
 UNREADABLE = (trio.BusyResourceError, AttributeError)  # another task reads; TLS has no half-close
@@ -68,7 +68,7 @@ class Connection(TCPServer):
         finally:
             await trio.aclose_forcefully(self.stream)
 
-    def give_way(self) -> None:
+    def close_idle(self) -> None:
         """Another connection needs the place."""
         self._leave()
         self._task_group.spawn(self._initiate_server_close)
@@ -109,7 +109,7 @@ class Connection(TCPServer):
         thrown = 0
         with trio.move_on_after(LINGER), suppress(*GONE, *UNREADABLE):
             await self.stream.send_eof()
-            while thrown < MAX_THROWN and (data := await self.stream.receive_some(MAX_RECV)):
+            while thrown < MAX_DISCARDED and (data := await self.stream.receive_some(MAX_RECV)):
                 thrown += len(data)
         await super()._close()
 

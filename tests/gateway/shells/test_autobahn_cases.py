@@ -32,7 +32,7 @@ from gateway.core.message import Message, MessageIds
 from gateway.core.peers import Peers
 from gateway.core.principal import Principal
 from gateway.core.session import Session
-from gateway.shells import handover, serve
+from gateway.shells import handover, http1, serve
 from tests.autobahn import CASES, CLOSE, Answer, Case, frame
 
 PATIENCE = 20  # seconds
@@ -79,7 +79,7 @@ def application() -> FastAPI:
 
 
 @asynccontextmanager
-async def uvicorned(ws: Any, http: Any = handover.FastHttp) -> AsyncIterator[int]:
+async def uvicorned(ws: Any, http: Any = http1.FastHttp) -> AsyncIterator[int]:
     config = uvicorn.Config(application(), port=0, http=http, ws=ws, log_config=None, lifespan="off")
     running = uvicorn.Server(config)
     async with anyio.create_task_group() as tasks:

@@ -34,7 +34,8 @@ from gateway.core.message import Message, MessageIds
 from gateway.core.peers import Peers
 from gateway.core.principal import Principal
 from gateway.core.session import Session
-from gateway.shells import fast, handover, serve, turns
+from gateway.shells import fast, handover, http1, serve
+from gateway.shells.flusher import MAX_TURNS, MAX_WAIT, flusher_of
 from gateway.shells.turns import FIRST, LONG_TURN, turns_of
 
 PATIENCE = 20  # seconds
@@ -102,7 +103,7 @@ class Echo(Session):
 # A server with routes of every kind
 
 
-class Http(handover.FastHttp):
+class Http(http1.FastHttp):
     head_seconds = HEAD_SECONDS
     stalled_seconds = HEAD_SECONDS
 
@@ -443,7 +444,7 @@ def test_pipelined_requests_are_answered_in_order_and_parsed_a_few_at_a_time(
             assert head(peer).startswith(b"HTTP/1.1 200")
             assert take(peer, len(str(len(body)))) == b"%d" % len(body)
         sender.join()
-    assert max(waiting) <= handover.MAX_PIPELINE + handover.HEAD_SLICE // 40
+    assert max(waiting) <= http1.MAX_PIPELINE + http1.HEAD_SLICE // 40
 
 
 def test_what_a_client_sends_before_it_was_answered_is_not_read(server: Harness) -> None:
@@ -461,7 +462,7 @@ def test_a_client_that_reads_nothing_of_an_answer_is_cut(server: Harness, monkey
 
     def connection_lost(self: Http, error: Exception | None) -> None:
         lost.append(self.client)
-        handover.FastHttp.connection_lost(self, error)
+        http1.FastHttp.connection_lost(self, error)
 
     monkeypatch.setattr(Http, "connection_lost", connection_lost)
     with server.connect() as peer:
@@ -512,7 +513,7 @@ def test_what_was_put_off_is_parsed_before_more_is_read(sock: socket.socket, all
 def test_requests_on_busy_connections_have_a_turn_each_and_others_do_not_wait(
     sock: socket.socket, monkeypatch: pytest.MonkeyPatch, allowed: set[str]
 ) -> None:
-    for module in ("turns", "steps", "handover"):
+    for module in ("turns", "steps", "http1"):
         monkeypatch.setattr(f"gateway.shells.{module}.perf_counter", lambda: 100.0)
     started: list[str] = []
 
@@ -721,8 +722,8 @@ class Work:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        for module in (fast, turns):
-            monkeypatch.setattr(module, "perf_counter", lambda: self.now)
+        for module in ("connection", "turns"):
+            monkeypatch.setattr(f"gateway.shells.{module}.perf_counter", lambda: self.now)
 
     def take(self, seconds: float) -> None:
         """Work so long."""
@@ -743,7 +744,7 @@ def test_a_connection_with_much_input_leaves_turns_of_the_loop_to_others(
         (one, _, _), (_, heard, _), (other, transport, _) = await connections(3, sock, Slow)
         one.data_received(masked(b"x") * 3000)
         count = 0
-        while one._rest is not None:
+        while one._unhandled is not None:
             before = len(transport.written)
             other.data_received(masked(b"y"))
             await asyncio.sleep(0)
@@ -776,7 +777,7 @@ def test_long_reads_that_come_together_do_not_share_one_turn(
         assert len(handled) == 1, "the others wait: this turn is over"
         small.data_received(masked(b"z"))
         assert handled[-1] == b"z", "who says little does not"
-        while any(connection._rest is not None for connection, _, _ in many):
+        while any(connection._unhandled is not None for connection, _, _ in many):
             before = len(handled)
             await asyncio.sleep(0)
             assert len(handled) <= before + 1
@@ -789,13 +790,13 @@ def test_a_flush_waits_for_more_only_as_long_as_nobody_notices(
     sock: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(fast, "perf_counter", lambda: now)
+    monkeypatch.setattr("gateway.shells.flusher.perf_counter", lambda: now)
 
     async def turns(seconds: float) -> int:
         """How many turns of the loop, so long each, a flush waits while somebody says something in each."""
         nonlocal now
         ((one, heard, session),) = await connections(1, sock)
-        flusher = fast.flusher_of(asyncio.get_running_loop())
+        flusher = flusher_of(asyncio.get_running_loop())
         session.put(text_frame(b"1"))
         session.put(text_frame(b"2"))
         one.wake()
@@ -811,8 +812,8 @@ def test_a_flush_waits_for_more_only_as_long_as_nobody_notices(
             await asyncio.sleep(0)
         return waited
 
-    assert 10 < asyncio.run(turns(0.0)) <= fast.MAX_TURNS + 2
-    assert asyncio.run(turns(fast.MAX_WAIT)) <= 2
+    assert 10 < asyncio.run(turns(0.0)) <= MAX_TURNS + 2
+    assert asyncio.run(turns(MAX_WAIT)) <= 2
 
 
 @pytest.mark.parametrize("tail", [b"", bytes((0x88, 0x80, 0, 0, 0, 0))], ids=["open", "closed"])
@@ -846,7 +847,7 @@ def test_a_paced_connection_is_not_read_and_loses_nothing(sock: socket.socket) -
         session.bus.inflow = Patient(None, time.monotonic)
         connection.data_received(masked(b"x") * 10_000)
         assert transport.paused
-        while connection._rest is not None or transport.paused:
+        while connection._unhandled is not None or transport.paused:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0)
         assert b"".join(transport.written) == text_frame(b"x") * 10_000
@@ -874,7 +875,7 @@ def test_who_misbehaved_waits_for_its_turn_and_pays_while_others_talk(sock: sock
         assert charged[2] > 0
         turns_of(asyncio.get_running_loop()).spend(LONG_TURN)
         bad.data_received(masked(b"x"))
-        assert bad._rest is not None
+        assert bad._unhandled is not None
         good.data_received(masked(b"y"))
         await asyncio.sleep(0)
         assert b"".join(heard.written) == text_frame(b"x") + text_frame(b"y")

@@ -51,7 +51,7 @@ from gateway.core.outbox import LOW_WATER
 from gateway.core.peers import Peers
 from gateway.core.principal import Principal
 from gateway.core.session import Session
-from gateway.shells import fast, handover, serve
+from gateway.shells import connection, fast, handover, http1, serve
 
 PATIENCE = 20  # seconds; long, so that a slow machine proves nothing
 SMALL = 1 << 14  # a client's socket buffers, so that the kernel hides little of a peer that does not read
@@ -271,7 +271,7 @@ def application(server: Server) -> FastAPI:
 
 
 @asynccontextmanager
-async def uvicorned(server: Server, ws: Any, app: Any = None, http: Any = handover.FastHttp) -> AsyncIterator[int]:
+async def uvicorned(server: Server, ws: Any, app: Any = None, http: Any = http1.FastHttp) -> AsyncIterator[int]:
     config = uvicorn.Config(
         app or application(server), port=0, http=http, ws=ws, ws_max_size=1 << 20, log_config=None, lifespan="off"
     )
@@ -327,7 +327,7 @@ def _patience() -> Iterator[None]:
     """A farewell may take its time here; what LINGER itself does is tested where it is set."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(serve, "LINGER", PATIENCE)
-        patch.setattr(fast, "LINGER", PATIENCE)
+        patch.setattr(connection, "LINGER", PATIENCE)
         yield
 
 
@@ -580,7 +580,7 @@ def test_a_long_answer_is_pulled_as_it_is_read_and_holds_up_nobody(server: Serve
 
 @only(TCP | FAST_WEBSOCKET)
 def test_who_reads_nothing_of_a_long_answer_is_cut(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    for shell in (serve, fast):
+    for shell in (serve, connection):
         monkeypatch.setattr(shell, "STALLED_SECONDS", 0.2)
     with server.connect() as deaf, server.connect() as slow:
         deaf.say(b"long 1000000")
@@ -676,7 +676,7 @@ def test_a_farewell_is_not_waited_for_for_ever(server: Server, monkeypatch: pyte
         client.say(b"long 1000000")
         client.hear()
         monkeypatch.setattr(serve, "LINGER", 0.1)
-        monkeypatch.setattr(fast, "LINGER", 0.1)
+        monkeypatch.setattr(connection, "LINGER", 0.1)
         server.call(client.session.goodbye)
         server.eventually(lambda: client.session.over == 1)
         client.reset()  # hypercorn waits for it
@@ -685,7 +685,7 @@ def test_a_farewell_is_not_waited_for_for_ever(server: Server, monkeypatch: pyte
 @only(TCP | FAST_WEBSOCKET)
 def test_a_peer_that_does_not_hang_up_is_cut(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "LINGER", 0.1)
-    monkeypatch.setattr(fast, "LINGER", 0.1)
+    monkeypatch.setattr(connection, "LINGER", 0.1)
     with server.connect() as client:
         client.say(b"bye now")
         assert client.hear() == b"now"
@@ -799,7 +799,7 @@ TLS: Shells = {
 @pytest.fixture(params=TLS)
 def secure(request: pytest.FixtureRequest, identity: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(serve, "LINGER", 0.5)
-    monkeypatch.setattr(fast, "LINGER", 0.5)
+    monkeypatch.setattr(connection, "LINGER", 0.5)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(identity)
     backend, listen = TLS[request.param]

@@ -1,0 +1,335 @@
+"""A session directly on an asyncio transport, whatever the wire is.
+
+What arrives is handed to the session in the very call that reports it, in portions if it takes long
+(`gateway.shells.turns`). What is to be written waits until the end of the loop's turn (`gateway.shells.flusher`).
+There is no task, no queue and no timer for a peer; a connection that ends has one, for `LINGER` seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import MutableSet
+from functools import partial
+from time import perf_counter
+from typing import Any, ClassVar
+
+from gateway.core.outbox import Close
+from gateway.core.session import Session
+
+from .flusher import flusher_of
+from .serve import LINGER, STALLED_SECONDS, keep_alive
+from .turns import CHEAP, FIRST, Portion, turns_of
+
+logger = logging.getLogger(__name__)
+
+
+def half_close(transport: asyncio.Transport) -> bool:
+    """Tell the peer that nothing follows; False where it cannot be told: TLS has no half-close, or it has gone.
+
+    asyncio's own transports raise where the peer has reset the connection and nobody has read that yet; uvloop's do
+    once the connection is lost.
+    """
+    if transport.is_closing() or not transport.can_write_eof():
+        return False
+    try:
+        transport.write_eof()
+    except OSError:
+        return False
+    return True
+
+
+class Connection(asyncio.Protocol):
+    """A session on a transport; see `gateway.core.session` for what it owes the session."""
+
+    __slots__ = (
+        *(
+            "_linger_timer",
+            "_flusher",
+            "_reading_paused",
+            "_connections",
+            "_loop",
+            "_eof",
+            "_pause_timer",
+            "_writing_paused",
+            "_portion",
+            "_turn_asked",
+        ),
+        *("_unhandled", "_session", "_stall_timer", "_pongs_unread", "_turns", "transport"),
+    )
+
+    transport: asyncio.Transport
+    gathers: ClassVar[int] = 0  # whether a read counts as an arrival that others' flushes may wait for
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, connections: MutableSet[Any]) -> None:
+        self._loop = loop
+        self._connections = connections  # all that are open: the gateway says goodbye to them when it stops
+        self._flusher = flusher_of(loop)
+        self._turns = turns_of(loop)
+        self._session: Session | None = None
+        self._reading_paused = False  # reading stopped
+        self._writing_paused = False  # the peer does not read what was written
+        self._eof = False  # the peer will send nothing more
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._unhandled: deque[bytes] | None = None  # what was read and is still to be handled
+        self._portion: Portion | None = None  # how much of it at once, once something took long
+        self._turn_asked = False  # a turn to go on with that is on its way
+        self._pause_timer: asyncio.TimerHandle | None = None  # until it goes off, nothing is handled or read
+        self._stall_timer: asyncio.TimerHandle | None = None  # for a peer to read on
+        self._pongs_unread = False  # answers to pings wait for a peer that does not read
+
+    def start(self, transport: asyncio.Transport, session: Session) -> None:
+        """Run *session* from now on."""
+        self.transport = transport
+        self._session = session
+        self._connections.add(self)
+        if (inflow := session.bus.inflow) is not None:
+            inflow.budget.enter(self)
+            if wait := inflow.enter(session):
+                self._pause_reading()
+                self._pause_timer = self._loop.call_later(wait, self._pause_over)
+        keep_alive(transport.get_extra_info("socket"))
+        session.wake = partial(self._flusher.add, self)
+        session.blocked = False
+        self.wake()
+
+    def shutdown(self) -> None:
+        """The gateway stops: say goodbye. (uvicorn calls this as well.)"""
+        if self._session is not None and self._session.closing is None:
+            self._session.goodbye()
+
+    @property
+    def reading_paused(self) -> bool:
+        """Whether nothing is to be read now."""
+        return self._reading_paused
+
+    # The session's side
+
+    def wake(self) -> None:
+        """There is something to write, or to close."""
+        self._flusher.add(self)
+
+    @property
+    def waiting(self) -> int:
+        """How many frames are to be written."""
+        return 0 if self._session is None else self._session.waiting
+
+    def flush(self) -> None:
+        """Write what there is, a piece of what is long, and read again if there is room."""
+        session = self._session
+        if session is None:
+            return
+        if (
+            not (self._writing_paused or self._eof or self._reading_paused)
+            and (plain := session.all_to_send()) is not None
+        ):
+            self.transport.write(plain)  # nearly always
+            return
+        if session.closing is not None:
+            self._linger()
+        if self._writing_paused:
+            return
+        if data := session.data_to_send():
+            self.transport.write(b"".join(data))
+        if session.has_more:
+            self.wake()
+        elif session.closing is not None or (self._eof and not session.unfinished):
+            self._finish(session.closing)
+            return
+        if self._reading_paused:
+            self._resume_reading()
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and not self.transport.is_closing():
+            self._reading_paused = True
+            self.transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        """Handle what was read, and once that is done read more; but not while something speaks against it."""
+        session = self._session
+        if session is not None and (self._pause_timer is not None or self._pongs_unread or not session.readable):
+            return
+        if self._unhandled is not None:
+            if not self._turn_asked:
+                self._turn_asked = True
+                self._portion = self._portion or Portion()
+                self._turns.add(self, self._portion.place)
+        elif self._reading_paused:
+            self._reading_paused = False
+            self.transport.resume_reading()
+
+    def _finish(self, close: Close | None) -> None:
+        """Everything is written. Closing with unread input would reset the connection and lose the farewell."""
+        self._detach()
+        self._linger()
+        if close is not None:
+            self.farewell(close)
+        if self._eof or not half_close(self.transport):
+            self.transport.close()
+            return
+        self._unhandled = None  # nobody is there to hear it
+        self._resume_reading()
+
+    def farewell(self, close: Close) -> None:
+        """Write what the wire itself has to say about the end."""
+
+    def _linger(self) -> None:
+        if self._linger_timer is None:
+            self._linger_timer = self._loop.call_later(LINGER, self.transport.abort)
+
+    def _detach(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            if (inflow := session.bus.inflow) is not None:
+                inflow.budget.leave(self)
+                inflow.leave(session)
+            session.receive_eof()
+
+    # What the budget asks
+
+    @property
+    def network(self) -> str:
+        """Where the peer is."""
+        return "" if self._session is None else self._session.network
+
+    @property
+    def holding(self) -> int:
+        """How many bytes are kept for the peer."""
+        session = 0 if self._session is None else self._session.holding
+        return session + sum(map(len, self._unhandled or ())) + self.transport.get_write_buffer_size()
+
+    def give_up(self) -> None:
+        """Let go of them; the peer is told if it reads."""
+        self._unhandled = None
+        if self._session is not None:
+            self._session.give_up()
+
+    # The transport's side
+
+    def data_received(self, data: bytes) -> None:
+        """Handle what arrived, or a part of it: what takes long goes on in the next turns of the loop."""
+        self._flusher.arrivals += self.gathers
+        portion = self._portion
+        session = self._session
+        if session is None:
+            return  # it has ended, and what still comes is nobody's
+        heavy = len(data) > FIRST or (portion is not None and portion.busy)
+        if not (heavy or (session.conduct is not None and self._is_blamed(session))):
+            self._turns.others += 1
+        elif self._turns.over and self._unhandled is None:
+            self._unhandled = deque((data,))
+            self._pause_reading()
+            self._resume_reading()
+            return
+        if self._unhandled is not None:  # TLS may hand over what it has although reading is paused
+            self._unhandled.append(data)
+        elif len(data) > (FIRST if portion is None else portion.size):
+            self._unhandled = deque((data,))
+            self._pause_reading()
+            self.go_on()
+        else:
+            self._handle(data)
+
+    @staticmethod
+    def _is_blamed(session: Session) -> bool:
+        return session.bus.inflow is not None and session.bus.inflow.blames(session)
+
+    def go_on(self) -> None:
+        """Handle a portion of what was read; see `gateway.shells.turns`."""
+        self._turn_asked = False
+        session = self._session
+        if self._unhandled is None or self._pause_timer is not None or session is None or not session.readable:
+            return  # `flush` goes on when it is readable, `_pause_over` when the pause is over
+        try:
+            self._handle(self._next_portion())
+        except Exception:  # a bug in one session must not stop the others
+            logger.exception("a connection failed; the others go on")
+            self.transport.abort()
+        else:
+            self._resume_reading()
+
+    def _next_portion(self) -> bytes:
+        """The next portion of what was read."""
+        assert self._unhandled is not None
+        self._portion = self._portion or Portion()
+        data, size = self._unhandled.popleft(), self._portion.size
+        if len(data) > size:
+            self._unhandled.appendleft(data[size:])
+            return data[:size]
+        if not self._unhandled:
+            self._unhandled = None
+        return data
+
+    def _handle(self, data: bytes) -> None:
+        """Hand *data* to the session, and see what that costs."""
+        begin = perf_counter()
+        self.take(data)
+        session, seconds = self._session, 0.0
+        if self._portion is not None or perf_counter() - begin > CHEAP or (session and session.conduct is not None):
+            self._portion = self._portion or Portion()
+            taken = self._portion.used(begin, len(data), self._turns.length)
+            self._turns.spend(taken)
+            seconds = taken if self._turns.shared else 0.0  # that nobody waits for costs nobody anything
+        if session is None:
+            return
+        if session.bus.inflow is not None and (wait := session.bus.inflow.read(session, len(data), seconds)):
+            self._pause_reading()
+            self._pause_timer = self._loop.call_later(wait, self._pause_over)
+        elif not session.readable:
+            self._pause_reading()
+
+    def take(self, data: bytes) -> None:
+        """Hand *data*, however it was cut, to the session in the wire's own way."""
+        raise NotImplementedError
+
+    def _pause_over(self) -> None:
+        """The connection may be read again."""
+        self._pause_timer = None
+        self._resume_reading()
+
+    def pause_writing(self) -> None:
+        """The peer reads too slowly: the session keeps what it has."""
+        self._writing_paused = True
+        self._watch_stall(self.transport.get_write_buffer_size())
+        if self._session is not None:
+            self._session.blocked = True
+
+    def resume_writing(self) -> None:
+        """It goes on."""
+        self._writing_paused = self._pongs_unread = False
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        if self._session is not None:
+            self._session.blocked = False
+        self.wake()
+
+    def _watch_stall(self, left: int) -> None:
+        self._stall_timer = self._loop.call_later(STALLED_SECONDS, self._check_stall, left)
+
+    def _check_stall(self, before: int) -> None:
+        """A peer that has taken nothing for so long is too slow, however little waits for it."""
+        left = self.transport.get_write_buffer_size()
+        if left < before:
+            self._watch_stall(left)
+        elif self._session is not None:
+            self._session.overflow()
+
+    def eof_received(self) -> bool:
+        """Write what is queued, then close; True keeps the transport open until then."""
+        while self._unhandled is not None and self._session is not None and self._session.ready:
+            self._handle(self._next_portion())  # only TLS tells of the end while something is left
+        self._eof = True
+        self._linger()
+        self.flush()
+        return self._session is not None and self.transport.can_write_eof()
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  # whatever the end was
+        """The end."""
+        for timer in (self._linger_timer, self._pause_timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
+        self._unhandled = None
+        self._connections.discard(self)
+        self._detach()

@@ -1,0 +1,358 @@
+"""uvicorn's HTTP/1.1 protocol as Trellis uses it: counted, bounded, and in turns with everybody else.
+
+`FastHttp` goes to uvicorn as `http=`. It is a subclass of its internals: the version is pinned, and
+tests/gateway/shells/test_fast.py tells when a new one does not fit. uvicorn itself parses whatever arrives at once,
+keeps what is pipelined without a bound, and waits for a client for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from gateway.core.networks import network
+from gateway.http.bodies import COUNTED
+from gateway.http.persistent import refusal
+from gateway.http.problems import Problem
+
+from .connection import half_close
+from .serve import LINGER
+from .steps import Answering
+from .timed_http import TimedHttp
+from .turns import Load, turns_of
+
+if TYPE_CHECKING:
+    from gateway.core.inflow import Conduct, Inflow
+    from gateway.runtime import Gateway
+
+MAX_HEAD = 1 << 16  # bytes of a request's first line and headers
+MAX_PIPELINE = 4  # requests that wait for the one before them; what follows stays unread
+HEAD_SLICE = 256  # bytes that are parsed at once where requests may begin, some ten requests; a body is parsed at once
+LONG_HEAD_SLICE = 2 << 10  # the same where a long head goes on
+CYCLE = 32 << 10  # bytes that a request takes which waits for the one before it
+RETRY = {"Retry-After": "10"}  # seconds, for whom there is no room
+MAX_DISCARDED = 4 << 20  # bytes that a client may go on sending after its last answer
+REFUSED = frozenset({400, 413, 414, 422, 429})  # statuses of answers to what is malformed, or over a limit
+
+_numbers = count(-1, -1)  # of connections; those of sessions are not below zero
+
+
+class _Flow(FlowControl):
+    """uvicorn resumes reading for whoever asks for a body; it stays paused here until what was put off is parsed."""
+
+    def __init__(self, transport: asyncio.Transport, http: FastHttp) -> None:
+        super().__init__(transport)
+        self._http = ref(http)  # which refers to this: neither would be freed before a collection
+
+    def resume_reading(self) -> None:
+        """Read on, if there is room."""
+        http = self._http()
+        if http is None or not http.is_full:
+            super().resume_reading()
+
+
+class FastHttp(TimedHttp):
+    """uvicorn's protocol, with limits: to connections, to the time and size of a request's head, to what is kept.
+
+    The door of *gateway* counts the connections that are not handed over, and its budget what they hold. Requests are
+    parsed a few at a time: what a client sends before it was answered stays as it came, and is not read on. A request
+    on a busy connection waits for its turn (`gateway.shells.turns`), one turn each, and on a connection whose requests
+    are refused until what they took is paid (`gateway.core.inflow`).
+    """
+
+    gateway: Gateway | None = None
+    max_head = MAX_HEAD
+    network = ""  # that is counted
+    _half_head = False  # the clock of a head stands still: the rest of it may be in `_unparsed`
+    _body_size = 0  # bytes of the body of the last request
+    _body_length = 0  # bytes that it is said to have
+    _unparsed = b""  # read, and not parsed yet
+    _paused = False  # nothing is parsed for a while
+    _answered = False  # a request was; before that a connection has no share of its own (`gateway.core.inflow`)
+    _upgraded = False
+    _refused = False  # there was no room
+    _lingering = False  # the last answer is written, and what still comes is thrown away
+    _discarded = 0  # bytes of that
+    _answering: RequestResponseCycle | None = None  # the request that is being answered; `cycle` is the last one read
+    _waiting: tuple[RequestResponseCycle, Any] | None = (
+        None  # the request that waits for its turn, with what answers it
+    )
+    conduct: Conduct | None = None  # what `gateway.core.inflow` holds against the connection
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._load = Load()
+        self._number = next(_numbers)
+        self._turns = turns_of(self.loop)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """The clock runs from the connection on, so a silent one ends too."""
+        super().connection_made(transport)
+        self.flow = _Flow(transport, self)
+        if (reason := self._enter()) is None:
+            self._start_head_timer()
+            return
+        transport.write(refusal(Problem(503, reason, RETRY)))
+        self._refused = self.gateway is not None and self.gateway.door.parts()
+        if self._refused:
+            self._linger()
+        else:
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end."""
+        self._leave()
+        if self._refused and self.gateway is not None:
+            self.gateway.door.parted()
+        self._unparsed = b""
+        self._forget_requests()
+        super().connection_lost(exc)
+        self.cycle = None  # type: ignore[assignment]  # which refers to this connection while it waits for an answer
+
+    # What arrives
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what there is room for; the rest waits for answers, or for its turn."""
+        if self._lingering:
+            self._discarded += len(data)
+            if self._discarded > MAX_DISCARDED:
+                self.transport.abort()
+            return
+        if self.network and self.gateway is not None:
+            self.gateway.door.busy(self)
+        inflow = self._inflow
+        share = self._number if self._answered else None
+        wait = inflow.bytes(self.network, len(data), share) if inflow is not None else 0.0
+        if wait and not self._paused:
+            self._paused = True
+            self.loop.call_later(wait, self._pause_over)
+        if self._unparsed or self._paused:  # also a first request waits, which is all that some connections have
+            self._postpone(data)
+        else:
+            self._parse(data)
+
+    def on_response_complete(self) -> None:
+        """The next request may be parsed."""
+        super().on_response_complete()
+        self._answered = True
+        if self._is_idle() and self.network and self.gateway is not None:
+            self.gateway.door.idle(self)
+        elif self._unparsed:
+            self.loop.call_soon(self._resume_parsing)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is enough to parse later."""
+        return bool(self._unparsed) and not self._lingering
+
+    def _pause_over(self) -> None:
+        self._paused = False
+        if self._unparsed:
+            self._resume_parsing()
+        elif self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
+            self.flow.resume_reading()
+
+    def _resume_parsing(self) -> None:
+        if not self._paused and not self._ending:
+            data, self._unparsed = self._unparsed, b""
+            if self._half_head:
+                self._half_head = False
+                self._head_timer = self.loop.call_later(self.head_seconds, self.transport.abort)
+            self._parse(data)
+            if not self._unparsed:
+                self.flow.resume_reading()
+
+    def _parse(self, data: bytes) -> None:
+        """Parse *data* in slices, as long as not too many requests wait for the one before them."""
+        at, begin = 0, perf_counter()
+        while at < len(data) and not self._ending and not self._upgraded:
+            if len(self.pipeline) >= MAX_PIPELINE:
+                self._postpone(data[at:])
+                break
+            in_body = self._head_timer is None and self.cycle is not None and self.cycle.more_body
+            size = self._body_length - self._body_size if in_body else min(self._head_size, LONG_HEAD_SLICE)
+            end = at + max(HEAD_SLICE, size)
+            self._parse_slice(data[at:end])
+            at = end
+        self.worked(perf_counter() - begin)
+        idle = self.cycle is not None and self.cycle.response_complete and self.timeout_keep_alive_task is None
+        if idle and not self._ending:
+            self._start_head_timer()  # blank lines begin no request, but are no silence either
+
+    def _postpone(self, data: bytes) -> None:
+        """Parse *data* later; nothing more is read until then, and no clock runs."""
+        self._unparsed += data
+        self.flow.pause_reading()
+        if self._head_timer is not None:
+            self._stop_head_timer()
+            self._half_head = True
+
+    def _parse_slice(self, data: bytes) -> None:
+        """Parse, and count where that did not complete the head."""
+        deadline = self._head_timer
+        super().data_received(data)
+        if deadline is not None and deadline is self._head_timer:  # all of it was of one head
+            self._head_size += len(data)
+            if self._head_size > self.max_head and not self._ending:
+                self.send_400_response("The head of the request is too long.")
+
+    def on_message_begin(self) -> None:
+        """A request begins, the first or another."""
+        super().on_message_begin()
+        self.scope["extensions"] = {COUNTED: {}}
+        self._body_size = self._body_length = 0
+        self._start_head_timer()
+
+    def on_headers_complete(self) -> None:
+        """The head is here; too long a one is an invalid request."""
+        self._stop_head_timer()
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.max_head:
+            raise ValueError("the head of the request is too long")
+        lengths = [value for name, value in self.headers if name == b"content-length"]
+        self._body_length = int(lengths[0]) if lengths and lengths[0].isdigit() else 0
+        super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Answer a request now, or when the turn of a busy connection has come."""
+        self._waiting = cycle, Answering(app, self)
+        if self.conduct is not None or self._load.busy:
+            self._await_turn()
+        else:
+            self._start()
+
+    def _await_turn(self) -> None:
+        if wait := self._pause_for_blame(0.0):
+            self.loop.call_later(wait, self._await_turn)
+        else:
+            self._turns.add(self, self._load.place)
+
+    def go_on(self) -> None:
+        """It is the turn of the request that waits, which is all of this turn."""
+        if self._waiting is None or self._ending:
+            return
+        if self._pause_for_blame(0.0):  # others of the network have had turns meanwhile
+            self._await_turn()
+            return
+        self._turns.spend(self._turns.length)
+        self._start()
+
+    def _start(self) -> None:
+        assert self._waiting is not None
+        (self._answering, app), self._waiting = self._waiting, None
+        super()._start_asgi_task(self._answering, app)
+
+    def _pause_for_blame(self, seconds: float) -> float:
+        """After so many *seconds* more of work: how long until what refusing its requests took is paid."""
+        inflow = self._inflow
+        return 0.0 if inflow is None or self.conduct is None else inflow.worked(self, seconds)
+
+    def worked(self, seconds: float) -> None:
+        """A step of parsing or answering requests took *seconds*."""
+        self._load.add(seconds, perf_counter())
+        if (inflow := self._inflow) is not None and inflow.blames(self):
+            inflow.worked(self, seconds if self._turns.shared else 0.0)
+        elif not self._load.busy:
+            self._turns.others += 1
+
+    def answered(self, status: int) -> None:
+        """The answer to a request has *status*."""
+        if status in REFUSED and (inflow := self._inflow) is not None:
+            inflow.refused(self)
+
+    @property
+    def _inflow(self) -> Inflow | None:
+        return None if self.gateway is None else self.gateway.bus.inflow
+
+    def on_body(self, body: bytes) -> None:
+        """A part of a body, which somebody may keep."""
+        self._body_size += len(body)
+        super().on_body(body)
+
+    def handle_websocket_upgrade(self) -> None:
+        """It is to be a session, which is counted where it is let in."""
+        self._upgraded = True
+        self._leave()
+        super().handle_websocket_upgrade()
+        self.parser = None  # type: ignore[assignment]  # which refers to this object, as nobody else does now
+
+    # What is written
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no request, and this is the last answer: nobody knows where another one begins."""
+        self.answered(400)
+        self._forget_requests()
+        self.transport.write(refusal(Problem(400, msg)))
+        self._linger()
+
+    def _linger(self) -> None:
+        """End when the client has read all, or soon: to close with unread input would reset the connection."""
+        self._lingering = True
+        self._stop_head_timer()
+        half_close(self.transport)
+        self.flow.resume_reading()
+        self.loop.call_later(LINGER, self.transport.abort)
+
+    @property
+    def _ending(self) -> bool:
+        return self._lingering or self.transport.is_closing()
+
+    def _forget_requests(self) -> None:
+        """Nobody is answered any more; uvicorn tells the last request that was read, which may be another one."""
+        self.pipeline.clear()
+        self._waiting = None
+        if self._answering is not None:
+            self._answering.disconnected = True
+            self._answering.waiting_for_100_continue = False  # nothing may be written behind the last answer
+            self._answering.message_event.set()
+
+    # What the door and the budget ask
+
+    @property
+    def holding(self) -> int:
+        """How many bytes are kept for the client here."""
+        body = 0 if self.cycle is None else len(self.cycle.body)  # what was asked for is counted by `bodies`
+        return body + len(self._unparsed) + CYCLE * len(self.pipeline) + self.transport.get_write_buffer_size()
+
+    def give_up(self) -> None:
+        """Let go of them, and of the client: half an answer cannot be ended politely."""
+        self._unparsed = b""
+        self.transport.abort()
+
+    def _enter(self) -> str | None:
+        """Be counted; why there is no room, or None."""
+        if self.gateway is None:
+            return None
+        if (peer := self.transport.get_extra_info("peername")) is None:  # it was reset before it was accepted
+            self.transport.abort()
+            return None
+        address = str(peer[0])
+        if (reason := self.gateway.door.enter(address)) is None:
+            self.network = network(address)
+            self.gateway.budget.enter(self)
+            if (inflow := self._inflow) is not None and (wait := inflow.enter(self)):
+                self._paused = True
+                self.loop.call_later(wait, self._pause_over)
+        return reason
+
+    def close_idle(self) -> None:
+        """Another connection needs the place, and nothing is asked on this one."""
+        self._leave()
+        self.transport.close()
+
+    def _is_idle(self) -> bool:
+        return self.timeout_keep_alive_task is not None and not self._unparsed and not self._ending
+
+    def _leave(self) -> None:
+        if self.network and self.gateway is not None:
+            self.gateway.door.busy(self)
+            self.gateway.door.leave(self.network)
+            self.gateway.budget.leave(self)
+            if (inflow := self._inflow) is not None:
+                inflow.leave(self)
+            self.network = ""

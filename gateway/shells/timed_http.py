@@ -1,0 +1,64 @@
+"""uvicorn's HTTP protocol with the times that a client has: to send a request's head, to read an answer, to go."""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from .serve import HANDSHAKE_SECONDS, LINGER, STALLED_SECONDS
+
+
+class TimedHttp(HttpToolsProtocol):
+    """A connection that is cut when its client sends no whole head, or takes nothing of an answer, for too long."""
+
+    head_seconds = HANDSHAKE_SECONDS
+    stalled_seconds = STALLED_SECONDS
+    _head_timer: asyncio.TimerHandle | None = None  # for the head of a request
+    _head_size = 0  # bytes of it so far
+    _stall_timer: asyncio.TimerHandle | None = None  # for a client to read on
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end."""
+        self._stop_head_timer()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """The gateway stops: what has not ended soon after the goodbye is cut, since nobody reads it."""
+        super().shutdown()
+        if not self.transport.is_closing():
+            self.loop.call_later(2 * LINGER, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        """The client does not read; if it goes on like that, the connection ends."""
+        super().pause_writing()
+        self._watch_stall(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        super().resume_writing()
+
+    def _watch_stall(self, left: int) -> None:
+        self._stall_timer = self.loop.call_later(self.stalled_seconds, self._check_stall, left)
+
+    def _check_stall(self, before: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left >= before:
+            self.transport.abort()
+        else:
+            self._watch_stall(left)
+
+    def _start_head_timer(self) -> None:
+        if self._head_timer is None:
+            self._head_size = 0
+            self._head_timer = self.loop.call_later(self.head_seconds, self.transport.abort)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
