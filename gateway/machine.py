@@ -15,8 +15,6 @@ STATM = Path("/proc/self/statm")
 FREED = 16 << 20  # bytes by which the process is larger than it once was: much of that may be free
 TRIM_SECONDS = 5  # between two looks whether it is
 UNLIMITED = 1 << 20  # descriptors; the kernel's own limit (fs.nr_open) where there is no other
-LONG_BLOCK = 1 << 18  # bytes of memory from which on a block is the system's again once it is free
-_MMAP_THRESHOLD = -3  # glibc's name for that, in malloc.h
 RESERVED = 256  # descriptors for the log, the index, listeners, links and programs; not more than a quarter of all
 
 
@@ -29,16 +27,6 @@ def memory() -> int:
     return min(sizes)
 
 
-def return_memory() -> None:
-    """Let every long block of memory go back to the system once it is free.
-
-    glibc stops doing so when the first one is freed (mallopt(3), M_MMAP_THRESHOLD), and keeps what lies between blocks
-    that are still used. Other C libraries are left as they are.
-    """
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, LONG_BLOCK)
-
-
 def resident() -> int:
     """The bytes of memory that this process holds; 0 on systems that do not say."""
     try:
@@ -48,7 +36,7 @@ def resident() -> int:
 
 
 def trim_memory() -> None:
-    """Give freed memory back to the system; glibc keeps short blocks for as long as anything behind them is in use.
+    """Give freed memory back to the system; glibc keeps blocks for as long as anything behind them is in use.
 
     It takes about 0.1 ms for each MiB, and other threads wait where they allocate. Other C libraries need no such call.
     """

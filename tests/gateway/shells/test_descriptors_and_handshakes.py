@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import resource
 import signal
 import socket
@@ -174,23 +173,3 @@ def test_the_memory_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.Mo
     assert machine.memory() >= whole
     limit.write_text("4096000\n")
     assert machine.memory() == 4096000
-
-
-HOARD = """
-from gateway import machine
-machine.return_memory()
-bytes(16 << 20)  # from here on glibc would keep shorter blocks
-blocks, between = [], []
-for _ in range(64):
-    blocks.append(b"x" * 1_000_000)
-    between.append(b"x" * 100_000)
-del blocks
-print(int(open("/proc/self/statm").read().split()[1]) * 4096 >> 20)
-"""
-
-
-def test_memory_that_is_free_goes_back_to_the_system() -> None:
-    if not platform.libc_ver()[0]:
-        pytest.skip("only glibc keeps it")
-    found = subprocess.run([sys.executable, "-c", HOARD], capture_output=True, text=True, check=True).stdout
-    assert int(found) < 50, "MiB"
