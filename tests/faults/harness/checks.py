@@ -312,10 +312,10 @@ def log_is_good(ledger: Ledger, log: Path, damaged: set[int]) -> None:
         ledger.complain("`trellis verify` does not see the damage")
 
 
-async def say(http: Http, ledger: Ledger, token: str) -> int:
+async def say(http: Http, ledger: Ledger, token: str, channel: str = CHANNELS[0]) -> int:
     """Say something that has the *token*; what that is answered with."""
     content = {"content": token}
-    said = ledger.say(token, Said(token, CHANNELS[0], "rest", content, json.dumps(content)))
+    said = ledger.say(token, Said(token, channel, "rest", content, json.dumps(content)))
     status, body = await http.ask("POST", path_of(said.channel), json.dumps(content).encode())
     if status == 201:
         receipt = json.loads(body)
