@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from typing import NamedTuple
 
 from .errors import RequestError
@@ -165,7 +166,7 @@ class Outbox:
         if self.closing is not None:
             return
         if isinstance(form, Pending):
-            if not form.done or form.size > len(form.data or b""):
+            if not form.done or form.size > len(form.data or b""):  # as `_is_unfinished`
                 self._hold(form)
                 return
             if form.data is None:
@@ -222,6 +223,19 @@ class Outbox:
             self.closing = Close(code, reason)
             self._backlog.clear()
             self.wake()
+
+    def _rewrite(self, change: Callable[[list[bytes]], list[bytes]]) -> None:
+        """Put what *change* makes of each run of finished forms in the queue in its place."""
+        queue: list[Form] = []
+        for unfinished, run in groupby(self._queue, _is_unfinished):
+            if unfinished:
+                queue += run
+                continue
+            before = [data for form in run if (data := form.data if isinstance(form, Pending) else form) is not None]
+            after = change(before)
+            queue += after
+            self._size += sum(map(len, after)) - sum(map(len, before))
+        self._unsettled, self._held = queue, sum(isinstance(form, Pending) for form in queue)
 
     def _measured(self) -> None:
         assert self._sample is not None
@@ -304,6 +318,11 @@ class Outbox:
                 self._size += len(data)
                 return True
         return False
+
+
+def _is_unfinished(form: Form) -> bool:
+    """Whether *form*, or a part of it, is still being made."""
+    return isinstance(form, Pending) and (not form.done or form.size > len(form.data or b""))
 
 
 def _nothing() -> None:

@@ -369,8 +369,7 @@ class SproutSession(Session):
 
     def _next(self) -> int:
         """The id of our next request; what is to be announced before it gets its own first."""
-        if not self._held:
-            self._unsettled = list(self._announced(self._unsettled))  # type: ignore[arg-type]  # no Pending among them
+        self._rewrite(self._announced)
         return self._count()
 
     def _count(self) -> int:

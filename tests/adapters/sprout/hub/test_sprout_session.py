@@ -210,6 +210,30 @@ def test_answers_keep_their_place_among_announces(place: Any, lobby: str, alice:
     assert told[3:] == [f"ancestry 1 {id_of(orphan)} 2", "announce 2 1", two], "ids only grow"
 
 
+def test_what_was_said_before_a_request_of_ours_has_the_lower_id(place: Any, lobby: str, alice: Any) -> None:
+    ear, toy = place.connect(), place.toy()
+    ear.send(f"subscribe 0 {id_of(lobby)}\n")
+    place.bus.subscribe(toy, "lobby")
+    toy.say("hello")
+    place.settle()
+    assert place.bus.batch.frames, "said, and in nobody's outbox yet"
+    orphan = alice.reply(alice.reply(lobby, ""), "")
+    ear.session.receive_data(f"announce 2 1\n{orphan}\n".encode())
+    told = [line for line in ear.read().splitlines() if not line.startswith("SHA512")]
+    assert told == ["announce 0 2", f"ancestry 1 {id_of(orphan)} 2"], "ids only grow"
+
+
+def test_a_request_of_ours_leaves_what_waits_counted(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+    ear, mouth = place.connect(), place.connect()
+    ear.send(f"subscribe 0 {id_of(lobby)}\n")
+    announce(mouth, alice.reply(lobby, "one"))
+    orphan = alice.reply(alice.reply(lobby, ""), "")
+    ear.session.receive_data(f"announce 2 1\n{orphan}\n".encode())
+    before = ear.session.holding
+    told = ear.read()
+    assert before - ear.session.holding == len(told), "its announce is longer than the nodes in it"
+
+
 def test_an_announce_has_only_so_many_nodes(
     place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
