@@ -25,6 +25,7 @@ from .outbox import Batch
 from .peers import Peers
 from .presence import Presence
 from .principal import Principal
+from .stamps import Stamps
 
 DIRECT_MEMORY = 5 * 60_000  # ms for which the id of a direct message is remembered
 MAX_DIRECT_IDS = 100_000
@@ -78,8 +79,7 @@ class Bus:
         self.subscriptions = subscriptions
         self.batch = Batch()
         self.flows = Flows()
-        self._ids = ids
-        self._time = last_time
+        self._stamps = Stamps(ids, clock, last_time)
         self._members: dict[str, dict[Member, None]] = {}
         self.presence = Presence(self._members)
         self._fanout: dict[str, list[Group]] = {}  # made anew when members change
@@ -269,7 +269,7 @@ class Bus:
                 if message.parent != parent:
                     parent, found = message.parent, self.canonical(message.parent)
                 message.parent = found
-        self._stamp(run, ledger.next_seq)
+        self._stamps.stamp(run, ledger.next_seq)
         self._refer(run)
         ledger.extend(run)
         if self.inflow is not None:
@@ -294,11 +294,9 @@ class Bus:
             self.metrics.undeliverable(message)
         if not receivers:
             return 0
-        message.time = now = self._now()
-        message.timestamp = message.timestamp or now
-        message.id = message.id or self._ids.make(now, next(self._directs))
+        self._stamps.stamp_direct(message, next(self._directs))
         for id in message.ids:
-            self._direct_ids[id] = now + DIRECT_MEMORY, len(receivers)
+            self._direct_ids[id] = message.time + DIRECT_MEMORY, len(receivers)
         self.presence.before(message.channel, message.sender.number)
         for session in receivers:
             session.deliver(message)
@@ -354,23 +352,6 @@ class Bus:
         if groups:
             self._fanout[channel] = groups
         return groups
-
-    def _now(self) -> int:
-        now = self.clock()
-        self._time = now = max(self._time, now)
-        return now
-
-    def _stamp(self, run: Sequence[Message], seq: int) -> None:
-        now = self._now()
-        head = self._ids.head(now)
-        for message in run:
-            message.seq, message.time = seq, now
-            if not message.timestamp:
-                message.timestamp = now
-            if not message.id:
-                # as `MessageIds.make` does, which would be a call for each
-                message.id, message.numbered = head + seq.to_bytes(6).hex(), True
-            seq += 1
 
     def _refer(self, run: Sequence[Message]) -> None:
         protocol = run[0].protocol
