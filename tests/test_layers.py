@@ -37,11 +37,11 @@ IO = {
     "websockets",
 }
 
-# The folders of each adapter: a module imports from its own and from those before it. What stands beside `adapter.py`
-# may import all of them.
+# The folders of each adapter, and the modules that stand between them: each imports from its own folder and from what
+# is named before it. What is not named here may import all of them.
 ORDER = {
     "sprout": ("wire", "forest", "store", "mint", "hub"),
-    "streamr": ("wire", "crypto", "model", "publishing", "sessions", "rest"),
+    "streamr": ("wire", "crypto", "model", "context", "trust", "forms", "publishing", "parts", "sessions", "rest"),
 }
 ADAPTERS_MAY = STORAGE | {"gateway.adapter", "gateway.metrics", "gateway.access.auth"}
 FACE = re.compile(r"rest(_.*)?|commands")  # an adapter's own FastAPI routers, and its part of the command
@@ -80,23 +80,6 @@ CIRCLES: list[list[str]] = [
         "adapters.sprout.hub.relay",
         "adapters.sprout.hub.session",
         "adapters.sprout.hub.whose",
-    ],
-    [
-        "adapters.streamr.adapter",
-        "adapters.streamr.publishing.exchange",
-        "adapters.streamr.publishing.participant",
-        "adapters.streamr.publishing.runs",
-        "adapters.streamr.publishing.saying",
-        "adapters.streamr.rest.data",
-        "adapters.streamr.rest.desk",
-        "adapters.streamr.rest.rest",
-        "adapters.streamr.rest.rest_answers",
-        "adapters.streamr.rest.rest_data",
-        "adapters.streamr.rest.streams_desk",
-        "adapters.streamr.sessions.network_session",
-        "adapters.streamr.sessions.resends",
-        "adapters.streamr.sessions.session",
-        "adapters.streamr.sessions.tracker_session",
     ],
 ]
 
@@ -212,11 +195,11 @@ def test_adapters_know_the_core_and_no_other_adapter(path: Path) -> None:
 
 @each_of_the_adapters
 def test_the_folders_of_an_adapter_have_an_order(path: Path) -> None:
-    _, protocol, *folders = package_of(path).split(".")
-    if folders:
+    _, protocol, place, *_ = name_of(path).split(".")
+    order = ORDER.get(protocol, ())
+    if place in order:
         own = f"adapters.{protocol}"
-        order = ORDER[protocol]
-        before = order[: order.index(folders[0]) + 1]
+        before = order[: order.index(place) + 1]
         assert not strangers(path, {f"{own}.{folder}" for folder in before}, of=own)
 
 

@@ -85,7 +85,7 @@ def _say(adapter: StreamrAdapter, speaker: _Speaker, place: str, message: Stream
         report.flaws.append((place, str(error)))
 
     try:
-        taken = adapter.saying.say(speaker, Publish(message=message), channel, refuse)
+        taken = adapter.parts.saying.say(speaker, Publish(message=message), channel, refuse)
     except Unavailable:
         return False
     except (RequestError, StreamrError) as error:

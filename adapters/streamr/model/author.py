@@ -8,8 +8,8 @@ day whose group key is used is part of that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from coincurve import PrivateKey
 
@@ -22,6 +22,9 @@ from gateway.core.bounded import BoundedMap
 from gateway.core.message import LATE, Message
 
 from .stored import Place
+
+if TYPE_CHECKING:
+    from gateway.storage.lookup import Lookup
 
 MAX_HEADS = 65_536  # chains whose last message is kept in memory; the others are in the index
 SETTLED = 60_000  # ms after which a head is in the index for certain
@@ -40,21 +43,23 @@ class Link(NamedTuple):
     day: int | None = None
 
 
-FindHead = Callable[[Message], tuple[int, int] | None]
 Chain = tuple[str, int, str]  # the channel, the number of the sender, and the protocol it speaks there
 
 
 class Author:
-    """Keeps the chains of all foreign senders. *find* looks up, in the index, where the chain of a message ends."""
+    """Keeps the chains of all foreign senders."""
 
     def __init__(self, keys: DerivedKeys) -> None:
         self.keys = keys
         self.group_keys = OwnGroupKeys(keys.secret)
-        self.find: FindHead = lambda _message: None
         self._heads = BoundedMap[Chain, tuple[int, int]]()
         self._speakers = BoundedMap[tuple[str, str], Signer](MAX_HEADS)
         self._signed = BoundedMap[str, None](MAX_HEADS)  # addresses
         self._direct = (0, 0)
+
+    def start(self, index: Lookup) -> None:
+        """Continue the chains where those in *index* end."""
+        self._index = index
 
     def address(self, message: Message) -> str:
         """The address that says *message* in Streamr."""
@@ -144,7 +149,16 @@ class Author:
         self._speak(message)
         settled = message.time - SETTLED
         self._heads.drop_while(lambda head: len(self._heads) >= MAX_HEADS and head[0] < settled)
-        return self.find(message)
+        return self._head(message)
+
+    def _head(self, message: Message) -> tuple[int, int] | None:
+        """Where the chain of *message* ends, by the newest of its sender's messages in the log."""
+        for former in self._index.history(message.channel, sender=message.sender.number, newest_first=True):
+            link = former.refs.get(NAME)
+            ours = former.protocol == message.protocol and former.sender.protocol == message.sender.protocol
+            if link is not None and ours and not is_late(former):
+                return link[0], link[1]
+        return None
 
     def _speak(self, message: Message) -> None:
         signer = self._signer(message)

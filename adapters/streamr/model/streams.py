@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.alias_generators import to_camel
 
 from adapters.streamr.wire import message as kinds
-from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address
+from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address, stream_of
 from adapters.streamr.wire.invalid import invalid
 from gateway.access.auth import ANYBODY, Right
 from gateway.core.jsontext import dumps, loads
@@ -130,15 +130,15 @@ class _Stream(NamedTuple):
 
 
 class Streams:
-    """Every stream's rules. *changed* is called when one has other rules from now on."""
+    """Every stream's rules, and the channels that its partitions are."""
 
-    def __init__(self, configured: Mapping[str, StreamSettings], partitions: int, changed: Callable[[], None]) -> None:
+    def __init__(self, configured: Mapping[str, StreamSettings], partitions: int) -> None:
         self._configured = configured
         self._default = Rules(partitions)
-        self._changed = changed
         self._streams: dict[str, _Stream] = {}
         self._rules: dict[str, Rules] = {}
         self.rules = lru_cache(maxsize=MAX_LOOKED_UP)(self._find_rules)  # it is asked for each message
+        self.demands = lru_cache(maxsize=MAX_LOOKED_UP)(self._find_demands)
         self._rights: dict[str | None, dict[str, tuple[Right, ...]]] = {}  # by user and by stream
 
     def start(self, services: Services) -> None:
@@ -168,6 +168,23 @@ class Streams:
             return found
         special = inbox_of(stream) is not None or key_exchange_address(stream) is not None
         return Rules(1) if special else self._default
+
+    def _find_demands(self, channel: str) -> Rules | None:
+        """The rules of the stream partition that *channel* is; None if there is none such."""
+        stream, partition = stream_of(channel)
+        rules = self.rules(stream)
+        return rules if partition < rules.partitions and key_exchange_address(stream) is None else None
+
+    def partitions(self, stream: str) -> int:
+        """How many partitions *stream* has; inboxes and key exchanges have one."""
+        return self.rules(stream).partitions
+
+    def channels_of(self, stream: str) -> list[str]:
+        """The channels of the partitions of *stream*; of an inbox, the channel it is in."""
+        inbox = inbox_of(stream)
+        return (
+            [inbox.stream_id] if inbox is not None else [channel_of(stream, p) for p in range(self.partitions(stream))]
+        )
 
     @property
     def reading(self) -> bool:
@@ -288,7 +305,7 @@ class Streams:
         if rules == self._default:
             del self._rules[stream]
         self.rules.cache_clear()
-        self._changed()
+        self.demands.cache_clear()
 
     def _give(self, stream: str, before: Sequence[Permission], now: Sequence[Permission]) -> None:
         """Let the users of both have the rights to *stream* that they have *now*."""

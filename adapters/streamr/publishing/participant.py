@@ -6,13 +6,14 @@ of this is on the bus or in the log.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from adapters.streamr.crypto.decrypt import IGNORED, UNDECRYPTED, Decryption
 from adapters.streamr.crypto.encrypt import KeyGiver
 from adapters.streamr.crypto.group_keys import KeyRequest
 from adapters.streamr.crypto.held import Refuse, Say
-from adapters.streamr.crypto.keyring import FILE, Keyring
+from adapters.streamr.crypto.keyring import FILE, Keyring, Owner
 from adapters.streamr.crypto.keys import Signer
 from adapters.streamr.crypto.signing import signed
 from adapters.streamr.model.author import after
@@ -20,37 +21,48 @@ from adapters.streamr.wire import message as kinds
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.ids import NAME, key_exchange_id
 from adapters.streamr.wire.message import MessageID, StreamMessage
-from gateway.adapter import Services
 from gateway.core.session import Session
 
 if TYPE_CHECKING:
-    from adapters.streamr.adapter import StreamrAdapter
+    from adapters.streamr.context import Context
+    from adapters.streamr.crypto.group_keys import GroupKey
+    from adapters.streamr.trust import Trust
+
+    from .exchange import KeyExchange
 
 CHAIN = "trellis"  # msgChainId of what the gateway says on key-exchange streams
 
 
 class Participant:
-    """Made when the adapter starts. *address* is by what name it reads."""
+    """Made when the adapter starts, with the group keys that were *known* before.
 
-    def __init__(self, adapter: StreamrAdapter, services: Services) -> None:
-        self._adapter = adapter
-        self._services = services
+    *address* is by what name it reads.
+    """
+
+    def __init__(
+        self, context: Context, trust: Trust, exchange: KeyExchange, known: Iterable[tuple[Owner, GroupKey]]
+    ) -> None:
+        self._streams = context.streams
+        self._services = services = context.services
+        self._trust = trust
+        self._exchange = exchange
         self._last = (0, 0)
-        self._reader = adapter.author.keys.of("gateway", adapter.home.gateway_id, 0)
+        self._reader = context.own
         self.address = self._reader.address
         self._decryption = Decryption(
-            Keyring(adapter.home.secrets / FILE, adapter.known_keys, services.work),
+            Keyring(context.home.secrets / FILE, known, services.work),
             services.work,
             services.bus.clock,
             self._ask,
             self._believes,
             self._count,
         )
-        if adapter.streams.reading:
+        if self._streams.reading:
             self._decryption.prepare()
         self._giver = KeyGiver(
-            adapter.author.group_keys, services.work, services.bus.clock, adapter.signer, adapter.may_read, self._send
+            context.author.group_keys, services.work, services.bus.clock, trust.signer, trust.may_read, self._send
         )
+        exchange.tell(self.hear)
 
     def say(self, message: StreamMessage, say: Say, refuse: Refuse, bearer: Session | None = None) -> None:
         """*say* a *message* of a stream that the gateway reads, whose signature was checked, as soon as it is open.
@@ -69,7 +81,7 @@ class Participant:
 
     def learn(self, message: StreamMessage) -> None:
         """Look at a GroupKeyRotate that passes."""
-        if self._adapter.streams.decrypts(message.id.stream_id):
+        if self._streams.decrypts(message.id.stream_id):
             self._decryption.learn(message)
 
     def hear(self, message: StreamMessage, address: str) -> None:
@@ -91,7 +103,7 @@ class Participant:
         self._decryption.release()
 
     def _believes(self, stream: str, address: str) -> bool:
-        return self._adapter.streams.decrypts(stream) and self._adapter.publishes(stream, address)
+        return self._streams.decrypts(stream) and self._trust.publishes(stream, address)
 
     def _ask(self, request: KeyRequest, publisher: str) -> None:
         self._send(self._reader, publisher, kinds.GROUP_KEY_REQUEST, request.content(), None)
@@ -103,7 +115,7 @@ class Participant:
         message_id = MessageID(key_exchange_id(address), 0, *self._last, signer.address, CHAIN)
         encryption = kinds.NONE if public_key is None else kinds.RSA
         said = StreamMessage(message_id, content, None, kind, encryption, public_key)
-        self._adapter.exchange.send(signed(said, signer.key), address)
+        self._exchange.send(signed(said, signer.key), address)
 
     def _count(self, what: str) -> None:
         if what == UNDECRYPTED:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from adapters.streamr.crypto.batch import prove
 from adapters.streamr.wire import message as kinds
@@ -21,13 +21,13 @@ from gateway.core.errors import RequestError
 from gateway.core.message import LATE, Message, Peer
 
 from .publishing import MAX_AHEAD, as_sent, check_signature, ids_of, is_clear_cut, is_signed
+from .saying import Saying, Speaker
 
 if TYPE_CHECKING:
-    from adapters.streamr.adapter import StreamrAdapter
-    from adapters.streamr.sessions.session import StreamrSession
+    from adapters.streamr.context import Context
     from adapters.streamr.wire.control import Publish
     from adapters.streamr.wire.message import StreamMessage
-
+    from gateway.core.session import Session
 
 MAX_RUN = 128  # requests: then it is asked whether the peer has to wait
 
@@ -36,33 +36,49 @@ class Doubt(Exception):
     """What this request says has to be looked at by itself."""
 
 
-class Run:
-    """Says what goes on with *request* of *session*. It begins empty: `first`, which is that, is to be added as well.
+class RunSpeaker(Speaker, Protocol):
+    """A session that can say many messages in a row."""
 
-    To make one raises `Doubt` or a `RequestError` where `Saying.say` should have *request*.
+    def stays(self, request: Publish) -> bool:
+        """Whether *request* shows nobody's token or key that was not shown before."""
+
+    def pace(self, channel: str) -> None:
+        """Raise `Throttled` where the connection says too much in *channel*."""
+
+    def refuse(self, frame: Publish, error: RequestError) -> None:
+        """Answer *frame* with the *error*."""
+
+
+class Run:
+    """Says what goes on with *request* of *speaker*, whose session is *origin*.
+
+    It begins empty: `first`, which is that request, is to be added as well. To make one raises `Doubt` or a
+    `RequestError` where `Saying.say` should have *request*.
     """
 
-    def __init__(self, adapter: StreamrAdapter, session: StreamrSession, request: Publish) -> None:
-        message, bus, saying = request.message, adapter.bus, adapter.saying
+    def __init__(
+        self, context: Context, saying: Saying, speaker: RunSpeaker, request: Publish, origin: Session
+    ) -> None:
+        message, bus, streams = request.message, context.bus, context.streams
         stream, partition, timestamp, _, publisher, _ = message.id
         self._signed = is_signed(message)
         self._publisher = publisher.lower()
-        if inbox_of(stream) is not None or key_exchange_address(stream) is not None or adapter.streams.decrypts(stream):
+        if inbox_of(stream) is not None or key_exchange_address(stream) is not None or streams.decrypts(stream):
             raise Doubt
-        if self._signed and (self._publisher != session.address and not is_clear_cut(message)):
+        if self._signed and (self._publisher != speaker.address and not is_clear_cut(message)):
             raise Doubt
-        if not session.stays(request) or (self._signed and saying.is_own(message)):
+        if not speaker.stays(request) or (self._signed and saying.is_own(message)):
             raise Doubt
         self._channel = bus.channels.channel(NAME, channel_of(stream, partition))
-        saying.check(session, request, "publish", self._channel)
-        self._sender: Peer | None = None if self._signed else saying.sender(session, request)
-        self._adapter = adapter
-        self._session = session
-        self._carried = self._signed and self._publisher != session.address  # and so paced by its author as well
+        saying.check(speaker, request, "publish", self._channel)
+        self._sender: Peer | None = None if self._signed else saying.sender(speaker, request)
+        self._bus = bus
+        self._saying = saying
+        self._speaker = speaker
+        self._origin = origin
+        self._carried = self._signed and self._publisher != speaker.address  # and so paced by its author as well
         self._plain = message.encryption_type == kinds.NONE
-        if message.message_type != kinds.MESSAGE or (
-            self._plain and adapter.streams.rules(stream).require_encrypted_data
-        ):
+        if message.message_type != kinds.MESSAGE or (self._plain and streams.rules(stream).require_encrypted_data):
             raise Doubt
         now = bus.clock()
         self._late = timestamp < now - LATE
@@ -84,7 +100,7 @@ class Run:
 
     def add(self, said: Said) -> None:
         """Take what was `read`, or the first; `RequestError` where it comes too fast."""
-        self._session.pace(self._channel)
+        self._speaker.pace(self._channel)
         _, message = said
         self._last = message.id[2:4]
         self._said.append(said)
@@ -100,7 +116,7 @@ class Run:
                 if self._sender is None or not message.proven:  # else there is nothing to ask
                     self._check(message)
                 if self._carried and self._sender is not None:
-                    self._session.charge(self._sender)
+                    self._speaker.charge(self._sender)
             except RequestError as error:
                 self._publish(genuine)
                 genuine = []
@@ -112,7 +128,7 @@ class Run:
     def refuse(self, said: Said, error: RequestError) -> None:
         """Tell the client that *said* was not said, and why."""
         request_id, message = said
-        self._session.refuse(replace(self._request, request_id=request_id, message=message), error)
+        self._speaker.refuse(replace(self._request, request_id=request_id, message=message), error)
 
     def _goes_on(self, message: StreamMessage) -> bool:
         """Whether *message*, which is like those before it, can be no copy of anything."""
@@ -128,8 +144,8 @@ class Run:
     def _check(self, message: StreamMessage) -> None:
         """Raise unless *message* is genuine; the first that is tells who the sender is."""
         if self._sender is None:
-            self._adapter.saying.check_signature(message)
-            self._sender = self._adapter.bus.peers.identity(NAME, self._publisher)
+            self._saying.check_signature(message)
+            self._sender = self._bus.peers.identity(NAME, self._publisher)
         elif self._signed:
             check_signature(message)
 
@@ -138,14 +154,14 @@ class Run:
         if not genuine or self._sender is None:
             return
         _, last = genuine[-1]
-        self._adapter.saying.positions.reach(self._channel, self._publisher, last.id[2:4])
+        self._saying.positions.reach(self._channel, self._publisher, last.id[2:4])
         run: list[Message] = []
         for _, message in genuine:
             sent = as_sent(message, ids_of(message), self._channel, self._sender, self._request.version)
             sent.late = self._late
             run.append(sent)
         try:
-            self._adapter.bus.publish_run(run, self._session)
+            self._bus.publish_run(run, self._origin)
         except RequestError as error:
             for said in genuine:
                 self.refuse(said, error)

@@ -22,11 +22,16 @@ from gateway.core.session import Session
 from .publishing import Ids, as_sent, check, check_signature, ids_of, is_clear_cut, is_signed
 
 if TYPE_CHECKING:
-    from adapters.streamr.adapter import StreamrAdapter
+    from adapters.streamr.context import Context
+    from adapters.streamr.forms import Forms
+    from adapters.streamr.model.stored import Stored
     from adapters.streamr.model.users import User
+    from adapters.streamr.trust import Trust
     from adapters.streamr.wire.control import Publish
     from adapters.streamr.wire.message import StreamMessage
     from gateway.core.bus import Bus
+
+    from .participant import Participant
 
 OTHER_CONTENT = "The id of this message belongs to one with other content"
 NOT_SAID = "The publisher is an address of the gateway, which did not say this here"
@@ -72,8 +77,12 @@ Refuse = Callable[[RequestError], None]
 class Saying:
     """The part of the adapter that takes messages."""
 
-    def __init__(self, adapter: StreamrAdapter) -> None:
-        self._adapter = adapter
+    def __init__(self, context: Context, trust: Trust, forms: Forms, stored: Stored, participant: Participant) -> None:
+        self._context = context
+        self._trust = trust
+        self._forms = forms
+        self._stored = stored
+        self._participant = participant
         self.positions = Positions(self._newest)
         self._others = BoundedMap[str, None](MAX_OTHERS)
         self.kept_since = 0  # ms; of what was signed earlier, nobody can tell whether it is a copy
@@ -96,11 +105,9 @@ class Saying:
         if signed and message.id.timestamp < self.kept_since:
             raise invalid("The message is older than the history that is kept here", message)
         sender = self.sender(speaker, request)
-        if self._adapter.streams.decrypts(message.id.stream_id):
+        if self._context.streams.decrypts(message.id.stream_id):
             say = partial(self._say, ids, channel, sender, origin, request.version)
-            self._adapter.participant.say(
-                message, partial(self._say_opened, speaker, message, ids, say), refuse, origin
-            )
+            self._participant.say(message, partial(self._say_opened, speaker, message, ids, say), refuse, origin)
         else:
             self._say(ids, channel, sender, origin, request.version, message)
         return sender
@@ -108,21 +115,21 @@ class Saying:
     def tick(self, now: int) -> None:
         """A second has passed, it is *now* (ms); retention may have taken something."""
         with suppress(RequestError):  # an index that cannot be read is told to whoever asks it next
-            self.kept_since = self._adapter.services.index.kept_since(now)
+            self.kept_since = self._context.services.index.kept_since(now)
 
     def check(self, speaker: Speaker, request: Publish, verb: str, channel: str) -> None:
         """Raise unless *request* may *verb* on *channel*, and its message is in order but for the signature."""
         if is_signed(request.message):
             self._check_publisher(speaker, request, verb, channel)
-        elif not self._adapter.bus.allowed(speaker.asker(request)[0], verb, channel):
+        elif not self._context.bus.allowed(speaker.asker(request)[0], verb, channel):
             raise Forbidden(verb, channel)
-        rules = self._adapter.streams.rules(request.message.id.stream_id)
+        rules = self._context.streams.rules(request.message.id.stream_id)
         rules.check(request.message)
-        check(request.message, self._adapter.bus.clock(), rules.partitions)
+        check(request.message, self._context.bus.clock(), rules.partitions)
 
     def sender(self, speaker: Speaker, request: Publish) -> Peer:
         """Who says a message: the address that signed it, or the speaker."""
-        message, peers = request.message, self._adapter.bus.peers
+        message, peers = request.message, self._context.bus.peers
         publisher = message.id.publisher_id.lower()
         if is_signed(message):
             self.check_signature(message)
@@ -146,15 +153,15 @@ class Saying:
     def is_own(self, message: StreamMessage) -> bool:
         """Whether the publisher is an address by which the gateway shows what others say."""
         publisher = message.id.publisher_id.lower()
-        return publisher not in self._others and self._adapter.authors(publisher)
+        return publisher not in self._others and self._trust.is_ours(publisher)
 
     def _check_copy(self, message: StreamMessage, channel: str) -> None:
         """Raise unless *message*, which the gateway signed, is as it was shown: what others said is not said again."""
         check_signature(message)
         place = message.id[2:4]
-        stored = self._adapter.stored.between(channel, Span(place, place, message.id.publisher_id.lower()))
+        stored = self._stored.between(channel, Span(place, place, message.id.publisher_id.lower()))
         found = next(filter(None, stored), None)
-        shown = None if found is None else self._adapter.stream_message(found)
+        shown = None if found is None else self._forms.stream_message(found)
         if shown is None:
             raise invalid(NOT_SAID, message)
         if shown.content != message.content:
@@ -163,7 +170,7 @@ class Saying:
     def _check_publisher(self, speaker: Speaker, request: Publish, verb: str, channel: str) -> None:
         """Raise unless the address that signed may *verb*: no token is needed then, and an API key is as good."""
         stream, publisher = request.message.id.stream_id, request.message.id.publisher_id
-        allowed = self._adapter.bus.allowed
+        allowed = self._context.bus.allowed
         principal = Principal(f"{NAME}:{publisher.lower()}", speaker.principal.address)
         if not allowed(principal, verb, channel):
             asker, _ = speaker.asker(request)
@@ -179,7 +186,7 @@ class Saying:
         return not is_signed(message) or publisher == speaker.address or is_clear_cut(message)
 
     def _newest(self, channel: str) -> int:
-        newest = next(self._adapter.services.index.newest(channel), None)
+        newest = next(self._context.services.index.newest(channel), None)
         return 0 if newest is None else newest.timestamp
 
     def _known(self, speaker: Speaker, message: StreamMessage, ids: Ids) -> bool:
@@ -188,8 +195,8 @@ class Saying:
         own = speaker.address == message.id.publisher_id.lower()
         _, names = ids
         for name in names[:1] if own else names:
-            receipt = self._adapter.bus.known(name)
-            entry = None if receipt is None else self._adapter.services.index.entry(receipt.seq)
+            receipt = self._context.bus.known(name)
+            entry = None if receipt is None else self._context.services.index.entry(receipt.seq)
             if isinstance(entry, Message) and entry.protocol == NAME and entry.wire is not None:
                 if parse_message(entry.wire).content != message.content:
                     raise invalid(OTHER_CONTENT, message)
@@ -219,5 +226,5 @@ class Saying:
     ) -> None:
         self.positions.reach(channel, message.id.publisher_id.lower(), message.id[2:4])
         sent = as_sent(message, ids, channel, sender, control)
-        sent.late = message.id.timestamp < self._adapter.bus.clock() - LATE
-        self._adapter.bus.publish(sent, origin)
+        sent.late = message.id.timestamp < self._context.bus.clock() - LATE
+        self._context.bus.publish(sent, origin)

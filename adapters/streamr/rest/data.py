@@ -32,7 +32,9 @@ from gateway.core.principal import Principal
 from .desk import Desk, Visitor
 
 if TYPE_CHECKING:
-    from adapters.streamr.adapter import StreamrAdapter
+    from adapters.streamr.context import Context
+    from adapters.streamr.parts import Parts
+    from adapters.streamr.trust import Trust
 
 NO_BODY = "No request body or invalid request body."
 NO_OFFSETS = (
@@ -71,20 +73,21 @@ class Metadata(NamedTuple):
 class RestSpeaker:
     """Who says something by a request; made a durable peer only where it says something."""
 
-    def __init__(self, adapter: StreamrAdapter, visitor: Visitor) -> None:
-        self._adapter = adapter
+    def __init__(self, context: Context, trust: Trust, visitor: Visitor) -> None:
+        self._context = context
+        self._trust = trust
         self.principal = Principal(f"{NAME}:anonymous", visitor.address)
         self._token = visitor.token
 
     @property
     def user(self) -> User | None:
         """Whose session token or API key came with the request."""
-        return self._adapter.user(self._token) if self._token else None
+        return self._trust.user(self._token) if self._token else None
 
     @property
     def who(self) -> Peer:
         """The user of the session token, the name of the API key, or the one peer of all who have neither."""
-        peers, user = self._adapter.bus.peers, self.user
+        peers, user = self._context.bus.peers, self.user
         return (user and user.peer(peers)) or peers.identity(REST, identity_of(None))
 
     @property
@@ -94,18 +97,22 @@ class RestSpeaker:
 
     def asker(self, _request: Publish) -> User:
         """Whose token it is."""
-        return self._adapter.asker((self._token,), self.principal)
+        return self._trust.asker((self._token,), self.principal)
 
     def charge(self, author: Peer) -> None:
         """Raise `Throttled` where *author*, who signed what this request brings, says too much."""
-        charge(self._adapter.bus, self.who, author)
+        charge(self._context.bus, self.who, author)
 
 
 class Data:
     """Takes what requests say, and finds what they ask for."""
 
-    def __init__(self, adapter: StreamrAdapter, desk: Desk) -> None:
-        self._adapter = adapter
+    def __init__(self, parts: Parts, desk: Desk) -> None:
+        self._context = parts.context
+        self._trust = parts.trust
+        self._forms = parts.forms
+        self._stored = parts.stored
+        self._saying = parts.saying
         self._desk = desk
         self._last = (0, 0)  # where the last message stands that was given no place
 
@@ -114,14 +121,14 @@ class Data:
 
         This is asked before the body is read; `produce` asks again, when it is known who signed what.
         """
-        self._adapter.bus.check_log()
+        self._context.bus.check_log()
         with _named(stream):
             self._channel(stream, 0)
-        allowed, channels = self._adapter.bus.allowed, self._adapter.channels_of(stream)
+        allowed, channels = self._context.bus.allowed, self._context.streams.channels_of(stream)
         author = Principal(f"{NAME}:{query.get('address', '').lower()}", visitor.address)
         if query.get("signature") and any(allowed(author, "publish", channel) for channel in channels):
             return
-        asker, _ = self._adapter.asker((visitor.token,), RestSpeaker(self._adapter, visitor).principal)
+        asker, _ = self._trust.asker((visitor.token,), RestSpeaker(self._context, self._trust, visitor).principal)
         if not any(allowed(asker, "publish", channel) for channel in channels):
             if query.get("signature"):
                 raise Invalid(f"{query.get('address', '')} is not a publisher on stream {stream}")
@@ -137,8 +144,8 @@ class Data:
         channel = self._channel(stream, message.id.stream_partition)
         self._desk.throttle(visitor, channel)
         failed: list[RequestError] = []
-        speaker, request = RestSpeaker(self._adapter, visitor), Publish(message=message)
-        self._adapter.saying.say(speaker, request, channel, failed.append)
+        speaker, request = RestSpeaker(self._context, self._trust, visitor), Publish(message=message)
+        self._saying.say(speaker, request, channel, failed.append)
         if failed:
             raise failed[0]
 
@@ -146,15 +153,15 @@ class Data:
         self, visitor: Visitor, stream: str, partition: str, kind: str, query: Mapping[str, str]
     ) -> Iterator[Message | None]:
         """The stored messages that a request of *kind* (`QUERIES`) asks for; None when others should have a turn."""
-        ask, shows = QUERIES[kind](query), partial(self._adapter.shows, _version(query))
+        ask, shows = QUERIES[kind](query), partial(self._forms.shows, _version(query))
         channel = self._readable(visitor, stream, partition)
-        stored = self._adapter.stored
+        stored = self._stored
         return stored.last(channel, ask, shows) if isinstance(ask, int) else stored.between(channel, ask)
 
     def all(self, visitor: Visitor, stream: str, partition: str) -> Iterator[Message | None]:
         """Everything that is stored of a stream partition."""
         channel = self._readable(visitor, stream, partition)
-        return self._adapter.stored.between(channel, Span())
+        return self._stored.between(channel, Span())
 
     def shower(self, query: Mapping[str, str]) -> tuple[Format, Callable[[Message], bytes | None]]:
         """The format that the *query* asks for, and what shows one message in it."""
@@ -164,13 +171,13 @@ class Data:
         version, chosen = _version(query), FORMATS[name]
 
         def show(message: Message) -> bytes | None:
-            found = self._adapter.stream_message(message, version)
+            found = self._forms.stream_message(message, version)
             return chosen.show(found, version) if found is not None and found.survives(version) else None
 
         return chosen, show
 
     def _message(self, stream: str, query: Mapping[str, str], body: bytes) -> StreamMessage:
-        partitions, key = self._adapter.partitions(stream), query.get("pkey")
+        partitions, key = self._context.streams.partitions(stream), query.get("pkey")
         partition = randrange(partitions) if key is None else partition_of(key, partitions)
         timestamp, sequence = self._position(query)
         kind = _positive(query.get("signatureType", "0"))
@@ -189,22 +196,22 @@ class Data:
         """The timestamp and the sequence number; who gives neither says something new, also in the same millisecond."""
         timestamp, sequence = query.get("ts"), query.get("seq")
         if timestamp or sequence:
-            now = self._adapter.bus.clock()
+            now = self._context.bus.clock()
             return _timestamp(timestamp) if timestamp else now, _positive(sequence) if sequence is not None else 0
-        self._last = after(self._last, self._adapter.bus.clock())
+        self._last = after(self._last, self._context.bus.clock())
         return self._last
 
     def _channel(self, stream: str, partition: int) -> str:
         if inbox_of(stream) is not None or key_exchange_address(stream) is not None:
             raise UnknownChannel(stream)
-        return self._adapter.bus.channels.channel(NAME, channel_of(stream, partition))
+        return self._context.bus.channels.channel(NAME, channel_of(stream, partition))
 
     def ask(self, visitor: Visitor, stream: str, partition: str) -> str:
         """The channel of a stream partition, `Forbidden` or `Unauthenticated` unless the visitor may read its past."""
         with _named(stream):
             channel = self._channel(stream, _number('Path parameter "partition"', partition))
-        principal, _ = self._adapter.asker((visitor.token,), Principal(f"{NAME}:anonymous", visitor.address))
-        if not self._adapter.bus.allowed(principal, "history", channel):
+        principal, _ = self._trust.asker((visitor.token,), Principal(f"{NAME}:anonymous", visitor.address))
+        if not self._context.bus.allowed(principal, "history", channel):
             raise Forbidden("history", channel)
         return channel
 
@@ -213,7 +220,7 @@ class Data:
         channel = self.ask(visitor, stream, partition)
         if not self._desk.exists(stream):
             raise UnknownChannel(stream)
-        if int(partition) >= (partitions := self._adapter.partitions(stream)):
+        if int(partition) >= (partitions := self._context.streams.partitions(stream)):
             raise Invalid(out_of_range(int(partition), partitions))
         self._desk.throttle(visitor, channel)
         return channel

@@ -18,7 +18,7 @@ from gateway.core.message import Peer
 from gateway.core.principal import Principal
 
 if TYPE_CHECKING:
-    from adapters.streamr.adapter import StreamrAdapter
+    from adapters.streamr.parts import Parts
 
 MAX_LISTED = 256  # streams in one answer; more are asked for with `offset`
 LOOKED_AT = 64  # channels that are looked at in one turn of the loop
@@ -55,19 +55,22 @@ class Refused(Exception):
 class Desk:
     """Answers with JSON values, or raises `Refused`. Addresses are taken in any case."""
 
-    def __init__(self, adapter: StreamrAdapter) -> None:
-        self._adapter = adapter
-        self._own = adapter.author.keys.of("gateway", adapter.home.gateway_id, 0).address
+    def __init__(self, parts: Parts) -> None:
+        self._context = parts.context
+        self._streams = parts.context.streams
+        self._trust = parts.trust
+        self._forms = parts.forms
+        self._own = parts.context.own.address
 
     def admit(self, origin: str | None, host: str | None) -> None:
         """Raise unless who calls the gateway *host*, perhaps a page of *origin*, may ask here, as on the WebSocket."""
-        if (reason := self._adapter.services.access.unwelcome(origin, host)) is not None:
+        if (reason := self._context.access.unwelcome(origin, host)) is not None:
             raise Refused(403, reason)
 
     def throttle(self, visitor: Visitor, channel: str = "") -> None:
         """Raise `Throttled` unless the visitor may ask now, about *channel*; told apart by where they come from."""
         place = Peer(-1 - crc32(visitor.address.encode()), NAME)
-        self._adapter.bus.pace(Principal("", visitor.address), place, channel)
+        self._context.bus.pace(Principal("", visitor.address), place, channel)
 
     # Users
 
@@ -75,7 +78,7 @@ class Desk:
         """Something for *address* to sign."""
         if not ADDRESS.fullmatch(address):
             raise Refused(400, f"not an Ethereum address: {address}")
-        challenge = self._adapter.logins.challenge(address, self._adapter.bus.clock())
+        challenge = self._context.logins.challenge(address, self._context.bus.clock())
         return {"id": challenge.id, "challenge": challenge.text, "expires": _moment(challenge.expires)}
 
     def login(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -88,7 +91,7 @@ class Desk:
             raise Refused(400, "expected a challenge with its id, a signature and an address")
         id, text, signature, address = texts
         try:
-            token = self._adapter.logins.answer(id, text, signature, address, self._adapter.bus.clock())
+            token = self._context.logins.answer(id, text, signature, address, self._context.bus.clock())
         except LoginError as error:
             raise Refused(401, str(error)) from None
         return {"token": token.token, "expires": _moment(token.expires)}
@@ -98,9 +101,9 @@ class Desk:
         key = fields.get("apiKey")
         if not isinstance(key, str):
             raise Refused(400, "expected an apiKey")
-        if self._adapter.services.access.name_of(key) is None:
+        if self._context.access.name_of(key) is None:
             raise Refused(401, "no such API key")
-        return {"token": key, "expires": _moment(self._adapter.bus.clock() + TOKEN_LIFE)}
+        return {"token": key, "expires": _moment(self._context.bus.clock() + TOKEN_LIFE)}
 
     def login_by_password(self) -> None:
         """Nobody has a password here; the reference's own last version answers the same."""
@@ -108,7 +111,7 @@ class Desk:
 
     def logout(self, visitor: Visitor) -> None:
         """End the session of the visitor's token."""
-        self._adapter.logins.end(visitor.token or "", visitor.address, self._adapter.bus.clock())
+        self._context.logins.end(visitor.token or "", visitor.address, self._context.bus.clock())
 
     def user(self, visitor: Visitor) -> dict[str, Any]:
         """Who asks."""
@@ -122,12 +125,12 @@ class Desk:
     def stream(self, visitor: Visitor, stream: str) -> dict[str, Any]:
         """A stream as clients expect it."""
         self._look(visitor, stream)
-        return self._adapter.streams.shown(stream)
+        return self._streams.shown(stream)
 
     def validation(self, visitor: Visitor, stream: str) -> dict[str, Any]:
         """What has to be known of a stream to check its messages."""
         self._look(visitor, stream)
-        return self._adapter.streams.required(stream)
+        return self._streams.required(stream)
 
     def streams(self, visitor: Visitor, query: Mapping[str, str]) -> Iterator[bytes]:
         """The streams that exist and the visitor may know of: a JSON array, in slices of a little work each.
@@ -147,10 +150,10 @@ class Desk:
     def _slices(self, stream: str | None) -> Iterator[list[str]]:
         """The names of channels, `LOOKED_AT` in each slice; of one *stream* its own."""
         if stream is not None:
-            yield self._adapter.channels_of(stream)
+            yield self._streams.channels_of(stream)
             return
         after = ""
-        while names := self._adapter.bus.channels.listed(after, LOOKED_AT):
+        while names := self._context.bus.channels.listed(after, LOOKED_AT):
             yield names
             after = names[-1]
 
@@ -164,10 +167,10 @@ class Desk:
             shown = []
             for channel in names:
                 stream, _ = stream_of(channel)
-                if stream not in found and self._adapter.bus.channels.exists(channel) and wanted(stream):
+                if stream not in found and self._context.bus.channels.exists(channel) and wanted(stream):
                     found[stream] = None
                     if first < len(found) <= end:
-                        shown.append(dumps(self._adapter.streams.shown(stream)))
+                        shown.append(dumps(self._streams.shown(stream)))
             yield opening * bool(shown) + b",".join(shown)
             opening = b"," if shown else opening
             if len(found) >= end:
@@ -179,29 +182,29 @@ class Desk:
     def publishers(self, visitor: Visitor, stream: str) -> dict[str, Any]:
         """The addresses that have said something on a stream, or have a right of their own to."""
         self._look(visitor, stream)
-        waiting = (self._adapter.services.index.unapplied(channel) for channel in self._adapter.channels_of(stream))
-        places = (self._adapter.place(message) for messages in waiting for message in messages)
-        said = {*self._adapter.publishers.of(stream, MAX_ADDRESSES), *(place.publisher for place in places if place)}
+        waiting = (self._context.services.index.unapplied(channel) for channel in self._streams.channels_of(stream))
+        places = (self._forms.place(message) for messages in waiting for message in messages)
+        said = {*self._context.publishers.of(stream, MAX_ADDRESSES), *(place.publisher for place in places if place)}
         return {"addresses": sorted(said - {""} | self._holders("stream_publish", stream))[:MAX_ADDRESSES]}
 
     def subscribers(self, visitor: Visitor, stream: str) -> dict[str, Any]:
         """The addresses that listen to a stream now, or have a right of their own to."""
         self._look(visitor, stream)
-        present = (peer for channel in self._adapter.channels_of(stream) for peer in self._adapter.bus.present(channel))
+        present = (peer for channel in self._streams.channels_of(stream) for peer in self._context.bus.present(channel))
         listening = {peer.identity for peer in present if peer.protocol == NAME and peer.identity is not None}
         return {"addresses": sorted({*listening, *self._holders("stream_subscribe", stream)})[:MAX_ADDRESSES]}
 
     def publisher(self, visitor: Visitor, stream: str, address: str) -> dict[str, Any]:
         """Nothing, if messages of *address* on a stream are to be believed."""
         self._look(visitor, stream)
-        if not self._adapter.publishes(stream, address.lower()):
+        if not self._trust.publishes(stream, address.lower()):
             raise Refused(404, f"{address} is not a publisher on stream {stream}")
         return {}
 
     def subscriber(self, visitor: Visitor, stream: str, address: str) -> dict[str, Any]:
         """Nothing, if *address* may read a stream: asked before a group key is sent there."""
         self._look(visitor, stream)
-        if not self._adapter.may_read(stream, address.lower()):
+        if not self._trust.may_read(stream, address.lower()):
             raise Refused(404, f"{address} is not a subscriber on stream {stream}")
         return {}
 
@@ -230,7 +233,7 @@ class Desk:
 
     def _holders(self, operation: str, stream: str) -> set[str]:
         """The addresses with a right of their own to do this on a partition of *stream*."""
-        names = self._adapter.services.access.holders(NEEDS[operation][0], self._adapter.channels_of(stream))
+        names = self._context.access.holders(NEEDS[operation][0], self._streams.channels_of(stream))
         found = (name.partition(":")[2] for name in names if name.startswith(f"{NAME}:"))
         return {address.lower() for address in found if ADDRESS.fullmatch(address)}
 
@@ -244,7 +247,7 @@ class Desk:
 
     def ask(self, visitor: Visitor) -> User:
         """Who makes a request; `Unauthenticated` where its token is none of ours, or not any more."""
-        return self._adapter.asker((visitor.token,), Principal(f"{NAME}:anonymous", visitor.address))
+        return self._trust.asker((visitor.token,), Principal(f"{NAME}:anonymous", visitor.address))
 
     def _asker(self, visitor: Visitor) -> User:
         """Who makes a request."""
@@ -255,22 +258,22 @@ class Desk:
 
     def _may(self, principal: Principal, operation: str, stream: str, address: str | None = None) -> bool:
         """Whether *principal*, the user of *address*, may do this on a partition of *stream*."""
-        allowed, channels = self._adapter.bus.allowed, self._adapter.channels_of(stream)
+        allowed, channels = self._context.bus.allowed, self._streams.channels_of(stream)
         return any(allowed(principal, verb, channel) for verb in NEEDS[operation] for channel in channels) or any(
             given.operation == operation and given.user in (None, address)
-            for given in self._adapter.streams.permissions(stream)
+            for given in self._streams.permissions(stream)
         )
 
     def exists(self, stream: str) -> bool:
         """Whether *stream* is there, or comes into being when somebody uses it."""
-        return any(map(self._exists, self._adapter.channels_of(stream)))
+        return any(map(self._exists, self._streams.channels_of(stream)))
 
     def _exists(self, channel: str) -> bool:
         """Whether *channel* is there, or comes into being when somebody uses it."""
-        channels = self._adapter.bus.channels
+        channels = self._context.bus.channels
         try:
             channels.channel(NAME, channel)
-            if not channels.exists(channel) and not self._adapter.bus.members(channel):
+            if not channels.exists(channel) and not self._context.bus.members(channel):
                 channels.enter(channel)
                 channels.leave(channel)
         except UnknownChannel:

@@ -9,7 +9,7 @@ Pages of other origins are let in as on the WebSocket, by `auth.origins`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,12 +21,14 @@ from gateway.http.bodies import body_of, sender_of
 from gateway.http.paced import in_turn, paced
 
 from . import rest_data
+from .data import Data
 from .desk import Desk, Refused
-from .rest_answers import HEAD, Handler, HeadedRoute, answering, as_json, explained, named, on_disk, visitor_of
+from .rest_answers import HEAD, Handler, HeadedRoute, Running, answering, as_json, explained, named, on_disk, visitor_of
 from .streams_desk import StreamsDesk
 
 if TYPE_CHECKING:
-    from adapters.streamr.adapter import StreamrAdapter
+    from adapters.streamr.parts import Parts
+    from gateway.core.bus import Bus
 
 PREFIX = "/api/v1"
 JSON = "application/json"
@@ -105,20 +107,28 @@ BODIES = {"fields": dict, "items": list}  # what kind of JSON value a body is
 QUERY = ("name", "search", "max", "offset")  # of the list of streams
 
 
-def router(adapter: StreamrAdapter) -> APIRouter:
-    """The routes below `/api/v1`; what is not there is refused in the same form."""
-    desk = StreamsDesk(adapter)
+def router(started: Callable[[], Parts]) -> APIRouter:
+    """The routes below `/api/v1`; what is not there is refused in the same form.
+
+    Routes are made before the adapter starts, so each request asks for the *started* parts.
+    """
+
+    @cache
+    def running() -> Running:
+        parts = started()
+        desk = StreamsDesk(parts)
+        return Running(parts, desk, Data(parts, desk))
 
     class Route(HeadedRoute):
         def get_route_handler(self) -> Handler:
-            return answering(adapter, desk, super().get_route_handler(), explained, _told)
+            return answering(running, super().get_route_handler(), explained, _told)
 
     routes = APIRouter(prefix=PREFIX, route_class=Route, tags=[NAME], responses=REFUSALS)
-    routes.include_router(rest_data.router(adapter, desk))
+    routes.include_router(rest_data.router(running))
     for call in CALLS:
         routes.add_api_route(
             call.path,
-            _endpoint(adapter, desk, call),
+            _endpoint(running, call),
             methods=[call.method],
             summary=call.summary,
             status_code=call.status,
@@ -138,35 +148,37 @@ def router(adapter: StreamrAdapter) -> APIRouter:
     return routes
 
 
-def _endpoint(adapter: StreamrAdapter, desk: StreamsDesk, call: Call) -> Handler:
+def _endpoint(running: Callable[[], Running], call: Call) -> Handler:
     """Answers a request by what the desk says, once that is on disk."""
 
     async def endpoint(request: Request) -> Response:
+        parts, desk, _ = running()
+        bus = parts.context.bus
         given: dict[str, Any] = {name: named(value) for name, value in request.path_params.items()}
         given |= {"visitor": visitor_of(request), "query": request.query_params}
         for name in BODIES.keys() & set(call.takes):
             if "visitor" in call.takes:
                 desk.admit_change(given["visitor"], given.get("stream"))
-            given[name] = await _value(adapter, request, BODIES[name])
-        before = adapter.bus.ledger.next_seq
+            given[name] = await _value(bus, request, BODIES[name])
+        before = bus.ledger.next_seq
         answer = call.answer(desk, *(given[name] for name in call.takes))
         if isinstance(answer, Iterator):
-            return await _in_slices(adapter, desk, request, answer)
-        if adapter.bus.ledger.next_seq > before:
-            await on_disk(adapter)
+            return await _in_slices(parts, desk, request, answer)
+        if bus.ledger.next_seq > before:
+            await on_disk(bus)
         return Response(status_code=204) if call.status == 204 else as_json(answer, call.status)
 
     return endpoint
 
 
-async def _in_slices(adapter: StreamrAdapter, desk: Desk, request: Request, slices: Iterator[bytes]) -> Response:
+async def _in_slices(parts: Parts, desk: Desk, request: Request, slices: Iterator[bytes]) -> Response:
     """A long answer, at the pace of all of them (`paced`), while the visitor's token is worth something."""
-    outflow, network, inflow = adapter.services.outflow, sender_of(request), adapter.bus.inflow
+    outflow, network, inflow = parts.context.services.outflow, sender_of(request), parts.context.bus.inflow
     if request.method == HEAD:  # its length is told
-        parts = list[bytes]()
+        made = list[bytes]()
         while (part := await in_turn(outflow, network, partial(next, slices, None))) is not None:
-            parts.append(part)
-        return Response(b"".join(parts), media_type=JSON)
+            made.append(part)
+        return Response(b"".join(made), media_type=JSON)
     budget, ask = None if inflow is None else inflow.budget, partial(desk.ask, visitor_of(request))
     return await paced(outflow, budget, network, slices, JSON, ask)
 
@@ -187,9 +199,9 @@ def _told(error: Exception, status: int, message: str) -> dict[str, str]:
     return {"code": getattr(error, "code", None) or CODES[status], "message": message}
 
 
-async def _value(adapter: StreamrAdapter, request: Request, kind: type) -> Any:
+async def _value(bus: Bus, request: Request, kind: type) -> Any:
     """The body as a JSON value, whatever its type is said to be: clients also send it as plain text."""
-    inflow = adapter.bus.inflow
+    inflow = bus.inflow
     try:
         async with body_of(request, MAX_BODY, inflow) as body:
             value = loads(body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import anyio
@@ -22,10 +22,14 @@ from gateway.core.errors import RequestError, Throttled, Unknown
 from gateway.core.jsontext import dumps
 from gateway.http.bodies import Unread, sender_of
 
-from .desk import Desk, Refused, Visitor
+from .desk import Refused, Visitor
 
 if TYPE_CHECKING:
-    from adapters.streamr.adapter import StreamrAdapter
+    from adapters.streamr.parts import Parts
+    from gateway.core.bus import Bus
+
+    from .data import Data
+    from .streams_desk import StreamsDesk
 
 MAX_TARGET = 8_192  # bytes of a path and its query: a stream's name in percent-encoded UTF-8 has at most 6,144
 CORS = {
@@ -40,6 +44,14 @@ Explain = Callable[[Exception], tuple[int, str]]  # the status and the text of a
 Tell = Callable[[Exception, int, str], Any]  # what its answer says
 
 logger = structlog.get_logger("trellis")
+
+
+class Running(NamedTuple):
+    """What answers requests, once the adapter has started."""
+
+    parts: Parts
+    desk: StreamsDesk
+    data: Data
 
 
 class HeadedRoute(APIRoute):
@@ -57,11 +69,12 @@ class HeadedRoute(APIRoute):
             await super().handle(scope, receive, send)
 
 
-def answering(adapter: StreamrAdapter, desk: Desk, handle: Handler, explain: Explain, tell: Tell) -> Handler:
+def answering(running: Callable[[], Running], handle: Handler, explain: Explain, tell: Tell) -> Handler:
     """Turn refusals into answers, by *explain* and *tell*, and let pages that are welcome read them."""
 
     async def answer(request: Request) -> Response:
         welcome: dict[str, str] = {}
+        parts, desk, _ = running()
         try:
             origin = request.headers.get("origin")
             desk.admit(origin, request.headers.get("host"))
@@ -73,8 +86,8 @@ def answering(adapter: StreamrAdapter, desk: Desk, handle: Handler, explain: Exp
             status, message = explain(error)
             if status == 500:
                 logger.exception("a request failed", method=request.method, path=request.url.path)
-                adapter.services.metrics.count("faults", "request")
-            adapter.services.metrics.count("refused", NAME, str(status))
+                parts.context.services.metrics.count("faults", "request")
+            parts.context.services.metrics.count("refused", NAME, str(status))
             response = as_json(tell(error, status, message), status)
             response.headers.update(_headers(error))
             error.__traceback__ = None  # as in `gateway.http.problems`
@@ -134,10 +147,10 @@ def visitor_of(request: Request) -> Visitor:
     return Visitor(bearer(request.headers.get("authorization")), sender_of(request))
 
 
-async def on_disk(adapter: StreamrAdapter) -> None:
+async def on_disk(bus: Bus) -> None:
     """Wait until everything that was said so far is on disk; `Unknown` where the disk fails meanwhile."""
     done, doubts = anyio.Event(), list[bool]()
-    ledger = adapter.bus.ledger
+    ledger = bus.ledger
 
     def doubt() -> None:
         doubts.append(True)

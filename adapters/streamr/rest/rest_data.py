@@ -23,12 +23,11 @@ from gateway.core.message import Message
 from gateway.http.bodies import body_of
 from gateway.http.paced import paced
 
-from .data import BadQuery, Data, Format, Metadata
-from .desk import Desk
-from .rest_answers import HEAD, Handler, HeadedRoute, answering, as_json, explained, named, on_disk, visitor_of
+from .data import BadQuery, Format, Metadata
+from .rest_answers import HEAD, Handler, HeadedRoute, Running, answering, as_json, explained, named, on_disk, visitor_of
 
 if TYPE_CHECKING:
-    from adapters.streamr.adapter import StreamrAdapter
+    from adapters.streamr.forms import Forms
 
 MAX_BODY = 1 << 20  # bytes of a message, as in the reference's broker
 JSON = "application/json"
@@ -71,19 +70,18 @@ RESPONSES: dict[int | str, dict[str, Any]] = dict.fromkeys(
 )
 
 
-def router(adapter: StreamrAdapter, desk: Desk) -> APIRouter:
+def router(running: Callable[[], Running]) -> APIRouter:
     """All of it."""
-    data = Data(adapter, desk)
 
     class Route(HeadedRoute):
         def get_route_handler(self) -> Handler:
-            return answering(adapter, desk, _checked(super().get_route_handler()), _explained, _told)
+            return answering(running, _checked(super().get_route_handler()), _explained, _told)
 
     routes = APIRouter(route_class=Route, tags=[NAME], responses=RESPONSES)
     for call in CALLS:
         routes.add_api_route(
             call.path,
-            _endpoint(adapter, data, call.name),
+            _endpoint(running, call.name),
             methods=[call.method],
             summary=call.summary,
             response_class=Response,
@@ -93,11 +91,12 @@ def router(adapter: StreamrAdapter, desk: Desk) -> APIRouter:
     return routes
 
 
-def _endpoint(adapter: StreamrAdapter, data: Data, name: str) -> Handler:
+def _endpoint(running: Callable[[], Running], name: str) -> Handler:
     async def produce(request: Request) -> Response:
+        parts, _, data = running()
         visitor, stream = visitor_of(request), named(request.path_params["stream"])
         data.admit(visitor, stream, request.query_params)
-        inflow = adapter.bus.inflow
+        inflow = parts.context.bus.inflow
         async with body_of(request, MAX_BODY, inflow) as body:
             try:
                 data.produce(visitor, stream, request.query_params, body)
@@ -105,10 +104,11 @@ def _endpoint(adapter: StreamrAdapter, data: Data, name: str) -> Handler:
                 if inflow is not None:
                     inflow.wasted(visitor.address, len(body))
                 raise
-        await on_disk(adapter)
+        await on_disk(parts.context.bus)
         return Response()
 
     async def query(request: Request) -> Response:
+        data = running().data
         form, show = data.shower(request.query_params)
         found = data.find(visitor_of(request), *_place(request), name, request.query_params)
         if request.method == HEAD:
@@ -116,17 +116,18 @@ def _endpoint(adapter: StreamrAdapter, data: Data, name: str) -> Handler:
         return await answered(request, _slices(found, show, form), form.media_type)
 
     async def metadata(request: Request) -> Response:
-        found = data.all(visitor_of(request), *_place(request))
-        return await answered(request, _counted(adapter, found), JSON)
+        found = running().data.all(visitor_of(request), *_place(request))
+        return await answered(request, _counted(running().parts.forms, found), JSON)
 
     async def answered(request: Request, slices: Iterator[bytes], media_type: str) -> Response:
-        inflow, visitor = adapter.bus.inflow, visitor_of(request)
+        parts, _, data = running()
+        inflow, visitor = parts.context.bus.inflow, visitor_of(request)
         budget = None if inflow is None else inflow.budget
         ask = partial(data.ask, visitor, *_place(request))
-        return await paced(adapter.services.outflow, budget, visitor.address, slices, media_type, ask)
+        return await paced(parts.context.services.outflow, budget, visitor.address, slices, media_type, ask)
 
     async def storage(request: Request) -> Response:
-        data.all(visitor_of(request), *_place(request))
+        running().data.all(visitor_of(request), *_place(request))
         return as_json({})
 
     return {"produce": produce, "metadata": metadata, "storage": storage}.get(name, query)
@@ -165,13 +166,13 @@ def _slices(found: Iterator[Message | None], show: Callable[[Message], bytes | N
     yield bytes(some + form.behind)
 
 
-def _counted(adapter: StreamrAdapter, messages: Iterator[Message | None]) -> Iterator[bytes]:
+def _counted(forms: Forms, messages: Iterator[Message | None]) -> Iterator[bytes]:
     """What is to be said of *messages*, behind as many empty slices as it takes to read them."""
     found = Metadata()
     for message in messages:
         if message is None:
             yield b""
-        elif (shown := adapter.stream_message(message)) is not None:
+        elif (shown := forms.stream_message(message)) is not None:
             found = found.with_(shown)
     yield dumps(found.shown())
 

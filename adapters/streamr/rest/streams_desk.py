@@ -23,7 +23,7 @@ class StreamsDesk(Desk):
 
     def admit_change(self, visitor: Visitor, stream: str | None) -> None:
         """Raise unless the visitor may know of *stream*, and something can be written: asked before a body is read."""
-        self._adapter.bus.check_log()
+        self._context.bus.check_log()
         if stream is None:
             self._asker(visitor)
         else:
@@ -37,32 +37,32 @@ class StreamsDesk(Desk):
         principal, address = self._asker(visitor)
         if not self._may(principal, "stream_publish", stream, address):
             raise Refused(403, f"Not allowed to create stream: {stream}")
-        channels, channel = self._adapter.bus.channels, channel_of(stream, 0)
+        channels, channel = self._context.bus.channels, channel_of(stream, 0)
         if not self._exists(channel):
             raise Refused(404, f"There can be no stream: {stream}")
         if not channels.exists(channel):
-            if not self._adapter.streams.fixed(stream):
+            if not self._streams.fixed(stream):
                 self._describe(stream, fields)
             channels.settle(channel)
-        return self._adapter.streams.shown(stream)
+        return self._streams.shown(stream)
 
     def update(self, visitor: Visitor, stream: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Say something else of a stream; what is not said stays."""
         self._manage(visitor, stream, "stream_edit")
         self._describe(stream, fields)
-        return self._adapter.streams.shown(stream)
+        return self._streams.shown(stream)
 
     def delete(self, visitor: Visitor, stream: str) -> None:
         """Forget what was said of a stream and take it off the list; its history stays."""
         self._manage(visitor, stream, "stream_delete")
-        self._adapter.bus.check_log()
-        channels = self._adapter.channels_of(stream)
+        self._context.bus.check_log()
+        channels = self._streams.channels_of(stream)
         try:
-            self._adapter.streams.forget(stream)
+            self._streams.forget(stream)
         except BadDescription as error:
             raise _invalid(error) from None
         for channel in channels:
-            self._adapter.bus.channels.close(channel)
+            self._context.bus.channels.close(channel)
         self._hang_up()
 
     def set_fields(self, visitor: Visitor, stream: str, items: list[Any]) -> dict[str, Any]:
@@ -74,10 +74,10 @@ class StreamsDesk(Desk):
         """A stream with the fields that its newest message has."""
         shown = self.stream(visitor, stream)
         principal, _ = self._asker(visitor)
-        channel = self._adapter.channels_of(stream)[0]
-        if not self._adapter.bus.allowed(principal, "history", channel):
+        channel = self._streams.channels_of(stream)[0]
+        if not self._context.bus.allowed(principal, "history", channel):
             raise Refused(403, f"Not allowed to read stream: {stream}")
-        newest = self._adapter.services.index.history(channel, newest_first=True, limit=1)
+        newest = self._context.services.index.history(channel, newest_first=True, limit=1)
         try:
             content = loads(newest[0].content, max_values=MAX_VALUES) if newest else None
         except ValueError:  # so many that nobody would look for fields in it
@@ -89,7 +89,7 @@ class StreamsDesk(Desk):
     def permissions(self, visitor: Visitor, stream: str) -> list[dict[str, Any]]:
         """What users were given on a stream, and what everybody may do there without."""
         self._manage(visitor, stream, "stream_share")
-        given = self._adapter.streams.permissions(stream)
+        given = self._streams.permissions(stream)
         anybody = Principal(f"{NAME}:{ANYBODY}")
         told = {permission.operation for permission in given if permission.user is None}
         open_to_all = (name for name in OPERATIONS if name not in told and self._may(anybody, name, stream))
@@ -109,16 +109,16 @@ class StreamsDesk(Desk):
         if user is not None and not (isinstance(user, str) and ADDRESS.fullmatch(user)):
             raise Refused(422, "user: an Ethereum address", "VALIDATION_ERROR")
         try:
-            return self._adapter.streams.grant(stream, operation, user and user.lower()).shown()
+            return self._streams.grant(stream, operation, user and user.lower()).shown()
         except BadDescription as error:
             raise _invalid(error) from None
 
     def revoke(self, visitor: Visitor, stream: str, permission: str) -> None:
         """Take a permission back."""
         self._manage(visitor, stream, "stream_share")
-        self._adapter.bus.check_log()
+        self._context.bus.check_log()
         number = int(permission) if permission.isdecimal() and len(permission) < MAX_DIGITS else -1
-        if not self._adapter.streams.revoke(stream, number):
+        if not self._streams.revoke(stream, number):
             raise Refused(404, f"Permission not found: {permission}")
         self._hang_up()
 
@@ -132,13 +132,13 @@ class StreamsDesk(Desk):
 
     def _describe(self, stream: str, fields: dict[str, Any]) -> None:
         try:
-            self._adapter.streams.describe(stream, fields)
+            self._streams.describe(stream, fields)
         except BadDescription as error:
             raise _invalid(error) from None
 
     def _hang_up(self) -> None:
         """Close who listens where he may not any more; whoever may do something else comes back for that."""
-        bus = self._adapter.bus
+        bus = self._context.bus
         for session in bus.sessions():
             if not all(bus.allowed(session.listens_as(name), "subscribe", name) for name in session.channels):
                 session.close(1008, "a right that this connection needs was taken away")

@@ -29,7 +29,7 @@ from gateway.core.principal import Principal
 from .session import StreamrSession
 
 if TYPE_CHECKING:
-    from adapters.streamr.adapter import StreamrAdapter
+    from adapters.streamr.parts import Parts
 
 PATH = "/network"
 MAX_STATUS = 4_096  # bytes of a status, as JSON, that is kept to be shown
@@ -53,7 +53,7 @@ class NetworkSession(StreamrSession):
 
     def __init__(
         self,
-        adapter: StreamrAdapter,
+        parts: Parts,
         principal: Principal,
         versions: tuple[int | None, int | None],
         max_outbox: int,
@@ -61,7 +61,8 @@ class NetworkSession(StreamrSession):
         nodes: Nodes,
         url: str,
     ) -> None:
-        super().__init__(adapter, principal, versions, max_outbox)
+        super().__init__(parts, principal, versions, max_outbox)
+        self._gateway_id = parts.context.home.gateway_id
         self._nodes = nodes
         self._url = url
         self._version, self._object = S2_VERSION, False  # of the node's last message
@@ -119,10 +120,10 @@ class NetworkSession(StreamrSession):
 
     def find_storage_nodes(self, message: NetworkMessage) -> None:
         """Tell who keeps a stream: this gateway, for every partition that there is."""
-        there = message.stream_partition < self._adapter.partitions(message.stream_id)
+        there = message.stream_partition < self._parts.context.streams.partitions(message.stream_id)
         answer = NetworkMessage(
             type=NetworkType.STORAGE_NODES,
-            source=self._adapter.home.gateway_id,
+            source=self._gateway_id,
             stream_id=message.stream_id,
             stream_partition=message.stream_partition,
             nodes=(self._url,) if there else (),
@@ -143,7 +144,7 @@ class NetworkSession(StreamrSession):
         wraps = can_wrap(self._version, object=self._object)
         wrapper = NetworkMessage(
             type=NetworkType.WRAPPER,
-            source=self._adapter.home.gateway_id,
+            source=self._gateway_id,
             control=control,
             version=self._version if wraps else S2_VERSION,
             object=self._object and wraps,

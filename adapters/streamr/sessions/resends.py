@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from adapters.streamr.model.stored import Span
 from adapters.streamr.wire.checks import MAX_INTEGER
@@ -22,15 +22,34 @@ from gateway.core.frames import text_frame
 from gateway.core.outflow import PATIENCE, State
 
 if TYPE_CHECKING:
-    from adapters.streamr.adapter import StreamrAdapter
+    from adapters.streamr.forms import Forms
     from adapters.streamr.model.stored import Shows, Stored
     from adapters.streamr.wire.message import MessageRef
-    from gateway.core.message import Message
+    from gateway.core.message import Form, Message
+    from gateway.core.outbox import Close
+    from gateway.core.outflow import Outflow
     from gateway.core.principal import Principal
 
-    from .session import StreamrSession
-
 IN_A_ROW = 4  # slices while nobody talks
+
+
+class Recipient(Protocol):
+    """The session that is told what a resend finds: its versions, its resends under way, and its output."""
+
+    control: int
+    message_version: int
+    closing: Close | None
+    resends: dict[Resending, None]
+
+    @property
+    def network(self) -> str:
+        """Where it comes from."""
+
+    def stream(self, forms: Iterator[Form]) -> None:
+        """Send *forms* at the pace of the peer."""
+
+    def failure(self, text: str, code: str, request_id: str | int) -> bytes:
+        """An ErrorResponse, as a frame."""
 
 
 class Resending:
@@ -42,18 +61,19 @@ class Resending:
 
     def __init__(
         self,
-        session: StreamrSession,
-        adapter: StreamrAdapter,
+        session: Recipient,
+        forms: Forms,
+        outflow: Outflow,
         request: Resend,
         messages: Iterator[Message | None],
         asked: tuple[Principal, str] | None,
     ) -> None:
         self.asked = asked
         self._session = session
-        self._adapter = adapter
+        self._forms = forms
         self._request = request
         self._messages = messages
-        self._outflow = adapter.services.outflow
+        self._outflow = outflow
         self._begun = False
         session.resends[self] = None
         self._place = self._outflow.ask(session.network, self._decided)
@@ -111,7 +131,7 @@ class Resending:
 
     def _shown(self, message: Message) -> list[bytes]:
         version = self._session.message_version
-        row = self._adapter.stored_row(message, version)
+        row = self._forms.stored_row(message, version)
         if row is None:
             return []
         begin = [] if self._begun else [self._answer(ControlType.RESENDING)]

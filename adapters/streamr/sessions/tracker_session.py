@@ -28,7 +28,7 @@ from gateway.core.session import Session
 from .tracker_topology import StreamPart, Topology
 
 if TYPE_CHECKING:
-    from adapters.streamr.adapter import StreamrAdapter
+    from adapters.streamr.context import Context
     from gateway.adapter import Request
 
 PATH = "/tracker"
@@ -93,10 +93,10 @@ class TrackerSession(Session):
     protocol = NAME
     text = True
 
-    def __init__(self, adapter: StreamrAdapter, tracker: Tracker, request: Request, url: str, max_outbox: int) -> None:
-        super().__init__(adapter.bus, request.principal)
+    def __init__(self, context: Context, tracker: Tracker, request: Request, url: str, max_outbox: int) -> None:
+        super().__init__(context.bus, request.principal)
         self.max_outbox = max_outbox
-        self._adapter = adapter
+        self._context = context
         self._tracker = tracker
         self._url = url
         self._spoken = TrackerMessage(type=TrackerType.STATUS)  # the last message: its version and numbers are used
@@ -168,7 +168,7 @@ class TrackerSession(Session):
 
     def storage_nodes(self, message: TrackerMessage) -> None:
         """Tell who keeps a stream: this gateway, for every partition that there is."""
-        there = message.stream_partition < self._adapter.partitions(message.stream_id)
+        there = message.stream_partition < self._context.streams.partitions(message.stream_id)
         self.send(
             self._frame(
                 TrackerType.STORAGE_NODES_RESPONSE,

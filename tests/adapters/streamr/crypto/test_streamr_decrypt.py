@@ -134,7 +134,7 @@ def test_what_is_encrypted_is_bridged_in_plain_text_and_unchanged_to_its_own(rea
     ((who, request),) = writer.requests()
     assert heard(toy) == []
     assert request[1:] == ["s", request[2], ["k1"]]
-    assert who == reading.adapter.participant.address
+    assert who == reading.adapter.parts.participant.address
     writer.answer(who, request)
     assert heard(toy) == [{"n": 1, "é": "🌳"}, [2], "three"]
     assert reading.frames(reader) == [[2, 0, "", row] for row in rows]
@@ -387,7 +387,7 @@ def test_what_waits_is_bounded_and_nothing_is_lost(
     for writer in (*writers, writers[1]):
         writer.publish(writer.row(1))
     assert heard(toy) == []
-    lanes = reading.adapter.participant._decryption._lanes
+    lanes = reading.adapter.parts.participant._decryption._lanes
     assert lanes.size > 3 * held.SMALLEST
     monkeypatch.setattr(held, bound, 3 if bound == "MAX_HELD" else lanes.size)
     writers[1].publish(writers[1].row(1))
@@ -410,7 +410,7 @@ def test_what_waits_for_a_key_is_kept_for_who_brought_it(reading: Any, alice: An
     writers[1].give()
     assert heard(toy) == ["x" * 10_000]
     assert writers[1].session.holding < 1_000
-    assert not reading.adapter.participant._decryption._lanes._borne
+    assert not reading.adapter.parts.participant._decryption._lanes._borne
 
 
 def test_what_is_asked_for_is_bounded(reading: Any, alice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -478,18 +478,18 @@ def test_an_announce_is_believed_from_publishers_alone(make_reading: Callable[..
     for teller, stream in ((thief, "s"), (writer, "s"), (writer, "t")):
         teller.tell(reader, [stream, [["k2", rsa(teller.keys["k2"], request[2])]]], kind=30)
     writer.tell(reader, [request[0], "t", [["k1", rsa(writer.keys["k1"], request[2])]]])
-    owners = set(reading.adapter.participant._decryption._keyring._keys)
+    owners = set(reading.adapter.parts.participant._decryption._keyring._keys)
     assert owners == {(("s", alice.address), "k2"), (("s", alice.address), "k1")}, "of no stream but that one"
     assert ignored(reading) == 2
 
 
 def test_who_may_subscribe_includes_the_gateway_where_it_reads(make_reading: Callable[..., Any], alice: Any) -> None:
     reading = make_reading(grants={f"streamr:{alice.address}": ("subscribe:t",)})
-    own = reading.adapter.participant.address
-    assert reading.adapter.may_read("s", own)
-    assert not reading.adapter.may_read("t", own)
-    assert reading.adapter.may_read("t", alice.address)
-    assert not reading.adapter.may_read("s", alice.address)
+    own = reading.adapter.parts.participant.address
+    assert reading.adapter.parts.trust.may_read("s", own)
+    assert not reading.adapter.parts.trust.may_read("t", own)
+    assert reading.adapter.parts.trust.may_read("t", alice.address)
+    assert not reading.adapter.parts.trust.may_read("s", alice.address)
 
 
 # What is kept
@@ -532,7 +532,7 @@ def test_the_key_in_use_is_the_one_that_was_told_last(tmp_path: Path) -> None:
 
 
 def test_the_number_of_keys_is_bounded(reading: Any, alice: Any) -> None:
-    reading.adapter.participant._decryption._keyring._keys.limit = 1
+    reading.adapter.parts.participant._decryption._keyring._keys.limit = 1
     toy, writer = reading.toy("s"), Writer(reading, alice)
     for number, key in enumerate(("k1", "k2", "k1")):
         writer.publish(writer.row(number, key))

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from adapters.streamr import adapter
+from adapters.streamr import forms
 from adapters.streamr.crypto import encrypt
 from adapters.streamr.crypto.encrypt import DAY
 from gateway.core.message import Message, Peer
@@ -197,7 +197,7 @@ def test_what_was_late_is_encrypted_too(broker: Any, alice: Any) -> None:
 def test_a_content_that_has_no_room_once_it_is_encrypted_is_undelivered(
     broker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapter, "MAX_CONTENT", 100)
+    monkeypatch.setattr(forms, "MAX_CONTENT", 100)
     assert broker.say("s", "x" * 60).undelivered == ("streamr",)
     assert broker.say("open", "x" * 60).undelivered == ()
     assert broker.say("s", "x" * 20).undelivered == ()
@@ -223,6 +223,6 @@ def test_an_identity_of_each_protocol_has_an_address_and_all_are_known_after_a_r
     assert len(addresses) == 2
     first.core.settle()
     first.core.stop()
-    again = make_broker(streams=STREAMS).adapter
+    again = make_broker(streams=STREAMS).adapter.parts.trust
     assert all(again.publishes("s", address) for address in addresses)
     assert {again.signer("s", address).address for address in addresses} == addresses

@@ -246,7 +246,7 @@ def test_a_message_is_read_or_refused(kind: int, content: Any, encryption_type: 
 def test_the_gateway_takes_whatever_is_sent_to_it(
     broker: Any, kind: int, content: Any, encryption_type: int, mine: bool
 ) -> None:
-    participant = broker.adapter.participant
+    participant = broker.adapter.parts.participant
     broker.say("s", 1)
     others = next(reversed(broker.adapter.author._speakers))[1]
     participant.hear(said(kind, content, encryption_type), participant.address if mine else others)

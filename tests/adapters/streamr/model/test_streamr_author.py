@@ -54,8 +54,8 @@ def test_who_has_a_key_has_one_address_whatever_it_speaks(make_broker: Callable[
     assert [row[1][5] for row in rows] == ["toy", "rest", "topic_relay"]
     [address] = {row[1][4] for row in rows}
     assert address == broker.adapter.author.keys.of("rest", "alice", 7).address
-    assert second.adapter.publishes("s", address)
-    assert second.adapter.signer("s", address).address == address
+    assert second.adapter.parts.trust.publishes("s", address)
+    assert second.adapter.parts.trust.signer("s", address).address == address
 
 
 def test_a_client_before_4_0_gets_the_signature_it_can_check(broker: Any, recovered: Callable[..., str]) -> None:
@@ -166,24 +166,24 @@ def test_a_sender_is_believed_before_its_first_message_is_heard(
     sender = Peer(7, "toy", "somebody")
     message = Message("s", sender, "toy", b"1")
     address = broker.adapter.author.address(message)
-    assert not broker.adapter.publishes("s", address)
+    assert not broker.adapter.parts.trust.publishes("s", address)
     believed: list[bool] = []
     reader = broker.listener("s")
-    form = broker.adapter.form
+    form = broker.adapter.parts.forms.form
 
     def watch(message: Message, key: str) -> Any:
-        believed.append(broker.adapter.publishes("s", address))
+        believed.append(broker.adapter.parts.trust.publishes("s", address))
         return form(message, key)
 
-    monkeypatch.setattr(broker.adapter, "form", watch)
+    monkeypatch.setattr(broker.adapter.parts.forms, "form", watch)
     broker.bus.publish(message)
     assert believed == [True]
     assert len(broker.frames(reader)) == 1
     broker.core.settle()
     broker.adapter.author._heads.clear()
     broker.adapter.author._speakers.clear()
-    assert broker.adapter.publishes("s", address), "the index knows"
-    assert not broker.adapter.publishes("t", address)
+    assert broker.adapter.parts.trust.publishes("s", address), "the index knows"
+    assert not broker.adapter.parts.trust.publishes("t", address)
 
 
 def test_the_heads_in_memory_are_bounded(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +248,7 @@ def test_names_of_channels_are_told_both_ways(broker: Any, name: str) -> None:
         return
     shown = adapter.describe(address)
     assert adapter.channel(address) == name
-    assert name in adapter.channels_of(shown["stream"]) or shown["partition"] > 0
+    assert name in adapter.streams.channels_of(shown["stream"]) or shown["partition"] > 0
 
 
 def test_the_key_exchange_is_no_channel(broker: Any) -> None:

@@ -40,7 +40,7 @@ def test_a_partition_what_came_late_and_what_was_put_behind_another_are_found(
     ids = shown(broker, listener)
     assert [id[2:4] for id in ids] == [[now, 0], [now, 1]]
     late = broker.say("s", 3, sender=sender, timestamp=now - LATE - 1, late=True)
-    place = broker.adapter.place(late)
+    place = broker.adapter.parts.forms.place(late)
     ids.append(["s", 0, *place])
     settle()
     assert [broker.bus.canonical(json.dumps(id)) for id in ids] == [message.id for message in (*said, late)]

@@ -42,9 +42,9 @@ def test_messages_from_everywhere_are_in_one_order(broker: Any) -> None:
     publish(broker, now - 20, "waiting")
     broker.say("other", "elsewhere")
     everything = ["oldest", "theirs", "waiting", "first", "second"]
-    assert told(broker.adapter.stored.between("s", Span())) == everything
+    assert told(broker.adapter.parts.stored.between("s", Span())) == everything
     for count in range(7):
-        assert told(broker.adapter.stored.last("s", count, all_of_them)) == everything[max(0, 5 - count) :]
+        assert told(broker.adapter.parts.stored.last("s", count, all_of_them)) == everything[max(0, 5 - count) :]
 
 
 def test_the_ends_of_a_span_are_included(broker: Any) -> None:
@@ -53,7 +53,7 @@ def test_the_ends_of_a_span_are_included(broker: Any) -> None:
         for sequence in range(3):
             publish(broker, now + step, [step, sequence], sequence)
     span = Span((now, 1), (now + 2, 0))
-    assert told(broker.adapter.stored.between("s", span)) == [[0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [2, 0]]
+    assert told(broker.adapter.parts.stored.between("s", span)) == [[0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [2, 0]]
 
 
 def test_one_publisher_or_chain_is_told_from_others(broker: Any, alice: Any, bob: Any) -> None:
@@ -65,7 +65,7 @@ def test_one_publisher_or_chain_is_told_from_others(broker: Any, alice: Any, bob
         assert broker.ask(broker.open(), [2, 8, "r", row, None]) == []
     bridged = broker.say("s", 3, timestamp=now)
     author = broker.adapter.author.address(bridged)
-    read = broker.adapter.stored.between
+    read = broker.adapter.parts.stored.between
     assert told(read("s", Span(publisher=alice.address))) == [0, 2]
     assert told(read("s", Span(publisher=alice.address, chain="c2"))) == [2]
     assert told(read("s", Span(publisher=author, chain="toy"))) == [3]
@@ -78,7 +78,7 @@ def test_what_was_put_behind_its_forerunner_stands_there(broker: Any) -> None:
     times = [now - 100, now - 300, now + 9_000, now - 50]
     said = [broker.say("s", number, sender=sender, timestamp=time) for number, time in enumerate(times)]
     assert [message.refs["streamr"][:2] for message in said] == [[now - 100, 0], [now - 100, 1], [now, 0], [now, 1]]
-    read = broker.adapter.stored
+    read = broker.adapter.parts.stored
     for _ in range(2):
         assert told(read.between("s", Span())) == [0, 1, 2, 3]
         assert told(read.between("s", Span((now - 100, 1), (now, 0)))) == [1, 2]
@@ -90,7 +90,7 @@ def test_what_does_not_fit_is_nowhere_and_not_counted(broker: Any) -> None:
     broker.say("s", "small")
     assert broker.say("s", "x" * (1 << 20)).undelivered == ("streamr",)
     for _ in range(2):
-        assert told(broker.adapter.stored.last("s", 1, all_of_them)) == ["small"]
+        assert told(broker.adapter.parts.stored.last("s", 1, all_of_them)) == ["small"]
         broker.core.settle()
 
 
@@ -99,7 +99,7 @@ def test_an_answer_shows_what_was_there_when_it_was_asked_for(broker: Any) -> No
     publish(broker, now, "applied")
     broker.core.settle()
     publish(broker, now + 1, "waiting")
-    answers = [broker.adapter.stored.between("s", Span()), broker.adapter.stored.last("s", 5, all_of_them)]
+    answers = [broker.adapter.parts.stored.between("s", Span()), broker.adapter.parts.stored.last("s", 5, all_of_them)]
     publish(broker, now + 2, "later")
     broker.core.settle()
     assert [told(answer) for answer in answers] == [["applied", "waiting"]] * 2
@@ -109,7 +109,7 @@ def test_after_each_slice_others_have_their_turn(broker: Any) -> None:
     for number in range(10 * SLICE):
         publish(broker, broker.clock() + number, number)
     broker.core.settle()
-    read = broker.adapter.stored
+    read = broker.adapter.parts.stored
     for answer in (
         read.between("s", Span()),
         read.between("s", Span(publisher="nobody")),
@@ -127,7 +127,8 @@ def test_a_long_message_is_a_slice_by_itself(broker: Any) -> None:
         broker.clock.now += 1
         broker.say("s", "x" * (SLICE * STEP))
     broker.core.settle()
-    for answer in (broker.adapter.stored.between("s", Span()), broker.adapter.stored.last("s", 20, all_of_them)):
+    read = broker.adapter.parts.stored
+    for answer in (read.between("s", Span()), read.last("s", 20, all_of_them)):
         found = list(answer)
         assert found.count(None) >= 20
         assert not any(one is not None and two is not None for one, two in pairwise(found))
@@ -138,8 +139,8 @@ def test_one_crowded_millisecond_is_not_gathered_as_a_whole(broker: Any) -> None
     for number in range(count):
         publish(broker, now, number, number)
     broker.core.settle()
-    assert told(broker.adapter.stored.between("s", Span())) == list(range(count))
-    assert told(broker.adapter.stored.last("s", count - 3, all_of_them)) == list(range(3, count))
+    assert told(broker.adapter.parts.stored.between("s", Span())) == list(range(count))
+    assert told(broker.adapter.parts.stored.last("s", count - 3, all_of_them)) == list(range(3, count))
 
 
 def test_a_long_answer_takes_no_memory(broker: Any) -> None:
@@ -147,8 +148,9 @@ def test_a_long_answer_takes_no_memory(broker: Any) -> None:
         broker.clock.now += 1
         broker.say("s", "x" * 4_000)
     broker.core.settle()
+    read = broker.adapter.parts.stored
     tracemalloc.start()
-    assert sum(message is not None for message in broker.adapter.stored.last("s", 1_000_000, all_of_them)) == 4 * PAGE
+    assert sum(message is not None for message in read.last("s", 1_000_000, all_of_them)) == 4 * PAGE
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < PAGE * 4_000, "less than a quarter of it"
@@ -160,8 +162,9 @@ def test_long_messages_of_one_millisecond_are_not_held_together(broker: Any) -> 
     for sequence in reversed(range(count)):
         publish(broker, now, [sequence, "x" * size], sequence)
     broker.core.settle()
+    read = broker.adapter.parts.stored
     tracemalloc.start()
-    found = [json.loads(each.content)[0] for each in broker.adapter.stored.between("s", Span()) if each is not None]
+    found = [json.loads(each.content)[0] for each in read.between("s", Span()) if each is not None]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found == list(range(count))
@@ -206,10 +209,10 @@ def test_any_history_is_read_like_a_sorted_list(
             row = [32, [channel, 0, now + offset, which, "", ""], None, 27, 0, 0, None, str(number), None, 0, None]
             assert broker.ask(broker.open(), [2, 8, "r", row, None]) == []
             said = list(broker.core.index.unapplied(channel))[-1]
-        model.append((broker.adapter.place(said), said.seq, number))
+        model.append((broker.adapter.parts.forms.place(said), said.seq, number))
     model.sort(key=lambda entry: (entry[0][:2], entry[1]))
     wanted = Span((now + span[0][0], span[0][1]), (now + span[1][0], span[1][1]))
-    read = broker.adapter.stored
+    read = broker.adapter.parts.stored
     assert told(read.between(channel, wanted)) == [number for place, _, number in model if wanted.holds(place)]
     for count in range(len(model) + 2):
         assert (

@@ -337,7 +337,8 @@ def test_a_run_is_refused_as_a_whole(broker: Broker, alice: Publisher) -> None:
     speaker.receive_data(texts[0])
     request = usual(texts[1])
     assert request is not None
-    run = runs.Run(broker.adapter, speaker, request)
+    parts = broker.adapter.parts
+    run = runs.Run(parts.context, parts.saying, speaker, request, speaker)
     run.add(run.first)
     for text in texts[2:]:
         said = run.read(text)

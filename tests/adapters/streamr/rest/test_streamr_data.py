@@ -409,7 +409,7 @@ def test_who_loses_his_key_while_he_reads_is_not_told_the_rest(
     for stream in ["s"] * 9 + [f"{number}" for number in range(200)]:
         broker.say(stream, "x" * 20_000)
     broker.core.settle()
-    asker = broker.adapter.asker
+    asker = broker.adapter.parts.trust.asker
 
     def ask(*given: Any) -> Any:
         asked.append(1)
@@ -421,7 +421,7 @@ def test_who_loses_his_key_while_he_reads_is_not_told_the_rest(
         sent.append(event)
 
     asked = list[int]()
-    monkeypatch.setattr(broker.adapter, "asker", ask)
+    monkeypatch.setattr(broker.adapter.parts.trust, "asker", ask)
     run = make_caller(broker).run
     portal.call(run, path, send, "trellis_machine")
     assert sent[0]["status"] == status
@@ -430,7 +430,7 @@ def test_who_loses_his_key_while_he_reads_is_not_told_the_rest(
 
 def test_head_reads_nothing(call: Caller, broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.say("s", 1)
-    monkeypatch.setattr(broker.adapter, "stream_message", None)
+    monkeypatch.setattr(broker.adapter.parts.forms, "stream_message", None)
     answer = call("HEAD", "/streams/s/data/partitions/0/last")
     assert (answer.status_code, answer.content) == (200, b"")
     assert answer.headers["content-type"].startswith("application/json")

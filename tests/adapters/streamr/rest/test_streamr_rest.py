@@ -241,7 +241,7 @@ def test_streams_are_listed_in_slices_of_a_little_work_each(broker: Any) -> None
     for name in names:
         channels.load(name, {})
     channels.load("closed", {}, open=False)
-    desk, visitor, looked = Desk(broker.adapter), Visitor(None), list[str]()
+    desk, visitor, looked = Desk(broker.adapter.parts), Visitor(None), list[str]()
     exists = channels.exists
 
     def counted(name: str) -> bool:

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adapters.streamr import adapter
+from adapters.streamr import forms
 from adapters.streamr.crypto.signing import checksum
 from adapters.streamr.publishing import publishing
-from adapters.streamr.sessions import session as session_module
+from adapters.streamr.sessions import client_session
 from adapters.streamr.wire.codec import encode_broadcast
 from gateway.access.auth import Key, digest
 from gateway.adapter import Refusal, Request
@@ -181,7 +181,7 @@ def test_each_pair_of_versions_is_written_once_for_all_who_want_it(
         written.append(control)
         return encode_broadcast(control, row)
 
-    for module in (adapter, publishing):
+    for module in (forms, publishing):
         monkeypatch.setattr(module, "encode_broadcast", encode)
     pairs = [(control, version) for control in (1, 2) for version in (30, 31, 32)]
     readers = [
@@ -430,7 +430,7 @@ def test_a_session_token_tells_who_a_connection_is(broker: Any, alice: Any, bob:
 def test_the_session_tokens_of_a_connection_are_bounded(
     broker: Any, alice: Any, bob: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_module, "MAX_TOKENS", 1)
+    monkeypatch.setattr(client_session, "MAX_TOKENS", 1)
     session, token = broker.open(), broker.token(alice)
     for _ in range(2):
         assert broker.ask(session, [2, 9, "r", "s", 0, token])[0][1] == 2
@@ -711,7 +711,7 @@ def test_whoever_leaves_hears_nothing_more(broker: Any, alice: Any) -> None:
     broker.ask(session, [2, 9, "r", f"SYSTEM/keyexchange/{alice.address}", 0, None])
     session.receive_eof()
     assert broker.bus.members("s") == 0
-    assert broker.adapter.exchange._listeners == {}
+    assert broker.adapter.parts.exchange._listeners == {}
 
 
 @pytest.mark.slow

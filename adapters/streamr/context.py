@@ -1,0 +1,31 @@
+"""What the parts of the running adapter share: the gateway's services, and what is known of streams and people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from adapters.streamr.crypto.keys import Signer
+    from adapters.streamr.model.author import Author
+    from adapters.streamr.model.login import Logins
+    from adapters.streamr.model.publishers import Publishers
+    from adapters.streamr.model.streams import Streams
+    from gateway.access.auth import Access
+    from gateway.adapter import Home, Services
+    from gateway.core.bus import Bus
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Made when the adapter starts. *own* is the address, and its key, by which the gateway speaks for itself."""
+
+    bus: Bus
+    access: Access
+    services: Services
+    home: Home
+    streams: Streams
+    author: Author
+    publishers: Publishers
+    logins: Logins
+    own: Signer

@@ -1,0 +1,85 @@
+"""Who somebody is, by the tokens and keys of a request, and whose messages and questions are to be believed.
+
+Addresses are Ethereum addresses in lower case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from adapters.streamr.model.users import User
+from adapters.streamr.wire.ids import NAME
+from adapters.streamr.wire.refusals import Unauthenticated
+from gateway.core.principal import Principal
+
+if TYPE_CHECKING:
+    from adapters.streamr.crypto.keys import Signer
+
+    from .context import Context
+
+
+class Trust:
+    """Answers from the keys of the gateway, the session tokens, the rights and who has said what."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    # Who asks
+
+    def user(self, token: str, network: str = "") -> User | None:
+        """Whose session token or API key *token* is, who asks from *network*; None if it is not valid."""
+        if (address := self._context.logins.address(token, self._context.bus.clock())) is not None:
+            return User(Principal(f"{NAME}:{address}", network), address)
+        holder = self._context.access.holder(token, network)
+        return None if holder is None else User(holder)
+
+    def asker(self, tokens: Iterable[str | None], principal: Principal) -> User:
+        """The user of the first valid one of *tokens*.
+
+        Without a token, or where authentication is off, that is *principal*; otherwise it raises `Unauthenticated`.
+        """
+        given = [token for token in tokens if token]
+        for token in given:
+            if (user := self.user(token, principal.address)) is not None:
+                return user
+        if given and self._context.access.enabled:
+            raise Unauthenticated("no such session token or API key")
+        return User(principal)
+
+    # Whom to believe
+
+    def publishes(self, stream: str, address: str) -> bool:
+        """Whether readers should believe messages that *address* signed on *stream*."""
+        bus, author = self._context.bus, self._context.author
+        channels = self._context.streams.channels_of(stream)
+        principal = Principal(f"{NAME}:{address}")
+        return (
+            any(bus.allowed(principal, "publish", channel) for channel in channels)
+            or any(author.speaks(channel, address) for channel in channels)
+            or self._context.publishers.published(stream, address)
+        )
+
+    def may_read(self, stream: str, address: str) -> bool:
+        """Whether *address* may read *stream*: whoever has a group key for it asks before giving the key away."""
+        streams, allowed = self._context.streams, self._context.bus.allowed
+        if address == self._context.own.address and streams.decrypts(stream):
+            return True
+        principal = Principal(f"{NAME}:{address}")
+        return any(allowed(principal, "subscribe", channel) for channel in streams.channels_of(stream))
+
+    # For whom the gateway signs
+
+    def signer(self, stream: str, address: str) -> Signer | None:
+        """The foreign sender on *stream* for whom the gateway signs by *address*; None if there is none."""
+        author = self._context.author
+        for channel in self._context.streams.channels_of(stream):
+            if (signer := author.speaks(channel, address)) is not None:
+                return signer
+        found = self._context.publishers.foreigner(address)
+        return None if found is None else author.keys.of(*found)
+
+    def is_ours(self, address: str) -> bool:
+        """Whether the gateway signs by *address*, for itself or for others."""
+        own = address == self._context.own.address or self._context.author.signs(address)
+        return own or self._context.publishers.foreigner(address) is not None

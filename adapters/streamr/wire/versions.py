@@ -1,0 +1,44 @@
+"""The versions that a client asks for in the URL, and how the reference refuses others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from .control import CONTROL
+from .message import ROWS
+
+# The parameter, how the reference calls it, which there are.
+LAYERS = (
+    ("controlLayerVersion", "ControlLayer", tuple(map(str, CONTROL))),
+    ("messageLayerVersion", "MessageLayer", tuple(map(str, ROWS))),
+)
+_INTEGER = re.compile(r"\s*([+-]?[0-9]+)")
+
+Versions = tuple[int | None, int | None]  # of control frames and of messages; None where the client asks for none
+
+
+class UnsupportedVersion(Exception):
+    """A client asks for a version that there is not; the text is the reference's."""
+
+
+def versions_of(query: Mapping[str, str]) -> Versions:
+    """The versions that the *query* of a URL asks for; `UnsupportedVersion` if one is not supported."""
+    control, message = (_version(query.get(parameter), layer, supported) for parameter, layer, supported in LAYERS)
+    return control, message
+
+
+def _version(text: str | None, layer: str, supported: Iterable[str]) -> int | None:
+    if not text:
+        return None
+    version = _parse_int(text)
+    if version in supported:
+        return int(version)
+    listed = f"Supported {layer} versions: [{','.join(supported)}]. Are you using an outdated library?"
+    raise UnsupportedVersion(f"Unsupported version: {version}, message: {listed}")
+
+
+def _parse_int(text: str) -> str:
+    """The digits that JavaScript's `parseInt` would read."""
+    found = _INTEGER.match(text)
+    return str(int(found[1][:20])) if found else "NaN"
