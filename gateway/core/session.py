@@ -5,8 +5,8 @@ What a shell must do, and nothing else:
 2. Call `data_to_send` (or first `all_to_send`) whenever `wake` was called or the wire can take more, and write what it
    returns, in order. Each element is whole: one frame of a WebSocket; one message of a line protocol, or a part of a
    long one, whose other parts come next.
-3. Read from the wire only while `readable`; look again after every `data_to_send`. Where the bus has an `inflow`, tell
-   it what was read, and wait as long as it says.
+3. Read from the wire only while `ask_to_read` says so; ask again after every `data_to_send`, and when woken. Where the
+   bus has an `inflow`, tell it what was read, and wait as long as it says.
 4. When `closing` is set: write what `data_to_send` still returns, then close with that code and reason. When the peer
    has said that it sends nothing more, do the same once nothing is `unfinished`.
 5. Set `blocked` while the wire takes nothing more: only who does not read can be too slow.
@@ -101,9 +101,8 @@ class Session(Outbox, ABC):
 
     # What shells call
 
-    @property
-    def readable(self) -> bool:
-        """Whether the shell should read more from the wire; `wake` is called once a False may have become True."""
+    def ask_to_read(self) -> bool:
+        """Whether the shell may read more from the wire. Whoever was told no is woken once there may be room."""
         if self._backlog or self.saturated:
             self.bus.await_room(self)  # does nothing unless it is the disk that is waited for
             return False

@@ -148,7 +148,7 @@ class Connection(asyncio.Protocol):
     def _resume_reading(self) -> None:
         """Handle what was read, and once that is done read more; but not while something speaks against it."""
         session = self._session
-        if session is not None and (self._pause_timer is not None or self._pongs_unread or not session.readable):
+        if session is not None and (self._pause_timer is not None or self._pongs_unread or not session.ask_to_read()):
             return
         if self._unhandled is not None:
             if not self._turn_asked:
@@ -239,8 +239,8 @@ class Connection(asyncio.Protocol):
         """Handle a portion of what was read; see `gateway.shells.turns`."""
         self._turn_asked = False
         session = self._session
-        if self._unhandled is None or self._pause_timer is not None or session is None or not session.readable:
-            return  # `flush` goes on when it is readable, `_pause_over` when the pause is over
+        if self._unhandled is None or self._pause_timer is not None or session is None or not session.ask_to_read():
+            return  # `flush` goes on when it may be read, `_pause_over` when the pause is over
         try:
             self._handle(self._next_portion())
         except Exception:  # a bug in one session must not stop the others
@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol):
         if session.bus.inflow is not None and (wait := session.bus.inflow.read(session, len(data), seconds)):
             self._pause_reading()
             self._pause_timer = self._loop.call_later(wait, self._pause_over)
-        elif not session.readable:
+        elif not session.ask_to_read():
             self._pause_reading()
 
     def take(self, data: bytes) -> None:

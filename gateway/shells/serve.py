@@ -129,7 +129,7 @@ class _Pump:
         if session.bus.inflow is not None:
             await anyio.sleep(session.bus.inflow.enter(session))
         while not self._over.is_set():
-            if not session.readable:
+            if not session.ask_to_read():
                 await self._moved.wait()
                 continue
             try:

@@ -119,12 +119,12 @@ def test_a_disk_that_fails_for_a_while(
             core.say(b"refused")
         with pytest.raises(Unavailable):
             session.receive_data(b"refused")
-        assert session.readable
+        assert session.ask_to_read()
     core.until(lambda: bool(accepted) and not core.log.congested)
     session.receive_data(b"2")
     core.say(b"3")
     core.settle()
-    assert session.readable
+    assert session.ask_to_read()
     assert (disk.left, disk.calls) == (0, times)
     assert contents(core) == [b"0", b"1", b"2", b"3"]
     core.stop()

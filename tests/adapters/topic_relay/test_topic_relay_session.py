@@ -276,7 +276,7 @@ def test_on_a_full_disk_publishing_is_refused_and_all_else_goes_on(relay: Relay)
     answers = relay.packets(a)
     assert [answer.get("error") for answer in answers] == ["Unavailable"] * 3 + [None, "Unavailable"]
     assert [answer.get("n") for answer in answers] == [0, 1, 2, None, 4]
-    assert a.readable
+    assert a.ask_to_read()
     assert relay.packets(b) == []
     assert relay.ask(a, '{"type":3,"topic":"t"}') == []
     assert relay.ask(a, b'{"type":4,"topic":"t","dst":%d,"n":1}' % b.peer.number) == []

@@ -459,9 +459,9 @@ def test_those_who_had_to_wait_go_on_in_order(join: Make, full_disk: Callable[[b
     for data in (b"1", b"2"):
         a.receive_data(data)
     b.receive_data(b"3")
-    assert (listener.take(), a.readable, b.readable) == ([], False, False)
+    assert (listener.take(), a.ask_to_read(), b.ask_to_read()) == ([], False, False)
     full_disk(False)
-    assert (listener.take(), a.readable, b.readable) == ([b"1", b"2", b"3"], True, True)
+    assert (listener.take(), a.ask_to_read(), b.ask_to_read()) == ([b"1", b"2", b"3"], True, True)
     assert (a.wakes, b.wakes) == (1, 1)
 
 
@@ -484,22 +484,22 @@ def test_nobody_waits_for_a_disk_that_fails(core: Core, join: Make, full_disk: C
     a = join()
     full_disk(True)
     a.receive_data(b"1")
-    assert not a.readable
+    assert not a.ask_to_read()
     core.log.failing = "No space left on device"
     with pytest.raises(Unavailable, match="No space left on device"):
         core.bus.room()
     with pytest.raises(Unavailable, match="No space left on device"):
         a.receive_data(b"2")
-    assert a.readable
+    assert a.ask_to_read()
     core.log.failing = None
 
 
 def test_who_was_only_not_read_is_woken_too(join: Make, full_disk: Callable[[bool], None]) -> None:
     a = join()
     full_disk(True)
-    assert not a.readable
+    assert not a.ask_to_read()
     full_disk(False)
-    assert (a.wakes, a.readable) == (1, True)
+    assert (a.wakes, a.ask_to_read()) == (1, True)
 
 
 def test_who_waits_for_its_peer_first_and_then_for_the_disk(join: Make, full_disk: Callable[[bool], None]) -> None:

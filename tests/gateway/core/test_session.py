@@ -203,16 +203,16 @@ def test_replies_push_back(core: Core, session: ToySession, toy_session: type[To
     listener = toy_session(core.bus)
     core.bus.subscribe(listener, "lobby")
     session.send(b"x" * (LOW_WATER - 1))
-    assert session.readable
+    assert session.ask_to_read()
     session.receive_data(b"1")
     session.send(b"x")
-    assert not session.readable
+    assert not session.ask_to_read()
     session.receive_data(b"2")
     session.receive_data(b"3")
     assert listener.take() == [b"1"]
     session.data_to_send()
     assert listener.take() == [b"2", b"3"]
-    assert session.readable
+    assert session.ask_to_read()
 
 
 def test_nothing_is_kept_for_a_peer_that_is_gone(session: ToySession) -> None:
@@ -232,11 +232,11 @@ def test_replies_alone_never_overflow(session: ToySession) -> None:
 
 def test_too_many_streams_push_back(session: ToySession) -> None:
     for _ in range(MAX_STREAMS):
-        assert session.readable
+        assert session.ask_to_read()
         session.stream(iter([b"x"]))
-    assert not session.readable
+    assert not session.ask_to_read()
     session.data_to_send()
-    assert session.readable
+    assert session.ask_to_read()
 
 
 # The end

@@ -161,8 +161,8 @@ def test_it_reads_on_while_its_own_announces_wait(place: Any) -> None:
     dialled, accepted = dial(place).session, place.connect().session
     for session in (dialled, accepted):
         session.send(b"x" * LOW_WATER)
-    assert dialled.readable
-    assert not accepted.readable
+    assert dialled.ask_to_read()
+    assert not accepted.ask_to_read()
 
 
 def test_it_is_not_paced(make_place: Callable[..., Any], alice: Any) -> None:
@@ -186,7 +186,7 @@ def test_answers_of_any_length_are_taken_in_slices(place: Any, alice: Any, bob: 
     line.ask(response(4, bob.identity))
     for taken in (SLICE, 2 * SLICE):
         assert [place.store.seq(id_of(reply)) is not None for reply in replies].count(True) == taken
-        assert not line.session.readable
+        assert not line.session.ask_to_read()
         turns.pop()()
     assert place.store.seq(id_of(replies[-1])) is not None
     assert not turns

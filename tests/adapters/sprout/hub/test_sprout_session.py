@@ -428,7 +428,7 @@ def test_requests_wait_while_the_peer_does_not_read(place: Any, lobby: str) -> N
     line.session.receive_data(request * 10_000)
     first = line.session.data_to_send()
     assert sum(map(len, first)) < 200_000, "no more is parsed than there is room for"
-    assert not line.session.readable or line.session.has_more
+    assert not line.session.ask_to_read() or line.session.has_more
     rest = line.read()
     assert b"".join(first).decode().count("response") + rest.count("response") == 10_000
 
@@ -456,7 +456,7 @@ def test_who_is_too_fast_is_read_more_slowly(make_place: Callable[..., Any], ali
     line, community = place.connect(), alice.community("lobby")
     nodes = [alice.identity, community, *(alice.reply(community, str(n)) for n in range(6))]
     assert line.ask("\n".join((f"announce 1 {len(nodes)}", *nodes, "version 2 0.0\n"))) == ""
-    assert not line.session.readable
+    assert not line.session.ask_to_read()
     place.bus.throttle = None  # seconds pass
     place.bus.tick()
     place.settle()

@@ -249,12 +249,12 @@ def test_many_resends_at_a_time_hold_further_requests_back(broker: Any) -> None:
     for number in range(2 * MAX_STREAMS):
         session.receive_data(json.dumps([2, 11, f"r{number}", "s", 0, 99, None]).encode())
     assert len(session.resends) == MAX_STREAMS
-    assert not session.readable
+    assert not session.ask_to_read()
     frames = broker.frames(session)
     while session.resends:
         broker.core.posted.get(timeout=10)()
         frames += broker.frames(session)
-    assert session.readable
+    assert session.ask_to_read()
     for number in range(2 * MAX_STREAMS):
         assert outcome([frame for frame in frames if frame[2] == f"r{number}"]) == ([4, 5], list(range(2 * SLICE)))
 

@@ -684,7 +684,7 @@ def test_nothing_is_taken_while_the_disk_cannot(broker: Any, unsigned: Any, monk
     session = broker.open()
     monkeypatch.setattr(broker.core.log, "congested", True)
     assert broker.ask(session, [2, 8, "r", unsigned("s", 1, broker.clock()), None]) == []
-    assert not session.readable
+    assert not session.ask_to_read()
     monkeypatch.setattr(broker.core.log, "congested", False)
     toy = broker.toy("s")
     broker.bus.room()
