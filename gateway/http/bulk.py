@@ -21,8 +21,9 @@ from gateway.core.errors import RequestError, Throttled, Unavailable, Unknown
 from gateway.core.message import REST
 
 from .bodies import SOON, queue, sender_of
+from .kit import in_doubt, synced
 from .problems import Problem, explain
-from .publish import MAX_CONTENT, SPACE, TOO_LONG, Content, Publisher, content_read, in_doubt, synced
+from .publish import MAX_CONTENT, SPACE, TOO_LONG, Content, Publisher, content_read
 
 MAX_UNSENT = 4 << 20  # bytes of results that wait for the disk or the client; beyond it no line is read
 SLICE = 128  # lines that are taken in one turn of the loop
@@ -175,7 +176,7 @@ class Bulk(Response):
                 await self._room.wait()
             while self._gateway.bus.congested and self._gateway.log.failing is None:
                 with suppress(Unknown):  # the next line is refused
-                    await synced(self._gateway, self._gateway.log.next_seq - 1)
+                    await synced(self._gateway.log, self._gateway.log.next_seq - 1)
 
     async def _content(self, line: bytes | None) -> Content | Problem:
         """What *line* says, or why that is nothing."""
@@ -257,7 +258,7 @@ class Bulk(Response):
     def _final(self, result: _Result) -> bytes:
         if result.seq <= self._gateway.log.synced_seq:
             return result.said
-        return self._refused(result.number, in_doubt(self._gateway)).said
+        return self._refused(result.number, in_doubt(self._gateway.log)).said
 
     async def _send(self, send: Send, body: bytes, *, more: bool) -> None:
         with anyio.move_on_after(self._patience) as self._sending:

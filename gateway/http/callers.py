@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from urllib.parse import unquote_to_bytes
 
 from fastapi import Request, Response
 
@@ -16,6 +15,7 @@ from gateway.core.networks import network
 from gateway.core.principal import Principal
 from gateway.runtime import Gateway
 
+from .kit import decoded
 from .paced import paced
 from .problems import Problem, shortened
 
@@ -141,6 +141,6 @@ def enter(gateway: Gateway, request: Request) -> str:
 def unquoted(segment: str) -> str:
     """What a raw *segment* of a path says (RFC 3986, section 2.1); UTF-8, percent-encoded or not."""
     try:
-        return unquote_to_bytes(segment.encode("latin-1")).decode()
-    except UnicodeDecodeError:
+        return decoded(segment)
+    except UnicodeError:
         raise Problem(400, f"{shortened(segment)} is not percent-encoded UTF-8") from None

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import anyio
 import anyio.to_thread
 
 from gateway.core.contracts import Receipt
-from gateway.core.errors import Conflict, Unknown
+from gateway.core.errors import Conflict
 from gateway.core.jsontext import check, dumps, one_line
 from gateway.core.message import REST, Message
-from gateway.runtime import Gateway
 
 from . import views
 from .bodies import SOON
@@ -23,25 +21,6 @@ MAX_KEY = 512  # characters of an Idempotency-Key
 
 TOO_LONG = f"a message has at most {MAX_CONTENT} bytes; send less, or in parts"
 SPACE = b" \t\r\n"
-
-
-async def synced(gateway: Gateway, seq: int) -> None:
-    """Wait until everything up to *seq* is on disk; `Unknown` where the disk fails meanwhile."""
-    done, doubts = anyio.Event(), list[bool]()
-
-    def doubt() -> None:
-        doubts.append(True)
-        done.set()
-
-    gateway.log.when_synced(seq, done.set, doubt)
-    await done.wait()
-    if doubts:
-        raise in_doubt(gateway)
-
-
-def in_doubt(gateway: Gateway) -> Unknown:
-    """What is told to whoever waits for a disk that fails."""
-    return Unknown(f"the log cannot be written: {gateway.log.failing}")
 
 
 class Content(NamedTuple):

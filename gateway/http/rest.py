@@ -22,8 +22,9 @@ from .bodies import body_of
 from .bulk import NDJSON, Bulk
 from .callers import Caller, enter, unquoted
 from .events import open_stream
+from .kit import synced
 from .problems import Problem, shortened
-from .publish import MAX_CONTENT, Publisher, content_read, synced
+from .publish import MAX_CONTENT, Publisher, content_read
 from .routes import MAX, After, ProblemRoute, Route, add
 
 MAX_LIMIT = 256  # messages or channels in one answer
@@ -87,7 +88,7 @@ class Rest:
             return Bulk(publisher, request)
         async with body_of(request, MAX_CONTENT, self.gateway.bus.inflow) as body:
             taken = publisher.publish(await content_read(caller, body))
-        await synced(self.gateway, taken.seq)
+        await synced(self.gateway.log, taken.seq)
         return Response(publisher.answer(taken), 201, media_type=views.MEDIA_TYPE)
 
     async def messages(
@@ -163,7 +164,7 @@ class Rest:
         existed = self.gateway.channels.exists(name)
         self.gateway.channels.settle(name)
         await self._prepared(name)
-        await synced(self.gateway, self.gateway.log.next_seq - 1)
+        await synced(self.gateway.log, self.gateway.log.next_seq - 1)
         return views.answer(views.channel(self.gateway, name), 200 if existed else 201)
 
     async def close_channel(self, request: Request, channel: Channel) -> Response:
@@ -171,7 +172,7 @@ class Rest:
         name = self._existing(Caller(self.gateway, request), channel, "admin")
         self.gateway.bus.check_log()
         self.gateway.channels.close(name)
-        await synced(self.gateway, self.gateway.log.next_seq - 1)
+        await synced(self.gateway.log, self.gateway.log.next_seq - 1)
         return Response(status_code=204)
 
     # Peers

@@ -74,10 +74,10 @@ class Connection(asyncio.Protocol):
         self._linger_timer: asyncio.TimerHandle | None = None
         self._unhandled: deque[bytes] | None = None  # what was read and is still to be handled
         self._portion: Portion | None = None  # how much of it at once, once something took long
-        self._turn_asked = False  # a turn to go on with that is on its way
-        self._pause_timer: asyncio.TimerHandle | None = None  # until it goes off, nothing is handled or read
+        self._turn_asked = False  # `go_on` will be called
+        self._pause_timer: asyncio.TimerHandle | None = None  # while it runs, nothing is handled or read
         self._stall_timer: asyncio.TimerHandle | None = None  # for a peer to read on
-        self._pongs_unread = False  # answers to pings wait for a peer that does not read
+        self._pongs_unread = False  # the peer pings and does not read the answers
 
     def start(self, transport: asyncio.Transport, session: Session) -> None:
         """Run *session* from now on."""
@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        """Handle what was read, and once that is done read more; but not while something speaks against it."""
+        """Handle what was read, then read more; do neither during a pause or while the session is not readable."""
         session = self._session
         if session is not None and (self._pause_timer is not None or self._pongs_unread or not session.ask_to_read()):
             return
@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
         if self._eof or not half_close(self.transport):
             self.transport.close()
             return
-        self._unhandled = None  # nobody is there to hear it
+        self._unhandled = None  # the session has ended
         self._resume_reading()
 
     def farewell(self, close: Close) -> None:
@@ -213,7 +213,7 @@ class Connection(asyncio.Protocol):
         portion = self._portion
         session = self._session
         if session is None:
-            return  # it has ended, and what still comes is nobody's
+            return  # it has ended; discard what still comes
         heavy = len(data) > FIRST or (portion is not None and portion.busy)
         if not (heavy or (session.conduct is not None and self._is_blamed(session))):
             self._turns.others += 1

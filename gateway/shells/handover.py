@@ -46,7 +46,7 @@ class FastWebSocket(WebSocketsSansIOProtocol):
             extensions[EXTENSION] = self.attach
 
     def data_received(self, data: bytes) -> None:
-        """Refuse what uvicorn leaves open: talk before the handshake is answered, a head that is none."""
+        """Refuse what uvicorn does not: data before the handshake is answered, and a malformed head."""
         if self.handshake_initiated and not self.handshake_complete:
             self.transport.abort()  # RFC 6455, section 4.1: the client MUST wait
             return
@@ -76,14 +76,14 @@ class FastWebSocket(WebSocketsSansIOProtocol):
             scope["extensions"].pop(EXTENSION, None)
 
     async def receive(self) -> Any:
-        """It is the application."""
+        """The application reads: resume reading for it."""
         if self.read_paused and self.queue.empty():
             self.read_paused = False
             self.transport.resume_reading()
         return await super().receive()
 
     def attach(self, session: Session) -> None:
-        """It is *session*; the application returns now."""
+        """Hand the connection over to *session*; the application returns now."""
         if self.disconnected or self.transport.is_closing():
             session.receive_eof()
             return

@@ -69,7 +69,7 @@ class FastHttp(TimedHttp):
     gateway: Gateway | None = None
     max_head = MAX_HEAD
     network = ""  # that is counted
-    _half_head = False  # the clock of a head stands still: the rest of it may be in `_unparsed`
+    _half_head = False  # its timer is stopped: the rest of the head may be in `_unparsed`
     _body_size = 0  # bytes of the body of the last request
     _body_length = 0  # bytes that it is said to have
     _unparsed = b""  # read, and not parsed yet
@@ -77,7 +77,7 @@ class FastHttp(TimedHttp):
     _answered = False  # a request was; before that a connection has no share of its own (`gateway.core.inflow`)
     _upgraded = False
     _refused = False  # there was no room
-    _lingering = False  # the last answer is written, and what still comes is thrown away
+    _lingering = False  # the last answer is written; what still comes is discarded
     _discarded = 0  # bytes of that
     _answering: RequestResponseCycle | None = None  # the request that is being answered; `cycle` is the last one read
     _waiting: tuple[RequestResponseCycle, Any] | None = (
@@ -291,7 +291,7 @@ class FastHttp(TimedHttp):
         self._linger()
 
     def _linger(self) -> None:
-        """End when the client has read all, or soon: to close with unread input would reset the connection."""
+        """Close once the client has read the answer, or soon: closing with unread input resets the connection."""
         self._lingering = True
         self._stop_head_timer()
         half_close(self.transport)
@@ -320,7 +320,7 @@ class FastHttp(TimedHttp):
         return body + len(self._unparsed) + CYCLE * len(self.pipeline) + self.transport.get_write_buffer_size()
 
     def give_up(self) -> None:
-        """Let go of them, and of the client: half an answer cannot be ended politely."""
+        """Discard them and cut the connection: half an answer must not look whole."""
         self._unparsed = b""
         self.transport.abort()
 
@@ -341,7 +341,7 @@ class FastHttp(TimedHttp):
         return reason
 
     def close_idle(self) -> None:
-        """Another connection needs the place, and nothing is asked on this one."""
+        """Close this idle connection, to make room for another."""
         self._leave()
         self.transport.close()
 
