@@ -15,7 +15,7 @@ from adapters.sprout.forest import forest, openpgp, packets, twig
 from adapters.sprout.wire import codec as sprout
 from adapters.sprout.wire.parser import Parser
 from adapters.streamr.wire import codec as streamr
-from adapters.streamr.wire import message, network, tracker
+from adapters.streamr.wire import layouts, message, network, tracker
 from adapters.streamr.wire.errors import StreamrError
 from adapters.topic_relay import codec as relay
 from gateway.clients.sse import EventReader
@@ -143,7 +143,7 @@ def streamr_message(data: bytes) -> None:
     """A message; it can be read again in every version it survives."""
     with suppress(StreamrError):
         found = message.parse_message(data)
-        for version in message.ROWS:
+        for version in layouts.ROWS:
             if found.survives(version):
                 again = message.parse_message(found.row(version))
                 assert again.id == found.id

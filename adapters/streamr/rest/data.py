@@ -21,7 +21,8 @@ from adapters.streamr.wire.checks import MAX_INTEGER
 from adapters.streamr.wire.control import Publish
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address
 from adapters.streamr.wire.invalid import Invalid
-from adapters.streamr.wire.message import LATEST, NONE, ROWS, StreamMessage, decode_message
+from adapters.streamr.wire.layouts import ROWS
+from adapters.streamr.wire.message import LATEST, NONE, StreamMessage, decode_message
 from adapters.streamr.wire.partition import partition_of
 from gateway.access.auth import identity_of
 from gateway.core import jsontext

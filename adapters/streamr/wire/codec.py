@@ -20,9 +20,9 @@ from .checks import UNDEFINED
 from .control import CONTROL, FRAMES, NO_REQUEST_ID, VARIANTS, ControlFrame, ControlType, Publish
 from .errors import StreamrError
 from .ids import NAME
+from .layouts import ROWS
 from .message import (
     LATEST,
-    ROWS,
     MessageRef,
     StreamMessage,
     decode_message,

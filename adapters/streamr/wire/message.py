@@ -17,6 +17,7 @@ from gateway.core import jsontext
 from . import checks
 from .checks import MAX_ID, MAX_INTEGER, MAX_KEY, MAX_NAME, UNDEFINED
 from .errors import REQUEST_FAILED, StreamrError
+from .layouts import FLAT_30, ROWS, layout_of, nest
 
 LATEST = 32
 
@@ -28,30 +29,7 @@ NONE, RSA, AES, NEW_KEY_AND_AES = range(4)
 # signatureType. ETH_LEGACY is read and never written.
 UNSIGNED, ETH_LEGACY, ETH = range(3)
 
-# The arrays of the three versions, as the libraries write them.
-# fmt: off
-ROWS: Final = {
-    30: ("version", "msgId", "prevMsgRef", "messageType", "content", "signatureType", "signature"),
-    31: ("version", "msgId", "prevMsgRef", "messageType", "encryptionType", "content", "signatureType", "signature"),
-    32: ("version", "msgId", "prevMsgRef", "messageType", "contentType", "encryptionType", "groupKeyId",
-         "content", "newGroupKey", "signatureType", "signature"),
-}
-# S1 writes version 30 without nesting; element 1 is then a string.
-FLAT_30: Final = (
-    "version", "streamId", "streamPartition", "timestamp", "sequenceNumber", "publisherId",
-    "prevTimestamp", "prevSequenceNumber", "ttl", "messageType", "content", "signatureType", "signature",
-)
 _FLAT = re.compile(rb"\s*\[[^,\[\"]*,\s*\"")  # the version may be written 30.0
-# S2 writes version 32 without newGroupKey (its text), and without groupKeyId too (its examples). The
-# signatureType is then the last but one element.
-SHORT_32: Final = {
-    10: ("version", "msgId", "prevMsgRef", "messageType", "contentType", "encryptionType", "groupKeyId",
-         "content", "signatureType", "signature"),
-    9: ("version", "msgId", "prevMsgRef", "messageType", "contentType", "encryptionType",
-        "content", "signatureType", "signature"),
-}
-# fmt: on
-
 # The fields of version 32, and what the libraries take for one that is missing.
 _DEFAULTS: Final = dict.fromkeys(ROWS[LATEST]) | {
     "msgId": UNDEFINED,
@@ -277,7 +255,7 @@ def usual_ref(given: Any, message_id: MessageID) -> MessageRef | None:
 
 def _unusual(value: Any, wire: bytes | None) -> StreamMessage:
     row = value if isinstance(value, list) else []
-    layout = _layout(row)
+    layout = layout_of(row)
     fields = row if layout is ROWS[LATEST] and len(row) == len(layout) else _latest(layout, row)
     version, given_id, given_ref, kind, content_type, encryption, key_id, content, new_key, signed, signature = fields
     message_id = _message_id(given_id, version)
@@ -309,38 +287,13 @@ def _latest(layout: tuple[str, ...], row: list[Any]) -> list[Any]:
     """The elements of *row* in the places they have in version 32; what is missing has its default there."""
     fields = dict(zip(layout, row, strict=False))
     if layout is FLAT_30:
-        _nest(fields)
+        nest(fields)
     return [fields.get(name, default) for name, default in _DEFAULTS.items()]
-
-
-def _layout(row: list[Any]) -> tuple[str, ...]:
-    version = checks.whole(row[0]) if row else UNDEFINED
-    if type(version) is not int or version not in ROWS:
-        supported = ",".join(map(str, ROWS))
-        raise StreamrError(
-            f"Unsupported version: {checks.js_text(version)}, message: Supported versions: [{supported}]"
-        )
-    if version == 30 and len(row) > 1 and type(row[1]) is str:
-        return FLAT_30
-    if version == 32 and len(row) in SHORT_32 and type(row[-2]) is int:
-        return SHORT_32[len(row)]
-    return ROWS[version]
 
 
 def _ttl(value: Any) -> int | None:
     """The seconds that a message of S1 lives; 0, which the broker of its time wrote where none were given, is none."""
     return checks.optional_integer("ttl", value) or None
-
-
-def _nest(fields: dict[str, Any]) -> None:
-    """Give S1's flat fields the nested form. Its example writes the partition as a string."""
-    partition = fields.get("streamPartition")
-    if type(partition) is str and partition.isascii() and partition.isdigit() and len(partition) < 16:
-        partition = int(partition)
-    # S1 has no message chains: all messages of a producer are one chain.
-    head = [fields.get(name, UNDEFINED) for name in ("timestamp", "sequenceNumber", "publisherId")]
-    fields["msgId"] = [fields["streamId"], partition, *head, None]
-    fields["prevMsgRef"] = [fields.get("prevTimestamp"), fields.get("prevSequenceNumber")]
 
 
 def _message_id(value: Any, version: int) -> MessageID:

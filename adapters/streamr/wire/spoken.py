@@ -1,7 +1,7 @@
 """What is said on Streamr's WebSockets, described from the tables by which it is read and written.
 
 Described is what the gateway writes and the libraries send; the older and the specifications' own shapes that are read
-as well are not (see `control.VARIANTS`, `message.FLAT_30`, `message.SHORT_32`).
+as well are not (see `control.VARIANTS`, `layouts.FLAT_30`, `layouts.SHORT_32`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 from gateway.adapter import Spoken
 
 from .control import CONTROL, ControlType
-from .message import ROWS
+from .layouts import ROWS
 from .network import ARRAYS, OBJECTS, S2_VERSION, WRAPPED_VERSION, NetworkType
 from .tracker import TRACKER, VERSIONS, TrackerType
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from .control import CONTROL
-from .message import ROWS
+from .layouts import ROWS
 
 # The parameter, how the reference calls it, which there are.
 LAYERS = (

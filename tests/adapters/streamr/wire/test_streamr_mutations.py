@@ -23,7 +23,8 @@ from adapters.streamr.publishing.publishing import ids_of
 from adapters.streamr.wire.checks import MAX_ID
 from adapters.streamr.wire.codec import decode_control, encode
 from adapters.streamr.wire.errors import StreamrError
-from adapters.streamr.wire.message import ROWS, parse_message
+from adapters.streamr.wire.layouts import ROWS
+from adapters.streamr.wire.message import parse_message
 from adapters.streamr.wire.network import decode_network
 from adapters.streamr.wire.tracker import decode_tracker
 from gateway.adapter import Request
