@@ -12,7 +12,7 @@ import typer
 from adapters import ADAPTERS
 from gateway.commands import explain, keys, operate, tail, talk
 from gateway.commands.certificates import dev_cert
-from gateway.commands.common import ConfigFile, Data, Failed, load_settings, say
+from gateway.commands.common import ConfigFile, Data, Failed, load_settings, registry, say
 from gateway.commands.demo import demo
 from gateway.commands.pipeline import pipeline
 
@@ -24,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Trellis, a bridge gateway: what is said on one protocol is heard on every other.",
+    context_settings={"obj": ADAPTERS},  # for `gateway.commands.common.registry`
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage. README.md shows how to begin.",
 )
 
@@ -41,6 +42,7 @@ def main() -> None:
 
 @app.command()
 def serve(
+    context: typer.Context,
     config: ConfigFile = None,
     host: Annotated[str | None, typer.Option(help="The address to listen on.  [default: 127.0.0.1]")] = None,
     port: Annotated[
@@ -71,9 +73,9 @@ def serve(
         "log_format": log_format,
         "open_to_all": open_to_all or None,
     }
-    settings = load_settings(config, flags)
+    settings = load_settings(context, config, flags)
     try:
-        run(settings, partial(load, ADAPTERS, config, flags))
+        run(settings, partial(load, registry(context), config, flags))
     except (CannotStart, InUse) as error:
         raise Failed(str(error)) from None
 
@@ -81,8 +83,9 @@ def serve(
 for command in (demo, talk.publish, tail.tail, talk.direct, talk.channels, talk.peers):
     app.command()(command)
 app.command()(explain.explain)
-for command in (operate.check_config, operate.verify, operate.export):
-    app.command()(command)
+app.command()(operate.check_config)
+app.command()(operate.verify)
+app.command()(operate.export)
 app.command("import")(operate.import_)
 app.command()(pipeline)
 app.command("dev-cert")(dev_cert)

@@ -26,9 +26,9 @@ Channel = Annotated[str, typer.Argument(help="The channel.")]
 
 
 @identity.command("show")
-def show_identity(data: Data = None, config: ConfigFile = None) -> None:
+def show_identity(context: typer.Context, data: Data = None, config: ConfigFile = None) -> None:
     """Show who the gateway is, to others and in the forest."""
-    keys = data_directory(config, data) / "keys"
+    keys = data_directory(context, config, data) / "keys"
     try:
         key = read_key(keys / KEY_FILE)
         gateway = None if key is None else json.loads(read_secret(keys / "gateway.json"))["id"]

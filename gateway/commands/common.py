@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from adapters import ADAPTERS
 from gateway import config
+from gateway.adapter import Adapter
 from gateway.settings import Settings
 
+Adapters = Sequence[type[Adapter]]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file (docs/configuration.md).")]
 Data = Annotated[Path | None, typer.Option("--data", help="Where everything is kept.  [default: trellis-data]")]
 
@@ -22,19 +23,25 @@ class Failed(Exception):
     """Why a command did not do what it was asked to, and what to do about it; the exit code is 1."""
 
 
-def load_settings(file: Path | None, flags: Mapping[str, Any]) -> Settings:
+def registry(context: typer.Context) -> Adapters:
+    """The adapters, which `gateway.cli` hands to every command in its context."""
+    adapters: Adapters = context.obj
+    return adapters
+
+
+def load_settings(context: typer.Context, file: Path | None, flags: Mapping[str, Any]) -> Settings:
     """The configuration, or an exit with code 2 and every fault named."""
     try:
-        return config.load(ADAPTERS, file, flags)
+        return config.load(registry(context), file, flags)
     except config.BadConfiguration as error:
         for fault in error.faults:
             say(f"configuration: {fault}")
         raise typer.Exit(2) from None
 
 
-def data_directory(file: Path | None, data: Path | None) -> Path:
+def data_directory(context: typer.Context, file: Path | None, data: Path | None) -> Path:
     """The data directory that the gateway with this configuration has."""
-    return load_settings(file, {"data": data}).data
+    return load_settings(context, file, {"data": data}).data
 
 
 def say(text: str) -> None:

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from adapters import ADAPTERS
 from gateway.access.auth import KEY, VERBS, Access, Verdict
 from gateway.access.keyfile import KeyFile, now_ms
 from gateway.core.channels import valid_name
@@ -16,12 +15,13 @@ from gateway.core.principal import Principal
 from gateway.dangers import impossible_principal
 from gateway.settings import Settings
 
-from .common import ConfigFile, Data, Failed, load_settings, say, visible
+from .common import Adapters, ConfigFile, Data, Failed, load_settings, registry, say, visible
 
 WHO = "A principal: key:NAME, sprout:anonymous, streamr:0x...; docs/configuration.md names them all."
 
 
 def explain(
+    context: typer.Context,
     who: Annotated[str, typer.Argument(help=WHO)],
     verb: Annotated[str, typer.Argument(help=f"One of {', '.join(VERBS)}.")],
     channel: Annotated[str, typer.Argument(help="The channel's name; '' for what concerns no single channel.")],
@@ -33,26 +33,26 @@ def explain(
     Read from the configuration, the key file and what users gave each other, as a gateway that is started now would.
     Exit code 0: allowed, 1: not allowed.
     """
-    settings = load_settings(config, {"data": data})
+    settings = load_settings(context, config, {"data": data})
     if verb not in VERBS:
         raise typer.BadParameter(f"{verb!r} is none of {', '.join(VERBS)}", param_hint="VERB")
     if channel and not valid_name(channel):
         raise typer.BadParameter(f"no channel can be called {channel!r}", param_hint="CHANNEL")
-    verdict = _verdict(settings, who, verb, channel)
+    verdict = _verdict(registry(context), settings, who, verb, channel)
     typer.echo(f"{'yes' if verdict.allowed else 'no'}: {visible(verdict.reason)}")
     raise typer.Exit(0 if verdict.allowed else 1)
 
 
-def _verdict(settings: Settings, who: str, verb: str, channel: str) -> Verdict:
+def _verdict(adapters: Adapters, settings: Settings, who: str, verb: str, channel: str) -> Verdict:
     file = KeyFile(settings.data / "keys" / "api-keys.json")
     try:
         keys = file.load()
     except ValueError as error:
         raise Failed(str(error)) from None
     access = Access(keys, settings.auth.grants)
-    _give(access, settings)
+    _give(access, adapters, settings)
     if not who.startswith(KEY):
-        if (reason := impossible_principal(who, ADAPTERS)) is not None:
+        if (reason := impossible_principal(who, adapters)) is not None:
             raise typer.BadParameter(reason, param_hint="WHO")
         return access.verdict(Principal(who), verb, channel)
     named = [key for key in keys if KEY + key.name == who]
@@ -64,20 +64,20 @@ def _verdict(settings: Settings, who: str, verb: str, channel: str) -> Verdict:
     return access.verdict(Principal(who, key=living[-1].id), verb, channel)
 
 
-def _give(access: Access, settings: Settings) -> None:
+def _give(access: Access, adapters: Adapters, settings: Settings) -> None:
     """Let *access* know what users gave each other, as far as the index tells."""
     path = settings.data / "index.sqlite"
     try:
         if not path.exists():
-            _give_all(access, settings, lambda _sql, _values=(): [])
+            _give_all(access, adapters, settings, lambda _sql, _values=(): [])
             return
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as index:
-            _give_all(access, settings, lambda sql, values=(): index.execute(sql, values).fetchall())
+            _give_all(access, adapters, settings, lambda sql, values=(): index.execute(sql, values).fetchall())
     except sqlite3.Error as error:
         say(f"the index cannot be read ({error}): what users gave each other is not known")
 
 
-def _give_all(access: Access, settings: Settings, rows: Any) -> None:
-    for adapter in ADAPTERS:
+def _give_all(access: Access, adapters: Adapters, settings: Settings, rows: Any) -> None:
+    for adapter in adapters:
         if settings.section(adapter).enabled:
             adapter.give(settings.section(adapter), access, rows)

@@ -9,15 +9,15 @@ import typer
 from adapters.sprout import SproutAdapter, grove
 from gateway.settings import Settings
 
-from .common import Failed, say, visible
+from .common import Adapters, Failed, say, visible
 from .offline import Offline, offline
 
 
-def import_grove(settings: Settings, folder: Path) -> None:
+def import_grove(settings: Settings, adapters: Adapters, folder: Path) -> None:
     """Take what is in the grove *folder*."""
     if not folder.is_dir():
         raise typer.BadParameter(f"{folder} is not a directory", param_hint="--grove")
-    with offline(settings) as here:
+    with offline(settings, adapters) as here:
         report = grove.plant(_adapter(here), folder, here.settle)
     aside = f", {len(report.aside)} not kept" if report.aside else ""
     typer.echo(f"{report.done} nodes imported, {report.known} known already{aside}, faults: {len(report.flaws)}")
@@ -26,7 +26,7 @@ def import_grove(settings: Settings, folder: Path) -> None:
     _complain(report)
 
 
-def export_grove(settings: Settings, folder: Path) -> None:
+def export_grove(settings: Settings, adapters: Adapters, folder: Path) -> None:
     """Write the forest into the grove *folder*."""
     if not (settings.data / "log").is_dir():
         raise Failed(f"there is no log in {settings.data}; say where it is with --data")
@@ -34,7 +34,7 @@ def export_grove(settings: Settings, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Failed(f"cannot write {folder}: {error.strerror}") from None
-    with offline(settings) as here:
+    with offline(settings, adapters) as here:
         report = grove.gather(_adapter(here), folder, here.settle)
     typer.echo(f"{report.done} nodes exported, {report.known} there already, faults: {len(report.flaws)}")
     _complain(report)

@@ -31,6 +31,7 @@ Name = Annotated[str, typer.Argument(help="What the key is called; its messages 
 
 @app.command()
 def add(
+    context: typer.Context,
     name: Name,
     allow: Annotated[
         list[str] | None,
@@ -60,7 +61,7 @@ def add(
     for right in rights:
         _check(right)
     ends = None if expires is None else now_ms() + _duration(expires, "--expires")
-    file = _key_file(config, data)
+    file = _key_file(context, config, data)
     try:
         first = not file.load()
         typer.echo(file.add(name, rights, ends))
@@ -70,9 +71,9 @@ def add(
 
 
 @app.command("list")
-def list_(data: Data = None, config: ConfigFile = None) -> None:
+def list_(context: typer.Context, data: Data = None, config: ConfigFile = None) -> None:
     """List the keys: their names, ids and rights, when they end, and when they were last used."""
-    file = _key_file(config, data)
+    file = _key_file(context, config, data)
     used = lastuse.read(file.path.with_name(lastuse.FILE))
     rows = [
         (visible(key.name), key.id, _end(key), _moment(used.get(key.id)) or "never", " ".join(key.rights))
@@ -83,6 +84,7 @@ def list_(data: Data = None, config: ConfigFile = None) -> None:
 
 @app.command()
 def rotate(
+    context: typer.Context,
     name: Name,
     overlap: Annotated[
         str, typer.Option(metavar="TIME", help="How long the old key is still good: 0s, 1h, 7d.")
@@ -91,7 +93,7 @@ def rotate(
     config: ConfigFile = None,
 ) -> None:
     """Make a new secret for a key, and print it; the old one ends after the overlap, with all its connections."""
-    file = _key_file(config, data)
+    file = _key_file(context, config, data)
     try:
         typer.echo(file.rotate(name, _duration(overlap, "--overlap")))
     except ValueError as error:
@@ -100,9 +102,9 @@ def rotate(
 
 
 @app.command()
-def remove(name: Name, data: Data = None, config: ConfigFile = None) -> None:
+def remove(context: typer.Context, name: Name, data: Data = None, config: ConfigFile = None) -> None:
     """Remove a key; whoever uses it loses its rights, and its connections."""
-    file = _key_file(config, data)
+    file = _key_file(context, config, data)
     _load(file)
     if not file.remove(name):
         raise Failed(f"there is no key called {name!r} in {file.path}; `trellis key list` shows which there are")
@@ -112,8 +114,8 @@ def remove(name: Name, data: Data = None, config: ConfigFile = None) -> None:
         )
 
 
-def _key_file(config: Path | None, data: Path | None) -> KeyFile:
-    return KeyFile(data_directory(config, data) / "keys" / "api-keys.json")
+def _key_file(context: typer.Context, config: Path | None, data: Path | None) -> KeyFile:
+    return KeyFile(data_directory(context, config, data) / "keys" / "api-keys.json")
 
 
 def _load(file: KeyFile) -> list[Key]:

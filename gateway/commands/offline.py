@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 
-from adapters import ADAPTERS
 from gateway.access.auth import BadSecret
 from gateway.runtime import Gateway, InUse
 from gateway.service import configure_logging
 from gateway.settings import Settings
 
-from .common import Failed
+from .common import Adapters, Failed
 
 PATIENCE = 60.0  # seconds for the disk, or the worker, to say anything
 
@@ -20,9 +19,9 @@ PATIENCE = 60.0  # seconds for the disk, or the worker, to say anything
 class Offline:
     """The gateway, and what its threads posted: that is run while somebody waits."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, adapters: Adapters) -> None:
         limits = settings.limits.model_copy(update={"rates": "off"})
-        self.gateway = Gateway(settings.model_copy(update={"limits": limits}), ADAPTERS)
+        self.gateway = Gateway(settings.model_copy(update={"limits": limits}), adapters)
         self._posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.gateway.access.enabled = False  # whoever may write the data directory may do everything
         self.gateway.start(self._posted.put)
@@ -47,11 +46,11 @@ class Offline:
 
 
 @contextmanager
-def offline(settings: Settings) -> Iterator[Offline]:
-    """The gateway in the data directory of *settings*; `Failed` where one is running there already."""
+def offline(settings: Settings, adapters: Adapters) -> Iterator[Offline]:
+    """The gateway with *adapters* in the data directory of *settings*; `Failed` where one is running there already."""
     configure_logging(settings.log_format)
     try:
-        here = Offline(settings)
+        here = Offline(settings, adapters)
     except (InUse, BadSecret) as error:
         raise Failed(str(error)) from None
     try:

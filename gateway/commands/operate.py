@@ -13,40 +13,40 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from adapters import ADAPTERS
 from gateway.storage import archive, importing, modes
 from gateway.storage.layout import NEVER
 from gateway.storage.record import examine
 
-from .common import ConfigFile, Data, Failed, data_directory, load_settings, say, visible
+from .common import Adapters, ConfigFile, Data, Failed, data_directory, load_settings, registry, say, visible
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
 
 
-def check_config(config: ConfigFile = None, data: Data = None) -> None:
+def check_config(context: typer.Context, config: ConfigFile = None, data: Data = None) -> None:
     """Check the configuration, and print it.
 
     It is read as `serve` would, and printed as TOML. Every fault is named by its key, and the exit code is 2.
     """
-    settings = load_settings(config, {"data": data})
+    settings = load_settings(context, config, {"data": data})
     typer.echo("# ok")
     for line in toml_lines(settings.model_dump(mode="json")):
         typer.echo(line)
 
 
-def verify(data: Data = None, config: ConfigFile = None) -> None:
+def verify(context: typer.Context, data: Data = None, config: ConfigFile = None) -> None:
     """Check every record of the log.
 
     Checksums, sequences without a gap, times that never decrease; the ids of nodes, and every signature. Changes
     nothing; the gateway may run.
     """
-    directory = _log_directory(config, data)
-    report = archive.verify(directory, _check())
+    directory = _log_directory(context, config, data)
+    report = archive.verify(directory, _check(registry(context)))
     typer.echo(f"{report.records} records, {report.first} to {report.last}, faults: {len(report.faults)}")
     _complain(report)
 
 
 def export(
+    context: typer.Context,
     after: Annotated[int, typer.Option(min=0, help="Only records after this sequence.")] = 0,
     until: Annotated[int, typer.Option(min=0, help="Only records up to this sequence.", show_default=False)] = NEVER,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A file.  [default: standard output]")] = None,
@@ -64,9 +64,9 @@ def export(
     if grove is not None:
         from .grove import export_grove  # the whole gateway, which the other commands do not need
 
-        export_grove(load_settings(config, {"data": data}), grove)
+        export_grove(load_settings(context, config, {"data": data}), registry(context), grove)
         return
-    directory = _log_directory(config, data)
+    directory = _log_directory(context, config, data)
     with ExitStack() as stack:
         out = sys.stdout.buffer if output is None else stack.enter_context(_created(output))
         report = archive.export(directory, out, after, until)
@@ -75,6 +75,7 @@ def export(
 
 
 def import_(
+    context: typer.Context,
     files: Annotated[
         list[Path] | None, typer.Argument(metavar="FILE...", help="What `export` wrote, or a folder of segments.")
     ] = None,
@@ -99,19 +100,19 @@ def import_(
     if grove is not None:
         from .grove import import_grove
 
-        import_grove(load_settings(config, {"data": data}), grove)
+        import_grove(load_settings(context, config, {"data": data}), registry(context), grove)
         return
     chosen = [path for file in files or [] for path in _within(file)]
     if streamr or archive.unsaid(chosen):
         from .restore import import_dumps, import_unsaid
 
-        settings = load_settings(config, {"data": data})
+        settings = load_settings(context, config, {"data": data})
         if streamr:
-            import_dumps(settings, chosen)
+            import_dumps(settings, registry(context), chosen)
         else:
-            import_unsaid(settings, lambda: map(examine, _lines(chosen)))
+            import_unsaid(settings, registry(context), lambda: map(examine, _lines(chosen)))
     else:
-        _import_files(chosen, data, config)
+        _import_files(context, chosen, data, config)
 
 
 def _within(path: Path) -> list[Path]:
@@ -123,31 +124,31 @@ def _within(path: Path) -> list[Path]:
     return [path]
 
 
-def _import_files(files: list[Path], data: Path | None, config: Path | None) -> None:
+def _import_files(context: typer.Context, files: list[Path], data: Path | None, config: Path | None) -> None:
     from gateway.runtime import InUse, clock, lock  # half of the gateway, which the other commands do not need
 
-    directory = data_directory(config, data)
+    directory = data_directory(context, config, data)
     modes.folder(directory)
     try:
         taken = lock(directory)
     except InUse as error:
         raise Failed(str(error)) from None
     try:
-        report = importing.import_(_lines(files), directory, clock(), _check())
+        report = importing.import_(_lines(files), directory, clock(), _check(registry(context)))
     finally:
         os.close(taken)
     typer.echo(f"{report.records} records imported, {report.skipped} passed over, refused: {len(report.faults)}")
     _complain(report)
 
 
-def _check() -> archive.Check:
+def _check(adapters: Adapters) -> archive.Check:
     """What is wrong with an entry of a log for any protocol: in what it says, and in who signed it."""
-    checks = [*(adapter.flaw for adapter in ADAPTERS), *(adapter.proof() for adapter in ADAPTERS)]
+    checks = [*(adapter.flaw for adapter in adapters), *(adapter.proof() for adapter in adapters)]
     return lambda entry: next(filter(None, (check(entry) for check in checks)), None)
 
 
-def _log_directory(config: Path | None, data: Path | None) -> Path:
-    directory = data_directory(config, data) / "log"
+def _log_directory(context: typer.Context, config: Path | None, data: Path | None) -> Path:
+    directory = data_directory(context, config, data) / "log"
     if not directory.is_dir():
         raise Failed(f"there is no log in {directory.parent}; say where it is with --data")
     return directory

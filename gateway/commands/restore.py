@@ -21,7 +21,7 @@ from gateway.core.message import Message
 from gateway.settings import Settings
 from gateway.storage.record import Entry
 
-from .common import Failed, say, visible
+from .common import Adapters, Failed, say, visible
 from .offline import Offline, offline
 
 if TYPE_CHECKING:
@@ -31,17 +31,17 @@ Kind = TypeVar("Kind", bound=Adapter)
 Flaws = list[tuple[str, str]]
 
 
-def import_dumps(settings: Settings, files: list[Path]) -> None:
+def import_dumps(settings: Settings, adapters: Adapters, files: list[Path]) -> None:
     """Say the stream messages in *files*, what the broker's data API gave in any of its formats."""
     flaws: Flaws = []
-    with offline(settings) as here:
+    with offline(settings, adapters) as here:
         report = restore(_adapter(here, StreamrAdapter), _dumped(files, flaws), here.settle)
     _tell(report.done, report.known, [*flaws, *report.flaws], "messages")
 
 
-def import_unsaid(settings: Settings, entries: Callable[[], Iterable[Entry]]) -> None:
+def import_unsaid(settings: Settings, adapters: Adapters, entries: Callable[[], Iterable[Entry]]) -> None:
     """Say what is in *entries*: nodes first, since their authors and parents come before them; then messages."""
-    with offline(settings) as here:
+    with offline(settings, adapters) as here:
         nodes = grove.Report()
         if any(entry.protocol == SproutAdapter.name for entry in entries()):
             lines = (grove.line_of(entry) for entry in entries() if entry.protocol == SproutAdapter.name)
