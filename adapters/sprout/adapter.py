@@ -5,28 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
-
-from cryptography.x509 import load_pem_x509_certificates
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from typing import Any
 
 from adapters.sprout.forest.forest import MAX_BLOB
-from adapters.sprout.forest.gateways import Gateways, is_node_id
+from adapters.sprout.forest.gateways import is_node_id
 from adapters.sprout.forest.validate import MAX_NAME
-from adapters.sprout.hub.intake import Intake
-from adapters.sprout.hub.peering import link, read_address
-from adapters.sprout.hub.presence import Tell
-from adapters.sprout.hub.relay import Relay
+from adapters.sprout.hub.peering import link
 from adapters.sprout.hub.session import MAX_OUTBOX, SproutSession
-from adapters.sprout.hub.whose import Identify
-from adapters.sprout.mint.author import Author
 from adapters.sprout.mint.keyfile import KEY_FILE, make_key, read_key
-from adapters.sprout.mint.mint import PEER, Mint
-from adapters.sprout.mint.signers import Signers
-from adapters.sprout.store.directs import Directs
-from adapters.sprout.store.store import Store
+from adapters.sprout.mint.mint import PEER
 from adapters.sprout.store.tables import NAME, TABLES, rows
 from adapters.sprout.wire.spoken import messages
 from gateway.adapter import Adapter, Home, Link, Listener, Request, Services, Spoken
@@ -38,60 +26,12 @@ from gateway.storage.index import Statement
 from gateway.storage.record import Entry, Fact
 from gateway.storage.tables import Row
 
+from .assembly import assemble
 from .lives import life, mentions, undo
 from .proof import Proof, flaw
+from .settings import Settings
 
 TITLES = {REST: "REST"}  # of those who speak and are no adapter
-
-
-class Settings(BaseModel):
-    """The section `sprout` of the configuration."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    enabled: bool = True
-    port: int = Field(default=7777, ge=0, le=65535, description="for TCP")
-    tls_port: int = Field(default=7778, ge=0, le=65535, description="for TLS, where there is a certificate")
-    direct: Literal["deliver", "refuse"] = Field(
-        default="deliver", description="what is done with replies to one peer alone"
-    )
-    identify: Identify = Field(
-        default="fresh", description="when a connection is taken for the author of what it brings"
-    )
-    presence: Tell = Field(
-        default="silent", description="who is told of who is there: `tell` all, or only who tells of himself"
-    )
-    peers: tuple[str, ...] = Field(default=(), description="relays that are dialled: HOST:PORT, or tcp://HOST:PORT")
-    gateways: tuple[str, ...] = Field(default=(), description="identities of gateways whose word on channels is taken")
-    insecure: bool = Field(default=False, description="take any certificate of a peer")
-    authorities: Path | None = Field(default=None, description="who may vouch for peers' certificates")
-
-    @field_validator("peers")
-    @classmethod
-    def _peers(cls, peers: tuple[str, ...]) -> tuple[str, ...]:
-        for peer in peers:
-            read_address(peer)
-        return peers
-
-    @field_validator("gateways")
-    @classmethod
-    def _gateways(cls, ids: tuple[str, ...]) -> tuple[str, ...]:
-        if bad := [id for id in ids if not is_node_id(id)]:
-            raise ValueError(f"not the ids of nodes (`trellis identity show` prints a gateway's): {bad}")
-        return ids
-
-    @field_validator("authorities")
-    @classmethod
-    def _authorities(cls, path: Path | None) -> Path | None:
-        if path is None:
-            return None
-        if not path.is_file():
-            raise ValueError(f"{path} is not a file")
-        try:
-            load_pem_x509_certificates(path.read_bytes())
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{path} holds no certificates in PEM: {error}") from None
-        return path
 
 
 class SproutAdapter(Adapter):
@@ -133,29 +73,19 @@ class SproutAdapter(Adapter):
         """Make a key if there is none; then every channel that exists becomes a community."""
         super().start(services)
         bus = self.bus
-        store, directs = Store(services.index, services.fact), Directs(bus.clock)
         key = self._key or make_key(self.home.secrets / KEY_FILE, bus.clock())
         titles = TITLES | {each.name: getattr(each, "title", each.name) for each in bus.translators}
-        identify, presence = self.options.identify, self.options.presence
-        self.relay = Relay(
-            bus, store, directs, services.access.known, identify, presence, services.outflow, services.post
-        )
-        signers, name = Signers(services), f"Trellis {self.home.gateway_id}"
-        self.mint = self.relay.mint = Mint(bus, store, signers, key, name, titles, self.relay.introduce)
-        self.author = self.relay.author = Author(services, store, self.relay.lineage, directs, self.mint, signers, key)
-        gateways = Gateways(self.options.gateways, self.relay.node)
-        direct = self.options.direct == "deliver"
-        fault = partial(services.metrics.count, "faults")
-        self.intake = Intake(self.relay, gateways, fault, direct=direct, keep=services.keep)
+        name = f"Trellis {self.home.gateway_id}"
+        self.mint, self.author, self.shared = assemble(services, self.options, key, name, titles)
         for channel in bus.channels.settled():
-            self.relay.settled(channel)
+            self.settled(channel)
 
     def tick(self, now: int) -> None:
         """A second has passed: Arbor is told who came and left; retention may have taken something."""
         with suppress(Unavailable):
-            self.intake.kept_since = self.services.index.kept_since(now) - LATE  # clocks of authors may lag
-        self.relay.store.look()
-        self.relay.presence.tick(now)
+            self.shared.intake.kept_since = self.services.index.kept_since(now) - LATE  # clocks of authors may lag
+        self.shared.nodes.store.look()
+        self.shared.presence.tick(now)
 
     def accept(self, request: Request) -> SproutSession:
         """A session for every connection."""
@@ -169,9 +99,9 @@ class SproutAdapter(Adapter):
     def open(self, kind: type[SproutSession], principal: Principal) -> SproutSession:
         """A session of that *kind* for *principal*."""
         refused = partial(self.services.metrics.count, "refused", NAME)
-        session = kind(self.bus, principal, self.relay, self.intake, refused)
+        session = kind(self.bus, principal, self.shared, refused)
         session.handshake = self.services.handshake
-        self.relay.sessions[session] = None
+        self.shared.audience.sessions[session] = None
         return session
 
     def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:  # noqa: ARG002
@@ -188,8 +118,12 @@ class SproutAdapter(Adapter):
         return is_node_id(address)
 
     def settled(self, channel: str) -> None:
-        """A channel exists: it is to have a community."""
-        self.relay.settled(channel)
+        """A channel exists: those who wait for its community join, and where it has none it gets one."""
+        community = self.bus.channels.address(NAME, channel)
+        if community is None:
+            self.mint.community(channel)
+        else:
+            self.shared.audience.founded(community)
 
     def preparing(self, channel: str) -> Pending | None:
         """Its community, while it is being signed."""
@@ -210,13 +144,13 @@ class SproutAdapter(Adapter):
 
     def named(self, id: str) -> str | None:
         """The message that another gateway's node, of which no more than that is kept, is a copy of."""
-        seq = self.relay.store.seq(id)
-        copy = None if seq is None else self.relay.store.entry(seq)
+        seq = self.shared.nodes.store.seq(id)
+        copy = None if seq is None else self.shared.nodes.store.entry(seq)
         return copy.fields.get("copy") if isinstance(copy, Fact) else None
 
     def form(self, message: Message, key: str) -> Form:
         """The line of the message's node."""
-        return self.relay.form(message, key)
+        return self.shared.nodes.form(message, key)
 
     def rows(self, entries: Sequence[Entry]) -> Iterable[Row]:
         """Where nodes stand."""
@@ -249,7 +183,9 @@ class SproutAdapter(Adapter):
 
     def forget(self, fact: Fact) -> None:
         """The node is not held any more: who refers to it is asked for it, or it is minted again."""
-        self.relay.forget(fact.fields["native"][NAME], fact.seq, fact.fields.get("what") or "")
+        what = fact.fields.get("what") or ""
+        self.shared.nodes.forget(fact.fields["native"][NAME], fact.seq, what)
+        self.mint.forget(what)
 
     @classmethod
     def proof(cls) -> Callable[[Entry], str | None]:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from adapters.sprout.forest.forest import Community, Identity, NodeError, decode, node_id
 from adapters.sprout.forest.gateways import is_node_id
 from adapters.sprout.forest.validate import EXPIRED
-from adapters.sprout.hub.intake import Taken
 from adapters.sprout.hub.session import SproutSession
+from adapters.sprout.hub.taken import Taken
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import NodeLine, node_line
@@ -124,7 +124,7 @@ def plant_lines(adapter: SproutAdapter, lines: Iterable[NodeLine], settle: Calla
     session.link = True  # many speak through it
     left: dict[str, NodeLine] = {}
     for count, line in enumerate(lines, 1):
-        if adapter.relay.spot(line.id) is not None:
+        if adapter.shared.nodes.spot(line.id) is not None:
             report.known += 1
         else:
             _plant(line, partial(_take, adapter, session, settle), report, left)
@@ -134,7 +134,7 @@ def plant_lines(adapter: SproutAdapter, lines: Iterable[NodeLine], settle: Calla
     session.receive_eof()
     settle()
     for flaws in (report.aside, report.flaws):  # some of these were needed later
-        unkept = [flaw for flaw in flaws if adapter.relay.spot(flaw.name) is None]
+        unkept = [flaw for flaw in flaws if adapter.shared.nodes.spot(flaw.name) is None]
         report.done += len(flaws) - len(unkept)
         flaws[:] = unkept
     return report
@@ -165,7 +165,7 @@ def _take(
 ) -> Taken:
     while True:
         try:
-            return adapter.intake.take(line, session, asked=asked)
+            return adapter.shared.intake.take(line, session, asked=asked)
         except Unavailable:
             settle()
 
@@ -201,7 +201,7 @@ def _lines(adapter: SproutAdapter, settle: Callable[[], None]) -> Iterator[bytes
     log, index, first = adapter.services.log, adapter.services.index, 1
     while first < log.next_seq:
         seqs = range(first, min(first + GATHER, log.next_seq))
-        forms = [_form(adapter, index.entry(seq)) for seq in seqs if adapter.relay.lineage.is_whole(seq)]
+        forms = [_form(adapter, index.entry(seq)) for seq in seqs if adapter.shared.nodes.lineage.is_whole(seq)]
         if any(isinstance(form, Pending) and not form.done for form in forms):
             settle()
         for form in forms:
@@ -213,7 +213,7 @@ def _lines(adapter: SproutAdapter, settle: Callable[[], None]) -> Iterator[bytes
 
 def _form(adapter: SproutAdapter, entry: Entry | None) -> Form | None:
     if isinstance(entry, Message):
-        return None if entry.protocol != NAME and NAME in entry.undelivered else adapter.relay.line(entry)
+        return None if entry.protocol != NAME and NAME in entry.undelivered else adapter.shared.nodes.line(entry)
     if entry is None or entry.kind != "entity" or entry.protocol != NAME:
         return None
-    return adapter.relay.line(entry)
+    return adapter.shared.nodes.line(entry)

@@ -1,18 +1,16 @@
 """The nodes that arrive on one connection: taken one after another, or kept until what they need is here.
 
-An announce is answered once all of it that can be is on disk: status 1 only where nothing of it was known, taken or
-kept waiting, or where the log cannot be written, status 4 where a direct message reached nobody, or where there was no
-more room for nodes that wait for others. What is missing is asked for on this connection, and given up when that brings
-nothing; what could not be written is asked for once it can.
+What is missing is asked for on this connection, and given up when that brings nothing; what could not be written is
+asked for once it can.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from adapters.sprout.forest.forest import Node, Reply, decode
 from adapters.sprout.forest.validate import EXPIRED
@@ -22,53 +20,25 @@ from adapters.sprout.wire.codec import MAX_NODES, NO_ID, Frame, NodeLine, Status
 from gateway.core.bounded import BoundedMap
 from gateway.core.errors import Unavailable
 
-from .intake import Intake, Taken
+from .acknowledgements import Acknowledgements
+from .batch import Batch
+from .connection import Connection
+from .intake import Intake
+from .taken import Taken
 from .waiting import Questions, Room, Waiting
-
-if TYPE_CHECKING:
-    from .session import SproutSession
 
 CROWDED: Final = "too many wait for others"
 ORPHAN: Final = "its author or parent is unknown"
 UNWRITTEN: Final = "the log cannot be written"
 MAX_LACKING: Final = 1024  # ids of nodes that were lost, since the peer did not bring what is above them
-PROMPT: Final = 20_000  # ms until an announce is answered in any case; genuine clients wait for a minute
-MAX_LATE: Final = 4096  # announces that are answered later: one and the same node can be announced again and again
 MAX_RUN: Final = 64  # nodes that are taken together: some 4 ms
-
-_PER_LATE: Final = 600  # bytes
-
-
-class Batch:
-    """An announce, or an answer to a question of ours (without an *id*), with the nodes that are still to be taken.
-
-    `more` nodes of it have not arrived yet; where `asked`, something here waits for them. `sought` is what the question
-    was for. Some of it is `forged`, or no node at all. Of an announce, `waits` are the ids of nodes that still wait for
-    others; it is answered when none does, or at its `deadline` (ms).
-    """
-
-    more = 0
-    deadline = 0
-    waited = False
-    asked = False
-    sought: tuple[str, ...] = ()
-    seq = 0
-    status: int = StatusCode.OK
-
-    def __init__(self, nodes: Iterable[NodeLine], unreadable: int, id: int | None = None) -> None:
-        self.id = id
-        self.nodes = deque(nodes)
-        self.taken = not self.nodes and not unreadable  # an empty announce is fine
-        self.forged = bool(unreadable)
-        self.asks: dict[str, Frame] = {}
-        self.waits: set[str] = set()
 
 
 class Arrivals:
     """What arrives at *session*; *refused* counts what is not taken, by its reason. *room* is for what waits."""
 
     def __init__(
-        self, session: SproutSession, store: Store, intake: Intake, refused: Callable[[str], None], room: Room
+        self, session: Connection, store: Store, intake: Intake, refused: Callable[[str], None], room: Room
     ) -> None:
         self.returning: deque[Batch] = deque()  # nodes whose parents came by another connection
         self._session = session
@@ -77,23 +47,20 @@ class Arrivals:
         self._refused = refused
         self._room = room
         self._waiting = Waiting(room, self._crowded_out, self._came)
-        self._owed: dict[str, list[Batch]] = {}  # announces that are answered once a node has been taken, or is lost
-        self._late = BoundedMap[Batch, None](MAX_LATE, self._late_enough)  # of these, those that have ended
+        self._answers = Acknowledgements(session)
         self._questions = Questions()
         self._lacking = BoundedMap[str, None](MAX_LACKING)
         self._unwritten = BoundedMap[str, None](
             MAX_LACKING
         )  # refused while the log failed; asked for when it can be written
         self._parts: Batch | None = None  # an announce of which more is to come
-        self._promised: list[tuple[int, int]] = []  # the ids and codes of statuses that wait for the disk
-        self._promised_seq = 0
 
     @property
     def size(self) -> int:
         """About how many bytes are kept here for the peer."""
         batches = (*self.returning, *(() if self._parts is None else (self._parts,)))
         arrived = sum(len(line.raw) + len(line.line) for batch in batches for line in batch.nodes)
-        return arrived + self._waiting.size + self._questions.size + _PER_LATE * len(self._late)
+        return arrived + self._waiting.size + self._questions.size + self._answers.size
 
     @property
     def missing(self) -> int:
@@ -110,8 +77,7 @@ class Arrivals:
         """Nothing is to be taken or waited for any more."""
         self.returning.clear()
         self._parts = None
-        self._owed.clear()
-        self._late.clear()
+        self._answers.clear()
         self._waiting.leave()
 
     def tick(self, now: int) -> None:
@@ -122,9 +88,11 @@ class Arrivals:
             self._questions.queue_queries(self._unwritten)
             self._unwritten.clear()
         self._ask_on()
-        for batch in [batch for batch in self._late if batch.deadline <= now]:
-            self._answer(batch)
-        self.wait_for_disk()
+        self._answers.tick(now)
+
+    def wait_for_disk(self) -> None:
+        """What arrived together is read: answer its announces when the disk has them."""
+        self._answers.wait_for_disk()
 
     # Announces
 
@@ -194,15 +162,16 @@ class Arrivals:
                 batch.status = max(batch.status, StatusCode.MALFORMED)
                 self._unwritten[line.id] = None
             self._give_up(line.id, refused=True, unwritten=unwritten)
-            self._settle(line.id, batch.status if unwritten else StatusCode.OK)
+            self._answers.settle(line.id, batch.status if unwritten else StatusCode.OK)
             batch.forged = batch.forged or forged
             batch.taken = batch.taken or reason == EXPIRED  # clients announce it with all they hold, again and again
             return
         if missing:
-            self._owe(batch, line.id)
+            self._answers.owe(batch, line.id)
             return
         batch.taken = True
-        self._settle(line.id, StatusCode.OK, seq, taken=True)  # a direct message that waited is dropped, not refused
+        # A direct message that waited is dropped, not refused.
+        self._answers.settle(line.id, StatusCode.OK, seq, taken=True)
         if not seq and self._room.is_awaited(line.id):  # it is not logged: nobody else tells those who wait
             self._session.later(partial(self._room.came, line.id))
         if self._waiting:
@@ -215,66 +184,9 @@ class Arrivals:
             self._session.offend()
         if batch.more:
             return
-        if batch.waits:
-            batch.deadline = self._session.bus.clock() + PROMPT
-            self._late[batch] = None
-        elif batch.id is not None:
-            self._answer(batch)
+        self._answers.ended(batch)
         if batch.asks or self._questions:
             self._ask(batch)
-
-    # Answers to announces
-
-    def _owe(self, batch: Batch, id: str) -> None:
-        """The node *id* of *batch* waits: an announce is answered when its fate is known."""
-        batch.waited = True
-        if batch.id is not None:
-            batch.waits.add(id)
-            self._owed.setdefault(id, []).append(batch)
-
-    def _settle(self, id: str, status: int, seq: int = 0, *, taken: bool = False) -> None:
-        """The node *id* waits no more: it was *taken*, and stands at *seq*, or is lost; answer what waited for that."""
-        for batch in self._owed.pop(id, ()):
-            batch.waits.discard(id)
-            batch.seq, batch.status = max(batch.seq, seq), max(batch.status, status)
-            batch.taken = batch.taken or taken
-            if not batch.waits and batch in self._late:
-                self._answer(batch)
-
-    def _late_enough(self, batch: Batch, _: None) -> None:
-        """So many announces wait for their answer that the oldest gets it as things are."""
-        self._answer(batch)
-
-    def _answer(self, batch: Batch) -> None:
-        """Answer an announce. Status 0 says that all of it that is not refused is on disk."""
-        self._late.pop(batch)
-        status = max(batch.status, StatusCode.UNKNOWN_NODE) if batch.waits else batch.status
-        for id in batch.waits:
-            if others := [other for other in self._owed.pop(id, ()) if other is not batch]:
-                self._owed[id] = others
-        batch.waits.clear()
-        assert batch.id is not None
-        self._promise(batch.seq, batch.id, status if batch.taken or status else StatusCode.MALFORMED)
-
-    def _promise(self, seq: int, id: int, code: int) -> None:
-        """Answer with *code* once everything up to *seq* is on disk; announces that arrive together wait together."""
-        if not seq:
-            self._session.status(id, code)
-            return
-        if not self._promised:
-            self._promised_seq = 0
-        self._promised.append((id, code))
-        self._promised_seq = max(self._promised_seq, seq)
-
-    def wait_for_disk(self) -> None:
-        """What arrived together is read: answer its announces when the disk has them."""
-        if self._promised:
-            promised, self._promised = self._promised, []
-            self._session.bus.ledger.when_synced(
-                self._promised_seq,
-                partial(self._session.statuses, promised),
-                partial(self._session.close, 1011, "the log cannot be written; nobody knows what will be in it"),
-            )
 
     # Questions of ours
 
@@ -356,7 +268,7 @@ class Arrivals:
             self._release(missing)
             return
         if not refused:
-            self._settle(missing, StatusCode.UNKNOWN_NODE)  # it was put off, and is not brought again
+            self._answers.settle(missing, StatusCode.UNKNOWN_NODE)  # it was put off, and is not brought again
         status = StatusCode.MALFORMED if unwritten else StatusCode.OK if refused else StatusCode.UNKNOWN_NODE
         lost = [missing]
         while lost:
@@ -370,7 +282,7 @@ class Arrivals:
                     self._unwritten[id] = None
                 elif not refused:
                     self._lack(id)
-                self._settle(id, status)
+                self._answers.settle(id, status)
                 lost.append(id)
 
     def _crowded_out(self, ids: list[str]) -> None:
@@ -378,7 +290,7 @@ class Arrivals:
         self._refused(CROWDED)
         for id in ids:
             self._lack(id)
-            self._settle(id, StatusCode.UNKNOWN_NODE)
+            self._answers.settle(id, StatusCode.UNKNOWN_NODE)
 
     def _came(self, here: str) -> None:
         """A node that some wait for came by another connection."""

@@ -8,27 +8,27 @@ answer shows that it does, and then it is told as if it had asked. Who subscribe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from adapters.sprout.store.tables import COMMUNITY
 from adapters.sprout.wire import codec
 from adapters.sprout.wire.codec import MAX_NODES, NO_ID
 
-from .arrivals import Batch
-
-if TYPE_CHECKING:
-    from .relay import Relay
-    from .session import SproutSession
+from .batch import Batch
+from .connection import Connection
+from .nodes import Nodes
+from .rights import Rights
 
 MOST: Final = 256  # communities, the newest, to all of which a relay has subscribed; and nodes of a new one at first
 
 
 class Following:
-    """What *session* follows by itself: nothing, unless it asked for all communities that *relay* has."""
+    """What *session* follows by itself: nothing, unless it asked for all communities."""
 
-    def __init__(self, session: SproutSession, relay: Relay) -> None:
+    def __init__(self, session: Connection, nodes: Nodes, rights: Rights) -> None:
         self._session = session
-        self._relay = relay
+        self._nodes = nodes
+        self._rights = rights
         self._listed: set[str] | None = None
         self._left: set[str] = set()  # of these, those to which it did not try to subscribe yet
         self._begun: dict[str, None] = {}
@@ -38,8 +38,8 @@ class Following:
     def lists(self, frame: codec.List) -> None:
         """The peer asks for communities: for all of them, if it is one that follows all."""
         if frame.node_type == COMMUNITY and frame.quantity >= MAX_NODES:
-            may, is_whole = self._relay.may_read, self._relay.lineage.is_whole
-            spots = self._relay.store.of_type(COMMUNITY, MOST)
+            may, is_whole = self._rights.may_read, self._nodes.lineage.is_whole
+            spots = self._nodes.store.of_type(COMMUNITY, MOST)
             self._listed = {spot.key for spot in spots if may(self._session, spot) and is_whole(spot.seq)}
             self._left = self._listed - self._session.wanted.keys()
 

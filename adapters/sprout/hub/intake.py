@@ -5,28 +5,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 from adapters.sprout.forest import twig
-from adapters.sprout.forest.content import heard
 from adapters.sprout.forest.forest import NO_PAIRS, Community, Identity, Node, NodeError, Reply, decode_as
 from adapters.sprout.forest.gateways import CHANNEL, Gateways
 from adapters.sprout.forest.spelling import ANEW, canonical_id
-from adapters.sprout.forest.validate import ACTIVITY, EXPIRED, FORGED, OK, Verdict, expires_at, tells_presence, validate
-from adapters.sprout.mint.author import JSON, ORIGIN, PRIVATE, TRUE
+from adapters.sprout.forest.validate import ACTIVITY, EXPIRED, OK, expires_at, tells_presence, validate
+from adapters.sprout.mint.author import ORIGIN, PRIVATE, Author
+from adapters.sprout.mint.mint import Mint
 from adapters.sprout.store.lineage import GONE
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire.codec import NodeLine, StatusCode
-from gateway.core.bus import MAX_ID
+from gateway.core.bus import MAX_ID, Bus
 from gateway.core.contracts import Receipt
 from gateway.core.errors import Forbidden, Throttled, TooManyChannels, Unavailable, UnknownChannel
-from gateway.core.message import LATE, Message, Peer
+from gateway.core.message import LATE, Peer
 
+from .audience import Audience
+from .connection import Connection
 from .naming import name_of
-from .relay import Relay
-
-if TYPE_CHECKING:
-    from .session import SproutSession
+from .nodes import Nodes
+from .presence import Presence
+from .rights import Rights
+from .taken import Said, Taken, message_of, refused
+from .whose import Whose
 
 TO: Final = "to/1"
 UNSTORED: Final = "a direct message is never stored"
@@ -35,40 +38,6 @@ FAULT: Final = "the gateway has a fault"  # why a node is refused that shows one
 logger = logging.getLogger(__name__)
 
 _REFUSALS: Final = (Forbidden, UnknownChannel, TooManyChannels)
-
-
-class Taken(NamedTuple):
-    """What became of a node: where it is logged, why it was refused, or which nodes must come first.
-
-    With none of them it is answered and goes nowhere; `aside` says why. `status` is what the announce is answered with.
-    One that is *forged*, no genuine program would have shown.
-    """
-
-    seq: int = 0
-    reason: str = ""
-    missing: tuple[str, ...] = ()
-    status: int = StatusCode.OK
-    aside: str = ""
-    forged: bool = False
-
-
-class _Said(NamedTuple):
-    """A reply that may enter: its TWIG pairs, its channel, its author, its parent, and the message that this is.
-
-    `late` is one that is history already; `anew` is its canonical id where it has another (`spelling`); one is `hidden`
-    from Arbor where what it stands below is (`lineage`).
-    """
-
-    line: NodeLine
-    node: Reply
-    pairs: dict[str, bytes]
-    channel: str
-    author: Identity
-    parent: Node
-    above: str | None
-    late: bool
-    anew: str = ""
-    hidden: bool = False
 
 
 class Intake:
@@ -80,31 +49,45 @@ class Intake:
 
     def __init__(
         self,
-        relay: Relay,
+        bus: Bus,
+        nodes: Nodes,
+        rights: Rights,
+        audience: Audience,
+        presence: Presence,
+        whose: Whose,
+        mint: Mint,
+        author: Author,
         gateways: Gateways,
         fault: Callable[[str], None],
         *,
         direct: bool = True,
         keep: Callable[[], int | None] = lambda: None,
     ) -> None:
-        self._relay = relay
+        self._bus = bus
+        self._nodes = nodes
+        self._rights = rights
+        self._audience = audience
+        self._presence = presence
+        self._whose = whose
+        self._mint = mint
+        self._author = author
         self._fault = fault
         self._gateways = gateways
-        self._bus = relay.bus
-        self._store = relay.store
-        self._directs = relay.directs
+        self._store = nodes.store
+        self._directs = nodes.directs
+        self._lineage = nodes.lineage
         self._direct_allowed = direct
         self._keep = keep  # ms
         self.kept_since = 0  # ms; of what was made earlier, nobody can tell whether it was here before
 
-    def take(self, line: NodeLine, session: SproutSession, *, asked: bool = False) -> Taken:
+    def take(self, line: NodeLine, session: Connection, *, asked: bool = False) -> Taken:
         """Take the node that *session* announced on a *line*.
 
         A reply older than what is kept goes nowhere, unless it was *asked* for: something that is kept is below it.
         """
         return self.take_run((line,), session, asked=asked)[0]
 
-    def take_run(self, lines: Sequence[NodeLine], session: SproutSession, *, asked: bool = False) -> list[Taken]:
+    def take_run(self, lines: Sequence[NodeLine], session: Connection, *, asked: bool = False) -> list[Taken]:
         """`take` the first of *lines*, and as many behind it as are said by its author at the same place of the forest.
 
         What is looked up, asked and published is so once for all of them. It never raises behind the first.
@@ -120,7 +103,7 @@ class Intake:
             self._fault("node")
             return [Taken(reason=FAULT)]
 
-    def _take_run(self, lines: Sequence[NodeLine], session: SproutSession, *, asked: bool) -> list[Taken]:
+    def _take_run(self, lines: Sequence[NodeLine], session: Connection, *, asked: bool) -> list[Taken]:
         now = self._bus.clock()
         try:
             first = self._look(lines[0], session, now, asked=asked)
@@ -128,7 +111,7 @@ class Intake:
             return [Taken(reason=type(error).__name__)]
         if isinstance(first, Taken):
             return [first]
-        looks: list[_Said | Taken] = [first]
+        looks: list[Said | Taken] = [first]
         ids = {first.line.id}
         for line in lines[1:]:
             if line.id in ids or (look := self._look_beside(first, line, session, now, asked=asked)) is None:
@@ -136,12 +119,12 @@ class Intake:
             ids.add(line.id)
             looks.append(look)
         try:
-            taken = iter(self._publish([look for look in looks if isinstance(look, _Said)], session))
+            taken = iter(self._publish([look for look in looks if isinstance(look, Said)], session))
         except _REFUSALS as error:
             taken = repeat(Taken(reason=type(error).__name__))
-        return [next(taken) if isinstance(look, _Said) else look for look in looks]
+        return [next(taken) if isinstance(look, Said) else look for look in looks]
 
-    def _look(self, line: NodeLine, session: SproutSession, now: int, *, asked: bool) -> _Said | Taken:
+    def _look(self, line: NodeLine, session: Connection, now: int, *, asked: bool) -> Said | Taken:
         """What is to be published of the node on *line*, or what became of it."""
         try:
             node = decode_as(line.id, line.raw)
@@ -163,8 +146,8 @@ class Intake:
         return self._root(line, node, session, anew, asked=asked)
 
     def _look_beside(
-        self, first: _Said, line: NodeLine, session: SproutSession, now: int, *, asked: bool
-    ) -> _Said | Taken | None:
+        self, first: Said, line: NodeLine, session: Connection, now: int, *, asked: bool
+    ) -> Said | Taken | None:
         """The same of a plain reply by the author of *first* to the same parent: that much is looked up already.
 
         None for any other, for one that has to wait, and where one of the two is history and the other is not.
@@ -190,11 +173,11 @@ class Intake:
         if (seq := self._store.lookup(line.id, node.created)) is not None:
             return Taken(seq)
         try:
-            self._relay.pace(session, first.channel)
+            self._rights.pace(session, first.channel)
         except Throttled:
             return None
         verdict = validate(node, line.raw, now, first.author, first.parent)
-        return first._replace(line=line, node=node) if verdict is OK else _refused(verdict)
+        return first._replace(line=line, node=node) if verdict is OK else refused(verdict)
 
     def _is_retired(self, node: Node, now: int) -> bool:
         keep = self._keep()
@@ -202,57 +185,56 @@ class Intake:
         return isinstance(node, Reply) and node.created < oldest
 
     def _root(
-        self, line: NodeLine, node: Identity | Community, session: SproutSession, anew: str, *, asked: bool
+        self, line: NodeLine, node: Identity | Community, session: Connection, anew: str, *, asked: bool
     ) -> Taken:
         """An identity or a community; an identity that has expired is of use to check what its author signed."""
-        self._relay.pace(session, line.id)
-        author = self._relay.node(node.author) if isinstance(node, Community) else None
+        self._rights.pace(session, line.id)
+        author = self._nodes.node(node.author) if isinstance(node, Community) else None
         now = 0 if asked and isinstance(node, Identity) else self._bus.clock()
         verdict = validate(node, line.raw, now, author, None)
         if verdict is not OK:
-            return _refused(verdict)
+            return refused(verdict)
         if isinstance(node, Community):
             seq = self._community(line, node, session)
-        elif self._relay.may_enter(session, line.id):
-            seq = self._store.entity(line, **({} if anew else self._relay.mint.lost(node)))
-            self._relay.tell(line.line, skip=session)
+        elif self._rights.may_enter(session, line.id):
+            seq = self._store.entity(line, **({} if anew else self._mint.lost(node)))
+            self._audience.tell(line.line, skip=session)
         else:
             raise Forbidden("publish", "")
-        self._relay.hold(line.id, node)
+        self._nodes.hold(line.id, node)
         return Taken(seq)
 
-    def _community(self, line: NodeLine, node: Community, session: SproutSession) -> int:
+    def _community(self, line: NodeLine, node: Community, session: Connection) -> int:
         said = self._gateways.channel(node)
-        if said is not None and self._relay.is_founded(said):
+        if said is not None and self._mint.is_founded(said):
             return self._alias(line, node, said, session)
-        name = said or self._relay.channel(line.id) or name_of(line.id, node.name.text or "", self._bus.channels)
-        self._relay.admit(session, "publish", name, node.author)
+        name = said or self._nodes.channel(line.id) or name_of(line.id, node.name.text or "", self._bus.channels)
+        self._rights.admit(session, "publish", name, node.author)
         self._bus.channels.know(name)  # raises where channels are only configured
         seq = self._store.entity(line)
-        self._relay.tell(line.line, name, skip=session)
+        self._audience.tell(line.line, name, skip=session)
         self._bus.channels.assign(NAME, name, line.id)
         return seq
 
-    def _alias(self, line: NodeLine, node: Community, channel: str, session: SproutSession) -> int:
+    def _alias(self, line: NodeLine, node: Community, channel: str, session: Connection) -> int:
         """Another gateway made a community for *channel* before it knew of ours: what is below it is said there too."""
-        self._relay.admit(session, "publish", channel, node.author)
+        self._rights.admit(session, "publish", channel, node.author)
         seq = self._store.entity(line, alias=channel)
-        self._relay.tell(line.line, channel, skip=session)
-        self._relay.founded(line.id)
+        self._audience.tell(line.line, channel, skip=session)
+        self._audience.founded(line.id)
         return seq
 
     def _reply(
-        self, line: NodeLine, node: Reply, session: SproutSession, now: int, anew: str, *, asked: bool
-    ) -> _Said | Taken:
-        relay = self._relay
-        channel = relay.channel(node.community)
-        relay.pace(session, channel or line.id)
-        author, parent = relay.node(node.author), relay.held(node.parent)
+        self, line: NodeLine, node: Reply, session: Connection, now: int, anew: str, *, asked: bool
+    ) -> Said | Taken:
+        channel = self._nodes.channel(node.community)
+        self._rights.pace(session, channel or line.id)
+        author, parent = self._nodes.node(node.author), self._nodes.held(node.parent)
         verdict = validate(node, line.raw, now, author, None if parent is None else parent.node)
         if verdict.reason == EXPIRED and asked and tells_presence(node):  # somebody answered it
             verdict = validate(node, line.raw, 0, author, None if parent is None else parent.node)
         if verdict is not OK:
-            return _refused(verdict)
+            return refused(verdict)
         if channel is None:
             return Taken(reason="its community is no channel")
         assert isinstance(author, Identity)
@@ -261,12 +243,12 @@ class Intake:
         if missing and not asked:
             return Taken(missing=(missing,))
         pairs, late = twig.decode(node.metadata.blob), node.created < now - LATE
-        said = _Said(line, node, pairs, channel, author, parent.node, parent.message, late, anew, hidden)
+        said = Said(line, node, pairs, channel, author, parent.node, parent.message, late, anew, hidden)
         if self._store.written_anew(line.id) is not None and (held := self._bus.known(ANEW + line.id)) is not None:
             return self._same(said, held, session)
         if said.pairs or self._directs.find(node.parent) is not None:
             return self._special(said, session, asked=asked)
-        relay.admit(session, "publish", channel, node.author)
+        self._rights.admit(session, "publish", channel, node.author)
         return said
 
     def _hidden(self, parent: str) -> tuple[bool, str]:
@@ -274,44 +256,44 @@ class Intake:
         seq = self._store.seq(parent) if self._store.incomplete else None
         if seq is None:
             return False, ""
-        missing = self._relay.lineage.missing(seq)
-        return not self._relay.lineage.is_whole(seq), "" if missing == GONE else missing
+        missing = self._lineage.missing(seq)
+        return not self._lineage.is_whole(seq), "" if missing == GONE else missing
 
-    def _same(self, said: _Said, held: Receipt, session: SproutSession) -> Taken:
+    def _same(self, said: Said, held: Receipt, session: Connection) -> Taken:
         """What is *held* already, of a node whose signature was written anew: this one is only to be found."""
-        self._relay.admit(session, "publish", said.channel, said.node.author)
-        self._relay.hold(said.line.id, said.node, held.id)
+        self._rights.admit(session, "publish", said.channel, said.node.author)
+        self._nodes.hold(said.line.id, said.node, held.id)
         return Taken(self._store.entity(said.line, channel=said.channel, copy=held.id))
 
-    def _special(self, said: _Said, session: SproutSession, *, asked: bool) -> Taken:
+    def _special(self, said: Said, session: Connection, *, asked: bool) -> Taken:
         """A reply that says more of itself than its text, or that is below a direct message."""
         line, node, pairs, channel, *_ = said
         if TO in pairs or PRIVATE in pairs or self._directs.find(node.parent) is not None:
             return self._direct(said, session)
-        self._relay.admit(session, "publish", channel, node.author)
+        self._rights.admit(session, "publish", channel, node.author)
         if tells_presence(node):
             if asked:  # what is said below it is said below what it stands below
-                self._relay.hold(line.id, node, said.above)
+                self._nodes.hold(line.id, node, said.above)
                 copy = {} if said.above is None else {"copy": said.above}
                 return Taken(self._store.entity(line, channel=channel, **copy))
-            self._relay.presence.hear(line, node, pairs[ACTIVITY], channel, session)
+            self._presence.hear(line, node, pairs[ACTIVITY], channel, session)
             return Taken(aside="it only says who is there")
         if CHANNEL in pairs and node.depth == 1:  # a conversation that another gateway opened; nobody said it
-            self._relay.hold(line.id, node)
-            lost = {} if said.anew else self._relay.mint.lost(node, channel)
+            self._nodes.hold(line.id, node)
+            lost = {} if said.anew else self._mint.lost(node, channel)
             return Taken(self._store.entity(line, channel=channel, **lost))
         origin = pairs.get(ORIGIN, b"").decode(errors="replace")
         if origin and (held := self._copied(origin)) is not None:
-            self._relay.hold(line.id, node, held.id)
-            if not said.anew and self._relay.mint.signs_for(said.author) and self._store.form(held.seq) is None:
+            self._nodes.hold(line.id, node, held.id)
+            if not said.anew and self._mint.signs_for(said.author) and self._store.form(held.seq) is None:
                 return Taken(self._store.shown(held.seq, line))
             return Taken(self._store.entity(line, channel=channel, copy=held.id))
         return self._publish((said,), session, origin if origin and self._gateways.speak_for(node.author) else "")[0]
 
-    def _publish(self, run: Sequence[_Said], session: SproutSession, origin: str = "") -> list[Taken]:
+    def _publish(self, run: Sequence[Said], session: Connection, origin: str = "") -> list[Taken]:
         """What an author says to all at one place; *origin* is the id that the one node there is known by elsewhere."""
         sender = self._sender(run[0])
-        messages = [_message(said, sender) for said in run]
+        messages = [message_of(said, sender) for said in run]
         first = messages[0]
         if run[0].hidden:
             for message in messages:
@@ -320,9 +302,9 @@ class Intake:
             first.ids += (origin,)
         if run[0].anew:
             first.ids += (ANEW + run[0].anew,)
-        self._relay.whose.bring(session, run[0].line, run[0].node, first.sender)
+        self._whose.bring(session, run[0].line, run[0].node, first.sender)
         self._bus.publish_run(messages, session)
-        took, keep, hold = self._store.took, self._relay.author.lines.add, self._relay.hold
+        took, keep, hold = self._store.took, self._author.lines.add, self._nodes.hold
         for said, message in zip(run, messages, strict=True):
             line, node = said.line, said.node
             took(message, line.id, node)
@@ -336,7 +318,7 @@ class Intake:
         """The message that is held, and that a node claims to be a copy of."""
         return self._bus.known(origin) if len(origin) <= MAX_ID and origin.isprintable() else None
 
-    def _direct(self, said: _Said, session: SproutSession) -> Taken:
+    def _direct(self, said: Said, session: Connection) -> Taken:
         """A node that is never stored; only the first announce by its author's own connection is handed over."""
         line, node, pairs, channel, *_ = said
         asked = self._directs.find(node.parent)
@@ -344,7 +326,7 @@ class Intake:
             return self._unstored(said)
         if not self._direct_allowed:
             return Taken(reason="direct messages are switched off")
-        self._relay.admit(session, "direct", channel, node.author)
+        self._rights.admit(session, "direct", channel, node.author)
         handed = self._directs.delivered(line.id) or self._directs.delivered(said.anew)
         fresh = not handed and not self._directs.may_be_copy(node.created)
         who = session.identity
@@ -352,12 +334,12 @@ class Intake:
         own = who.identity == node.author if who is not None else new
         if not fresh or not own:
             return self._unstored(said)
-        message = _message(said, self._sender(said))
+        message = message_of(said, self._sender(said))
         number = self._target(pairs[TO]) if TO in pairs else None
         if asked is not None and number is None and self._directs.good(asked):
             number = asked.sender
         if number is not None:  # what is for nobody may be a copy of what was said elsewhere
-            self._relay.whose.bring(session, line, node, message.sender)
+            self._whose.bring(session, line, node, message.sender)
         if number is None or not self._bus.direct(message, number):
             refused = self._directs.refuse(line.id, session.peer.number)
             return self._unstored(said, StatusCode.UNKNOWN_NODE if refused else StatusCode.OK)
@@ -365,7 +347,7 @@ class Intake:
             self._directs.add(id, node, message.sender.number)
         return Taken(aside=UNSTORED)
 
-    def _unstored(self, said: _Said, status: int = StatusCode.OK) -> Taken:
+    def _unstored(self, said: Said, status: int = StatusCode.OK) -> Taken:
         """Drop a private node; what is below it is not answered to all either."""
         self._directs.forget(said.line.id, said.node)
         return Taken(status=status, aside=UNSTORED)
@@ -376,28 +358,7 @@ class Intake:
         if text.isascii() and text.isdigit():
             return int(text) if len(text) < 19 else None
         peer = self._bus.peers.known(NAME, text)
-        return self._relay.mint.number_of(text) if peer is None else peer.number
+        return self._mint.number_of(text) if peer is None else peer.number
 
-    def _sender(self, said: _Said) -> Peer:
+    def _sender(self, said: Said) -> Peer:
         return self._bus.peers.identity(NAME, said.node.author, said.author.name.text or None)
-
-
-def _refused(verdict: Verdict) -> Taken:
-    return Taken(reason=verdict.reason, missing=verdict.missing, forged=verdict.reason == FORGED)
-
-
-def _message(said: _Said, sender: Peer) -> Message:
-    line, node = said.line, said.node
-    return Message(
-        said.channel,
-        sender,
-        NAME,
-        heard(node.content, said.pairs.get(JSON) == TRUE, said.above),
-        timestamp=node.created,
-        parent=said.above,
-        ids=(line.id,),
-        native={NAME: line.id},
-        wire=line.line[len(line.id) + 1 :],
-        forms={NAME: line.line},
-        late=said.late,
-    )

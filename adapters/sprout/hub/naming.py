@@ -1,12 +1,14 @@
-"""What a channel is called that a community of Arbor becomes (docs/protocols.md, "Sprout")."""
+"""Which channel a community of Arbor is, and what one is called that it becomes (docs/protocols.md, "Sprout")."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from adapters.sprout.store.store import Store
 from adapters.sprout.store.tables import NAME
 from gateway.core.channels import OWN, Channels, valid_name
 from gateway.core.errors import UnknownChannel
+from gateway.storage.record import Fact
 
 UNNAMED: Final = "community"  # the beginning of the name of a channel whose community's name cannot be one
 DIGEST: Final = 6  # characters of a community's id that tell it from others of its name
@@ -25,3 +27,13 @@ def name_of(id: str, name: str, channels: Channels) -> str:
         if channels.address(NAME, longer) is None:
             return longer
     raise UnknownChannel(id)  # somebody has taken all of them
+
+
+def channel_of(community: str, channels: Channels, store: Store) -> str | None:
+    """The channel that the community with this id is, or is the same as; None where it is neither."""
+    try:
+        return channels.channel(NAME, community)
+    except UnknownChannel:
+        seq = store.seq(community)
+        entry = None if seq is None else store.entry(seq)
+        return entry.fields.get("alias") if isinstance(entry, Fact) else None

@@ -27,10 +27,10 @@ from gateway.core.message import Form, Pending
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 
-from .arrivals import Batch
-from .intake import Intake
-from .relay import PEER, Relay
+from .batch import Batch
+from .rights import PEER
 from .session import MAX_OUTBOX, SproutSession
+from .shared import Shared
 from .waiting import PATIENCE
 
 WINDOW: Final = 8  # communities that are caught up with at the same time
@@ -79,10 +79,8 @@ Then = Callable[[_Answer, Frame], None]  # called with the nodes of an answer, a
 class Peering(SproutSession):
     """The dialled side of a connection between two relays. It is a link: many speak through it."""
 
-    def __init__(
-        self, bus: Any, principal: Principal, relay: Relay, intake: Intake, refused: Callable[[str], None]
-    ) -> None:
-        super().__init__(bus, principal, relay, intake, refused)
+    def __init__(self, bus: Any, principal: Principal, shared: Shared, refused: Callable[[str], None]) -> None:
+        super().__init__(bus, principal, shared, refused)
         self.link = True
         self._asked: dict[int, Then] = {}
         self._sought = BoundedMap[str, None](MAX_KNOWN)  # authors that it was asked for, and answered
@@ -191,7 +189,7 @@ class Peering(SproutSession):
         if self._seek_rest(batch, self._list_is_here):
             return
         self._listed = True
-        for spot in self._store.of_type(COMMUNITY, self.bus.subscriptions):
+        for spot in self._nodes.store.of_type(COMMUNITY, self.bus.subscriptions):
             self.founded(spot.key)
 
     def _advance(self) -> None:
@@ -200,7 +198,7 @@ class Peering(SproutSession):
 
     def _follow(self, community: str) -> None:
         """Subscribe both sides to a community, and ask for the newest of it."""
-        channel = self._relay.channel(community)
+        channel = self._nodes.channel(community)
         if channel is None or not self.bus.allowed(self.principal, "subscribe", channel):
             return
         self._under_way += 1
@@ -228,7 +226,7 @@ class Peering(SproutSession):
     def _seek_authors(self, batch: Batch, again: Callable[[], None]) -> bool:
         """Ask for the authors of a batch that are not here, all at once, and go on *again* when they are."""
         authors = {node.author for _, node in _readable(batch) if node.author not in self._sought}
-        missing = tuple(id for id in authors if id != NULL_ID and self._store.seq(id) is None)
+        missing = tuple(id for id in authors if id != NULL_ID and self._nodes.store.seq(id) is None)
         if not missing:
             return False
 
@@ -249,7 +247,7 @@ class Peering(SproutSession):
             (line.id, node.depth)
             for line, node in _readable(batch)
             if node.parent not in here and line.id not in gap.asked and isinstance(node, Reply)
-            if self._store.seq(node.parent) is None and self._store.seq(line.id) is None
+            if self._nodes.store.seq(node.parent) is None and self._nodes.store.seq(line.id) is None
         ][:ROUND]
         for id, depth in orphans:
             gap.asked.add(id)
@@ -291,9 +289,9 @@ class Peering(SproutSession):
         while self._gaps:
             gap = self._gaps.popleft()
             if self.bus.allowed(self.principal, "history", gap.channel):
-                for place in reversed(self._store.in_channel(gap.channel, MAX_NODES)):
-                    if self._relay.lineage.is_whole(place.seq):
-                        yield from self._with_those_above(self._relay.line_at(place.seq))
+                for place in reversed(self._nodes.store.in_channel(gap.channel, MAX_NODES)):
+                    if self._nodes.lineage.is_whole(place.seq):
+                        yield from self._with_those_above(self._nodes.line_at(place.seq))
             self._under_way -= 1
             self._advance()
         self._filling = False
@@ -329,8 +327,8 @@ class Peering(SproutSession):
 
     def _ready(self, id: str) -> bytes | None:
         """The line of the node *id*, if that is here and made."""
-        spot = None if id == NULL_ID else self._relay.spot(id)
-        line = None if spot is None else self._relay.line_at(spot.seq)
+        spot = None if id == NULL_ID else self._nodes.spot(id)
+        line = None if spot is None else self._nodes.line_at(spot.seq)
         return line.data if isinstance(line, Pending) else line
 
 

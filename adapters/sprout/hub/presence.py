@@ -9,22 +9,24 @@ somebody answers is kept for the answer's sake (`intake`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
+from typing import Final, Literal, NamedTuple, cast
 
 from adapters.sprout.forest import twig
 from adapters.sprout.forest.forest import Identity, Reply
 from adapters.sprout.forest.validate import ACTIVITY, EXPIRATION, INVISIBLE, expiration, expires_at
+from adapters.sprout.mint.author import Author
+from adapters.sprout.mint.mint import Mint
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire.codec import NodeLine
 from gateway.core.bounded import BoundedMap
+from gateway.core.bus import Bus
 from gateway.core.message import LATE, Peer, Pending
 
-from .whose import SKEW
-
-if TYPE_CHECKING:
-    from .relay import Relay
-    from .session import SproutSession
+from .connection import Connection
+from .nodes import Nodes
+from .whose import SKEW, Whose
 
 Tell = Literal["tell", "silent"]
 
@@ -59,10 +61,23 @@ class Presence:
     empty message. A word that was made before the connection is not its client's own: all announce what they hold.
     """
 
-    def __init__(self, relay: Relay, tell: Tell) -> None:
-        self._relay = relay
+    def __init__(
+        self,
+        bus: Bus,
+        nodes: Nodes,
+        mint: Mint,
+        author: Author,
+        whose: Whose,
+        post: Callable[[Callable[[], None]], None],
+        tell: Tell,
+    ) -> None:
         self._to_all = tell == "tell"
-        self._bus = relay.bus
+        self._bus = bus
+        self._nodes = nodes
+        self._mint = mint
+        self._author = author
+        self._whose = whose
+        self._post = post
         self._heard: dict[
             str, BoundedMap[str, Word]
         ] = {}  # of Arbor's authors, by channel and author; the oldest first
@@ -71,11 +86,11 @@ class Presence:
         self._told: dict[str, dict[int, Word]] = {}  # of others, by channel and number; the oldest first
         self._changed: set[str] = set()
         self._due: dict[str, None] = {}  # of those, what is told of in this second
-        self._newcomers: dict[str, dict[SproutSession, set[int]]] = {}  # and of whom each has heard since it came
+        self._newcomers: dict[str, dict[Connection, set[int]]] = {}  # and of whom each has heard since it came
 
     # What Arbor says
 
-    def hear(self, line: NodeLine, node: Reply, said: bytes, channel: str, session: SproutSession) -> None:
+    def hear(self, line: NodeLine, node: Reply, said: bytes, channel: str, session: Connection) -> None:
         """Take what the author of a node *said* of himself, unless it is old, long, or the gateway's own word."""
         if not line.answered and not session.tells_presence and node.created >= session.since - SKEW:
             session.tells_presence = True
@@ -89,14 +104,14 @@ class Presence:
             or len(line.line) > MAX_LINE
             or not now - LATE <= node.created <= now + LATE
             or (last is not None and node.created <= last.time)
-            or self._relay.mint.minted_for(node.author) is not None
+            or self._mint.minted_for(node.author) is not None
         ):
             return
         peer, until = self._peer(node.author), min(expires_at(node) or now + STAY, now + MAX_STAY)
         self._keep(channel, node.author, Word(peer, node.created, _done(line.line), until))
         self._tell(channel, peer.number, line.line, session)
         if session.identity is None and node.created > self._forgotten:  # any other may be a copy
-            self._relay.whose.bring(session, line, node, peer)
+            self._whose.bring(session, line, node, peer)
         if said == ACTIVE:
             self._bus.presence.come(channel, peer, until)
         else:
@@ -118,7 +133,7 @@ class Presence:
         self._forgotten = max(self._forgotten, word.time)
 
     def _peer(self, author: str) -> Peer:
-        node = self._relay.node(author)
+        node = self._nodes.node(author)
         name = node.name.text if isinstance(node, Identity) else None
         return self._bus.peers.identity(NAME, author, name or None)
 
@@ -128,7 +143,7 @@ class Presence:
         """Somebody came to *channel*, or left."""
         self._changed.add(channel)
 
-    def joined(self, channel: str, session: SproutSession) -> None:
+    def joined(self, channel: str, session: Connection) -> None:
         """*session* listens to *channel* from now on, or to what is said of those in it."""
         if not self._is_told(session):
             return
@@ -158,7 +173,7 @@ class Presence:
             del self._due[channel]
             room -= _EACH + self._update(channel, now)
         if self._due:
-            self._relay.post(self._go_on)
+            self._post(self._go_on)
 
     def _forget(self, now: int) -> None:
         for channel, words in list(self._heard.items()):
@@ -195,7 +210,7 @@ class Presence:
         Return how many peers were looked at.
         """
         listeners = self._bus.members(channel)
-        if not self._listeners(channel) or not self._relay.author.is_offered(channel):
+        if not self._listeners(channel) or not self._author.is_offered(channel):
             self._told.pop(channel, None)
             return listeners
         told, here = self._told.setdefault(channel, {}), self._bus.presence.of(channel)
@@ -218,7 +233,7 @@ class Presence:
     def _write(self, peer: Peer, channel: str, said: bytes, now: int) -> Word:
         """Have a node signed for *peer*, and tell it to whoever listens when that is done."""
         metadata = twig.encode({ACTIVITY: said, EXPIRATION: expiration(now + STAY), INVISIBLE: b"true"})
-        line = self._relay.author.write(peer, channel, now, metadata).line
+        line = self._author.write(peer, channel, now, metadata).line
 
         def made() -> None:
             if line.data is not None:
@@ -227,7 +242,7 @@ class Presence:
         line.when_done(made)
         return Word(peer, now, line)
 
-    def _tell(self, channel: str, number: int, line: bytes, origin: SproutSession | None = None) -> None:
+    def _tell(self, channel: str, number: int, line: bytes, origin: Connection | None = None) -> None:
         """Tell a word of the peer with *number*, or about it, to all who listen but *origin*, which knows it."""
         newcomers = self._newcomers.get(channel, {})
         for session in self._listeners(channel):
@@ -236,11 +251,11 @@ class Presence:
             if session in newcomers:
                 newcomers[session].add(number)
 
-    def _listeners(self, channel: str) -> list[SproutSession]:
-        sessions = cast("list[SproutSession]", self._bus.listeners(channel, NAME))
+    def _listeners(self, channel: str) -> list[Connection]:
+        sessions = cast("list[Connection]", self._bus.listeners(channel, NAME))
         return sessions if self._to_all else [session for session in sessions if session.tells_presence]
 
-    def _is_told(self, session: SproutSession) -> bool:
+    def _is_told(self, session: Connection) -> bool:
         return self._to_all or session.tells_presence
 
 

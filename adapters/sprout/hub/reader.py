@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from adapters.sprout.store.tables import COMMUNITY, IDENTITY, REPLY, Spot, Where
+from gateway.core.bus import Bus
 from gateway.core.session import Session
 from gateway.storage.record import Fact
 
 from .answers import Found
-
-if TYPE_CHECKING:
-    from .relay import Relay
+from .nodes import Nodes
+from .rights import Rights
 
 MAX_PASSED: Final = 4096  # nodes that an answer passes over because the peer may not read them
 
@@ -27,10 +27,12 @@ Lines = Iterator[Found | None]
 class Reader:
     """Finds nodes for those who ask; the lines of some may still be being made."""
 
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
-        self._store = relay.store
-        self._lineage = relay.lineage
+    def __init__(self, bus: Bus, nodes: Nodes, rights: Rights) -> None:
+        self._bus = bus
+        self._nodes = nodes
+        self._rights = rights
+        self._store = nodes.store
+        self._lineage = nodes.lineage
 
     def newest(self, asker: Session, type: int, quantity: int) -> Lines:
         """The newest nodes of a type, newest first."""
@@ -42,7 +44,7 @@ class Reader:
     def held(self, asker: Session, ids: Iterable[str]) -> Lines:
         """The nodes with these ids, as far as they are held."""
         self._store.look()
-        return self._lines_of(asker, map(self._relay.spot, ids))
+        return self._lines_of(asker, map(self._nodes.spot, ids))
 
     def above(self, asker: Session, id: str) -> Callable[[int], Lines] | None:
         """Finds so many nodes above the node *id*, the deepest first; None where that is unknown."""
@@ -54,8 +56,8 @@ class Reader:
     def _readable(self, asker: Session, id: str) -> Spot | None:
         """Where the node *id* stands, if *asker* may be offered it."""
         self._store.look()
-        spot = self._relay.spot(id)
-        readable = spot is not None and self._relay.may_read(asker, spot) and self._lineage.is_whole(spot.seq)
+        spot = self._nodes.spot(id)
+        readable = spot is not None and self._rights.may_read(asker, spot) and self._lineage.is_whole(spot.seq)
         return spot if readable else None
 
     def _above(self, spot: Spot | None, levels: int) -> Iterator[Spot]:
@@ -75,9 +77,9 @@ class Reader:
         if spot.type == IDENTITY:
             return ()
         if spot.type == COMMUNITY:
-            channel = self._relay.channel(id)
+            channel = self._nodes.channel(id)
             return () if channel is None else self._store.newest(hint, channel)
-        node = self._relay.node(id)
+        node = self._nodes.node(id)
         if node is not None and node.depth == 1:
             return self._store.thread(spot.channel, self._names(id, spot), hint)
         return self._store.below(spot.channel, spot.key)
@@ -90,19 +92,19 @@ class Reader:
 
     def _lines_of(self, asker: Session, spots: Iterable[Spot | None]) -> Lines:
         for spot in spots:
-            if spot is None or not self._relay.may_read(asker, spot):
+            if spot is None or not self._rights.may_read(asker, spot):
                 yield None
             else:
                 whole = yield from self._lineage.whole(spot.seq)
                 yield self._found(spot.seq) if whole else None
 
     def _found(self, seq: int) -> Found | None:
-        line = self._relay.line_at(seq)
+        line = self._nodes.line_at(seq)
         return None if line is None else Found(seq, line)
 
     def _lines_at(self, asker: Session, places: Iterable[Where | None], quantity: int, own: int | None = None) -> Lines:
         """The lines of the first *quantity* replies that *asker* may read; the node at *own* it may."""
-        may = partial(self._relay.bus.allowed, asker.principal, "history")
+        may = partial(self._bus.allowed, asker.principal, "history")
         readable: dict[str, bool] = {"": False}
         passed = 0
         for place in places if quantity else ():

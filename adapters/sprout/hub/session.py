@@ -14,20 +14,22 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, Self
 
+from adapters.sprout.mint.author import Author
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire import codec
 from adapters.sprout.wire.codec import MAX_NODES, Frame, SproutError, StatusCode
 from adapters.sprout.wire.parser import Parser
 from gateway.core.errors import ProtocolError, RequestError, Throttled, Unavailable
-from gateway.core.message import Form, Message, Peer
+from gateway.core.message import Message, Peer
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 
 from .answers import Answer, Find, Line, Response, fitting
-from .arrivals import MAX_RUN, Arrivals, Batch
+from .arrivals import MAX_RUN, Arrivals
+from .batch import Batch
+from .connection import Connection
 from .following import Following
-from .intake import Intake
-from .relay import Relay
+from .shared import Shared
 
 MAX_OUTBOX: Final = 8 << 20  # a response of 4 MiB and as much in deliveries
 HALF_SECONDS: Final = 60  # for a message, or a part of a long announce, from its first byte to its last
@@ -38,24 +40,20 @@ _FIRST: Final = itemgetter(0)
 _NODE: Final = ord("S")  # how a node's line begins, and no verb
 
 
-class SproutSession(Session):
+class SproutSession(Connection):
     """A connected peer: a client, or a relay that acts as one."""
 
-    protocol = NAME
-
-    def __init__(
-        self, bus: Any, principal: Principal, relay: Relay, intake: Intake, refused: Callable[[str], None]
-    ) -> None:
+    def __init__(self, bus: Any, principal: Principal, shared: Shared, refused: Callable[[str], None]) -> None:
         super().__init__(bus, principal)
         self.max_outbox = MAX_OUTBOX
-        self.since = bus.clock()  # ms
-        self.tells_presence = False  # whether its client knows the words for who is there
-        self.wanted: dict[str, None] = {}  # the communities it subscribed to, known or not
-        self._relay = relay
-        self._store = relay.store
+        self._shared = shared
+        self._nodes = shared.nodes
+        self._rights = shared.rights
+        self._reader = shared.reader
+        self._presence = shared.presence
         self._refused = refused
-        self._arrivals = Arrivals(self, relay.store, intake, refused, relay.room)
-        self._following = Following(self, relay)
+        self._arrivals = Arrivals(self, shared.nodes.store, shared.intake, refused, shared.room)
+        self._following = Following(self, shared.nodes, shared.rights)
         self._parser = Parser(self._expects)
         self._next_id = 0
         self._work: Callable[[], None] | None = None
@@ -91,25 +89,25 @@ class SproutSession(Session):
 
     def deliver(self, message: Message) -> None:
         """Announce a message to this peer alone."""
-        self.put(self._relay.said(message))
+        self.put(self._nodes.said(message))
 
     @classmethod
     def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origin: Session | None) -> int:
         """Announce messages to all who listen, but for those that are too long for Arbor."""
-        tell = sessions[0]._relay.telling.tell
+        tell = sessions[0]._shared.telling.tell
         return sum(tell(message, sessions, origin) for message in run if NAME not in message.undelivered)
 
     def greet(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # it is told a moment later, once for all
         """Somebody came; see `presence`."""
-        self._relay.presence.changed(channel)
+        self._presence.changed(channel)
 
     def farewell(self, channel: str, peer: Peer) -> None:  # noqa: ARG002
         """Somebody left; likewise."""
-        self._relay.presence.changed(channel)
+        self._presence.changed(channel)
 
     def fits(self, message: Message) -> bool:
         """Whether Arbor has room for a direct message."""
-        return NAME in message.forms or self._relay.author.has_room(message.content)
+        return NAME in message.forms or Author.has_room(message.content)
 
     def all_to_send(self) -> None:
         """Nothing: what is queued has to be put into announces first."""
@@ -134,7 +132,7 @@ class SproutSession(Session):
 
     def receive_eof(self) -> None:
         """The connection is over."""
-        self._relay.sessions.pop(self, None)
+        self._shared.audience.sessions.pop(self, None)
         self._let_go()
         super().receive_eof()
 
@@ -164,10 +162,6 @@ class SproutSession(Session):
 
     # What others of this adapter call
 
-    def announce(self, line: Form) -> None:
-        """Announce one node, whose *line* may still be being made."""
-        self.put(line)
-
     def go_on(self) -> None:
         """Take what waited, and is to be taken now."""
         if self._arrivals.returning and not self._backlog:
@@ -177,11 +171,11 @@ class SproutSession(Session):
 
     def later(self, call: Callable[[], None]) -> None:
         """Run *call* when others had their turn."""
-        self._relay.post(call)
+        self._shared.post(call)
 
     def founded(self, community: str) -> None:
         """A community is a channel from now on."""
-        if community in self.wanted and (channel := self._relay.channel(community)) is not None:
+        if community in self.wanted and (channel := self._nodes.channel(community)) is not None:
             self.join(channel)
         self._following.began(community)
 
@@ -189,15 +183,7 @@ class SproutSession(Session):
         """Listen to the channel of a community that is wanted, if that is allowed."""
         if channel not in self.channels and self.bus.allowed(self.principal, "subscribe", channel):
             self.bus.subscribe(self, channel)
-            self._relay.presence.joined(channel, self)
-
-    def status(self, id: int, code: int) -> None:
-        """Answer the request *id*."""
-        self.send(codec.encode_status(id, code))
-
-    def statuses(self, answers: Sequence[tuple[int, int]]) -> None:
-        """Answer several requests: their ids, and the codes."""
-        self.send(b"".join([codec.encode_status(id, code) for id, code in answers]))
+            self._presence.joined(channel, self)
 
     def request(self, frame: Frame) -> int:
         """Make a request of ours; its id."""
@@ -289,39 +275,39 @@ class SproutSession(Session):
 
     def _list(self, frame: codec.List) -> None:
         """The newest nodes of a type, newest first."""
-        self._relay.pace(self, "")
+        self._rights.pace(self, "")
         quantity = min(frame.quantity, MAX_NODES)
         self._following.lists(frame)
-        self._answer(frame.id, lambda: self._relay.reader.newest(self, frame.node_type, quantity))
+        self._answer(frame.id, lambda: self._reader.newest(self, frame.node_type, quantity))
 
     def _query(self, frame: codec.Query) -> None:
         """Those that are held, in the order in which they were asked for."""
-        self._relay.pace(self, "")
-        self._answer(frame.id, lambda: self._relay.reader.held(self, frame.node_ids))
+        self._rights.pace(self, "")
+        self._answer(frame.id, lambda: self._reader.held(self, frame.node_ids))
 
     def _ancestry(self, frame: codec.Ancestry) -> None:
         """The nodes above one, shallowest first."""
-        self._relay.pace(self, "")
-        levels, above = min(frame.levels, MAX_NODES), self._relay.reader.above(self, frame.node_id)
+        self._rights.pace(self, "")
+        levels, above = min(frame.levels, MAX_NODES), self._reader.above(self, frame.node_id)
         if above is None:
             raise SproutError("no such node", StatusCode.UNKNOWN_NODE)
         self._answer(frame.id, lambda: above(levels), nearest_last=True)
 
     def _leaves_of(self, frame: codec.LeavesOf) -> None:
         """The newest nodes that are, or are below, one; oldest first."""
-        self._relay.pace(self, "")
+        self._rights.pace(self, "")
         quantity = min(frame.quantity, MAX_NODES)
-        self._answer(frame.id, lambda: self._relay.reader.below(self, frame.node_id, quantity), nearest_last=True)
+        self._answer(frame.id, lambda: self._reader.below(self, frame.node_id, quantity), nearest_last=True)
 
     def _subscribe(self, frame: codec.Subscribe) -> None:
         """Any id will do: a community that nobody knows yet is joined when it comes."""
         self._following.subscribes(frame.node_id)
         if len(self.wanted) >= self.bus.subscriptions and frame.node_id not in self.wanted:
             raise SproutError("too many subscriptions")
-        channel = self._relay.channel(frame.node_id)
-        self._relay.pace(self, channel or "")
+        channel = self._nodes.channel(frame.node_id)
+        self._rights.pace(self, channel or "")
         if channel is not None:
-            self._relay.admit(self, "subscribe", channel)
+            self._rights.admit(self, "subscribe", channel)
             self.join(channel)
         self.wanted[frame.node_id] = None
         self.status(frame.id, StatusCode.OK)
@@ -330,7 +316,7 @@ class SproutSession(Session):
     def _unsubscribe(self, frame: codec.Unsubscribe) -> None:
         """Whether it was subscribed to or not."""
         self.wanted.pop(frame.node_id, None)
-        channel = self._relay.channel(frame.node_id)
+        channel = self._nodes.channel(frame.node_id)
         if channel in self.channels:
             self.bus.unsubscribe(self, channel)
         self.status(frame.id, StatusCode.OK)
@@ -344,7 +330,7 @@ class SproutSession(Session):
 
     def _answer(self, id: int, find: Find, *, nearest_last: bool = False) -> None:
         """Respond with the nodes that *find* finds: at once, or when they are gathered and the last of them is made."""
-        response = Response(self._relay.line_again, self._give, self._broken)
+        response = Response(self._nodes.line_again, self._give, self._broken)
 
         def done(lines: list[Line] | None) -> None:
             self._answering = None
@@ -360,7 +346,7 @@ class SproutSession(Session):
 
     def _give(self, call: Callable[[], None]) -> None:
         """Run *call*, a slice of an answer, when this peer's turn has come."""
-        self._relay.outflow.give(call, self.network)
+        self._shared.outflow.give(call, self.network)
 
     def _broken(self) -> None:
         """What has been answered in part cannot be read any more: it must not look whole."""

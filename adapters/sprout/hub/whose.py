@@ -7,16 +7,14 @@ direct messages to its author, and its place among those who are present. It nev
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from adapters.sprout.forest.forest import Reply
+from adapters.sprout.wire.codec import NodeLine
+from gateway.core.bus import Bus
 from gateway.core.message import LATE, Peer
 
-if TYPE_CHECKING:
-    from adapters.sprout.wire.codec import NodeLine
-    from gateway.core.bus import Bus
-
-    from .session import SproutSession
+from .connection import Connection
 
 Identify = Literal["fresh", "never"]
 
@@ -31,7 +29,7 @@ class Whose:
         self._bus = bus
         self._fresh = identify == "fresh"
 
-    def bring(self, session: SproutSession, line: NodeLine, node: Reply, author: Peer) -> None:
+    def bring(self, session: Connection, line: NodeLine, node: Reply, author: Peer) -> None:
         """*session* brought a *node* by *author* that was never here: is it the author's, or a link of several?
 
         A connection that is somebody's and brings what another one says is a link from then on, and nobody's.
@@ -41,7 +39,7 @@ class Whose:
         if session.identity is not None or self._is_author(session, node, author):
             self._bus.bind(session, author)
 
-    def _is_author(self, session: SproutSession, node: Reply, author: Peer) -> bool:
+    def _is_author(self, session: Connection, node: Reply, author: Peer) -> bool:
         """Whether the node was made while this connection was open, a moment ago, and nobody else is its author.
 
         So a node that was read elsewhere has to be brought at once and by who was connected already, and nobody can

@@ -110,9 +110,9 @@ class Mint:
         sign = Signing(partial(sign_community, name, self.id, self._key, self._born, metadata))
         return self._mint(_community(channel), sign, assign, channel)
 
-    def is_making(self, channel: str) -> bool:
-        """Whether the community of *channel* is being made."""
-        return _community(channel) in self._making
+    def is_founded(self, channel: str) -> bool:
+        """Whether *channel* has a community, or will in a moment."""
+        return self._bus.channels.address(NAME, channel) is not None or _community(channel) in self._making
 
     def conversation(self, channel: str, name: str) -> Made:
         """The conversation with that id or, where the gateway opens it, that name (`day_of`)."""

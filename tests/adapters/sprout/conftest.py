@@ -122,7 +122,7 @@ class Place:
         adapter = self.gateway.adapters[0]
         assert isinstance(adapter, SproutAdapter)
         self.adapter = adapter
-        self.store = adapter.relay.store
+        self.store = adapter.shared.nodes.store
         self.open = True
 
     def connect(self, name: str = "sprout:anonymous") -> Line:

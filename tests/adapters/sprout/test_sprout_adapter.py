@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from adapters.sprout import SproutAdapter
-from adapters.sprout.adapter import Settings
+from adapters.sprout.settings import Settings
 from adapters.sprout.store import recent, store
 from gateway import config
 from gateway.adapter import Listener
@@ -148,9 +148,9 @@ def test_half_in_the_tables_and_half_not(place: Any, alice: Any, announce: Any) 
     spots = place.store.in_channel("lobby", 4)
     assert [spot.created for spot in spots] == sorted((spot.created for spot in spots), reverse=True)
     assert len(spots) == 4
-    seqs = [place.adapter.relay.spot(id_of(node)).seq for node in thread]
+    seqs = [place.adapter.shared.nodes.spot(id_of(node)).seq for node in thread]
     assert [where.seq for where in place.store.thread("lobby", [id_of(replies[0])], 1)] == seqs[::-1]
-    reply, first = (place.adapter.relay.spot(id_of(node)) for node in (replies[0], thread[0]))
+    reply, first = (place.adapter.shared.nodes.spot(id_of(node)) for node in (replies[0], thread[0]))
     assert [where.seq for where in place.store.below("lobby", reply.key) if where] == seqs[::-1]
     assert [where.seq for where in place.store.below("lobby", first.key) if where] == seqs[1:2]
 

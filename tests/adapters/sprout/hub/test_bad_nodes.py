@@ -14,7 +14,7 @@ from adapters.sprout.grove import plant
 from adapters.sprout.hub.intake import FAULT, Intake
 from adapters.sprout.hub.naming import DIGEST, name_of
 from adapters.sprout.hub.peering import Peering
-from adapters.sprout.hub.relay import PEER
+from adapters.sprout.hub.rights import PEER
 from adapters.sprout.wire import base64url
 from gateway.core.principal import Principal
 from tests.adapters.sprout.conftest import NOW

@@ -63,10 +63,10 @@ def test_what_has_expired_is_not_told_of(
 def test_a_peer_is_not_told_of_it_either(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     short = alice.reply(lobby, "short", expiring(place))
     announce(place.connect(), short)
-    spot = place.adapter.relay.spot(id_of(short))
-    assert place.adapter.relay.line_at(spot.seq) == short.encode()
+    spot = place.adapter.shared.nodes.spot(id_of(short))
+    assert place.adapter.shared.nodes.line_at(spot.seq) == short.encode()
     place.clock.now += LIFE
-    assert place.adapter.relay.line_at(spot.seq) is None
+    assert place.adapter.shared.nodes.line_at(spot.seq) is None
 
 
 def test_a_client_that_holds_nothing_newer_is_not_refused(place: Any, lobby: str, alice: Any, announce: Any) -> None:

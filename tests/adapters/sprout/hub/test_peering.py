@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from adapters.sprout.adapter import Settings
 from adapters.sprout.forest import twig
 from adapters.sprout.forest.forest import Reply, decode, sign_community, sign_identity
 from adapters.sprout.hub.peering import AGAIN, SLICE, WINDOW, Address, Peering, read_address
-from adapters.sprout.hub.relay import PEER
+from adapters.sprout.hub.rights import PEER
 from adapters.sprout.hub.waiting import MAX_ASKED, PATIENCE
+from adapters.sprout.settings import Settings
 from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import MAX_BODY, MAX_NODES
 from gateway.core.outbox import LOW_WATER

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from adapters.sprout.hub.peering import Peering
-from adapters.sprout.hub.relay import PEER
+from adapters.sprout.hub.rights import PEER
 from adapters.sprout.wire import base64url
 from gateway.core.inflow import STRIKES
 from gateway.core.principal import Principal

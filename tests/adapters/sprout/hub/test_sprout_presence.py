@@ -283,7 +283,7 @@ def test_only_so_many_are_kept_of_all_communities_together(
     announce(place.connect(), word(bob, lobby, INACTIVE), word(alice, hall))
     place.clock.now += STAY
     settle(place)
-    assert (place.adapter.relay.presence._heard, place.adapter.relay.presence._words) == ({}, 0)
+    assert (place.adapter.shared.presence._heard, place.adapter.shared.presence._words) == ({}, 0)
 
 
 # To Arbor
@@ -482,7 +482,7 @@ def test_what_changed_in_many_communities_is_looked_at_in_turns(
     place: Any, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "LOOKED_AT", 2 * presence._EACH)
-    line, words = place.connect(), place.gateway.adapters[0].relay.presence
+    line, words = place.connect(), place.gateway.adapters[0].shared.presence
     for number in range(9):
         community = alice.community(f"room {number}")
         announce(line, alice.identity, community)
@@ -498,7 +498,7 @@ def test_what_changed_in_many_communities_is_looked_at_in_turns(
     for number in range(9):
         place.bus.subscribe(place.toy(), f"room {number}")
     posted = list[Callable[[], None]]()
-    monkeypatch.setattr(words._relay, "post", posted.append)
+    monkeypatch.setattr(words, "_post", posted.append)
     words.tick(place.clock.now)
     counts = [len(looked_at)]
     while posted:

@@ -564,7 +564,7 @@ def test_a_connection_that_has_ended_is_forgotten(place: Any, lobby: str, alice:
     assert not [
         session for session in place.bus.sessions() if isinstance(session, SproutSession) and session is line.session
     ]
-    assert line.session not in place.adapter.relay.sessions
+    assert line.session not in place.adapter.shared.audience.sessions
 
 
 # Any bytes

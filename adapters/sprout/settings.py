@@ -1,0 +1,64 @@
+"""What an operator sets for Sprout: the section `sprout` of the configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from cryptography.x509 import load_pem_x509_certificates
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from adapters.sprout.forest.gateways import is_node_id
+from adapters.sprout.hub.peering import read_address
+from adapters.sprout.hub.presence import Tell
+from adapters.sprout.hub.whose import Identify
+
+
+class Settings(BaseModel):
+    """The section `sprout` of the configuration."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool = True
+    port: int = Field(default=7777, ge=0, le=65535, description="for TCP")
+    tls_port: int = Field(default=7778, ge=0, le=65535, description="for TLS, where there is a certificate")
+    direct: Literal["deliver", "refuse"] = Field(
+        default="deliver", description="what is done with replies to one peer alone"
+    )
+    identify: Identify = Field(
+        default="fresh", description="when a connection is taken for the author of what it brings"
+    )
+    presence: Tell = Field(
+        default="silent", description="who is told of who is there: `tell` all, or only who tells of himself"
+    )
+    peers: tuple[str, ...] = Field(default=(), description="relays that are dialled: HOST:PORT, or tcp://HOST:PORT")
+    gateways: tuple[str, ...] = Field(default=(), description="identities of gateways whose word on channels is taken")
+    insecure: bool = Field(default=False, description="take any certificate of a peer")
+    authorities: Path | None = Field(default=None, description="who may vouch for peers' certificates")
+
+    @field_validator("peers")
+    @classmethod
+    def _peers(cls, peers: tuple[str, ...]) -> tuple[str, ...]:
+        for peer in peers:
+            read_address(peer)
+        return peers
+
+    @field_validator("gateways")
+    @classmethod
+    def _gateways(cls, ids: tuple[str, ...]) -> tuple[str, ...]:
+        if bad := [id for id in ids if not is_node_id(id)]:
+            raise ValueError(f"not the ids of nodes (`trellis identity show` prints a gateway's): {bad}")
+        return ids
+
+    @field_validator("authorities")
+    @classmethod
+    def _authorities(cls, path: Path | None) -> Path | None:
+        if path is None:
+            return None
+        if not path.is_file():
+            raise ValueError(f"{path} is not a file")
+        try:
+            load_pem_x509_certificates(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} holds no certificates in PEM: {error}") from None
+        return path
