@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -66,7 +67,7 @@ class Ledger:
 
 def application() -> FastAPI:
     nobody: Any = lambda *_: None  # noqa: E731
-    counts: Any = None  # nothing is published
+    counts: Any = SimpleNamespace(overflow=nobody)  # nothing is published
     channels, peers = Channels([], nobody), Peers(1, nobody, nobody, nobody, nobody)
     bus, app = Bus(Ledger(), channels, peers, MessageIds(1), lambda: 1, counts), FastAPI()
 

@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.machine import TRIM_SECONDS
 from tests.server import Server
 
 CHUNK = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
@@ -90,7 +92,10 @@ def test_a_long_answer_takes_no_memory_and_holds_up_nobody(server: Server, http:
         assert resident(server) - before < GROWTH, "it is not read before the client takes it"
         taken += sum(len(piece) for piece in pieces)
     assert taken > MESSAGES * SIZE > GROWTH
-    assert resident(server) - before < GROWTH, "nor kept when it is over"
+    deadline = time.monotonic() + 4 * TRIM_SECONDS  # what is free goes back to the system once in `TRIM_SECONDS`
+    while resident(server) - before >= GROWTH:
+        assert time.monotonic() < deadline, "nor kept when it is over"
+        time.sleep(0.1)
 
 
 def test_an_answer_that_nobody_reads_does_not_hold_up_the_stop(tmp_path: Path) -> None:
