@@ -32,10 +32,13 @@ from .spoken import http
 from .stage import Stage, attacked
 from .table import BY_NAME
 from .target import Target
+from .unread import community_of, fill
+from .wire import Raw
 
 ROUND = 5.0  # seconds that an attack goes on
 STEPS = 20  # moves of a program
 SETTLE = TRIM_SECONDS + 1.0  # seconds after which what was freed has gone back to the system
+FILLING = 6  # channels of 50 messages of 60 kB that Arbor asks for first: its 16 MiB of kept lines are full then
 WARM = 0.25  # of the rounds come before the comparison: caches fill, the log reaches its size
 ROOM: Final = {"memory": 16.0, "descriptors": 8.0, "threads": 2.0, "tasks": 4.0}  # that a median may wander
 
@@ -69,16 +72,25 @@ class Round:
 
 
 class Hour:
-    """Rounds against one gateway, which follow from *seed*; *settle* is how long it rests after each, in seconds."""
+    """Rounds against one gateway, which follow from *seed*.
+
+    *settle* is how long it rests after each, in seconds; *filling* is how much is said and asked for before.
+    """
 
     def __init__(
-        self, data: Path, seed: int, on_round: Callable[[Round], None] = lambda _round: None, settle: float = SETTLE
+        self,
+        data: Path,
+        seed: int,
+        on_round: Callable[[Round], None] = lambda _round: None,
+        settle: float = SETTLE,
+        filling: int = FILLING,
     ) -> None:
         self.rounds: list[Round] = []
         self.lost = self.said = 0
         self.found: list[str] = []
         self._on_round = on_round
         self._settle = settle
+        self._filling = filling
         self._chance = random.Random(seed)
         self._stage = Stage(data, env=LOG)
         self._process = psutil.Process(self._stage.server.pid)
@@ -86,6 +98,8 @@ class Hour:
     def run(self, seconds: float) -> None:
         """Play rounds; the gateway has to stop afterwards when it is told to, and to have logged no traceback."""
         with self._stage:
+            for number in range(self._filling):
+                self._fill(f"filling/{number}")
             deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:
                 what = self._round()
@@ -109,6 +123,15 @@ class Hour:
             for name, report in zip(names, reports, strict=True):
                 self.found += [f"{name}: {broken}" for broken in report.broken]
         return ", ".join(names)
+
+    def _fill(self, channel: str) -> None:
+        """Say 3 MB on *channel*, and have Arbor ask for all of it."""
+        target = self._stage.target
+        fill(target, channel, 50)
+        peer = Raw(target.sprout, greeting=f"leaves_of 1 {community_of(target, channel)} 1024\n".encode())
+        peer.say(b"list 2 1 1\n")
+        peer.hear(b"response 2 ")
+        peer.socket.close()
 
     def _held(self) -> Held:
         process = self._process

@@ -18,7 +18,7 @@ def test_what_grows_is_found() -> None:
 
 
 def test_rounds_are_played_and_nobody_loses_anything(tmp_path: Path) -> None:
-    hour = Hour(tmp_path, seed=4, settle=0.5)
+    hour = Hour(tmp_path, seed=4, settle=0.5, filling=0)
     hour.run(0.1)
     assert len(hour.rounds) == 1
     assert hour.rounds[0].held.tasks > 0
