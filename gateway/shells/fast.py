@@ -41,8 +41,15 @@ class TcpProtocol(Connection):
         session = self._accept(str(peer[0]))
         if isinstance(session, Session):
             self.start(self.transport, session)
+            if self._reading_paused:
+                self._loop.call_soon(self._keep_paused)
         else:
             self.transport.close()
+
+    def _keep_paused(self) -> None:
+        """Pause again: uvloop begins to read after `connection_made`, whatever it was told in it."""
+        if self._reading_paused and not self.transport.is_closing():
+            self.transport.pause_reading()
 
     def take(self, data: bytes) -> None:
         """Hand it over."""

@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -610,6 +610,31 @@ def test_who_comes_again_is_not_read_before_it_has_paid(sock: socket.socket) -> 
         assert transport.paused
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize("use_uvloop", [False, True], ids=["asyncio", "uvloop"])
+def test_what_it_sends_meanwhile_is_not_read_either(use_uvloop: bool) -> None:
+    async def check() -> None:
+        bus, sessions = new_bus(), list[Somewhere]()
+        bus.inflow = Inflow(Buckets(1e9, 1e9, lambda: 100.0), lambda: 100.0)
+        bad = Somewhere(bus)
+        bad.offend()
+        bus.inflow.worked(bad, BLAMED_AT_ONCE + 1.0)
+        bus.inflow.leave(bad)
+
+        def accept(address: str) -> Session:  # noqa: ARG001
+            sessions.append(Somewhere(bus))
+            return sessions[-1]
+
+        async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
+            port = await fast.listen(accept, "127.0.0.1", 0, tasks=tasks, stack=stack)
+            async with await anyio.connect_tcp("127.0.0.1", port) as peer:
+                with anyio.move_on_after(0.5):  # its own buffers and the kernel's take some MiB
+                    while True:
+                        await peer.send(bytes(1 << 16))
+            assert bus.inflow.budget.held < 1 << 16
+
+    anyio.run(check, backend="asyncio", backend_options={"use_uvloop": use_uvloop})
 
 
 async def http_connection(app: Any, sock: socket.socket) -> tuple[Http, Recorder]:
