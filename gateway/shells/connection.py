@@ -224,6 +224,8 @@ class Connection(asyncio.Protocol):
             return
         if self._unhandled is not None:  # TLS may hand over what it has although reading is paused
             self._unhandled.append(data)
+            if session.bus.inflow is not None:
+                session.bus.inflow.budget.grew(len(data))
         elif len(data) > (FIRST if portion is None else portion.size):
             self._unhandled = deque((data,))
             self._pause_reading()

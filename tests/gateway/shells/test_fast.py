@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 
 from gateway.core.buckets import Buckets
+from gateway.core.budget import Budget
 from gateway.core.bus import Bus
 from gateway.core.channels import Channels
 from gateway.core.contracts import Receipt
@@ -876,6 +878,21 @@ def test_a_paced_connection_is_not_read_and_loses_nothing(sock: socket.socket) -
             await asyncio.sleep(0.01)
         await asyncio.sleep(0)
         assert b"".join(transport.written) == text_frame(b"x") * 10_000
+
+    asyncio.run(check())
+
+
+def test_what_a_transport_hands_over_during_a_pause_counts_for_the_budget(sock: socket.socket) -> None:
+    async def check() -> None:
+        ((connection, _, session),) = await connections(1, sock)
+        session.bus.inflow = Inflow(Buckets(1e9, 1e9, lambda: 1.0), lambda: 1.0, Budget(1 << 20))
+        session.bus.inflow.budget.enter(connection)
+        connection._unhandled = deque()
+        for _ in range(40):
+            connection.data_received(bytes(1 << 16))
+            await asyncio.sleep(0)
+        assert connection.holding < 1 << 20
+        assert session.closing is not None
 
     asyncio.run(check())
 
