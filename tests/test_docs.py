@@ -25,14 +25,18 @@ from gateway.settings import PREFIX, settings_model
 from gateway.welcome import lines_to_try
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+DECISIONS = ROOT / "docs" / "decisions"
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 README = (ROOT / "README.md").read_text()
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 NO_EFFECT = "No effect yet."
 REGISTRIES = ("pypi", "pythonhosted", "npmjs", "proxy.golang", "crates.io", "docker.io", "ghcr")
 
-each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
 def code(text: str) -> list[str]:
@@ -234,6 +238,29 @@ def test_routes_that_are_named_exist(path: Path, served: set[str]) -> None:
 
 
 # Files and links
+
+
+def test_the_tree_has_every_module() -> None:
+    text = (ROOT / "docs" / "tree.md").read_text()
+    listed = {
+        f"{folder}/{row[0].strip('`')}"
+        for folder, part in re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+        if "| file |" in part
+        for row in rows(part, "file", "is about")
+    }
+    modules = [*(ROOT / "gateway").rglob("*.py"), *(ROOT / "adapters").rglob("*.py")]
+    assert listed == {str(path.relative_to(ROOT)) for path in modules if path.name != "__init__.py"}
+
+
+def test_the_index_of_decisions_has_each_with_its_date_and_title() -> None:
+    pages = sorted(DECISIONS.glob("[0-9]*.md"))
+    heads = [(path, *re.match(r"# (\d+)\. (.+)\n\n(\S+)", path.read_text()).groups()) for path in pages]  # type: ignore[union-attr]
+    assert rows((DECISIONS / "README.md").read_text(), "number", "date", "decision") == [
+        [f"[{number}]({path.name})", date, title] for path, number, title, date in heads
+    ]
+    assert [(int(path.name[:4]), int(number)) for path, number, _, _ in heads] == [
+        (at, at) for at in range(1, len(heads) + 1)
+    ]
 
 
 @each_document
