@@ -27,7 +27,7 @@ from gateway.welcome import lines_to_try
 ROOT = Path(__file__).parent.parent
 DECISIONS = ROOT / "docs" / "decisions"
 DOCUMENTS = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 README = (ROOT / "README.md").read_text()
@@ -64,6 +64,16 @@ def test_each_dependency_has_a_reason() -> None:
     tables = [rows(part, "package", "why") for part in text.split("\n## ")[1:]]
     assert [[row[0] for row in table] for table in tables] == wanted
     assert all(row[1] for table in tables for row in table)
+
+
+# Releases
+
+
+def test_the_changelog_begins_with_what_is_unreleased_and_then_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    heads = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert heads[0] == "Unreleased"
+    assert re.fullmatch(rf"{re.escape(version)} - \d{{4}}-\d\d-\d\d", heads[1])
 
 
 # Settings
