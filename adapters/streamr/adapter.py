@@ -23,7 +23,7 @@ from adapters.streamr.sessions.network_session import NetworkSession, Nodes
 from adapters.streamr.sessions.session import StreamrSession
 from adapters.streamr.sessions.tracker_session import PATH as TRACKER
 from adapters.streamr.sessions.tracker_session import Tracker, TrackerSession
-from adapters.streamr.wire import spoken
+from adapters.streamr.wire import asyncapi
 from adapters.streamr.wire.ids import NAME, key_exchange_address, stream_of
 from adapters.streamr.wire.versions import UnsupportedVersion, versions_of
 from gateway.access.auth import Access
@@ -164,7 +164,7 @@ class StreamrAdapter(Adapter):
 
     def spoken(self) -> Mapping[str, list[Spoken]]:
         """The frames of the control layer, of the network layer and of the tracker protocol."""
-        return {self.paths[0]: [*spoken.control()], NETWORK: [*spoken.network()], TRACKER: [*spoken.tracker()]}
+        return {self.paths[0]: [*asyncapi.control()], NETWORK: [*asyncapi.network()], TRACKER: [*asyncapi.tracker()]}
 
     # What things are called
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from adapters.streamr.model.author import Link
 from adapters.streamr.model.stored import Place
-from adapters.streamr.wire.codec import FORMS, encode_broadcast
+from adapters.streamr.wire.codec import FORM_KEYS, encode_broadcast
 from adapters.streamr.wire.ids import NAME
 from adapters.streamr.wire.message import LATEST, StreamMessage, has_expired, parse_message
 from gateway.core.frames import text_frame
@@ -22,7 +22,7 @@ UTF16_VERSION = 31  # of messages: only clients before 4.0 ask for it
 MAX_CONTENT = (1 << 20) - 4096  # bytes of a content as JSON string: a frame is at most what the broker's would be
 
 # The versions that a form is for: of the control frame and of the message.
-PAIRS = {key: versions for versions, key in FORMS.items()}
+PAIRS = {key: versions for versions, key in FORM_KEYS.items()}
 # The keys of the signed array of a foreign message; clients that read version 31 check signatures in their own way.
 SEALED, SEALED_UTF16 = f"{NAME}/row", f"{NAME}/row/utf16"
 
@@ -59,13 +59,13 @@ class Forms:
     def fits(self, message: Message, key: str) -> bool:
         """Whether a client with the versions of *key* can be shown a direct *message*; it has no id yet."""
         if _is_native(message):
-            return parse_message(message.wire or b"").survives(PAIRS[key][1])
+            return parse_message(message.wire or b"").is_lossless_in(PAIRS[key][1])
         return _has_room(message.content, encrypt=False)
 
     def frame(self, message: StreamMessage, key: str) -> bytes | None:
         """*message* for a client with the versions of *key*; None where those cannot show all of it."""
         control, version = PAIRS[key]
-        return text_frame(encode_broadcast(control, message.row(version))) if message.survives(version) else None
+        return text_frame(encode_broadcast(control, message.row(version))) if message.is_lossless_in(version) else None
 
     # Live or out of the log
 
@@ -85,14 +85,14 @@ class Forms:
     def stored_row(self, message: Message, version: int) -> bytes | None:
         """The array of a *message* out of the log in *version*; None where that cannot show all of it."""
         found = self.stream_message(message, version)
-        return found.row(version) if found is not None and found.survives(version) else None
+        return found.row(version) if found is not None and found.is_lossless_in(version) else None
 
     def shows(self, version: int, message: Message) -> bool:
         """Whether `stored_row` has something for *version*; without signing anything."""
         if self.place(message) is None:
             return False
         if _is_native(message):
-            return parse_message(message.wire or b"").survives(version)
+            return parse_message(message.wire or b"").is_lossless_in(version)
         return version != 30 or len(message.refs[NAME]) < len(Link._fields)  # those of all fields are encrypted
 
     def place(self, message: Message) -> Place | None:

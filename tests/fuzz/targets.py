@@ -140,11 +140,11 @@ def streamr_control(data: bytes) -> None:
 
 
 def streamr_message(data: bytes) -> None:
-    """A message; it can be read again in every version it survives."""
+    """A message; it can be read again in every version that can carry all of it."""
     with suppress(StreamrError):
         found = message.parse_message(data)
-        for version in layouts.ROWS:
-            if found.survives(version):
+        for version in layouts.LAYOUTS:
+            if found.is_lossless_in(version):
                 again = message.parse_message(found.row(version))
                 assert again.id == found.id
 

@@ -53,7 +53,7 @@ def verify_all(messages: Sequence[StreamMessage]) -> list[bool]:
 
 
 def prove(publisher: str, messages: Sequence[StreamMessage]) -> None:
-    """Mark as `proven` those of *messages* that *publisher* certainly signed; `verify` looks at the others by itself.
+    """Mark as `verified` those of *messages* that *publisher* certainly signed; `verify` looks at the others by itself.
 
     All of them claim to be of *publisher*, an address in lower case.
     """
@@ -71,7 +71,7 @@ def prove(publisher: str, messages: Sequence[StreamMessage]) -> None:
         chunk = slice(begin, begin + MOST)
         if signer(claims[chunk]) == publisher:
             for message in claiming[chunk]:
-                message.proven = True
+                message.verified = True
 
 
 def signer(claims: Sequence[Claim]) -> str | None:

@@ -135,7 +135,7 @@ def digests(message: StreamMessage) -> dict[str, bytes]:
 
 def verify(message: StreamMessage) -> bool:
     """Whether the publisher of *message* signed it; nobody signs an unsigned one."""
-    if message.proven:
+    if message.verified:
         return True
     signature, address = message.signature, message.id.publisher_id.lower()
     if not signature:

@@ -11,7 +11,7 @@ from typing import Any
 
 from adapters.streamr.crypto.signing import digests, verify
 from adapters.streamr.wire import message as kinds
-from adapters.streamr.wire.codec import FORMS, encode_broadcast
+from adapters.streamr.wire.codec import FORM_KEYS, encode_broadcast
 from adapters.streamr.wire.errors import FUTURE_TIMESTAMP, StreamrError
 from adapters.streamr.wire.ids import NAME
 from adapters.streamr.wire.invalid import Invalid, forged, invalid
@@ -148,7 +148,7 @@ def as_sent(message: StreamMessage, ids: Ids, channel: str, sender: Peer, contro
     native, names = ids
     forms: dict[str, Form] = {}
     if message.verbatim and message.wire is not None:
-        forms[FORMS[control, message.version]] = text_frame(encode_broadcast(control, message.wire))
+        forms[FORM_KEYS[control, message.version]] = text_frame(encode_broadcast(control, message.wire))
     content, parent, timestamp = message.json_content(), answered(message), message.id.timestamp
     # By position: by name it would take twice as long, and one is made for each publish.
     return Message(

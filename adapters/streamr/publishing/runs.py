@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from adapters.streamr.crypto.batch import prove
 from adapters.streamr.wire import message as kinds
-from adapters.streamr.wire.alike import Alike, Said
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address
+from adapters.streamr.wire.publish_template import PublishTemplate, RequestedMessage
 from gateway.core import jsontext
 from gateway.core.errors import RequestError
 from gateway.core.message import LATE, Message, Peer
@@ -85,20 +85,20 @@ class Run:
         self._from = max(0 if self._late else now - LATE, saying.kept_since if self._signed else 0)
         self._until = now - LATE - 1 if self._late else now + MAX_AHEAD
         self._last = saying.positions.reached(self._channel, self._publisher)
-        self._said: list[Said] = []
+        self._said: list[RequestedMessage] = []
         if not self._goes_on(message):
             raise Doubt
         self._request = request
-        self._alike = Alike(request)
-        self.first: Said = str(request.request_id), message
+        self._alike = PublishTemplate(request)
+        self.first: RequestedMessage = str(request.request_id), message
 
-    def read(self, data: bytes) -> Said | None:
+    def read(self, data: bytes) -> RequestedMessage | None:
         """What is said in *data*, where the run goes on with that; else None."""
         if len(self._said) == MAX_RUN or (said := self._alike.read(data)) is None:
             return None
         return said if self._goes_on(said[1]) else None
 
-    def add(self, said: Said) -> None:
+    def add(self, said: RequestedMessage) -> None:
         """Take what was `read`, or the first; `RequestError` where it comes too fast."""
         self._speaker.pace(self._channel)
         _, message = said
@@ -109,11 +109,11 @@ class Run:
         """Say all of it, but for what is not genuine: that is refused in its turn."""
         if self._signed:
             prove(self._publisher, [message for _, message in self._said])
-        genuine: list[Said] = []
+        genuine: list[RequestedMessage] = []
         for said in self._said:
             _, message = said
             try:
-                if self._sender is None or not message.proven:  # else there is nothing to ask
+                if self._sender is None or not message.verified:  # else there is nothing to ask
                     self._check(message)
                 if self._carried and self._sender is not None:
                     self._speaker.charge(self._sender)
@@ -125,7 +125,7 @@ class Run:
                 genuine.append(said)
         self._publish(genuine)
 
-    def refuse(self, said: Said, error: RequestError) -> None:
+    def refuse(self, said: RequestedMessage, error: RequestError) -> None:
         """Tell the client that *said* was not said, and why."""
         request_id, message = said
         self._speaker.refuse(replace(self._request, request_id=request_id, message=message), error)
@@ -149,7 +149,7 @@ class Run:
         elif self._signed:
             check_signature(message)
 
-    def _publish(self, genuine: Sequence[Said]) -> None:
+    def _publish(self, genuine: Sequence[RequestedMessage]) -> None:
         """Publish what is *genuine*, or tell the client that none of it was."""
         if not genuine or self._sender is None:
             return

@@ -21,7 +21,7 @@ from adapters.streamr.wire.checks import MAX_INTEGER
 from adapters.streamr.wire.control import Publish
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address
 from adapters.streamr.wire.invalid import Invalid
-from adapters.streamr.wire.layouts import ROWS
+from adapters.streamr.wire.layouts import LAYOUTS
 from adapters.streamr.wire.message import LATEST, NONE, StreamMessage, decode_message
 from adapters.streamr.wire.partition import partition_of
 from gateway.access.auth import identity_of
@@ -173,7 +173,7 @@ class Data:
 
         def show(message: Message) -> bytes | None:
             found = self._forms.stream_message(message, version)
-            return chosen.show(found, version) if found is not None and found.survives(version) else None
+            return chosen.show(found, version) if found is not None and found.is_lossless_in(version) else None
 
         return chosen, show
 
@@ -241,7 +241,7 @@ def _named(stream: str) -> Iterator[None]:
 
 def _version(query: Mapping[str, str]) -> int:
     version = _number('Query parameter "version"', query.get("version", str(LATEST)))
-    if version not in ROWS:
+    if version not in LAYOUTS:
         raise BadQuery(f'Query parameter "version" is invalid: {version}')
     return version
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from adapters.streamr.model.users import User
 from adapters.streamr.publishing.saying import charge
-from adapters.streamr.wire.codec import FORMS, encode
+from adapters.streamr.wire.codec import FORM_KEYS, encode
 from adapters.streamr.wire.control import Answer, ControlFrame, ControlType, Failure, Request, Subscribe, Unsubscribe
 from adapters.streamr.wire.ids import NAME
 from adapters.streamr.wire.invalid import Forged, Invalid
@@ -110,4 +110,4 @@ class ClientSession(Session):
         """Use these versions where the peer did not ask for others."""
         self.control = self._asked[0] or control
         self.message_version = self._asked[1] or message or UNNEGOTIATED[self.control]
-        self.form_key = FORMS[self.control, self.message_version]
+        self.form_key = FORM_KEYS[self.control, self.message_version]

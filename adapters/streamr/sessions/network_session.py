@@ -15,11 +15,11 @@ from adapters.streamr.wire.network import (
     S2_VERSION,
     NetworkMessage,
     NetworkType,
-    can_wrap,
     decode_value,
     encode_network,
+    has_wrapper,
     parse_network,
-    spoken,
+    version_and_form,
 )
 from gateway.core.errors import RequestError
 from gateway.core.frames import payload, text_frame
@@ -65,7 +65,7 @@ class NetworkSession(StreamrSession):
         self._gateway_id = parts.context.home.gateway_id
         self._nodes = nodes
         self._url = url
-        self._version, self._object = S2_VERSION, False  # of the node's last message
+        self._version, self._as_object = S2_VERSION, False  # of the node's last message
 
     def handle(self, data: bytes) -> None:
         """Act on one message; whatever it is, the connection lives."""
@@ -84,7 +84,7 @@ class NetworkSession(StreamrSession):
     def _decode(self, data: bytes) -> NetworkMessage:
         try:
             value = parse_network(data)
-            self._version, self._object = spoken(value)
+            self._version, self._as_object = version_and_form(value)
             return decode_value(value, data)
         except StreamrError:
             self.offend()
@@ -128,7 +128,7 @@ class NetworkSession(StreamrSession):
             stream_partition=message.stream_partition,
             nodes=(self._url,) if there else (),
             version=self._version,
-            object=self._object,
+            as_object=self._as_object,
         )
         self.send(text_frame(encode_network(answer)))
 
@@ -141,13 +141,13 @@ class NetworkSession(StreamrSession):
         control = payload(frame)
         if not control.startswith(CONTROL):
             return frame
-        wraps = can_wrap(self._version, object=self._object)
+        wraps = has_wrapper(self._version, as_object=self._as_object)
         wrapper = NetworkMessage(
             type=NetworkType.WRAPPER,
             source=self._gateway_id,
             control=control,
             version=self._version if wraps else S2_VERSION,
-            object=self._object and wraps,
+            as_object=self._as_object and wraps,
         )
         return text_frame(encode_network(wrapper))
 

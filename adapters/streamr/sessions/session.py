@@ -15,7 +15,7 @@ from adapters.streamr.publishing.publishing import (
     out_of_range,
 )
 from adapters.streamr.publishing.runs import Doubt, Run
-from adapters.streamr.wire.codec import decode_control, usual
+from adapters.streamr.wire.codec import decode_control, decode_publish_fast
 from adapters.streamr.wire.control import (
     ControlFrame,
     ControlType,
@@ -101,7 +101,7 @@ class StreamrSession(ClientSession):
 
     def _begin(self, data: bytes) -> Run | None:
         """Begin a run with what is said in *data*; where that has to be looked at by itself, do so and return None."""
-        request = usual(data) if self._negotiated and self.ready else None
+        request = decode_publish_fast(data) if self._negotiated and self.ready else None
         if request is None:
             self.receive_data(data)
             return None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from adapters.streamr.wire import checks
 from adapters.streamr.wire.errors import INVALID_REQUEST, PERMISSION_DENIED, REQUEST_FAILED, StreamrError
 from adapters.streamr.wire.ids import NAME, channel_of
-from adapters.streamr.wire.tracker import TrackerMessage, TrackerType, decode_tracker, encode_tracker, numbered_like
+from adapters.streamr.wire.tracker import TrackerMessage, TrackerType, decode_tracker, encode_tracker, reply_number
 from gateway.core.errors import RequestError
 from gateway.core.frames import text_frame
 from gateway.core.jsontext import dumps
@@ -228,7 +228,7 @@ class TrackerSession(Session):
         )
 
     def _frame(self, kind: TrackerType, **fields: Any) -> bytes:
-        number = numbered_like(kind, self._spoken)
+        number = reply_number(kind, self._spoken)
         return text_frame(
             encode_tracker(TrackerMessage(type=kind, version=self._spoken.version, number=number, **fields))
         )

@@ -78,7 +78,7 @@ def integer(name: str, value: Any) -> int:
     return int(value)
 
 
-def whole(value: Any) -> Any:
+def as_integer(value: Any) -> Any:
     """*value*, as an integer where it is the same number for JavaScript: 2.0 is 2."""
     return int(value) if type(value) is float and value.is_integer() else value
 
@@ -103,7 +103,7 @@ def padded(elements: list[Any], size: int) -> list[Any]:
     return [*elements[:size], *[UNDEFINED] * (size - len(elements))]
 
 
-def echoed(value: Any) -> str:
+def echoed_id(value: Any) -> str:
     """*value* as the requestId of an error; empty where it is none, or too long to be repeated."""
     return value if type(value) is str and len(value) <= MAX_ID else ""
 

@@ -20,22 +20,22 @@ from .checks import UNDEFINED
 from .control import CONTROL, FRAMES, NO_REQUEST_ID, VARIANTS, ControlFrame, ControlType, Publish
 from .errors import StreamrError
 from .ids import NAME
-from .layouts import ROWS
+from .layouts import LAYOUTS
 from .message import (
     LATEST,
     MessageRef,
     StreamMessage,
     decode_message,
+    decode_message_fast,
     decode_ref,
     parse_message,
-    usual_message,
 )
 
 # What the bus calls the forms of a message: by the version of the control frame and that of the message in it.
-FORMS: Final = {(control, message): f"{NAME}/{control}/{message}" for control in CONTROL for message in ROWS}
+FORM_KEYS: Final = {(control, message): f"{NAME}/{control}/{message}" for control in CONTROL for message in LAYOUTS}
 
 # Types that mean nothing without an id: one resend could not be told from another.
-_NEEDS_ID: Final = frozenset(
+_REQUIRES_ID: Final = frozenset(
     {
         ControlType.UNICAST,
         ControlType.RESENDING,
@@ -51,15 +51,15 @@ _NEEDS_ID: Final = frozenset(
 _TYPES: Final = {number: kind for kind in ControlType for number in (int(kind), str(int(kind)))}
 
 # A version 2 requestId at the start of a text that is not JSON as a whole.
-_LEGIBLE_ID: Final = re.compile(r'\s*\[\s*2\s*,\s*[0-9]+\s*,\s*("(?:[^"\\\x00-\x1f]|\\.){0,255}")')
+_LEADING_ID: Final = re.compile(r'\s*\[\s*2\s*,\s*[0-9]+\s*,\s*("(?:[^"\\\x00-\x1f]|\\.){0,255}")')
 
 
 def decode_control(data: bytes | str) -> ControlFrame:
     """Read one control frame; what cannot be read raises a `StreamrError` with the requestId, if legible."""
-    return (usual(data) if isinstance(data, bytes) else None) or _any(data)
+    return (decode_publish_fast(data) if isinstance(data, bytes) else None) or _decode_any(data)
 
 
-def usual(wire: bytes) -> Publish | None:
+def decode_publish_fast(wire: bytes) -> Publish | None:
     """A PublishRequest as the libraries write nearly all of them; None where `decode_control` has to look closer.
 
     What stands before the message and behind it is known. Where both ends of *wire* are that, the rest is the message;
@@ -76,20 +76,20 @@ def usual(wire: bytes) -> Publish | None:
         return None
     if not (wire.startswith(head) and wire.endswith(tail) and len(head) <= checks.MAX_ID >= len(tail)):
         return None
-    message = usual_message(row, wire[len(head) : -len(tail)])
+    message = decode_message_fast(row, wire[len(head) : -len(tail)])
     return None if message is None else Publish(request_id=request_id, session_token=token, message=message)
 
 
-def _any(data: bytes | str) -> ControlFrame:
+def _decode_any(data: bytes | str) -> ControlFrame:
     try:
         wire = data if isinstance(data, bytes) else data.encode()
         frame = jsontext.loads(wire, max_values=jsontext.MAX_VALUES)
     except ValueError as error:
-        raise StreamrError(f"Invalid JSON: {error}", request_id=_glimpse(data)) from None
+        raise StreamrError(f"Invalid JSON: {error}", request_id=_leading_id(data)) from None
     try:
         return _decode(frame if isinstance(frame, list) else [], wire)
     except StreamrError as error:
-        error.request_id = _readable_id(frame)
+        error.request_id = _request_id(frame)
         raise
 
 
@@ -127,10 +127,10 @@ def _decode(frame: list[Any], wire: bytes) -> ControlFrame:
         else:
             attribute, check = FIELDS[name]
             values[attribute] = check(name, value)
-    if kind in _NEEDS_ID and values["request_id"] == "":
+    if kind in _REQUIRES_ID and values["request_id"] == "":
         raise StreamrError("Expected requestId to not be an empty string.")
     if "resend_all" in values:
-        _choose_resend(values)
+        _normalise_resend(values)
     _check_order(values.get("from_ref"), values.get("to_ref"))
     return FRAMES[kind](**values)
 
@@ -140,7 +140,7 @@ def _version_and_type(frame: list[Any]) -> tuple[int, ControlType]:
     kind = frame[1] if len(frame) > 1 else UNDEFINED
     if type(version) is str and version in map(str, CONTROL):
         checks.integer("version", version)
-    version, kind = checks.whole(version), checks.whole(kind)
+    version, kind = checks.as_integer(version), checks.as_integer(kind)
     if type(version) is not int or version not in CONTROL:
         raise StreamrError(_unsupported("version", version, CONTROL))
     if type(kind) not in (int, str) or kind not in _TYPES:
@@ -180,7 +180,7 @@ def element_text(frame: list[Any], index: int, wire: bytes) -> bytes | None:
     return wire[len(head) : -len(tail)] if wire.startswith(head) and wire.endswith(tail) else None
 
 
-def _choose_resend(values: dict[str, Any]) -> None:
+def _normalise_resend(values: dict[str, Any]) -> None:
     """Turn S1's resend options, of which exactly one must be set, into the fields of a `Resend`."""
     everything, last = values.pop("resend_all"), values.pop("number_last")
     start, end = values.pop("resend_from"), values.pop("resend_to")
@@ -216,7 +216,7 @@ def _flag(name: str, value: Any) -> bool:
     raise StreamrError(f"Expected {name} to be a boolean but was {checks.js_text(value)}.")
 
 
-def _readable_id(frame: Any) -> str:
+def _request_id(frame: Any) -> str:
     """The requestId of a frame that is otherwise refused, or an empty string."""
     if not isinstance(frame, list) or frame[:1] not in ([1], [2]):
         return ""
@@ -227,13 +227,13 @@ def _readable_id(frame: Any) -> str:
         if "subId" not in fields:
             return ""
         index += fields.index("subId")
-    return checks.echoed(frame[index]) if len(frame) > index else ""
+    return checks.echoed_id(frame[index]) if len(frame) > index else ""
 
 
-def _glimpse(data: bytes | str) -> str:
+def _leading_id(data: bytes | str) -> str:
     """The requestId at the start of a text that is not JSON, or an empty string."""
     start = data[:1024] if isinstance(data, str) else data[:1024].decode("utf-8", "replace")
-    found = _LEGIBLE_ID.match(start)
+    found = _LEADING_ID.match(start)
     try:
         return str(jsontext.loads(found[1])) if found else ""
     except ValueError:

@@ -10,7 +10,7 @@ from .errors import StreamrError
 
 # The arrays of the three versions, as the libraries write them.
 # fmt: off
-ROWS: Final = {
+LAYOUTS: Final = {
     30: ("version", "msgId", "prevMsgRef", "messageType", "content", "signatureType", "signature"),
     31: ("version", "msgId", "prevMsgRef", "messageType", "encryptionType", "content", "signatureType", "signature"),
     32: ("version", "msgId", "prevMsgRef", "messageType", "contentType", "encryptionType", "groupKeyId",
@@ -34,9 +34,9 @@ SHORT_32: Final = {
 
 def layout_of(row: list[Any]) -> tuple[str, ...]:
     """The fields that the elements of *row* are; `StreamrError` where its version is not supported."""
-    version = checks.whole(row[0]) if row else UNDEFINED
-    if type(version) is not int or version not in ROWS:
-        supported = ",".join(map(str, ROWS))
+    version = checks.as_integer(row[0]) if row else UNDEFINED
+    if type(version) is not int or version not in LAYOUTS:
+        supported = ",".join(map(str, LAYOUTS))
         raise StreamrError(
             f"Unsupported version: {checks.js_text(version)}, message: Supported versions: [{supported}]"
         )
@@ -44,10 +44,10 @@ def layout_of(row: list[Any]) -> tuple[str, ...]:
         return FLAT_30
     if version == 32 and len(row) in SHORT_32 and type(row[-2]) is int:
         return SHORT_32[len(row)]
-    return ROWS[version]
+    return LAYOUTS[version]
 
 
-def nest(fields: dict[str, Any]) -> None:
+def nest_flat_fields(fields: dict[str, Any]) -> None:
     """Give S1's flat fields the nested form. Its example writes the partition as a string."""
     partition = fields.get("streamPartition")
     if type(partition) is str and partition.isascii() and partition.isdigit() and len(partition) < 16:

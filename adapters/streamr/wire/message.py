@@ -17,7 +17,7 @@ from gateway.core import jsontext
 from . import checks
 from .checks import MAX_ID, MAX_INTEGER, MAX_KEY, MAX_NAME, UNDEFINED
 from .errors import REQUEST_FAILED, StreamrError
-from .layouts import FLAT_30, ROWS, layout_of, nest
+from .layouts import FLAT_30, LAYOUTS, layout_of, nest_flat_fields
 
 LATEST = 32
 
@@ -31,7 +31,7 @@ UNSIGNED, ETH_LEGACY, ETH = range(3)
 
 _FLAT = re.compile(rb"\s*\[[^,\[\"]*,\s*\"")  # the version may be written 30.0
 # The fields of version 32, and what the libraries take for one that is missing.
-_DEFAULTS: Final = dict.fromkeys(ROWS[LATEST]) | {
+_DEFAULTS: Final = dict.fromkeys(LAYOUTS[LATEST]) | {
     "msgId": UNDEFINED,
     "messageType": MESSAGE,
     "contentType": 0,
@@ -49,17 +49,17 @@ _ENCRYPTION_TYPES: Final = {
 _SIGNATURE_TYPES: Final = frozenset({UNSIGNED, ETH_LEGACY, ETH})
 
 
-# What `usual_message` looks for: the types of a row, of a message id and of a reference.
-_TEXT_OR_NOT: Final = (str, type(None))
-_USUAL_ROWS: Final = frozenset(
+# What `decode_message_fast` looks for: the types of a row, of a message id and of a reference.
+_OPTIONAL_TEXT: Final = (str, type(None))
+_FAST_ROWS: Final = frozenset(
     (int, list, ref, int, int, int, key, str, type(None), int, signature)
     for ref in (list, type(None))
-    for key in _TEXT_OR_NOT
-    for signature in _TEXT_OR_NOT
+    for key in _OPTIONAL_TEXT
+    for signature in _OPTIONAL_TEXT
 )
-_USUAL_CODES: Final = frozenset(product((LATEST,), _MESSAGE_TYPES, (0,), _ENCRYPTION_TYPES[LATEST], _SIGNATURE_TYPES))
-_USUAL_ID: Final = (str, int, int, int, str, str)
-_USUAL_REF: Final = (int, int)
+_FAST_CODES: Final = frozenset(product((LATEST,), _MESSAGE_TYPES, (0,), _ENCRYPTION_TYPES[LATEST], _SIGNATURE_TYPES))
+_FAST_ID: Final = (str, int, int, int, str, str)
+_FAST_REF: Final = (int, int)
 
 
 class MessageRef(NamedTuple):
@@ -86,7 +86,7 @@ class StreamMessage:
 
     `version` and `wire` are the version and the text of the array it was received as, `verbatim` says that
     this text is the libraries' form, not one of the specifications' only. `ttl_seconds` is S1's, never 0. `digests` and
-    `proven` are what `signing` and `batch` found out about it: what may have been signed, and that it was.
+    `verified` are what `signing` and `batch` found out about it: what may have been signed, and that it was.
     """
 
     id: MessageID
@@ -103,15 +103,15 @@ class StreamMessage:
     wire: bytes | None = field(default=None, compare=False, repr=False)
     verbatim: bool = field(default=False, compare=False, repr=False)
     digests: dict[str, bytes] | None = field(default=None, init=False, compare=False, repr=False)
-    proven: bool = field(default=False, init=False, compare=False, repr=False)
+    verified: bool = field(default=False, init=False, compare=False, repr=False)
 
     def row(self, version: int) -> bytes:
         """The JSON array of this message in *version*: 30 (nested), 31 or 32."""
         if version == self.version and self.verbatim and self.wire is not None:
             return self.wire
-        return jsontext.dumps([self._element(name, version) for name in ROWS[version]])
+        return jsontext.dumps([self._element(name, version) for name in LAYOUTS[version]])
 
-    def survives(self, version: int) -> bool:
+    def is_lossless_in(self, version: int) -> bool:
         """Whether readers of *version* get all of this message and can check its signature.
 
         The signature covers newGroupKey, which older versions cannot carry; encryption 3 is known to
@@ -203,20 +203,20 @@ def has_expired(wire: bytes, now: int) -> bool:
 
 def decode_message(value: Any, wire: bytes | None = None) -> StreamMessage:
     """Read a message array that was parsed from the text *wire*; anything else raises a `StreamrError`."""
-    return (None if wire is None else usual_message(value, wire)) or _unusual(value, wire)
+    return (None if wire is None else decode_message_fast(value, wire)) or _decode_general(value, wire)
 
 
-def usual_message(row: Any, wire: bytes) -> StreamMessage | None:
+def decode_message_fast(row: Any, wire: bytes) -> StreamMessage | None:
     """Nearly every message: version 32 as the libraries write it, with nothing to find fault with; else None.
 
-    What it takes, `_unusual` takes to mean the same; it is three times as fast.
+    What it takes, `_decode_general` takes to mean the same; it is three times as fast.
     """
-    if type(row) is not list or tuple(map(type, row)) not in _USUAL_ROWS:
+    if type(row) is not list or tuple(map(type, row)) not in _FAST_ROWS:
         return None
     version, given_id, given_ref, kind, content_type, encryption, key_id, content, _, signed, signature = row
-    if (version, kind, content_type, encryption, signed) not in _USUAL_CODES or not content:
+    if (version, kind, content_type, encryption, signed) not in _FAST_CODES or not content:
         return None
-    if tuple(map(type, given_id)) != _USUAL_ID:
+    if tuple(map(type, given_id)) != _FAST_ID:
         return None
     stream, partition, timestamp, sequence, _, _ = given_id
     if len(wire) - len(content) > MAX_NAME and _has_long(given_id, key_id, signature):
@@ -226,7 +226,7 @@ def usual_message(row: Any, wire: bytes) -> StreamMessage | None:
     ):
         return None
     message_id = tuple.__new__(MessageID, given_id)  # as `MessageID._make` does, which would be a call for each
-    ref = None if given_ref is None else usual_ref(given_ref, message_id)
+    ref = None if given_ref is None else decode_ref_fast(given_ref, message_id)
     if given_ref is not None and ref is None:
         return None
     return StreamMessage(
@@ -241,11 +241,11 @@ def _has_long(given_id: list[Any], key_id: str | None, signature: str | None) ->
     return any(len(text or "") > limit for text, limit in texts)
 
 
-def usual_ref(given: Any, message_id: MessageID) -> MessageRef | None:
+def decode_ref_fast(given: Any, message_id: MessageID) -> MessageRef | None:
     """The reference to what came before *message_id*, as the libraries write it; None for anything else."""
     if (
         type(given) is not list
-        or tuple(map(type, given)) != _USUAL_REF
+        or tuple(map(type, given)) != _FAST_REF
         or min(given) < 0
         or not tuple(given) < message_id[2:4]
     ):
@@ -253,10 +253,10 @@ def usual_ref(given: Any, message_id: MessageID) -> MessageRef | None:
     return MessageRef._make(given) if given[1] <= MAX_INTEGER else None
 
 
-def _unusual(value: Any, wire: bytes | None) -> StreamMessage:
+def _decode_general(value: Any, wire: bytes | None) -> StreamMessage:
     row = value if isinstance(value, list) else []
     layout = layout_of(row)
-    fields = row if layout is ROWS[LATEST] and len(row) == len(layout) else _latest(layout, row)
+    fields = row if layout is LAYOUTS[LATEST] and len(row) == len(layout) else _latest(layout, row)
     version, given_id, given_ref, kind, content_type, encryption, key_id, content, new_key, signed, signature = fields
     message_id = _message_id(given_id, version)
     prev_ref = _prev_ref(given_ref, message_id, version)
@@ -275,7 +275,7 @@ def _unusual(value: Any, wire: bytes | None) -> StreamMessage:
         version=int(version),
         wire=jsontext.dumps(row) if wire is None else wire,
         # The array can be shown as it came if every reader of its version understands it.
-        verbatim=layout is ROWS[version]
+        verbatim=layout is LAYOUTS[version]
         and len(row) == len(layout)
         and type(content) is str
         and given_id == list(message_id)
@@ -287,7 +287,7 @@ def _latest(layout: tuple[str, ...], row: list[Any]) -> list[Any]:
     """The elements of *row* in the places they have in version 32; what is missing has its default there."""
     fields = dict(zip(layout, row, strict=False))
     if layout is FLAT_30:
-        nest(fields)
+        nest_flat_fields(fields)
     return [fields.get(name, default) for name, default in _DEFAULTS.items()]
 
 

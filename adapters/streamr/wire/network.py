@@ -62,7 +62,7 @@ OLD_CODES: Final[dict[int, NetworkType]] = {
     14: NetworkType.STORAGE_NODES,
 }
 # Those of them that were later wrapped, and are not read; the names are those of the nodes.
-UNREAD_CODES: Final[dict[int, str]] = {
+UNSUPPORTED_CODES: Final[dict[int, str]] = {
     1:  "DATA",
     2:  "SUBSCRIBE",
     3:  "UNSUBSCRIBE",
@@ -77,7 +77,9 @@ UNREAD_CODES: Final[dict[int, str]] = {
 }
 CODES: Final[dict[int, NetworkType]] = {int(kind): kind for kind in NetworkType}
 # fmt: on
-_TO_WRAP: Final = f"a control message comes in a wrapper, as an array or in version {WRAPPED_VERSION}.0.0 or later"
+_WRAPPER_REQUIRED: Final = (
+    f"a control message comes in a wrapper, as an array or in version {WRAPPED_VERSION}.0.0 or later"
+)
 
 
 def _control(name: str, value: Any) -> bytes:
@@ -107,7 +109,7 @@ FIELDS: Final[dict[str, tuple[str, Callable[[str, Any], Any]]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkMessage:
-    """One message of the network layer. *object* says in which of the two forms it is, or is to be, written."""
+    """One message of the network layer. *as_object* says in which of the two forms it is, or is to be, written."""
 
     type: NetworkType
     source: str = ""
@@ -117,7 +119,7 @@ class NetworkMessage:
     nodes: tuple[str, ...] = ()
     control: bytes = b""
     version: str = S2_VERSION
-    object: bool = False
+    as_object: bool = False
 
 
 def parse_network(data: bytes | str) -> Any:
@@ -128,11 +130,11 @@ def parse_network(data: bytes | str) -> Any:
         raise StreamrError(f"Invalid JSON: {error}") from None
 
 
-def spoken(value: Any) -> tuple[str, bool]:
+def version_and_form(value: Any) -> tuple[str, bool]:
     """The version that *value* is written in, and whether as an object, as far as that can be told."""
     if type(value) is dict:
-        return _legible(value.get("version"), f"{WRAPPED_VERSION}.0.0"), True
-    return _legible(value[0] if type(value) is list and value else None, S2_VERSION), False
+        return _version_or(value.get("version"), f"{WRAPPED_VERSION}.0.0"), True
+    return _version_or(value[0] if type(value) is list and value else None, S2_VERSION), False
 
 
 def decode_network(data: bytes | str) -> NetworkMessage:
@@ -154,27 +156,27 @@ def decode_value(value: Any, data: bytes | str) -> NetworkMessage:
 
 def encode_network(message: NetworkMessage) -> bytes:
     """Write *message* in its form and version."""
-    if not message.object:
+    if not message.as_object:
         head = jsontext.dumps([message.version, int(message.type), message.source])[:-1]
-        values = (_text(name, message) for name in ARRAYS[message.type])
+        values = (_array_text(name, message) for name in ARRAYS[message.type])
         return b",".join([head, *values]) + b"]"
     codes = _codes(message.version)
     code = next(number for number, kind in codes.items() if kind is message.type)
-    payload = {name: _plain(name, message) for name in OBJECTS[message.type]} or message.status
+    payload = {name: _object_value(name, message) for name in OBJECTS[message.type]} or message.status
     return jsontext.dumps({"version": message.version, "code": code, "payload": payload})
 
 
-def can_wrap(version: str, *, object: bool) -> bool:
+def has_wrapper(version: str, *, as_object: bool) -> bool:
     """Whether this form has a wrapper for control messages."""
-    return not object or NetworkType.WRAPPER in _codes(version).values()
+    return not as_object or NetworkType.WRAPPER in _codes(version).values()
 
 
-def _text(name: str, message: NetworkMessage) -> bytes:
+def _array_text(name: str, message: NetworkMessage) -> bytes:
     """The JSON text of a field in an array: a control message is a text already."""
     return message.control if name == "controlLayerPayload" else jsontext.dumps(getattr(message, FIELDS[name][0]))
 
 
-def _plain(name: str, message: NetworkMessage) -> Any:
+def _object_value(name: str, message: NetworkMessage) -> Any:
     """The value of a field in an object: a control message is a string."""
     value = getattr(message, FIELDS[name][0])
     return value.decode() if isinstance(value, bytes) else value
@@ -182,7 +184,7 @@ def _plain(name: str, message: NetworkMessage) -> Any:
 
 def _decode_array(row: list[Any]) -> NetworkMessage:
     version, number, source = checks.padded(row, 3)
-    _major(version)
+    _major_version(version)
     kind = _kind(number, CODES)
     names = ARRAYS[kind]
     fields = dict(zip(names, checks.padded(row[3:], len(names)), strict=True))
@@ -191,7 +193,7 @@ def _decode_array(row: list[Any]) -> NetworkMessage:
 
 def _decode_object(row: dict[str, Any]) -> NetworkMessage:
     version, code, payload = (row.get(name, UNDEFINED) for name in ("version", "code", "payload"))
-    _major(version)
+    _major_version(version)
     kind = _kind(code, _codes(version))
     if type(payload) is not dict:
         raise StreamrError(f"Expected payload to be an object but was {checks.js_text(payload)}.")
@@ -199,7 +201,7 @@ def _decode_object(row: dict[str, Any]) -> NetworkMessage:
     if fields.get("streamPartition") is UNDEFINED:
         fields["streamPartition"] = 0
     values = _values(fields) or {"status": payload}
-    return NetworkMessage(type=kind, version=version, object=True, **values)
+    return NetworkMessage(type=kind, version=version, as_object=True, **values)
 
 
 def _values(fields: dict[str, Any]) -> dict[str, Any]:
@@ -207,14 +209,14 @@ def _values(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _codes(version: str) -> dict[int, NetworkType]:
-    return CODES if _major(version) >= WRAPPED_VERSION else OLD_CODES
+    return CODES if _major_version(version) >= WRAPPED_VERSION else OLD_CODES
 
 
-def _legible(version: Any, default: str) -> str:
+def _version_or(version: Any, default: str) -> str:
     return version if type(version) is str and _VERSION.fullmatch(version) else default
 
 
-def _major(version: Any) -> int:
+def _major_version(version: Any) -> int:
     found = _VERSION.fullmatch(version) if type(version) is str else None
     if found is None:
         raise StreamrError(f"Unsupported version: {checks.js_text(version)}, message: a version is like {S2_VERSION}")
@@ -223,8 +225,8 @@ def _major(version: Any) -> int:
 
 def _kind(value: Any, codes: dict[int, NetworkType]) -> NetworkType:
     if type(value) is not int or value not in codes:
-        if codes is OLD_CODES and type(value) is int and value in UNREAD_CODES:
-            raise StreamrError(f"Unsupported type: {UNREAD_CODES[value]}, message: {_TO_WRAP}")
+        if codes is OLD_CODES and type(value) is int and value in UNSUPPORTED_CODES:
+            raise StreamrError(f"Unsupported type: {UNSUPPORTED_CODES[value]}, message: {_WRAPPER_REQUIRED}")
         listed = ",".join(map(str, codes))
         raise StreamrError(f"Unsupported type: {checks.js_text(value)}, message: Supported types: [{listed}]")
     return codes[value]

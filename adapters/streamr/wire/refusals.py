@@ -10,7 +10,7 @@ from .errors import StreamrError
 
 # fmt: off
 # How the broker's errors call each request.
-WORDS: dict[ControlType, tuple[str, str, str]] = {
+PHRASES: dict[ControlType, tuple[str, str, str]] = {
     ControlType.PUBLISH:     ("Publish", "publish", "write to"),
     ControlType.SUBSCRIBE:   ("Subscribe", "subscribe", "subscribe to"),
     ControlType.UNSUBSCRIBE: ("Unsubscribe", "unsubscribe", "unsubscribe from"),
@@ -24,8 +24,8 @@ class Unauthenticated(RequestError):
 
 def refusal(frame: ControlFrame, error: RequestError) -> tuple[str, str]:
     """The text and the code by which the reference's broker refuses *frame*."""
-    stream, partition = place(frame)
-    request, try_to, allowed_to = WORDS.get(frame.type, ("Resend", "resend", "resend from"))
+    stream, partition = stream_partition_of(frame)
+    request, try_to, allowed_to = PHRASES.get(frame.type, ("Resend", "resend", "resend from"))
     match error:
         case StreamrError():
             return error.message, error.code
@@ -41,7 +41,7 @@ def refusal(frame: ControlFrame, error: RequestError) -> tuple[str, str]:
             return f"{request} request failed: {error}", codes.REQUEST_FAILED
 
 
-def place(frame: ControlFrame) -> tuple[str, int]:
+def stream_partition_of(frame: ControlFrame) -> tuple[str, int]:
     """The stream and the partition that *frame* is about."""
     if isinstance(frame, Subscribe | Unsubscribe | Resend):
         return frame.stream_id, frame.stream_partition

@@ -19,7 +19,7 @@ from .checks import UNDEFINED
 from .errors import StreamrError
 
 VERSIONS: Final = (1, 2)
-OFFSET: Final = 13  # what S0's examples add to the types of its table
+S0_OFFSET: Final = 13  # what S0's examples add to the types of its table
 MAX_NODES: Final = 1_000  # addresses in one message
 MAX_VALUES: Final = 1 << 16  # in one message: a status of 1,000 stream partitions has some 20,000
 
@@ -85,7 +85,7 @@ FIELDS: Final[dict[str, tuple[str, Callable[[str, Any], Any]]]] = {
 # fmt: on
 
 # The numbers that a type may have, as numbers and as texts: the libraries take both.
-_TYPES: Final = {int(kind): kind for kind in TrackerType} | {kind + OFFSET: kind for kind in list(TrackerType)[:4]}
+_TYPES: Final = {int(kind): kind for kind in TrackerType} | {kind + S0_OFFSET: kind for kind in list(TrackerType)[:4]}
 _NUMBERS: Final = {spelling: number for number in _TYPES for spelling in (number, str(number))}
 
 
@@ -119,7 +119,7 @@ def decode_tracker(data: bytes | str) -> TrackerMessage:
     try:
         return _decode(row)
     except StreamrError as error:
-        error.request_id = checks.echoed(row[2]) if len(row) > 2 else ""
+        error.request_id = checks.echoed_id(row[2]) if len(row) > 2 else ""
         raise
 
 
@@ -129,9 +129,9 @@ def encode_tracker(message: TrackerMessage) -> bytes:
     return jsontext.dumps([message.version, message.number or int(message.type), *values])
 
 
-def numbered_like(kind: TrackerType, asked: TrackerMessage) -> int:
+def reply_number(kind: TrackerType, asked: TrackerMessage) -> int:
     """The number of *kind* for the peer that sent *asked*: those of S0's examples if it uses them."""
-    return kind + OFFSET if asked.number > OFFSET and kind <= TrackerType.STORAGE_NODES_RESPONSE else int(kind)
+    return kind + S0_OFFSET if asked.number > S0_OFFSET and kind <= TrackerType.STORAGE_NODES_RESPONSE else int(kind)
 
 
 def _decode(row: list[Any]) -> TrackerMessage:

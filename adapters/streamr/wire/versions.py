@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 
 from .control import CONTROL
-from .layouts import ROWS
+from .layouts import LAYOUTS
 
 # The parameter, how the reference calls it, which there are.
 LAYERS = (
     ("controlLayerVersion", "ControlLayer", tuple(map(str, CONTROL))),
-    ("messageLayerVersion", "MessageLayer", tuple(map(str, ROWS))),
+    ("messageLayerVersion", "MessageLayer", tuple(map(str, LAYOUTS))),
 )
 _INTEGER = re.compile(r"\s*([+-]?[0-9]+)")
 

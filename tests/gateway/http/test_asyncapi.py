@@ -14,10 +14,10 @@ from websockets.sync.client import connect
 
 from adapters import ADAPTERS
 from adapters.sprout.wire.codec import VERBS
+from adapters.streamr.wire.asyncapi import FIELDS as DESCRIBED
 from adapters.streamr.wire.codec import FIELDS
 from adapters.streamr.wire.control import CONTROL, ControlType
 from adapters.streamr.wire.network import NetworkType
-from adapters.streamr.wire.spoken import FIELDS as DESCRIBED
 from adapters.streamr.wire.tracker import TRACKER
 from adapters.topic_relay.session import VERBS as TYPES
 from tests.server import Server

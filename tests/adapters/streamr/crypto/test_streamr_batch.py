@@ -87,10 +87,10 @@ def test_genuine_ones_are_proven_together() -> None:
     messages = [said(KEYS[0], number) for number in range(MOST + FEWEST)]
     forged = CHANGES["another content"](messages[1])
     batch.prove(messages[0].id.publisher_id, [messages[0], forged, *messages[2:]])
-    assert [message.proven for message in messages] == [False] * MOST + [True] * FEWEST
+    assert [message.verified for message in messages] == [False] * MOST + [True] * FEWEST
     batch.prove(messages[0].id.publisher_id, messages)
-    assert all(message.proven for message in messages)
-    assert not replace(messages[0], content="2").proven, "what says something else has to be proven again"
+    assert all(message.verified for message in messages)
+    assert not replace(messages[0], content="2").verified, "what says something else has to be proven again"
 
 
 def cancelling(victim: PublicKey, messages: list[StreamMessage]) -> Iterator[StreamMessage]:

@@ -18,7 +18,7 @@ from adapters.streamr.crypto import batch
 from adapters.streamr.publishing import runs
 from adapters.streamr.publishing.publishing import MAX_AHEAD, MAX_CHAIN
 from adapters.streamr.sessions.session import StreamrSession
-from adapters.streamr.wire.codec import usual
+from adapters.streamr.wire.codec import decode_publish_fast
 from gateway.core.message import LATE, Message, Peer
 from gateway.core.outbox import LOW_WATER
 from gateway.storage.record import Entry
@@ -269,14 +269,14 @@ def test_what_goes_on_is_said_as_a_run(broker: Broker, alice: Publisher, monkeyp
 
 
 def test_what_comes_too_fast_is_not_verified(broker: Broker, alice: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
-    proven: list[int] = []
-    monkeypatch.setattr(runs, "prove", lambda _, messages: proven.append(len(messages)))
+    verified: list[int] = []
+    monkeypatch.setattr(runs, "prove", lambda _, messages: verified.append(len(messages)))
     speaker, tokens = broker.open(), iter(range(4))
     broker.bus.throttle = lambda _, peer, __: float(peer.number == speaker.peer.number and next(tokens, None) is None)
     rows = [alice.message("s", number, broker.clock() + number) for number in range(9)]
     speaker.receive_all([json.dumps([2, 8, "r", row, None], separators=(",", ":")).encode() for row in rows])
-    assert proven[0] == 4
-    assert not any(proven[1:])
+    assert verified[0] == 4
+    assert not any(verified[1:])
     assert len(broker.frames(speaker)) == 5
 
 
@@ -335,7 +335,7 @@ def test_a_run_is_refused_as_a_whole(broker: Broker, alice: Publisher) -> None:
     rows = [alice.message("s", number, now + number) for number in range(4)]
     texts = [json.dumps([2, 8, f"r{n}", row, None], separators=(",", ":")).encode() for n, row in enumerate(rows)]
     speaker.receive_data(texts[0])
-    request = usual(texts[1])
+    request = decode_publish_fast(texts[1])
     assert request is not None
     parts = broker.adapter.parts
     run = runs.Run(parts.context, parts.saying, speaker, request, speaker)

@@ -12,13 +12,13 @@ import pytest
 
 from adapters.streamr.rest import rest_answers
 from adapters.streamr.sessions.session import StreamrSession
-from adapters.streamr.wire.alike import Alike
 from adapters.streamr.wire.checks import MAX_ID, MAX_KEY, MAX_LENGTHS, MAX_NAME
-from adapters.streamr.wire.codec import decode_control, usual
+from adapters.streamr.wire.codec import decode_control, decode_publish_fast
 from adapters.streamr.wire.control import Publish
 from adapters.streamr.wire.errors import StreamrError
-from adapters.streamr.wire.message import decode_message, usual_message
+from adapters.streamr.wire.message import decode_message, decode_message_fast
 from adapters.streamr.wire.network import decode_network
+from adapters.streamr.wire.publish_template import PublishTemplate
 from adapters.streamr.wire.tracker import decode_tracker
 
 LONG = "x" * 100_000
@@ -125,11 +125,11 @@ def test_the_quick_way_to_read_a_message_has_the_same_limits(name: str) -> None:
     for size, fits in ((MAX_LENGTHS[name], True), (MAX_LENGTHS[name] + 1, False)):
         value = row(**{name: "y" * size})
         wire = json.dumps(value, separators=(",", ":")).encode()
-        assert (usual_message(value, wire) is not None) is fits
+        assert (decode_message_fast(value, wire) is not None) is fits
         frame = b'[2,8,"r",%b,null]' % wire
-        assert (usual(frame) is not None) is fits
+        assert (decode_publish_fast(frame) is not None) is fits
         if fits:
-            assert decode_message(value, wire) == usual_message(value, wire)
+            assert decode_message(value, wire) == decode_message_fast(value, wire)
             continue
         with pytest.raises(StreamrError, match=f"Expected {name} to have at most"):
             decode_control(frame)
@@ -143,7 +143,7 @@ def test_what_goes_on_in_a_run_has_the_same_limits(place: str) -> None:
     for length, fits in ((size, True), (size + 1, False)):
         text = "z" * length
         frame = [2, 8, text, row(), None] if place == "requestId" else [2, 8, "r", row(signature=text), None]
-        assert (Alike(first).read(json.dumps(frame, separators=(",", ":")).encode()) is not None) is fits
+        assert (PublishTemplate(first).read(json.dumps(frame, separators=(",", ":")).encode()) is not None) is fits
 
 
 def test_a_long_content_is_no_long_name(broker: Any, unsigned: Any) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from adapters.streamr.wire.alike import Alike
-from adapters.streamr.wire.codec import decode_control, usual
+from adapters.streamr.wire.codec import decode_control, decode_publish_fast
 from adapters.streamr.wire.control import Publish
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.message import decode_message
 from adapters.streamr.wire.network import decode_network
+from adapters.streamr.wire.publish_template import PublishTemplate
 from adapters.streamr.wire.tracker import decode_tracker
 from gateway.core.jsontext import MAX_VALUES
 
@@ -26,9 +26,9 @@ SAID = json.dumps([32, ["s", 0, 1, 0, "", ""], None, 27, 0, 0, None, "1", None, 
 
 def alike(wire: bytes) -> Any:
     """As in a run that began with what is usual."""
-    first = usual(b'[2,8,"p",%b,null]' % SAID.encode())
+    first = decode_publish_fast(b'[2,8,"p",%b,null]' % SAID.encode())
     assert first is not None
-    return Alike(first).read(wire)
+    return PublishTemplate(first).read(wire)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from adapters.streamr.publishing.publishing import ids_of
 from adapters.streamr.wire.checks import MAX_ID
 from adapters.streamr.wire.codec import decode_control, encode
 from adapters.streamr.wire.errors import StreamrError
-from adapters.streamr.wire.layouts import ROWS
+from adapters.streamr.wire.layouts import LAYOUTS
 from adapters.streamr.wire.message import parse_message
 from adapters.streamr.wire.network import decode_network
 from adapters.streamr.wire.tracker import decode_tracker
@@ -134,7 +134,7 @@ def control(data: bytes) -> None:
 def message(data: bytes) -> None:
     """Whatever is asked of a message that was read."""
     found = parse_message(data)
-    for version in ROWS:
+    for version in LAYOUTS:
         found.row(version)
     found.json_content()
     ids_of(found)

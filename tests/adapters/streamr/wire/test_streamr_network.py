@@ -21,7 +21,7 @@ from adapters.streamr.wire.network import (
     CODES,
     OBJECTS,
     OLD_CODES,
-    UNREAD_CODES,
+    UNSUPPORTED_CODES,
     NetworkType,
     decode_network,
     encode_network,
@@ -79,7 +79,7 @@ def test_the_other_codes_of_4_4_3_are_refused_by_name(name: str) -> None:
 
 def test_the_codes_of_4_4_3_are_the_vectors() -> None:
     assert {OLD["msgTypes"][kind.name]: kind for kind in set(NetworkType) - {NetworkType.WRAPPER}} == OLD_CODES
-    assert {name: code for code, name in UNREAD_CODES.items()} == {
+    assert {name: code for code, name in UNSUPPORTED_CODES.items()} == {
         name: code for name, code in OLD["msgTypes"].items() if code not in OLD_CODES
     }
 

@@ -24,7 +24,7 @@ from adapters.streamr.wire.control import (
     Unsubscribe,
 )
 from adapters.streamr.wire.errors import StreamrError
-from adapters.streamr.wire.layouts import ROWS
+from adapters.streamr.wire.layouts import LAYOUTS
 from adapters.streamr.wire.message import MessageID, MessageRef, StreamMessage, parse_message
 
 PUBLISHER = "0x2c7536E3605D9C16a7a3D7b1898e529396a65c23"
@@ -178,7 +178,7 @@ def test_a_row_of_another_version_is_made_and_of_the_same_is_the_received_text()
     assert message.row(32) == spaced
     assert json.loads(message.row(31)) == [31, ID, REF, 27, 0, '{"foo":42}', 2, "0x29c057786Fa"]
     assert json.loads(message.row(30)) == [30, ID, REF, 27, '{"foo":42}', 2, "0x29c057786Fa"]
-    assert {version: len(fields) for version, fields in ROWS.items()} == {30: 7, 31: 8, 32: 11}
+    assert {version: len(fields) for version, fields in LAYOUTS.items()} == {30: 7, 31: 8, 32: 11}
 
 
 @pytest.mark.parametrize("surplus", [[], ["surplus"]])
@@ -282,23 +282,23 @@ def test_a_new_group_key_is_a_pair_of_strings(key: str) -> None:
 
 def test_the_old_encryption_with_a_new_key_stays_in_version_31() -> None:
     message = parse_message(json.dumps([31, ID, REF, 27, 3, "abcdef", 0, None]))
-    assert [message.survives(version) for version in (30, 31, 32)] == [False, True, False]
+    assert [message.is_lossless_in(version) for version in (30, 31, 32)] == [False, True, False]
     with pytest.raises(StreamrError, match="Unsupported encryption type: 3"):
         parse_message(json.dumps([*ROW[:5], 3, *ROW[6:]]))
 
 
 def test_a_new_group_key_is_known_to_version_32_only() -> None:
     message = parse_message(json.dumps([*ROW[:8], '["id", "key"]', *ROW[9:]]))
-    assert [message.survives(version) for version in (30, 31, 32)] == [False, False, True]
-    assert [MESSAGE.survives(version) for version in (30, 31, 32)] == [True, True, True]
+    assert [message.is_lossless_in(version) for version in (30, 31, 32)] == [False, False, True]
+    assert [MESSAGE.is_lossless_in(version) for version in (30, 31, 32)] == [True, True, True]
 
 
 def test_who_has_no_word_for_encryption_is_shown_nothing_encrypted_but_the_key_exchange() -> None:
     for encryption in (1, 2):
         message = parse_message(json.dumps([*ROW[:5], encryption, "key", "00ff", *ROW[8:]]))
-        assert [message.survives(version) for version in (30, 31, 32)] == [False, True, True]
+        assert [message.is_lossless_in(version) for version in (30, 31, 32)] == [False, True, True]
     keys = parse_message(json.dumps([*ROW[:3], 29, 0, 1, None, '["r","s",[]]', *ROW[8:]]))
-    assert keys.survives(30), "its content can be read"
+    assert keys.is_lossless_in(30), "its content can be read"
 
 
 def test_the_number_of_a_subscription_is_given_back_as_what_it_is() -> None:

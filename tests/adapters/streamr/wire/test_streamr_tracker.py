@@ -55,7 +55,7 @@ def test_fields_are_where_the_libraries_have_them(case: Any) -> None:
 @pytest.mark.parametrize("wire", S0, ids=lambda wire: f"{wire[1]}")
 def test_what_the_specification_writes_is_read(wire: list[Any]) -> None:
     message = decode_tracker(json.dumps(wire))
-    assert message.type == wire[1] - tracker.OFFSET
+    assert message.type == wire[1] - tracker.S0_OFFSET
     assert message.number == wire[1]
     if wire[1] != 14:  # its Status has no requestId
         assert json.loads(encode_tracker(message)) == wire
@@ -214,7 +214,7 @@ def test_the_counter_is_higher_after_a_restart(make_broker: Callable[..., Any]) 
 
 
 @pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize("offset", [0, tracker.OFFSET])
+@pytest.mark.parametrize("offset", [0, tracker.S0_OFFSET])
 def test_each_node_is_answered_in_its_version_and_numbers(broker: Any, version: int, offset: int) -> None:
     node = Node(broker)
     [told] = node.ask(version, 1 + offset, {"streams": ["s"], "started": 0, "rtts": {}})

@@ -13,15 +13,15 @@ from gateway.core.nesting import has_more_values
 
 from .checks import MAX_ID, MAX_INTEGER, MAX_NAME
 from .control import Publish
-from .message import LATEST, MessageID, StreamMessage, usual_ref
+from .message import LATEST, MessageID, StreamMessage, decode_ref_fast
 
-Said = tuple[str, StreamMessage]  # the id of a request, and its message
+RequestedMessage = tuple[str, StreamMessage]  # the id of a request, and its message
 
 
-class Alike:
+class PublishTemplate:
     """Reads requests that differ from *first* in id, time, place in the chain, content and signature only.
 
-    *first* is what `codec.usual` read: of version 32, with nothing to find fault with.
+    *first* is what `codec.decode_publish_fast` read: of version 32, with nothing to find fault with.
     """
 
     def __init__(self, first: Publish) -> None:
@@ -36,7 +36,7 @@ class Alike:
         self._to_signature = b",null,%d," % message.signature_type
         self._token = b",%b]" % dumps(first.session_token)
 
-    def read(self, wire: bytes) -> Said | None:
+    def read(self, wire: bytes) -> RequestedMessage | None:
         """What is said in *wire*; None where `decode_control` has to look at it.
 
         What stands before the content and behind it is written once more. Where both ends of *wire* are that, the rest
@@ -69,7 +69,7 @@ class Alike:
             return None
         stream, partition, _, _, publisher, chain = like.id
         message_id = tuple.__new__(MessageID, (stream, partition, timestamp, sequence, publisher, chain))
-        ref = None if given_ref is None else usual_ref(given_ref, message_id)
+        ref = None if given_ref is None else decode_ref_fast(given_ref, message_id)
         if given_ref is not None and ref is None:
             return None
         kind, encryption, key, signed = like.message_type, like.encryption_type, like.group_key_id, like.signature_type

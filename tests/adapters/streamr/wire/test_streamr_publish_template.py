@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from adapters.streamr.wire.alike import Alike
-from adapters.streamr.wire.codec import decode_control, usual
+from adapters.streamr.wire.codec import decode_control, decode_publish_fast
 from adapters.streamr.wire.control import Publish
+from adapters.streamr.wire.publish_template import PublishTemplate
 
 FIRST: list[Any] = [2, 8, "r", [32, ["s", 0, 5, 0, "0xA", "c"], [4, 0], 27, 0, 2, "key", "1", None, 2, "0x1b"], "token"]
 UNSIGNED: list[Any] = [2, 8, "r", [32, ["日", 1, 5, 0, "", ""], None, 27, 0, 0, None, "{}", None, 0, None], None]
@@ -47,10 +47,10 @@ def written(frame: list[Any], *, escaped: bool = False) -> bytes:
     return json.dumps(frame, separators=(",", ":"), ensure_ascii=escaped).encode(errors="replace")
 
 
-def alike(first: list[Any]) -> Alike:
-    request = usual(written(first))
+def alike(first: list[Any]) -> PublishTemplate:
+    request = decode_publish_fast(written(first))
     assert request is not None
-    return Alike(request)
+    return PublishTemplate(request)
 
 
 def agrees(first: list[Any], wire: bytes) -> bool:

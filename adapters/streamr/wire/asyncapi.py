@@ -12,7 +12,7 @@ from typing import Any, Final
 from gateway.adapter import Spoken
 
 from .control import CONTROL, ControlType
-from .layouts import ROWS
+from .layouts import LAYOUTS
 from .network import ARRAYS, OBJECTS, S2_VERSION, WRAPPED_VERSION, NetworkType
 from .tracker import TRACKER, VERSIONS, TrackerType
 
@@ -20,13 +20,13 @@ Schema = dict[str, Any]
 
 # fmt: off
 TEXT: Final[Schema]   = {"type": "string"}
-NAME: Final[Schema]   = {"type": "string", "minLength": 1}
-MAYBE: Final[Schema]  = {"type": ["string", "null"]}
+NONEMPTY_TEXT: Final[Schema]   = {"type": "string", "minLength": 1}
+OPTIONAL_TEXT: Final[Schema]  = {"type": ["string", "null"]}
 NUMBER: Final[Schema] = {"type": "integer", "minimum": 0}
 OBJECT: Final[Schema] = {"type": "object"}
 NODES: Final[Schema]  = {"type": "array", "items": TEXT}
 REF: Final[Schema]    = {"type": "array", "items": [NUMBER, {"type": ["integer", "null"], "minimum": 0}], "minItems": 2}
-ID: Final[Schema]     = {"type": "array", "items": [NAME, NUMBER, NUMBER, NUMBER, TEXT, TEXT], "minItems": 6}
+ID: Final[Schema]     = {"type": "array", "items": [NONEMPTY_TEXT, NUMBER, NUMBER, NUMBER, TEXT, TEXT], "minItems": 6}
 
 # What the fields of a stream message are.
 ROW: Final[dict[str, Schema]] = {
@@ -35,11 +35,11 @@ ROW: Final[dict[str, Schema]] = {
     "messageType":    {"enum": [*range(27, 33)]},
     "contentType":    {"const": 0},
     "encryptionType": {"enum": [0, 1, 2, 3]},
-    "groupKeyId":     MAYBE,
-    "content":        NAME,
-    "newGroupKey":    MAYBE,
+    "groupKeyId":     OPTIONAL_TEXT,
+    "content":        NONEMPTY_TEXT,
+    "newGroupKey":    OPTIONAL_TEXT,
     "signatureType":  {"enum": [0, 1, 2]},
-    "signature":      MAYBE,
+    "signature":      OPTIONAL_TEXT,
 }
 MESSAGE: Final[Schema] = {
     "anyOf": [
@@ -49,22 +49,22 @@ MESSAGE: Final[Schema] = {
             "items": [{"const": version, "title": "version"}, *({"title": name, **ROW[name]} for name in names[1:])],
             "minItems": len(names),
         }
-        for version, names in ROWS.items()
+        for version, names in LAYOUTS.items()
     ]
 }
 # What the other fields of the tables are.
 FIELDS: Final[dict[str, Schema]] = {
     "requestId":                     TEXT,
     "subId":                         {"type": ["string", "integer"]},
-    "sessionToken":                  MAYBE,
-    "streamId":                      NAME,
+    "sessionToken":                  OPTIONAL_TEXT,
+    "streamId":                      NONEMPTY_TEXT,
     "streamPartition":               NUMBER,
     "streamMessage":                 MESSAGE,
     "numberLast":                    NUMBER,
     "fromMsgRef":                    REF,
     "toMsgRef":                      REF,
-    "publisherId":                   MAYBE,
-    "msgChainId":                    MAYBE,
+    "publisherId":                   OPTIONAL_TEXT,
+    "msgChainId":                    OPTIONAL_TEXT,
     "errorMessage":                  TEXT,
     "errorCode":                     TEXT,
     "status":                        {"type": ["object", "string"]},
@@ -73,22 +73,22 @@ FIELDS: Final[dict[str, Schema]] = {
     "serializedControlLayerPayload": TEXT,
     "counter":                       NUMBER,
     "originator":                    OBJECT,
-    "targetNode":                    NAME,
-    "subType":                       NAME,
+    "targetNode":                    NONEMPTY_TEXT,
+    "subType":                       NONEMPTY_TEXT,
     "data":                          OBJECT,
 }
 # fmt: on
 
-ANSWERS: Final = frozenset([*ControlType][: ControlType.PUBLISH])  # what only the gateway sends
-NODES_SAY: Final = frozenset({NetworkType.STATUS, NetworkType.INSTRUCTION, NetworkType.FIND_STORAGE_NODES})
-TRACKERS_SAY: Final = frozenset({TrackerType.INSTRUCTION, TrackerType.STORAGE_NODES_RESPONSE, TrackerType.ERROR})
+RESPONSES: Final = frozenset([*ControlType][: ControlType.PUBLISH])  # what only the gateway sends
+SENT_BY_NODES: Final = frozenset({NetworkType.STATUS, NetworkType.INSTRUCTION, NetworkType.FIND_STORAGE_NODES})
+SENT_BY_TRACKERS: Final = frozenset({TrackerType.INSTRUCTION, TrackerType.STORAGE_NODES_RESPONSE, TrackerType.ERROR})
 
 
 def control() -> Iterator[Spoken]:
     """The frames of the control layer, in both versions."""
     for version, layouts in CONTROL.items():
         for kind, names in layouts.items():
-            sent = kind in ANSWERS
+            sent = kind in RESPONSES
             row = _row({"const": version}, kind, names)
             yield Spoken(f"control{version}.{kind.name}", row, _title(kind), sent, not sent)
 
@@ -96,7 +96,7 @@ def control() -> Iterator[Spoken]:
 def network() -> Iterator[Spoken]:
     """The messages of the network layer, as arrays and as objects."""
     for kind in NetworkType:
-        said = _title(kind), kind not in NODES_SAY
+        said = _title(kind), kind not in SENT_BY_NODES
         array = _row(TEXT | {"examples": [S2_VERSION]}, kind, ARRAYS[kind], {"title": "source", **TEXT})
         yield Spoken(f"array.{kind.name}", array, *said)
         payload = OBJECT | {"properties": {name: FIELDS[name] for name in OBJECTS[kind]}, "required": [*OBJECTS[kind]]}
@@ -112,7 +112,7 @@ def tracker() -> Iterator[Spoken]:
     """The messages of the tracker protocol, in both versions."""
     for version in VERSIONS:
         for kind, names in TRACKER.items():
-            received = kind not in TRACKERS_SAY
+            received = kind not in SENT_BY_TRACKERS
             sent = not received or kind is TrackerType.RELAY
             row = _row({"const": version}, kind, names)
             yield Spoken(f"tracker{version}.{kind.name}", row, _title(kind), sent, received)
