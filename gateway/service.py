@@ -21,9 +21,9 @@ from fastapi import FastAPI
 
 from gateway.access.auth import BadSecret
 from gateway.access.origins import is_local
-from gateway.shells.handover import FastWebSocket
-from gateway.shells.http1 import FastHttp
 from gateway.shells.tls import TlsServer
+from gateway.shells.uvicorn_http import FastHttp
+from gateway.shells.uvicorn_websocket import FastWebSocket
 
 from . import machine
 from .app import create_app
@@ -232,8 +232,8 @@ async def _serve_trio(app: FastAPI, settings: Settings, again: Callable[[], Sett
     import hypercorn.trio
     import trio
 
-    from gateway.shells.portable import keep_connections
-    from gateway.shells.uncompressed import refuse_compression
+    from gateway.shells.hypercorn_http import keep_connections
+    from gateway.shells.hypercorn_websocket import refuse_compression
 
     class Config(hypercorn.config.Config):
         def create_sockets(self) -> hypercorn.config.Sockets:

@@ -36,7 +36,7 @@ ACCEPT_PAUSE = 0.1  # seconds until the next try where accepting failed: usually
 # Half-open peers cost no timer of ours: the kernel asks after 60 s of silence and gives up after 60 s more.
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 20), (socket.TCP_KEEPCNT, 3))
 
-EXTENSION = "trellis.session"  # in an ASGI scope: the server takes sessions (see `handover.FastWebSocket`)
+EXTENSION = "trellis.session"  # in an ASGI scope: the server takes sessions (see `uvicorn_websocket.FastWebSocket`)
 
 GONE = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 

@@ -22,7 +22,7 @@ from gateway.http.callers import Caller
 from gateway.http.events import EventSession
 from gateway.runtime import Gateway
 from gateway.settings import settings_model
-from gateway.shells.http1 import FastHttp
+from gateway.shells.uvicorn_http import FastHttp
 from tests.still import PATIENCE, Posted
 
 # The whole service, with every port of every adapter a free one.

@@ -23,7 +23,7 @@ import trio.testing
 from hypercorn.events import Closed, Event, RawData
 
 from gateway.http import persistent
-from gateway.shells import portable
+from gateway.shells import hypercorn_http
 from tests.npm import require_node
 from tests.server import Server
 
@@ -303,7 +303,7 @@ def test_a_head_that_is_too_long_is_told_so(server: Server) -> None:
 @pytest.mark.parametrize("reads", [False, True])
 def test_who_takes_nothing_is_cut_off_on_trio_too(monkeypatch: pytest.MonkeyPatch, reads: bool) -> None:
     """By asyncio's shells it is in tests/gateway/shells/test_shells.py."""
-    monkeypatch.setattr(portable, "STALLED_SECONDS", 0.3)
+    monkeypatch.setattr(hypercorn_http, "STALLED_SECONDS", 0.3)
     size, ends = 24 << 20, list[Event]()  # more than the kernel takes
 
     class Ends:
@@ -315,7 +315,7 @@ def test_who_takes_nothing_is_cut_off_on_trio_too(monkeypatch: pytest.MonkeyPatc
         client = await trio.testing.open_stream_to_socket_listener(listener)
         unused: Any = None
         async with listener, client, await listener.accept() as stream, trio.open_nursery() as nursery:
-            connection = portable.Connection(unused, unused, unused, unused, cast("Any", stream))
+            connection = hypercorn_http.Connection(unused, unused, unused, unused, cast("Any", stream))
             connection.protocol = cast("Any", Ends())
             nursery.start_soon(connection.protocol_send, RawData(b"x" * size))
             if reads:
@@ -344,7 +344,7 @@ def test_an_answer_to_who_is_being_let_go_of_is_dropped_on_trio() -> None:
         client = await trio.testing.open_stream_to_socket_listener(listener)
         stream, unused = await listener.accept(), cast("Any", None)
         async with client, stream, listener:
-            connection = portable.Connection(unused, unused, unused, unused, cast("Any", stream))
+            connection = hypercorn_http.Connection(unused, unused, unused, unused, cast("Any", stream))
             connection.protocol = cast("Any", Ends())
             closing = connection._close()
             closing.send(None)  # it has begun to tell the client, and waits for its turn

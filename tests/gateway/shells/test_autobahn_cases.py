@@ -33,7 +33,7 @@ from gateway.core.message import Message, MessageIds
 from gateway.core.peers import Peers
 from gateway.core.principal import Principal
 from gateway.core.session import Session
-from gateway.shells import handover, http1, serve
+from gateway.shells import serve, uvicorn_http, uvicorn_websocket
 from tests.autobahn import CASES, CLOSE, Answer, Case, frame
 
 PATIENCE = 20  # seconds
@@ -80,7 +80,7 @@ def application() -> FastAPI:
 
 
 @asynccontextmanager
-async def uvicorned(ws: Any, http: Any = http1.FastHttp) -> AsyncIterator[int]:
+async def uvicorned(ws: Any, http: Any = uvicorn_http.FastHttp) -> AsyncIterator[int]:
     config = uvicorn.Config(application(), port=0, http=http, ws=ws, log_config=None, lifespan="off")
     running = uvicorn.Server(config)
     async with anyio.create_task_group() as tasks:
@@ -109,8 +109,8 @@ async def hypercorned() -> AsyncIterator[int]:
 UVLOOP = {"use_uvloop": True}
 Shell = tuple[str, dict[str, Any], Callable[[], AbstractAsyncContextManager[int]]]
 FAST: dict[str, Shell] = {
-    "asyncio": ("asyncio", {}, partial(uvicorned, handover.FastWebSocket)),
-    "uvloop": ("asyncio", UVLOOP, partial(uvicorned, handover.FastWebSocket)),
+    "asyncio": ("asyncio", {}, partial(uvicorned, uvicorn_websocket.FastWebSocket)),
+    "uvloop": ("asyncio", UVLOOP, partial(uvicorned, uvicorn_websocket.FastWebSocket)),
 }
 PORTABLE: dict[str, Shell] = {
     "uvicorn": ("asyncio", {}, partial(uvicorned, WebSocketsSansIOProtocol)),

@@ -36,7 +36,7 @@ from gateway.core.message import Message, MessageIds
 from gateway.core.peers import Peers
 from gateway.core.principal import Principal
 from gateway.core.session import Session
-from gateway.shells import fast, handover, http1, serve
+from gateway.shells import fast, serve, uvicorn_http, uvicorn_websocket
 from gateway.shells.flusher import MAX_TURNS, MAX_WAIT, flusher_of
 from gateway.shells.turns import FIRST, LONG_TURN, turns_of
 
@@ -105,7 +105,7 @@ class Echo(Session):
 # A server with routes of every kind
 
 
-class Http(http1.FastHttp):
+class Http(uvicorn_http.FastHttp):
     head_seconds = HEAD_SECONDS
     stalled_seconds = HEAD_SECONDS
 
@@ -179,7 +179,7 @@ async def running(service: Service) -> AsyncIterator[int]:
         service.app,
         port=0,
         http=Http,
-        ws=handover.FastWebSocket,
+        ws=uvicorn_websocket.FastWebSocket,
         log_config=None,
         lifespan="off",
         ws_ping_interval=0.05,
@@ -446,7 +446,7 @@ def test_pipelined_requests_are_answered_in_order_and_parsed_a_few_at_a_time(
             assert head(peer).startswith(b"HTTP/1.1 200")
             assert take(peer, len(str(len(body)))) == b"%d" % len(body)
         sender.join()
-    assert max(waiting) <= http1.MAX_PIPELINE + http1.HEAD_SLICE // 40
+    assert max(waiting) <= uvicorn_http.MAX_PIPELINE + uvicorn_http.HEAD_SLICE // 40
 
 
 def test_what_a_client_sends_before_it_was_answered_is_not_read(server: Harness) -> None:
@@ -464,7 +464,7 @@ def test_a_client_that_reads_nothing_of_an_answer_is_cut(server: Harness, monkey
 
     def connection_lost(self: Http, error: Exception | None) -> None:
         lost.append(self.client)
-        http1.FastHttp.connection_lost(self, error)
+        uvicorn_http.FastHttp.connection_lost(self, error)
 
     monkeypatch.setattr(Http, "connection_lost", connection_lost)
     with server.connect() as peer:
@@ -515,7 +515,7 @@ def test_what_was_put_off_is_parsed_before_more_is_read(sock: socket.socket, all
 def test_requests_on_busy_connections_have_a_turn_each_and_others_do_not_wait(
     sock: socket.socket, monkeypatch: pytest.MonkeyPatch, allowed: set[str]
 ) -> None:
-    for module in ("turns", "steps", "http1"):
+    for module in ("turns", "steps", "uvicorn_http"):
         monkeypatch.setattr(f"gateway.shells.{module}.perf_counter", lambda: 100.0)
     started: list[str] = []
 

@@ -51,7 +51,7 @@ from gateway.core.outbox import LOW_WATER
 from gateway.core.peers import Peers
 from gateway.core.principal import Principal
 from gateway.core.session import Session
-from gateway.shells import connection, fast, handover, http1, serve
+from gateway.shells import connection, fast, serve, uvicorn_http, uvicorn_websocket
 
 PATIENCE = 20  # seconds; long, so that a slow machine proves nothing
 SMALL = 1 << 14  # a client's socket buffers, so that the kernel hides little of a peer that does not read
@@ -271,7 +271,7 @@ def application(server: Server) -> FastAPI:
 
 
 @asynccontextmanager
-async def uvicorned(server: Server, ws: Any, app: Any = None, http: Any = http1.FastHttp) -> AsyncIterator[int]:
+async def uvicorned(server: Server, ws: Any, app: Any = None, http: Any = uvicorn_http.FastHttp) -> AsyncIterator[int]:
     config = uvicorn.Config(
         app or application(server), port=0, http=http, ws=ws, ws_max_size=1 << 20, log_config=None, lifespan="off"
     )
@@ -313,8 +313,8 @@ TCP: Shells = {
     "fast-tcp-uvloop": (UVLOOP, partial(tcp, listen=fast.listen)),
 }
 FAST_WEBSOCKET: Shells = {
-    "fast-websocket-asyncio": (ASYNCIO, partial(uvicorned, ws=handover.FastWebSocket)),
-    "fast-websocket-uvloop": (UVLOOP, partial(uvicorned, ws=handover.FastWebSocket)),
+    "fast-websocket-asyncio": (ASYNCIO, partial(uvicorned, ws=uvicorn_websocket.FastWebSocket)),
+    "fast-websocket-uvloop": (UVLOOP, partial(uvicorned, ws=uvicorn_websocket.FastWebSocket)),
 }
 HYPERCORN: Shells = {"portable-websocket-hypercorn-trio": (TRIO, hypercorned)}
 UVICORN: Shells = {"portable-websocket-uvicorn": (ASYNCIO, partial(uvicorned, ws=WebSocketsSansIOProtocol))}

@@ -24,8 +24,8 @@ from gateway.http.problems import Problem
 from .connection import half_close
 from .serve import LINGER
 from .steps import Answering
-from .timed_http import TimedHttp
 from .turns import Load, turns_of
+from .uvicorn_timeouts import TimedHttp
 
 if TYPE_CHECKING:
     from gateway.core.inflow import Conduct, Inflow

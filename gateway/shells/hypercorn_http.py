@@ -1,7 +1,7 @@
 """Hypercorn's connections as Trellis keeps them, for which hypercorn has one setting, `keep_alive_timeout`.
 
-`FastHttp` in `gateway.shells.http1` does the same for uvicorn: a connection is counted by the door, one that has not
-said anything whole is dropped after `limits.handshake_seconds`, and one that has may be silent for
+`FastHttp` in `gateway.shells.uvicorn_http` does the same for uvicorn: a connection is counted by the door, one that has
+not said anything whole is dropped after `limits.handshake_seconds`, and one that has may be silent for
 `limits.keep_alive_seconds`, but gives way to others where there are too many. This is a subclass of internals: the
 version is pinned, and tests/gateway/http/test_persistent.py tells when a new one does not fit.
 """
@@ -24,8 +24,8 @@ from gateway.http.persistent import refusal
 from gateway.http.problems import Problem
 from gateway.runtime import Gateway
 
-from .http1 import MAX_DISCARDED, RETRY
 from .serve import LINGER, STALLED_SECONDS
+from .uvicorn_http import MAX_DISCARDED, RETRY
 
 UNREADABLE = (trio.BusyResourceError, AttributeError)  # another task reads; TLS has no half-close
 GONE = (trio.ClosedResourceError, trio.BrokenResourceError)
