@@ -232,8 +232,8 @@ async def _serve_trio(app: FastAPI, settings: Settings, again: Callable[[], Sett
     import hypercorn.trio
     import trio
 
-    from gateway.shells.hypercorn_http import keep_connections
-    from gateway.shells.hypercorn_websocket import refuse_compression
+    from gateway.shells.hypercorn_http import patch_connections
+    from gateway.shells.hypercorn_websocket import disable_compression
 
     class Config(hypercorn.config.Config):
         def create_sockets(self) -> hypercorn.config.Sockets:
@@ -244,8 +244,8 @@ async def _serve_trio(app: FastAPI, settings: Settings, again: Callable[[], Sett
             context = super().create_ssl_context()
             return None if context is None else app.state.gateway.certificate.follow(context)
 
-    refuse_compression()
-    keep_connections(app.state.gateway)
+    disable_compression()
+    patch_connections(app.state.gateway)
     config = Config()
     config.backlog = BACKLOG
     config.graceful_timeout = STOP_SECONDS

@@ -2,7 +2,7 @@
 
 What arrives is handed to the session in the very call that reports it, in portions if it takes long
 (`gateway.shells.turns`). What is to be written waits until the end of the loop's turn (`gateway.shells.flusher`).
-There is no task, no queue and no timer for a peer; a connection that ends has one, for `LINGER` seconds.
+There is no task, no queue and no timer for a peer; a connection that ends has one, for `LINGER_SECONDS` seconds.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gateway.core.outbox import Close
 from gateway.core.session import Session
 
 from .flusher import flusher_of
-from .serve import LINGER, STALLED_SECONDS, keep_alive
-from .turns import CHEAP, FIRST, Portion, turns_of
+from .serve import LINGER_SECONDS, STALLED_SECONDS, enable_keepalive
+from .turns import CHEAP_SECONDS, FIRST_PORTION, Portion, turns_of
 
 logger = logging.getLogger(__name__)
 
@@ -54,13 +54,13 @@ class Connection(asyncio.Protocol):
             "_pause_timer",
             "_writing_paused",
             "_portion",
-            "_turn_asked",
+            "_turn_requested",
         ),
         *("_unhandled", "_session", "_stall_timer", "_pongs_unread", "_turns", "transport"),
     )
 
     transport: asyncio.Transport
-    gathers: ClassVar[int] = 0  # whether a read counts as an arrival that others' flushes may wait for
+    arrivals_per_read: ClassVar[int] = 0  # whether a read counts as an arrival that others' flushes may wait for
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connections: MutableSet[Any]) -> None:
         self._loop = loop
@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
         self._linger_timer: asyncio.TimerHandle | None = None
         self._unhandled: deque[bytes] | None = None  # what was read and is still to be handled
         self._portion: Portion | None = None  # how much of it at once, once something took long
-        self._turn_asked = False  # `go_on` will be called
+        self._turn_requested = False  # `take_turn` will be called
         self._pause_timer: asyncio.TimerHandle | None = None  # while it runs, nothing is handled or read
         self._stall_timer: asyncio.TimerHandle | None = None  # for a peer to read on
         self._pongs_unread = False  # the peer pings and does not read the answers
@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
             if wait := inflow.enter(session):
                 self._pause_reading()
                 self._pause_timer = self._loop.call_later(wait, self._pause_over)
-        keep_alive(transport.get_extra_info("socket"))
+        enable_keepalive(transport.get_extra_info("socket"))
         session.wake = partial(self._flusher.add, self)
         session.blocked = False
         self.wake()
@@ -151,10 +151,10 @@ class Connection(asyncio.Protocol):
         if session is not None and (self._pause_timer is not None or self._pongs_unread or not session.ask_to_read()):
             return
         if self._unhandled is not None:
-            if not self._turn_asked:
-                self._turn_asked = True
+            if not self._turn_requested:
+                self._turn_requested = True
                 self._portion = self._portion or Portion()
-                self._turns.add(self, self._portion.place)
+                self._turns.add(self, self._portion.priority)
         elif self._reading_paused:
             self._reading_paused = False
             self.transport.resume_reading()
@@ -164,19 +164,19 @@ class Connection(asyncio.Protocol):
         self._detach()
         self._linger()
         if close is not None:
-            self.farewell(close)
+            self.write_close(close)
         if self._eof or not half_close(self.transport):
             self.transport.close()
             return
         self._unhandled = None  # the session has ended
         self._resume_reading()
 
-    def farewell(self, close: Close) -> None:
+    def write_close(self, close: Close) -> None:
         """Write what the wire itself has to say about the end."""
 
     def _linger(self) -> None:
         if self._linger_timer is None:
-            self._linger_timer = self._loop.call_later(LINGER, self.transport.abort)
+            self._linger_timer = self._loop.call_later(LINGER_SECONDS, self.transport.abort)
 
     def _detach(self) -> None:
         session, self._session = self._session, None
@@ -209,14 +209,14 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handle what arrived, or a part of it: what takes long goes on in the next turns of the loop."""
-        self._flusher.arrivals += self.gathers
+        self._flusher.arrivals += self.arrivals_per_read
         portion = self._portion
         session = self._session
         if session is None:
             return  # it has ended; discard what still comes
-        heavy = len(data) > FIRST or (portion is not None and portion.busy)
+        heavy = len(data) > FIRST_PORTION or (portion is not None and portion.busy)
         if not (heavy or (session.conduct is not None and self._is_blamed(session))):
-            self._turns.others += 1
+            self._turns.other_arrivals += 1
         elif self._turns.over and self._unhandled is None:
             self._unhandled = deque((data,))
             self._pause_reading()
@@ -226,10 +226,10 @@ class Connection(asyncio.Protocol):
             self._unhandled.append(data)
             if session.bus.inflow is not None:
                 session.bus.inflow.budget.grew(len(data))
-        elif len(data) > (FIRST if portion is None else portion.size):
+        elif len(data) > (FIRST_PORTION if portion is None else portion.size):
             self._unhandled = deque((data,))
             self._pause_reading()
-            self.go_on()
+            self.take_turn()
         else:
             self._handle(data)
 
@@ -237,9 +237,9 @@ class Connection(asyncio.Protocol):
     def _is_blamed(session: Session) -> bool:
         return session.bus.inflow is not None and session.bus.inflow.blames(session)
 
-    def go_on(self) -> None:
+    def take_turn(self) -> None:
         """Handle a portion of what was read; see `gateway.shells.turns`."""
-        self._turn_asked = False
+        self._turn_requested = False
         session = self._session
         if self._unhandled is None or self._pause_timer is not None or session is None or not session.ask_to_read():
             return  # `flush` goes on when it may be read, `_pause_over` when the pause is over
@@ -266,9 +266,9 @@ class Connection(asyncio.Protocol):
     def _handle(self, data: bytes) -> None:
         """Hand *data* to the session, and see what that costs."""
         begin = perf_counter()
-        self.take(data)
+        self.feed(data)
         session, seconds = self._session, 0.0
-        if self._portion is not None or perf_counter() - begin > CHEAP or (session and session.conduct is not None):
+        if self._portion is not None or perf_counter() - begin > CHEAP_SECONDS or (session and session.conduct is not None):
             self._portion = self._portion or Portion()
             taken = self._portion.used(begin, len(data), self._turns.length)
             self._turns.spend(taken)
@@ -281,7 +281,7 @@ class Connection(asyncio.Protocol):
         elif not session.ask_to_read():
             self._pause_reading()
 
-    def take(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         """Hand *data*, however it was cut, to the session in the wire's own way."""
         raise NotImplementedError
 

@@ -18,7 +18,7 @@ from gateway.core.outbox import Close
 from gateway.core.session import Session
 
 from .connection import Connection
-from .serve import BACKLOG, HANDSHAKE_SECONDS, Accept, Door
+from .serve import BACKLOG, HANDSHAKE_SECONDS, Accept, HandshakeLimit
 from .tls import TlsServer
 from .websocket import CLOSE, PING, PONG, TEXT, Reader, close_frame, control_frame
 
@@ -51,7 +51,7 @@ class TcpProtocol(Connection):
         if self._reading_paused and not self.transport.is_closing():
             self.transport.pause_reading()
 
-    def take(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         """Hand it over."""
         if self._session is not None:
             self._session.receive_data(data)
@@ -65,7 +65,7 @@ async def listen(
     tasks: TaskGroup,  # noqa: ARG001  # the signature is that of `gateway.shells.serve.listen`
     stack: AsyncExitStack,
     tls: ssl.SSLContext | None = None,
-    door: Door | None = None,
+    door: HandshakeLimit | None = None,
     handshake_seconds: float = HANDSHAKE_SECONDS,
 ) -> int:
     """Serve TCP, or TLS with the context *tls*, and return the port; *door* counts those whose handshake is not done.
@@ -81,7 +81,7 @@ async def listen(
     async def close() -> None:
         for connection in list(connections):
             connection.shutdown()
-        while connections:  # each is cut `LINGER` seconds after its goodbye
+        while connections:  # each is cut `LINGER_SECONDS` seconds after its goodbye
             await asyncio.sleep(0.01)
 
     stack.push_async_callback(close)
@@ -100,13 +100,13 @@ class WebSocketProtocol(Connection):
     """A session on a WebSocket, after the handshake."""
 
     __slots__ = ("_reader",)
-    gathers = 1
+    arrivals_per_read = 1
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connections: MutableSet[Any], max_size: int) -> None:
         super().__init__(loop, connections)
         self._reader = Reader(max_size)
 
-    def take(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         """Hand over each message, and answer pings."""
         session = self._session
         if session is None or session.closing is not None:
@@ -144,6 +144,6 @@ class WebSocketProtocol(Connection):
         self._reader = Reader()
         super().give_up()
 
-    def farewell(self, close: Close) -> None:
+    def write_close(self, close: Close) -> None:
         """Send the code."""
         self.transport.write(close_frame(*close))

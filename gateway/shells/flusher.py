@@ -17,7 +17,7 @@ SAMPLE = 4  # connections that tell whether several messages are waiting
 logger = logging.getLogger(__name__)
 
 
-class Flushed(Protocol):
+class Flushable(Protocol):
     """A connection that writes what its session has when it is flushed."""
 
     transport: asyncio.Transport
@@ -41,11 +41,11 @@ class Flusher:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.arrivals = 0  # reads that brought something
         self._loop = loop
-        self._woken: dict[Flushed, None] = {}
+        self._woken: dict[Flushable, None] = {}
         self._crowded = False
         self._turns = 0  # that the next flush may still wait
-        self._seen = 0  # arrivals when it was put off
-        self._until = 0.0  # (`perf_counter`) which it is put off at most
+        self._seen_arrivals = 0  # arrivals when it was put off
+        self._deadline = 0.0  # (`perf_counter`) which it is put off at most
         self._flushes = 0
 
     @property
@@ -53,19 +53,19 @@ class Flusher:
         """What waits, and what was done."""
         return Progress(len(self._woken), self._flushes)
 
-    def add(self, connection: Flushed) -> None:
+    def add(self, connection: Flushable) -> None:
         """Flush *connection* soon, once."""
         if not self._woken:
             self._turns = MAX_TURNS if self._crowded else 0
-            self._seen = self.arrivals - 1
-            self._until = perf_counter() + MAX_WAIT if self._crowded else 0.0
+            self._seen_arrivals = self.arrivals - 1
+            self._deadline = perf_counter() + MAX_WAIT if self._crowded else 0.0
             self._loop.call_soon(self._flush)
         self._woken[connection] = None
 
     def _flush(self) -> None:
-        if self._turns and self._seen != self.arrivals and perf_counter() < self._until:
+        if self._turns and self._seen_arrivals != self.arrivals and perf_counter() < self._deadline:
             self._turns -= 1
-            self._seen = self.arrivals
+            self._seen_arrivals = self.arrivals
             self._loop.call_soon(self._flush)
             return
         self._flushes += 1

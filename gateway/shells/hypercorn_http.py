@@ -24,23 +24,23 @@ from gateway.http.persistent import refusal
 from gateway.http.problems import Problem
 from gateway.runtime import Gateway
 
-from .serve import LINGER, STALLED_SECONDS
-from .uvicorn_http import MAX_DISCARDED, RETRY
+from .serve import LINGER_SECONDS, STALLED_SECONDS
+from .uvicorn_http import MAX_DISCARDED, RETRY_HEADERS
 
-UNREADABLE = (trio.BusyResourceError, AttributeError)  # another task reads; TLS has no half-close
-GONE = (trio.ClosedResourceError, trio.BrokenResourceError)
+NOT_READABLE = (trio.BusyResourceError, AttributeError)  # another task reads; TLS has no half-close
+DISCONNECTED = (trio.ClosedResourceError, trio.BrokenResourceError)
 ENDING = trio.BusyResourceError  # of a write: another task tells the client that nothing more comes
 
 
-class Connection(TCPServer):
+class HypercornConnection(TCPServer):
     """A connection that the door of *gateway* lets in, with the times of its limits."""
 
     gateway: Gateway
     network = ""  # that is counted
     _idle = True  # no request is being answered
-    _said = False  # there was one
-    _half = False  # the next one has begun
-    _over = False  # the client is gone, and hypercorn would wait for its next request
+    _had_request = False  # there was one
+    _request_begun = False  # the next one has begun
+    _disconnected = False  # the client is gone, and hypercorn would wait for its next request
 
     async def run(self) -> None:
         """Serve it, if there is room."""
@@ -60,8 +60,8 @@ class Connection(TCPServer):
         try:
             if not isinstance(self.stream, trio.SSLStream) and self.gateway.door.parts():
                 try:
-                    with trio.move_on_after(LINGER), suppress(*GONE):
-                        await self.stream.send_all(refusal(Problem(503, reason, RETRY)))
+                    with trio.move_on_after(LINGER_SECONDS), suppress(*DISCONNECTED):
+                        await self.stream.send_all(refusal(Problem(503, reason, RETRY_HEADERS)))
                     await self._close()
                 finally:
                     self.gateway.door.parted()
@@ -82,7 +82,7 @@ class Connection(TCPServer):
     async def protocol_send(self, event: Event) -> None:
         """Know whether a request is being answered."""
         if isinstance(event, Updated):
-            self._idle, self._said, self._half = event.idle, True, False
+            self._idle, self._had_request, self._request_begun = event.idle, True, False
             if event.idle and self.network:
                 self.gateway.door.idle(self)
             else:
@@ -96,7 +96,7 @@ class Connection(TCPServer):
         """Write *data*, each piece of it within `STALLED_SECONDS`; who takes nothing for so long is cut off."""
         async with self.send_lock:
             for at in range(0, len(data), LOW_WATER):
-                with trio.move_on_after(STALLED_SECONDS, shield=True) as sending, suppress(*GONE, ENDING):
+                with trio.move_on_after(STALLED_SECONDS, shield=True) as sending, suppress(*DISCONNECTED, ENDING):
                     await self.stream.send_all(data[at : at + LOW_WATER])
                     continue
                 if sending.cancelled_caught:
@@ -106,44 +106,44 @@ class Connection(TCPServer):
 
     async def _close(self) -> None:
         """End when the client has read all, or soon: to close with unread input would reset the connection."""
-        thrown = 0
-        with trio.move_on_after(LINGER), suppress(*GONE, *UNREADABLE):
+        discarded = 0
+        with trio.move_on_after(LINGER_SECONDS), suppress(*DISCONNECTED, *NOT_READABLE):
             await self.stream.send_eof()
-            while thrown < MAX_DISCARDED and (data := await self.stream.receive_some(MAX_RECV)):
-                thrown += len(data)
+            while discarded < MAX_DISCARDED and (data := await self.stream.receive_some(MAX_RECV)):
+                discarded += len(data)
         await super()._close()
 
     async def _read_data(self) -> None:
         while True:
             try:
                 data = bytes(await self.stream.receive_some(MAX_RECV))
-            except GONE:
+            except DISCONNECTED:
                 break
             if data:
                 self.gateway.door.busy(self)
             await self.protocol.handle(RawData(data))
             if not data:
                 break
-            await self._look()
-        self._over = True
+            await self._note_progress()
+        self._disconnected = True
         await self.protocol.handle(Closed())
         await self.idle_task.stop()
 
-    async def _look(self) -> None:
+    async def _note_progress(self) -> None:
         """See what became of the connection by what was read."""
         connection = self.protocol.protocol.connection
         if isinstance(connection, H11WSConnection):
             self._leave()  # it is to be a session, which is counted where it is let in
-        elif isinstance(connection, h11.Connection) and self._idle and self._said and not self._half:
-            self._half = bool(connection.trailing_data[0])
-            if self._half:
+        elif isinstance(connection, h11.Connection) and self._idle and self._had_request and not self._request_begun:
+            self._request_begun = bool(connection.trailing_data[0])
+            if self._request_begun:
                 await self.idle_task.restart(self._task_group, self._idle_timeout)
 
     async def _idle_timeout(self) -> None:
-        if self._over:
+        if self._disconnected:
             return
         limits = self.gateway.settings.limits
-        waits = self._said and not self._half
+        waits = self._had_request and not self._request_begun
         with trio.move_on_after(limits.keep_alive_seconds if waits else limits.handshake_seconds):
             await self.context.terminated.wait()
         with trio.CancelScope(shield=True):
@@ -158,7 +158,7 @@ def _address(stream: Any) -> str | None:
         return None
 
 
-def keep_connections(gateway: Gateway) -> None:
+def patch_connections(gateway: Gateway) -> None:
     """Let hypercorn make its connections so in this process."""
-    made: Any = type("Connection", (Connection,), {"gateway": gateway})
+    made: Any = type("HypercornConnection", (HypercornConnection,), {"gateway": gateway})
     hypercorn.trio.run.TCPServer = made  # type: ignore[attr-defined]  # the one place where hypercorn chooses it

@@ -16,6 +16,6 @@ class Handshake(ws_stream.Handshake):
         self.extensions = None
 
 
-def refuse_compression() -> None:
+def disable_compression() -> None:
     """Let every WebSocket of hypercorn in this process go without compression."""
     ws_stream.Handshake = Handshake  # type: ignore[misc]  # the one place where hypercorn chooses it

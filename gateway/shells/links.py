@@ -1,8 +1,8 @@
 """Connections that the gateway itself wants: dialled, run like any other, and dialled again when they end.
 
 A link is a session over a TCP or TLS wire (`gateway.adapter.Link`); what it says is its adapter's business. How long
-it waits between two tries doubles up to `MAX_PAUSE`, each time by chance a bit less, so that a hundred gateways do not
-come back to one all at once. A connection that lasted `STEADY` seconds was a good one: the next pause is short again.
+it waits between two tries doubles up to `MAX_RETRY_SECONDS`, each time by chance a bit less, so that a hundred gateways do not
+come back to one all at once. A connection that lasted `STABLE_SECONDS` seconds was a good one: the next pause is short again.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from anyio.abc import ByteStream, SocketAttribute
 from gateway.adapter import Link
 from gateway.core.session import Session
 
-from .serve import GONE, HANDSHAKE_SECONDS, StreamWire, keep_alive, serve
+from .serve import DISCONNECTED, HANDSHAKE_SECONDS, StreamWire, enable_keepalive, serve
 
-FIRST_PAUSE = 1.0  # seconds until the second try, as the Arbor relay has it
-MAX_PAUSE = 60.0  # between two tries
-STEADY = 10.0  # seconds after which a connection was a good one
+FIRST_RETRY_SECONDS = 1.0  # seconds until the second try, as the Arbor relay has it
+MAX_RETRY_SECONDS = 60.0  # between two tries
+STABLE_SECONDS = 10.0  # seconds after which a connection was a good one
 
 logger = structlog.get_logger("trellis")
 
@@ -70,22 +70,22 @@ class Dialler:
         with anyio.CancelScope() as self._scope:
             while not self._stopped:
                 started = anyio.current_time()
-                await self._once()
+                await self._connect_once()
                 if self._stopped:
                     return
-                if anyio.current_time() - started >= STEADY:
+                if anyio.current_time() - started >= STABLE_SECONDS:
                     self._failures = 0
                 self._failures += 1
                 logger.warning("a link is down", protocol=self.protocol, address=self.link.name, reason=self._error)
-                await anyio.sleep(pause(self._failures))
+                await anyio.sleep(retry_seconds(self._failures))
 
-    async def _once(self) -> None:
+    async def _connect_once(self) -> None:
         """One connection, from its beginning to its end, whatever that is."""
         try:
             with anyio.fail_after(HANDSHAKE_SECONDS):
                 stream = await self._connect()
-        except (*GONE, TimeoutError, ssl.SSLError, ssl.CertificateError) as error:
-            self._error = reason(error)
+        except (*DISCONNECTED, TimeoutError, ssl.SSLError, ssl.CertificateError) as error:
+            self._error = describe_error(error)
             return
         try:
             await self._serve(stream)
@@ -94,11 +94,11 @@ class Dialler:
             self._error = repr(error)
         finally:
             self._session, self._since = None, self._clock()
-            with anyio.CancelScope(shield=True), suppress(*GONE):
+            with anyio.CancelScope(shield=True), suppress(*DISCONNECTED):
                 await anyio.aclose_forcefully(stream)
 
     async def _serve(self, stream: ByteStream) -> None:
-        keep_alive(stream.extra(SocketAttribute.raw_socket))
+        enable_keepalive(stream.extra(SocketAttribute.raw_socket))
         session = self._session = self.link.open()
         self._since, self._error = self._clock(), ""
         self._connects += 1
@@ -119,18 +119,18 @@ class Dialler:
         )
 
 
-def pause(failures: int) -> float:
+def retry_seconds(failures: int) -> float:
     """Seconds until the next try after so many *failures* in a row."""
-    longest: float = min(FIRST_PAUSE * 2.0 ** min(failures - 1, 16), MAX_PAUSE)
+    longest: float = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 16), MAX_RETRY_SECONDS)
     return longest * random.uniform(0.5, 1.0)
 
 
-def reason(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Why there is no connection, in a few words; what really happened may be several causes down."""
     while error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, BaseExceptionGroup):
-        return reason(error.exceptions[0])
+        return describe_error(error.exceptions[0])
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

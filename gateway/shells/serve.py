@@ -25,20 +25,20 @@ from gateway.core.frames import payload
 from gateway.core.outbox import LOW_WATER, Close
 from gateway.core.session import Session
 
-from .websocket import cut_reason
+from .websocket import truncate_reason
 
-LINGER = 1.0  # seconds for a farewell to be written and read; then the connection is cut
+LINGER_SECONDS = 1.0  # seconds for a farewell to be written and read; then the connection is cut
 HANDSHAKE_SECONDS = 10.0  # for all that a peer has to say before it is one: TLS, the head of a request
 BACKLOG = 4096  # connections that wait to be accepted
 STALLED_SECONDS = 60.0  # for a peer to take anything of what was written; then the connection ends
-ACCEPT_PAUSE = 0.1  # seconds until the next try where accepting failed: usually there are no descriptors left
+ACCEPT_RETRY_SECONDS = 0.1  # seconds until the next try where accepting failed: usually there are no descriptors left
 
 # Half-open peers cost no timer of ours: the kernel asks after 60 s of silence and gives up after 60 s more.
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 20), (socket.TCP_KEEPCNT, 3))
 
-EXTENSION = "trellis.session"  # in an ASGI scope: the server takes sessions (see `uvicorn_websocket.FastWebSocket`)
+SESSION_EXTENSION = "trellis.session"  # in an ASGI scope: the server takes sessions (see `uvicorn_websocket.FastWebSocket`)
 
-GONE = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
+DISCONNECTED = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 Accept = Callable[[str], Session | Refusal]  # from an address to a session, or why not
 
@@ -49,7 +49,7 @@ class Stalled(Exception):
     """The peer has taken nothing of what was written for too long."""
 
 
-class Door(Protocol):
+class HandshakeLimit(Protocol):
     """Counts connections that are no session yet."""
 
     def enter(self, address: str) -> str | None:
@@ -60,7 +60,7 @@ class Door(Protocol):
 
 
 class Wire(Protocol):
-    """What carries a session. The errors of a wire are `GONE` and `Stalled`; any other is a bug."""
+    """What carries a session. The errors of a wire are `DISCONNECTED` and `Stalled`; any other is a bug."""
 
     async def receive(self) -> bytes | None:
         """What arrived, or None at the end."""
@@ -83,8 +83,8 @@ class _Pump:
         self._wire = wire
         self._ended = False
         self._woken = anyio.Event()
-        self._moved = anyio.Event()  # something was taken from the session: there may be room again
-        self._over = anyio.Event()  # what is queued is still written, then it ends
+        self._drained = anyio.Event()  # something was taken from the session: there may be room again
+        self._ending = anyio.Event()  # what is queued is still written, then it ends
         self._written = anyio.Event()
 
     async def run(self) -> None:
@@ -98,8 +98,8 @@ class _Pump:
                 tasks.start_soon(self._read)
                 tasks.start_soon(self._write)
                 self._wake()
-                await self._over.wait()
-                deadline = anyio.current_time() + LINGER
+                await self._ending.wait()
+                deadline = anyio.current_time() + LINGER_SECONDS
                 with anyio.CancelScope(deadline=deadline):
                     await self._written.wait()
                 self._end()  # not after the tasks: there are ASGI servers in which `send` cannot be cancelled
@@ -107,14 +107,14 @@ class _Pump:
         finally:
             self._end()
             close = self._session.closing or Close(1001, "going away")
-            deadline = min(deadline, anyio.current_time() + LINGER)
-            with anyio.CancelScope(deadline=deadline, shield=True), suppress(*GONE):
+            deadline = min(deadline, anyio.current_time() + LINGER_SECONDS)
+            with anyio.CancelScope(deadline=deadline, shield=True), suppress(*DISCONNECTED):
                 await self._wire.close(*close)
 
     def _wake(self) -> None:
         self._woken.set()
         if self._session.closing is not None:
-            self._over.set()
+            self._ending.set()
 
     def _end(self) -> None:
         if not self._ended:
@@ -128,20 +128,20 @@ class _Pump:
         session = self._session
         if session.bus.inflow is not None:
             await anyio.sleep(session.bus.inflow.enter(session))
-        while not self._over.is_set():
+        while not self._ending.is_set():
             if not session.ask_to_read():
-                await self._moved.wait()
+                await self._drained.wait()
                 continue
             try:
                 data = await self._wire.receive()
-            except GONE:
+            except DISCONNECTED:
                 data = None
             if data is None:
                 break
             session.receive_data(data)
             if session.bus.inflow is not None:
                 await anyio.sleep(session.bus.inflow.read(session, len(data)))
-        self._over.set()
+        self._ending.set()
         self._woken.set()
 
     async def _write(self) -> None:
@@ -149,8 +149,8 @@ class _Pump:
         while True:
             self._woken = anyio.Event()
             data = session.data_to_send()
-            self._moved.set()
-            self._moved = anyio.Event()
+            self._drained.set()
+            self._drained = anyio.Event()
             try:
                 if data:
                     session.blocked = True
@@ -159,15 +159,15 @@ class _Pump:
             except Stalled:
                 session.overflow()
                 break
-            except GONE:
+            except DISCONNECTED:
                 break
             if session.has_more:
                 await checkpoint()
-            elif self._over.is_set() and not (session.closing is None and session.unfinished):
+            elif self._ending.is_set() and not (session.closing is None and session.unfinished):
                 break
             else:
                 await self._woken.wait()
-        self._over.set()
+        self._ending.set()
         self._written.set()
 
 
@@ -193,7 +193,7 @@ class StreamWire:
     async def close(self, code: int, reason: str) -> None:  # noqa: ARG002  # TCP has no words for it
         """Say that nothing follows, then read until the peer does; a close with unread input would reset it."""
         if not isinstance(self._stream, TLSStream):  # TLS has no half-close
-            with suppress(*GONE):
+            with suppress(*DISCONNECTED):
                 await _send_eof(self._stream)
                 while True:
                     await self._stream.receive()
@@ -239,7 +239,7 @@ class WebSocketWire:
     async def close(self, code: int, reason: str) -> None:
         """Send the code and wait for the answer."""
         with suppress(Exception):  # the other side was first; see `send`
-            await self._websocket.close(code, cut_reason(reason))
+            await self._websocket.close(code, truncate_reason(reason))
             while await self.receive() is not None:
                 pass
 
@@ -250,14 +250,14 @@ async def run_websocket(websocket: WebSocket, session: Session) -> None:
     It then returns at once, and so should the route: the connection is the server's from now on, and what
     an idle peer costs is no task and no stack of middleware. Without the extension it returns at the end.
     """
-    attach = websocket.scope.get("extensions", {}).get(EXTENSION)
+    attach = websocket.scope.get("extensions", {}).get(SESSION_EXTENSION)
     if attach is not None:
         attach(session)
     else:
         await serve(session, WebSocketWire(websocket))
 
 
-def keep_alive(sock: socket.socket) -> None:
+def enable_keepalive(sock: socket.socket) -> None:
     """Let the kernel notice a peer that is no longer there."""
     with suppress(OSError):  # it may be gone already
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -273,7 +273,7 @@ async def listen(
     tasks: TaskGroup,
     stack: AsyncExitStack,
     tls: ssl.SSLContext | None = None,
-    door: Door | None = None,
+    door: HandshakeLimit | None = None,
     handshake_seconds: float = HANDSHAKE_SECONDS,
 ) -> int:
     """Serve TCP, or TLS with the context *tls*, and return the port; connections run in *tasks*.
@@ -283,18 +283,18 @@ async def listen(
     When *stack* is unwound nobody is accepted any more and every session says goodbye.
     """
     listeners = await anyio.create_tcp_listener(local_host=host, local_port=port, backlog=BACKLOG)
-    house = _House(accept, tls, tasks, door, handshake_seconds)
-    stack.push_async_callback(house.close)
+    server = _Server(accept, tls, tasks, door, handshake_seconds)
+    stack.push_async_callback(server.close)
     for listener in listeners.listeners:
         assert isinstance(listener, SocketListener)
         stack.push_async_callback(listener.aclose)
-        tasks.start_soon(house.admit, listener)
+        tasks.start_soon(server.accept_from, listener)
     return int(listeners.extra(SocketAttribute.local_port))
 
 
-class _House:
+class _Server:
     def __init__(
-        self, accept: Accept, tls: ssl.SSLContext | None, tasks: TaskGroup, door: Door | None, seconds: float
+        self, accept: Accept, tls: ssl.SSLContext | None, tasks: TaskGroup, door: HandshakeLimit | None, seconds: float
     ) -> None:
         self._accept = accept
         self._tls = tls
@@ -303,7 +303,7 @@ class _House:
         self._seconds = seconds
         self._sessions: set[Session] = set()
 
-    async def admit(self, listener: SocketListener) -> None:
+    async def accept_from(self, listener: SocketListener) -> None:
         while True:
             try:
                 stream = await listener.accept()
@@ -311,25 +311,25 @@ class _House:
                 return
             except (OSError, anyio.BrokenResourceError) as error:  # which of them depends on the loop
                 logger.warning("cannot accept: %s", error.__cause__ or error)  # anyio's own says nothing
-                await anyio.sleep(ACCEPT_PAUSE)
+                await anyio.sleep(ACCEPT_RETRY_SECONDS)
             else:
-                self._tasks.start_soon(self._host, stream)
+                self._tasks.start_soon(self._serve, stream)
 
     async def close(self) -> None:
         for session in list(self._sessions):
             if session.closing is None:
                 session.goodbye()
-        with anyio.move_on_after(2 * LINGER):  # each takes one at most
+        with anyio.move_on_after(2 * LINGER_SECONDS):  # each takes one at most
             while self._sessions:
                 await anyio.sleep(0.01)
 
-    async def _host(self, stream: SocketStream) -> None:
-        keep_alive(stream.extra(SocketAttribute.raw_socket))
+    async def _serve(self, stream: SocketStream) -> None:
+        enable_keepalive(stream.extra(SocketAttribute.raw_socket))
         address = str(stream.extra(SocketAttribute.remote_address, ("",))[0])
         try:
             if not address:  # it was reset before it was accepted
                 return
-            if (wire := await self._wire(stream, address)) is None:
+            if (wire := await self._handshake(stream, address)) is None:
                 return
             session = self._accept(address)
             if isinstance(session, Session):
@@ -343,7 +343,7 @@ class _House:
         finally:
             await anyio.aclose_forcefully(stream)
 
-    async def _wire(self, stream: SocketStream, address: str) -> Wire | None:
+    async def _handshake(self, stream: SocketStream, address: str) -> Wire | None:
         if self._tls is None:
             return StreamWire(stream)
         if self._door is not None and self._door.enter(address) is not None:
@@ -351,7 +351,7 @@ class _House:
         try:
             with anyio.fail_after(self._seconds):
                 return StreamWire(await TLSStream.wrap(stream, server_side=True, ssl_context=self._tls))
-        except GONE:
+        except DISCONNECTED:
             return None
         finally:
             if self._door is not None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
-class Told(Protocol):
+class RequestObserver(Protocol):
     """The connection that the request came on."""
 
     def worked(self, seconds: float) -> None:
@@ -20,10 +20,10 @@ class Told(Protocol):
         """The answer has *status*."""
 
 
-class Answering:
+class ObservedApp:
     """An ASGI application whose steps, and whose answer's status, a connection is told."""
 
-    def __init__(self, app: ASGIApp, told: Told) -> None:
+    def __init__(self, app: ASGIApp, told: RequestObserver) -> None:
         self._app = app
         self._told = told
 
@@ -36,10 +36,10 @@ class Answering:
                 told.answered(message["status"])
             await send(message)
 
-        await Steps(cast("Coroutine[Any, Any, None]", self._app(scope, receive, tell)), told.worked)
+        await TimedSteps(cast("Coroutine[Any, Any, None]", self._app(scope, receive, tell)), told.worked)
 
 
-class Steps:
+class TimedSteps:
     """Awaits a coroutine, and tells of each of its steps how many seconds it took."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, None], tell: Callable[[float], None]) -> None:

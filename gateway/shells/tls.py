@@ -13,30 +13,30 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 
-from .serve import ACCEPT_PAUSE, LINGER, Door
+from .serve import ACCEPT_RETRY_SECONDS, LINGER_SECONDS, HandshakeLimit
 
-CLOSED = (OSError, asyncio.TimeoutError)  # of which `ssl.SSLError` is one
+HANDSHAKE_ERRORS = (OSError, asyncio.TimeoutError)  # of which `ssl.SSLError` is one
 
 logger = logging.getLogger(__name__)
 
 
 class TlsServer:
-    """Accepts connections on *listener*; *make* makes the protocol of each whose handshake was done in *seconds*."""
+    """Accepts connections on *listener*; *protocol_factory* makes the protocol of each whose handshake was done in *seconds*."""
 
     def __init__(
         self,
         listener: socket.socket,
         context: ssl.SSLContext,
-        door: Door | None,
+        door: HandshakeLimit | None,
         seconds: float,
-        make: Callable[[], asyncio.Protocol],
+        protocol_factory: Callable[[], asyncio.Protocol],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._context = context
         self._door = door
         self._seconds = seconds
-        self._make = make
+        self._protocol_factory = protocol_factory
         self._handshakes: set[asyncio.Task[None]] = set()
         listener.setblocking(False)
         self._accepting = self._loop.create_task(self._accept())
@@ -55,26 +55,26 @@ class TlsServer:
                 peer, address = await self._loop.sock_accept(self._listener)
             except OSError as error:
                 logger.warning("cannot accept: %s", error)
-                await asyncio.sleep(ACCEPT_PAUSE)
+                await asyncio.sleep(ACCEPT_RETRY_SECONDS)
                 continue
             if self._door is not None and self._door.enter(address[0]) is not None:
                 peer.close()  # before the handshake there are no words for it
                 continue
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does so for its own servers alone
-            task = self._loop.create_task(self._shake_hands(peer, address[0]))
+            task = self._loop.create_task(self._handshake(peer, address[0]))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
 
-    async def _shake_hands(self, peer: socket.socket, address: str) -> None:
+    async def _handshake(self, peer: socket.socket, address: str) -> None:
         try:
             await self._loop.connect_accepted_socket(
-                self._make,
+                self._protocol_factory,
                 peer,
                 ssl=self._context,
                 ssl_handshake_timeout=self._seconds,
-                ssl_shutdown_timeout=LINGER,
+                ssl_shutdown_timeout=LINGER_SECONDS,
             )
-        except CLOSED:
+        except HANDSHAKE_ERRORS:
             with suppress(OSError):
                 peer.close()
         finally:

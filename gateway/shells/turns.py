@@ -24,14 +24,14 @@ PATIENCE = 0.002  # seconds that busy connections wait while each turn of the lo
 SHARE = 0.05  # of the time: a connection that uses more of the loop is busy
 ALLOWANCE = 0.005  # seconds that a connection may use at once before it counts as busy
 MOST_USED = 10 * ALLOWANCE  # seconds that are held against a connection at most: one second of `SHARE`
-LEAST, FIRST, MOST = 256, 4 << 10, 256 << 10  # bytes that are handled at once: at least, at first, at most
-CHEAP = LONG_TURN / 8  # seconds; a read that takes less is not accounted for
+MIN_PORTION, FIRST_PORTION, MAX_PORTION = 256, 4 << 10, 256 << 10  # bytes that are handled at once: at least, at first, at most
+CHEAP_SECONDS = LONG_TURN / 8  # seconds; a read that takes less is not accounted for
 
 
-class Busy(Protocol):
+class Schedulable(Protocol):
     """A connection with input that is still to be handled."""
 
-    def go_on(self) -> None:
+    def take_turn(self) -> None:
         """Handle some of the input; with more left, ask for another turn. Must not raise."""
 
 
@@ -39,34 +39,34 @@ class Turns:
     """Lets busy connections go on, who has used least lately first, for a short time in each turn of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.others = 0  # what those have brought who are not busy
+        self.other_arrivals = 0  # what those have brought who are not busy
         self._loop = loop
-        self._waiting: list[tuple[float, int, Busy]] = []  # a heap
+        self._waiting: list[tuple[float, int, Schedulable]] = []  # a heap
         self._numbers = count()
         self._due = False  # a call of `_run` is on its way
         self._runs = 0
         self._spent = 0.0  # seconds of this turn of the loop that went to connections which are accounted for
-        self._known = self._seen = 0  # `others` at the last look at the time, and of `_run`
-        self._heard = -CALM  # (`perf_counter`) when it had grown
-        self._since = 0.0  # since when those who wait are put off for others; 0 if they are not
+        self._known = self._seen = 0  # `other_arrivals` at the last look at the time, and of `_run`
+        self._last_arrival = -CALM  # (`perf_counter`) when it had grown
+        self._yielding_since = 0.0  # since when those who wait are put off for others; 0 if they are not
 
     @property
     def progress(self) -> Progress:
         """What waits, and what was done."""
         return Progress(len(self._waiting), self._runs)
 
-    def add(self, busy: Busy, place: float) -> None:
-        """Let *busy* go on in one of the next turns; once for each call. A lower *place* comes first (`Load.place`)."""
-        heappush(self._waiting, (place, next(self._numbers), busy))
+    def add(self, busy: Schedulable, priority: float) -> None:
+        """Let *busy* go on in one of the next turns; once for each call. A lower *priority* comes first (`Load.priority`)."""
+        heappush(self._waiting, (priority, next(self._numbers), busy))
         self._call()
 
     @property
     def shared(self) -> bool:
         """Whether others than busy connections have brought something lately."""
         now = perf_counter()
-        if self._known != self.others:
-            self._known, self._heard = self.others, now
-        return now - self._heard < CALM
+        if self._known != self.other_arrivals:
+            self._known, self._last_arrival = self.other_arrivals, now
+        return now - self._last_arrival < CALM
 
     @property
     def length(self) -> float:
@@ -95,31 +95,31 @@ class Turns:
     def _run(self) -> None:
         self._due = False  # first: whatever happens below, the next `add` is heard
         self._runs += 1
-        if self._gives_way():
+        if self._yields():
             self._call()
             return
         self._spent = 0.0
         length = self.length
         try:
             for _ in range(len(self._waiting)):
-                heappop(self._waiting)[2].go_on()
+                heappop(self._waiting)[2].take_turn()
                 if self._spent >= length:
                     break
         finally:
             if self._waiting:
                 self._call()
 
-    def _gives_way(self) -> bool:
+    def _yields(self) -> bool:
         """Whether others have brought something since the last look, which is then dealt with first."""
-        if self.others == self._seen:
-            self._since = 0.0
+        if self.other_arrivals == self._seen:
+            self._yielding_since = 0.0
             return False
-        self._seen = self.others
+        self._seen = self.other_arrivals
         now = perf_counter()
-        self._since = self._since or now
-        if now - self._since < PATIENCE:
+        self._yielding_since = self._yielding_since or now
+        if now - self._yielding_since < PATIENCE:
             return True
-        self._since = 0.0
+        self._yielding_since = 0.0
         return False
 
 
@@ -146,7 +146,7 @@ class Load:
         return self._level > ALLOWANCE and self._level - (perf_counter() - self._then) * SHARE > ALLOWANCE
 
     @property
-    def place(self) -> float:
+    def priority(self) -> float:
         """Where the connection stands among those that wait; the one that has used least lately is lowest."""
         return max(self._level + self._then * SHARE, perf_counter() * SHARE)
 
@@ -164,7 +164,7 @@ class Portion(Load):
 
     def __init__(self) -> None:
         super().__init__()
-        self.size = FIRST  # bytes
+        self.size = FIRST_PORTION  # bytes
 
     def used(self, begin: float, size: int, length: float = TURN) -> float:
         """*size* bytes were handled since *begin* (`perf_counter`), in a turn of *length*; how long that took.
@@ -175,7 +175,7 @@ class Portion(Load):
         seconds = now - begin
         self.add(seconds, now)
         if seconds > length:
-            self.size = max(LEAST, int(min(self.size, size) * length / seconds))
+            self.size = max(MIN_PORTION, int(min(self.size, size) * length / seconds))
         elif size >= self.size and seconds < length / 4:
-            self.size = min(MOST, self.size * 2)
+            self.size = min(MAX_PORTION, self.size * 2)
         return seconds

@@ -22,8 +22,8 @@ from gateway.http.persistent import refusal
 from gateway.http.problems import Problem
 
 from .connection import half_close
-from .serve import LINGER
-from .steps import Answering
+from .serve import LINGER_SECONDS
+from .steps import ObservedApp
 from .turns import Load, turns_of
 from .uvicorn_timeouts import TimedHttp
 
@@ -35,15 +35,15 @@ MAX_HEAD = 1 << 16  # bytes of a request's first line and headers
 MAX_PIPELINE = 4  # requests that wait for the one before them; what follows stays unread
 HEAD_SLICE = 256  # bytes that are parsed at once where requests may begin, some ten requests; a body is parsed at once
 LONG_HEAD_SLICE = 2 << 10  # the same where a long head goes on
-CYCLE = 32 << 10  # bytes that a request takes which waits for the one before it
-RETRY = {"Retry-After": "10"}  # seconds, for whom there is no room
+CYCLE_BYTES = 32 << 10  # bytes that a request takes which waits for the one before it
+RETRY_HEADERS = {"Retry-After": "10"}  # seconds, for whom there is no room
 MAX_DISCARDED = 4 << 20  # bytes that a client may go on sending after its last answer
-REFUSED = frozenset({400, 413, 414, 422, 429})  # statuses of answers to what is malformed, or over a limit
+REFUSED_STATUSES = frozenset({400, 413, 414, 422, 429})  # statuses of answers to what is malformed, or over a limit
 
 _numbers = count(-1, -1)  # of connections; those of sessions are not below zero
 
 
-class _Flow(FlowControl):
+class _FlowControl(FlowControl):
     """uvicorn resumes reading for whoever asks for a body; it stays paused here until what was put off is parsed."""
 
     def __init__(self, transport: asyncio.Transport, http: FastHttp) -> None:
@@ -53,7 +53,7 @@ class _Flow(FlowControl):
     def resume_reading(self) -> None:
         """Read on, if there is room."""
         http = self._http()
-        if http is None or not http.is_full:
+        if http is None or not http.has_unparsed:
             super().resume_reading()
 
 
@@ -69,7 +69,7 @@ class FastHttp(TimedHttp):
     gateway: Gateway | None = None
     max_head = MAX_HEAD
     network = ""  # that is counted
-    _half_head = False  # its timer is stopped: the rest of the head may be in `_unparsed`
+    _head_suspended = False  # its timer is stopped: the rest of the head may be in `_unparsed`
     _body_size = 0  # bytes of the body of the last request
     _body_length = 0  # bytes that it is said to have
     _unparsed = b""  # read, and not parsed yet
@@ -94,11 +94,11 @@ class FastHttp(TimedHttp):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """The clock runs from the connection on, so a silent one ends too."""
         super().connection_made(transport)
-        self.flow = _Flow(transport, self)
+        self.flow = _FlowControl(transport, self)
         if (reason := self._enter()) is None:
             self._start_head_timer()
             return
-        transport.write(refusal(Problem(503, reason, RETRY)))
+        transport.write(refusal(Problem(503, reason, RETRY_HEADERS)))
         self._refused = self.gateway is not None and self.gateway.door.parts()
         if self._refused:
             self._linger()
@@ -147,7 +147,7 @@ class FastHttp(TimedHttp):
             self.loop.call_soon(self._resume_parsing)
 
     @property
-    def is_full(self) -> bool:
+    def has_unparsed(self) -> bool:
         """Whether there is enough to parse later."""
         return bool(self._unparsed) and not self._lingering
 
@@ -161,8 +161,8 @@ class FastHttp(TimedHttp):
     def _resume_parsing(self) -> None:
         if not self._paused and not self._ending:
             data, self._unparsed = self._unparsed, b""
-            if self._half_head:
-                self._half_head = False
+            if self._head_suspended:
+                self._head_suspended = False
                 self._head_timer = self.loop.call_later(self.head_seconds, self.transport.abort)
             self._parse(data)
             if not self._unparsed:
@@ -191,7 +191,7 @@ class FastHttp(TimedHttp):
         self.flow.pause_reading()
         if self._head_timer is not None:
             self._stop_head_timer()
-            self._half_head = True
+            self._head_suspended = True
 
     def _parse_slice(self, data: bytes) -> None:
         """Parse, and count where that did not complete the head."""
@@ -220,7 +220,7 @@ class FastHttp(TimedHttp):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Answer a request now, or when the turn of a busy connection has come."""
-        self._waiting = cycle, Answering(app, self)
+        self._waiting = cycle, ObservedApp(app, self)
         if self.conduct is not None or self._load.busy:
             self._await_turn()
         else:
@@ -230,9 +230,9 @@ class FastHttp(TimedHttp):
         if wait := self._pause_for_blame(0.0):
             self.loop.call_later(wait, self._await_turn)
         else:
-            self._turns.add(self, self._load.place)
+            self._turns.add(self, self._load.priority)
 
-    def go_on(self) -> None:
+    def take_turn(self) -> None:
         """It is the turn of the request that waits, which is all of this turn."""
         if self._waiting is None or self._ending:
             return
@@ -258,11 +258,11 @@ class FastHttp(TimedHttp):
         if (inflow := self._inflow) is not None and inflow.blames(self):
             inflow.worked(self, seconds if self._turns.shared else 0.0)
         elif not self._load.busy:
-            self._turns.others += 1
+            self._turns.other_arrivals += 1
 
     def answered(self, status: int) -> None:
         """The answer to a request has *status*."""
-        if status in REFUSED and (inflow := self._inflow) is not None:
+        if status in REFUSED_STATUSES and (inflow := self._inflow) is not None:
             inflow.refused(self)
 
     @property
@@ -296,7 +296,7 @@ class FastHttp(TimedHttp):
         self._stop_head_timer()
         half_close(self.transport)
         self.flow.resume_reading()
-        self.loop.call_later(LINGER, self.transport.abort)
+        self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
     @property
     def _ending(self) -> bool:
@@ -317,7 +317,7 @@ class FastHttp(TimedHttp):
     def holding(self) -> int:
         """How many bytes are kept for the client here."""
         body = 0 if self.cycle is None else len(self.cycle.body)  # what was asked for is counted by `bodies`
-        return body + len(self._unparsed) + CYCLE * len(self.pipeline) + self.transport.get_write_buffer_size()
+        return body + len(self._unparsed) + CYCLE_BYTES * len(self.pipeline) + self.transport.get_write_buffer_size()
 
     def give_up(self) -> None:
         """Discard them and cut the connection: half an answer must not look whole."""

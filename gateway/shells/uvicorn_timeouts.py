@@ -6,7 +6,7 @@ import asyncio
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from .serve import HANDSHAKE_SECONDS, LINGER, STALLED_SECONDS
+from .serve import HANDSHAKE_SECONDS, LINGER_SECONDS, STALLED_SECONDS
 
 
 class TimedHttp(HttpToolsProtocol):
@@ -29,7 +29,7 @@ class TimedHttp(HttpToolsProtocol):
         """The gateway stops: what has not ended soon after the goodbye is cut, since nobody reads it."""
         super().shutdown()
         if not self.transport.is_closing():
-            self.loop.call_later(2 * LINGER, self.transport.abort)
+            self.loop.call_later(2 * LINGER_SECONDS, self.transport.abort)
 
     def pause_writing(self) -> None:
         """The client does not read; if it goes on like that, the connection ends."""

@@ -15,7 +15,7 @@ from websockets.http11 import Request
 from gateway.core.session import Session
 
 from .fast import WebSocketProtocol
-from .serve import EXTENSION
+from .serve import SESSION_EXTENSION
 
 
 class _DetachedTransport(asyncio.Transport):
@@ -28,7 +28,7 @@ class _DetachedTransport(asyncio.Transport):
 class FastWebSocket(WebSocketsSansIOProtocol):
     """uvicorn's protocol, with a way for an accepted WebSocket to be a session's from then on.
 
-    The ASGI extension `EXTENSION` is a function that takes the session. uvicorn's own class, its task, its
+    The ASGI extension `SESSION_EXTENSION` is a function that takes the session. uvicorn's own class, its task, its
     queue and the application's stack are then done with; messages never pass through ASGI. The largest message
     is `ws_max_size`. There is no compression, whatever the configuration says: sessions send frames that are
     shared between peers, and nobody gets to send a bomb.
@@ -43,7 +43,7 @@ class FastWebSocket(WebSocketsSansIOProtocol):
         super().handle_connect(event)
         if self.response.status_code == 101:
             extensions: Any = self.scope["extensions"]
-            extensions[EXTENSION] = self.attach
+            extensions[SESSION_EXTENSION] = self.attach
 
     def data_received(self, data: bytes) -> None:
         """Refuse what uvicorn does not: data before the handshake is answered, and a malformed head."""
@@ -73,7 +73,7 @@ class FastWebSocket(WebSocketsSansIOProtocol):
         """Leave nothing that refers to this connection in what it refers to: then its end frees it at once."""
         scope: Any = getattr(self, "scope", None)  # there is none without a handshake
         if scope is not None:
-            scope["extensions"].pop(EXTENSION, None)
+            scope["extensions"].pop(SESSION_EXTENSION, None)
 
     async def receive(self) -> Any:
         """The application reads: resume reading for it."""

@@ -21,7 +21,7 @@ OPCODES = (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG)
 
 _FIN, _RESERVED, _OPCODE, _MASK = 0x80, 0x70, 0x0F, 0x80
 _WHOLE_TEXT = _FIN | TEXT
-_HEADS = {126: 8, 127: 14}  # bytes before the payload, by what the second byte says of its size; else 6
+_HEAD_SIZES = {126: 8, 127: 14}  # bytes before the payload, by what the second byte says of its size; else 6
 _MAX_CONTROL = 125
 
 Frame = tuple[int, bytes]
@@ -29,7 +29,7 @@ Frame = tuple[int, bytes]
 _Utf8 = codecs.getincrementaldecoder("utf-8")
 
 
-class _Broken(Exception):
+class _Violation(Exception):
     """The client broke the rules; *close* is what it is told."""
 
     def __init__(self, code: int, reason: str) -> None:
@@ -39,15 +39,15 @@ class _Broken(Exception):
 class Reader:
     """Reads what one client sends after the handshake; messages longer than *max_size* bytes are a failure."""
 
-    __slots__ = ("_ahead", "_looked", "_max_size", "_message", "_need", "_rest", "_utf8", "failure")
+    __slots__ = ("_lookahead", "_checked", "_max_size", "_message", "_need", "_rest", "_utf8", "failure")
 
     def __init__(self, max_size: int = MAX_MESSAGE) -> None:
         self.failure: Close | None = None
         self._max_size = max_size
         self._rest = bytearray()  # an unfinished frame
         self._need = 0  # bytes that it takes to read on
-        self._looked = 0  # bytes of it that were looked at before it is whole
-        self._ahead: codecs.IncrementalDecoder | None = None  # where those are text
+        self._checked = 0  # bytes of it that were looked at before it is whole
+        self._lookahead: codecs.IncrementalDecoder | None = None  # where those are text
         self._message: bytearray | None = None  # a message of which more frames are to come
         self._utf8: codecs.IncrementalDecoder | None = None  # where that is text
 
@@ -72,7 +72,7 @@ class Reader:
         frames: list[Frame] = []
         try:
             end = self._read(data, frames)
-        except _Broken as error:
+        except _Violation as error:
             self.failure = error.close
         else:
             if end < len(data):
@@ -83,21 +83,21 @@ class Reader:
     def _look_ahead(self) -> None:
         """Refuse an unfinished frame as soon as its text cannot become UTF-8 any more (RFC 6455, section 8.1)."""
         rest = self._rest
-        start = _HEADS.get(rest[1] & ~_MASK, 6) if len(rest) > 1 else 6
+        start = _HEAD_SIZES.get(rest[1] & ~_MASK, 6) if len(rest) > 1 else 6
         if len(rest) <= start:
             return
-        if not self._looked:
-            self._looked, self._ahead = start, self._decoder(rest[0] & _OPCODE)
-        if self._ahead is not None:
-            turn = (self._looked - start) % 4
+        if not self._checked:
+            self._checked, self._lookahead = start, self._decoder(rest[0] & _OPCODE)
+        if self._lookahead is not None:
+            turn = (self._checked - start) % 4
             mask = rest[start - 4 + turn : start] + rest[start - 4 : start - 4 + turn]
             try:
-                _decode(self._ahead, apply_mask(rest[self._looked :], mask), final=False)
-            except _Broken as error:
+                _decode(self._lookahead, apply_mask(rest[self._checked :], mask), final=False)
+            except _Violation as error:
                 self.failure = error.close
                 self._drop_rest()
                 return
-        self._looked = len(rest)
+        self._checked = len(rest)
 
     def _decoder(self, opcode: int) -> codecs.IncrementalDecoder | None:
         """What decodes the text of the next frame, and leaves the message's own decoder as it is."""
@@ -111,7 +111,7 @@ class Reader:
 
     def _drop_rest(self) -> None:
         self._rest.clear()
-        self._looked, self._ahead = 0, None
+        self._checked, self._lookahead = 0, None
 
     def _read(self, data: bytes, frames: list[Frame]) -> int:
         """Append the frames in *data* to *frames* and return where the first unfinished one begins."""
@@ -119,7 +119,7 @@ class Reader:
         while end - begin >= 2:
             first, size = data[begin], data[begin + 1] - _MASK
             if size < 0:
-                raise _Broken(1002, "a client masks its frames")
+                raise _Violation(1002, "a client masks its frames")
             start = begin + 6
             if size > _MAX_CONTROL:
                 start += 2 if size == 126 else 8
@@ -136,9 +136,9 @@ class Reader:
             payload = apply_mask(data[start:stop], data[start - 4 : start])
             begin = stop
             if first == _WHOLE_TEXT:  # nearly always
-                frames.append((TEXT, payload if payload.isascii() else _text(payload)))
+                frames.append((TEXT, payload if payload.isascii() else _checked_text(payload)))
                 continue
-            self._take(first, payload, frames)
+            self._add_frame(first, payload, frames)
             if first & _OPCODE == CLOSE:
                 return end  # whatever comes after it
         self._need = 2
@@ -147,27 +147,27 @@ class Reader:
     def _check(self, first: int, size: int) -> None:
         opcode = first & _OPCODE
         if first & _RESERVED or opcode not in OPCODES:
-            raise _Broken(1002, "reserved bits or opcode")
+            raise _Violation(1002, "reserved bits or opcode")
         if opcode >= CLOSE:
             if size > _MAX_CONTROL or not first & _FIN:
-                raise _Broken(1002, "a control frame is short and whole")
+                raise _Violation(1002, "a control frame is short and whole")
         elif (opcode == CONTINUATION) != (self._message is not None):
-            raise _Broken(1002, "a fragmented message continues until it is finished")
+            raise _Violation(1002, "a fragmented message continues until it is finished")
         elif size + len(self._message or b"") > self._max_size:
-            raise _Broken(1009, f"a message has at most {self._max_size} bytes")
+            raise _Violation(1009, f"a message has at most {self._max_size} bytes")
 
-    def _take(self, first: int, payload: bytes, frames: list[Frame]) -> None:
+    def _add_frame(self, first: int, payload: bytes, frames: list[Frame]) -> None:
         opcode, final = first & _OPCODE, bool(first & _FIN)
         if opcode >= CLOSE:
             if opcode == CLOSE:
                 _check_close(payload)
             frames.append((opcode, payload))
         elif final and opcode != CONTINUATION:
-            frames.append((TEXT, _replaced(payload)))  # a binary one
+            frames.append((TEXT, _with_replacements(payload)))  # a binary one
         elif self._assemble(opcode, payload, final):
             assert self._message is not None
             message = bytes(self._message)
-            frames.append((TEXT, message if self._utf8 is not None else _replaced(message)))
+            frames.append((TEXT, message if self._utf8 is not None else _with_replacements(message)))
             self._message = self._utf8 = None
 
     def _assemble(self, opcode: int, payload: bytes, final: bool) -> bool:
@@ -195,7 +195,7 @@ def _decode(utf8: codecs.IncrementalDecoder, payload: bytes, final: bool) -> Non
         raise _not_utf8()
 
 
-def _text(payload: bytes) -> bytes:
+def _checked_text(payload: bytes) -> bytes:
     try:
         payload.decode()
     except UnicodeDecodeError:
@@ -203,11 +203,11 @@ def _text(payload: bytes) -> bytes:
     return payload
 
 
-def _not_utf8() -> _Broken:
-    return _Broken(1007, "a text message is UTF-8")
+def _not_utf8() -> _Violation:
+    return _Violation(1007, "a text message is UTF-8")
 
 
-def _replaced(payload: bytes) -> bytes:
+def _with_replacements(payload: bytes) -> bytes:
     return payload if payload.isascii() else payload.decode(errors="replace").encode()
 
 
@@ -215,10 +215,10 @@ def _check_close(payload: bytes) -> None:
     """RFC 6455, sections 5.5.1 and 7.4; codes as registered with IANA."""
     if not payload:
         return
-    _text(payload[2:])
+    _checked_text(payload[2:])
     code = int.from_bytes(payload[:2], "big")
     if len(payload) == 1 or not (1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999):
-        raise _Broken(1002, "no such close code")
+        raise _Violation(1002, "no such close code")
 
 
 def control_frame(opcode: int, payload: bytes) -> bytes:
@@ -228,9 +228,9 @@ def control_frame(opcode: int, payload: bytes) -> bytes:
 
 def close_frame(code: int, reason: str) -> bytes:
     """The server's `CLOSE` frame; a longer *reason* is cut to the 123 bytes there is room for."""
-    return control_frame(CLOSE, code.to_bytes(2, "big") + cut_reason(reason).encode())
+    return control_frame(CLOSE, code.to_bytes(2, "big") + truncate_reason(reason).encode())
 
 
-def cut_reason(reason: str) -> str:
+def truncate_reason(reason: str) -> str:
     """As much of *reason* as fits a `CLOSE` frame."""
     return reason.encode(errors="replace")[: _MAX_CONTROL - 2].decode(errors="ignore")

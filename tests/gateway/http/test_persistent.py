@@ -315,7 +315,7 @@ def test_who_takes_nothing_is_cut_off_on_trio_too(monkeypatch: pytest.MonkeyPatc
         client = await trio.testing.open_stream_to_socket_listener(listener)
         unused: Any = None
         async with listener, client, await listener.accept() as stream, trio.open_nursery() as nursery:
-            connection = hypercorn_http.Connection(unused, unused, unused, unused, cast("Any", stream))
+            connection = hypercorn_http.HypercornConnection(unused, unused, unused, unused, cast("Any", stream))
             connection.protocol = cast("Any", Ends())
             nursery.start_soon(connection.protocol_send, RawData(b"x" * size))
             if reads:
@@ -344,7 +344,7 @@ def test_an_answer_to_who_is_being_let_go_of_is_dropped_on_trio() -> None:
         client = await trio.testing.open_stream_to_socket_listener(listener)
         stream, unused = await listener.accept(), cast("Any", None)
         async with client, stream, listener:
-            connection = hypercorn_http.Connection(unused, unused, unused, unused, cast("Any", stream))
+            connection = hypercorn_http.HypercornConnection(unused, unused, unused, unused, cast("Any", stream))
             connection.protocol = cast("Any", Ends())
             closing = connection._close()
             closing.send(None)  # it has begun to tell the client, and waits for its turn

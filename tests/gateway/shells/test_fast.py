@@ -38,7 +38,7 @@ from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.shells import fast, serve, uvicorn_http, uvicorn_websocket
 from gateway.shells.flusher import MAX_TURNS, MAX_WAIT, flusher_of
-from gateway.shells.turns import FIRST, LONG_TURN, turns_of
+from gateway.shells.turns import FIRST_PORTION, LONG_TURN, turns_of
 
 PATIENCE = 20  # seconds
 HEAD_SECONDS = 0.3
@@ -796,7 +796,7 @@ def test_long_reads_that_come_together_do_not_share_one_turn(
             handled.append(data)
 
     async def check() -> None:
-        long = b"\x81\xfe" + (2 * FIRST).to_bytes(2) + bytes(4) + b"y" * 2 * FIRST
+        long = b"\x81\xfe" + (2 * FIRST_PORTION).to_bytes(2) + bytes(4) + b"y" * 2 * FIRST_PORTION
         many = await connections(20, sock, Slow)
         small, _, _ = many.pop()
         for connection, _, _ in many:

@@ -20,8 +20,8 @@ from gateway.adapter import Link
 from gateway.cli import app
 from gateway.core.session import Session
 from gateway.shells import links
-from gateway.shells.links import MAX_PAUSE, Dialler, pause
-from gateway.shells.serve import GONE, StreamWire
+from gateway.shells.links import MAX_RETRY_SECONDS, Dialler, retry_seconds
+from gateway.shells.serve import DISCONNECTED, StreamWire
 
 SECONDS = 20.0
 BACKENDS = ("asyncio", "trio")
@@ -50,7 +50,7 @@ def certificates(tmp_path: Path) -> Path:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pause between two tries."""
-    monkeypatch.setattr(links, "pause", lambda _failures: 0.01)
+    monkeypatch.setattr(links, "retry_seconds", lambda _failures: 0.01)
 
 
 class Other:
@@ -135,7 +135,7 @@ def test_what_ends_is_dialled_again(play: Any, make: Any, core: Any, monkeypatch
             await until(lambda: link.report()["failures"] >= 3)
             assert link.report()["connects"] >= 3
             assert place.connections >= 3
-            monkeypatch.setattr(links, "STEADY", 0.0)
+            monkeypatch.setattr(links, "STABLE_SECONDS", 0.0)
             await until(lambda: link.report()["failures"] == 1)
             place.stays = True
             await until(lambda: link.report()["state"] == "connected" and link.report()["failures"] == 1)
@@ -236,8 +236,8 @@ def test_a_bug_while_the_gateway_stops_is_no_end(play: Any, core: Any, toy_sessi
 
 def test_pauses_grow_to_a_limit_and_differ() -> None:
     for failures in (1, 2, 5, 10, 10_000):
-        longest = MAX_PAUSE if failures > 6 else 2.0 ** (failures - 1)
-        pauses = [pause(failures) for _ in range(50)]
+        longest = MAX_RETRY_SECONDS if failures > 6 else 2.0 ** (failures - 1)
+        pauses = [retry_seconds(failures) for _ in range(50)]
         assert all(longest / 2 <= seconds <= longest for seconds in pauses)
         assert len(set(pauses)) > 1
 
@@ -252,7 +252,7 @@ def test_a_connection_that_broke_is_closed_without_a_fault() -> None:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a close is a reset
         other.close()
         listener.close()
-        with suppress(*GONE):
+        with suppress(*DISCONNECTED):
             while True:
                 await stream.receive()
         await StreamWire(stream).close(1011, "it has gone")

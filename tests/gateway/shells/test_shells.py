@@ -324,10 +324,10 @@ SHELLS: Shells = TCP | WEBSOCKET
 
 @pytest.fixture(scope="module", autouse=True)
 def _patience() -> Iterator[None]:
-    """A farewell may take its time here; what LINGER itself does is tested where it is set."""
+    """A farewell may take its time here; what LINGER_SECONDS itself does is tested where it is set."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serve, "LINGER", PATIENCE)
-        patch.setattr(connection, "LINGER", PATIENCE)
+        patch.setattr(serve, "LINGER_SECONDS", PATIENCE)
+        patch.setattr(connection, "LINGER_SECONDS", PATIENCE)
         yield
 
 
@@ -675,8 +675,8 @@ def test_a_farewell_is_not_waited_for_for_ever(server: Server, monkeypatch: pyte
     with server.connect() as client:
         client.say(b"long 1000000")
         client.hear()
-        monkeypatch.setattr(serve, "LINGER", 0.1)
-        monkeypatch.setattr(connection, "LINGER", 0.1)
+        monkeypatch.setattr(serve, "LINGER_SECONDS", 0.1)
+        monkeypatch.setattr(connection, "LINGER_SECONDS", 0.1)
         server.call(client.session.goodbye)
         server.eventually(lambda: client.session.over == 1)
         client.reset()  # hypercorn waits for it
@@ -684,8 +684,8 @@ def test_a_farewell_is_not_waited_for_for_ever(server: Server, monkeypatch: pyte
 
 @only(TCP | FAST_WEBSOCKET)
 def test_a_peer_that_does_not_hang_up_is_cut(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "LINGER", 0.1)
-    monkeypatch.setattr(connection, "LINGER", 0.1)
+    monkeypatch.setattr(serve, "LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(connection, "LINGER_SECONDS", 0.1)
     with server.connect() as client:
         client.say(b"bye now")
         assert client.hear() == b"now"
@@ -798,8 +798,8 @@ TLS: Shells = {
 
 @pytest.fixture(params=TLS)
 def secure(request: pytest.FixtureRequest, identity: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(serve, "LINGER", 0.5)
-    monkeypatch.setattr(connection, "LINGER", 0.5)
+    monkeypatch.setattr(serve, "LINGER_SECONDS", 0.5)
+    monkeypatch.setattr(connection, "LINGER_SECONDS", 0.5)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(identity)
     backend, listen = TLS[request.param]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway.shells.steps import Answering, Steps
+from gateway.shells.steps import ObservedApp, TimedSteps
 
 
-class Told:
+class Recorder:
     def __init__(self) -> None:
         self.steps = 0
         self.statuses: list[int] = []
@@ -40,8 +40,8 @@ def test_a_connection_is_told_of_each_step_and_of_the_status() -> None:
     async def send(message: Any) -> None:
         sent.append(message["type"])
 
-    told = Told()
-    asyncio.run(Answering(app, told)({}, _receive, send))
+    told = Recorder()
+    asyncio.run(ObservedApp(app, told)({}, _receive, send))
     assert told.steps == 3
     assert told.statuses == [429]
     assert sent == ["http.response.start", "http.response.body"]
@@ -66,11 +66,11 @@ def test_failures_and_cancellation_pass_through() -> None:
                 await asyncio.sleep(60)
         await asyncio.sleep(0)
 
-    async def run(coroutine: Any, told: Told) -> None:
-        await Steps(coroutine, told.worked)
+    async def run(coroutine: Any, told: Recorder) -> None:
+        await TimedSteps(coroutine, told.worked)
 
     async def check() -> None:
-        told = Told()
+        told = Recorder()
         with pytest.raises(ZeroDivisionError):
             await run(fails(), told)
         assert told.steps == 2

@@ -9,10 +9,10 @@ import pytest
 from gateway.shells.turns import (
     ALLOWANCE,
     CALM,
-    FIRST,
-    LEAST,
+    FIRST_PORTION,
+    MIN_PORTION,
     LONG_TURN,
-    MOST,
+    MAX_PORTION,
     MOST_USED,
     PATIENCE,
     SHARE,
@@ -29,7 +29,7 @@ class Busy:
         self._turns = turns
         self._seconds = seconds
 
-    def go_on(self) -> None:
+    def take_turn(self) -> None:
         self.left -= 1
         self._turns.spend(self._seconds)
         if self.left:
@@ -70,7 +70,7 @@ def test_who_has_used_least_lately_goes_first(clock: Clock) -> None:
     loads[1].add(0.01, clock.now)
     clock.now += 0.1
     loads[2].add(0.02, clock.now)  # the others' has worn off a little
-    assert sorted(range(3), key=lambda n: loads[n].place) == [1, 2, 0]
+    assert sorted(range(3), key=lambda n: loads[n].priority) == [1, 2, 0]
 
     async def check() -> None:
         turns, done = Turns(asyncio.get_running_loop()), list[int]()
@@ -79,12 +79,12 @@ def test_who_has_used_least_lately_goes_first(clock: Clock) -> None:
             def __init__(self, number: int) -> None:
                 self.number = number
 
-            def go_on(self) -> None:
+            def take_turn(self) -> None:
                 done.append(self.number)
                 turns.spend(LONG_TURN)
 
         for number in (0, 1, 2):
-            turns.add(One(number), loads[number].place)
+            turns.add(One(number), loads[number].priority)
         for count in (1, 2, 3):
             await asyncio.sleep(0)
             assert done == [1, 2, 0][:count]
@@ -104,7 +104,7 @@ def test_a_turn_is_shorter_while_others_say_something(clock: Clock) -> None:
             await asyncio.sleep(0)
             assert not turns.over
             if length == LONG_TURN:
-                turns.others += 1
+                turns.other_arrivals += 1
             else:
                 clock.now += CALM
 
@@ -118,11 +118,11 @@ def test_what_others_bring_comes_first_but_not_for_ever(clock: Clock) -> None:
         turns.add(busy, 0.0)
         for left in (2, 1):
             for _ in range(10):
-                turns.others += 1
+                turns.other_arrivals += 1
                 await asyncio.sleep(0)
                 assert busy.left == left + 1
             clock.now += 2 * PATIENCE
-            turns.others += 1
+            turns.other_arrivals += 1
             await asyncio.sleep(0)
             assert busy.left == left
         await asyncio.sleep(0)
@@ -146,7 +146,7 @@ def test_portions_that_take_no_time_share_one_turn() -> None:
 
 def test_a_failure_does_not_end_the_turns_of_others() -> None:
     class Failing:
-        def go_on(self) -> None:
+        def take_turn(self) -> None:
             raise ZeroDivisionError
 
     async def check() -> None:
@@ -167,17 +167,17 @@ def test_a_failure_does_not_end_the_turns_of_others() -> None:
 
 def test_a_portion_shrinks_while_it_takes_long_and_grows_while_it_does_not(clock: Clock) -> None:
     portion = Portion()
-    assert portion.size == FIRST
+    assert portion.size == FIRST_PORTION
     portion.used(clock.now - 2 * TURN, portion.size)
-    assert FIRST / 3 < portion.size < FIRST / 1.9
+    assert FIRST_PORTION / 3 < portion.size < FIRST_PORTION / 1.9
     portion.used(clock.now - 1000 * TURN, portion.size)
-    assert portion.size == LEAST
+    assert portion.size == MIN_PORTION
     assert portion.busy
     for _ in range(20):
         portion.used(clock.now, portion.size)
-    assert portion.size == MOST
+    assert portion.size == MAX_PORTION
     portion.used(clock.now, 1)
-    assert portion.size == MOST, "a short read says nothing"
+    assert portion.size == MAX_PORTION, "a short read says nothing"
 
 
 def test_a_connection_that_uses_the_loop_now_and_then_is_not_busy(clock: Clock) -> None:
@@ -201,4 +201,4 @@ def test_no_more_than_a_second_of_its_share_is_held_against_a_connection(clock: 
     assert load.busy
     clock.now += MOST_USED / SHARE
     assert not load.busy
-    assert load.place <= Load().place, "and nobody new comes before it any more"
+    assert load.priority <= Load().priority, "and nobody new comes before it any more"

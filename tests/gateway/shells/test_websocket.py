@@ -13,7 +13,7 @@ from websockets.protocol import OPEN, SERVER
 from websockets.protocol import Protocol as Oracle
 
 from gateway.core.outbox import Close
-from gateway.shells.websocket import CLOSE, PING, TEXT, Frame, Reader, close_frame, control_frame, cut_reason
+from gateway.shells.websocket import CLOSE, PING, TEXT, Frame, Reader, close_frame, control_frame, truncate_reason
 
 MASK = b"\x01\x80\xfe\x33"
 
@@ -147,9 +147,9 @@ def test_nothing_is_read_after_a_close() -> None:
 
 
 def test_a_reason_is_cut_between_characters() -> None:
-    assert cut_reason("é" * 100) == "é" * 61
+    assert truncate_reason("é" * 100) == "é" * 61
     assert close_frame(1002, "é" * 100) == control_frame(CLOSE, b"\x03\xea" + "é".encode() * 61)
-    assert cut_reason("\udc80") == "?"
+    assert truncate_reason("\udc80") == "?"
 
 
 FRAMES = st.builds(
