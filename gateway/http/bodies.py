@@ -1,8 +1,8 @@
 """The bodies of requests: read within bounds of size, time and memory; long ones are worked off one at a time.
 
 What is kept of a body while it comes, and while it waits, counts in the memory budget (`gateway.core.budget`),
-whichever server there is; `uvicorn_http.FastHttp` counts what it was not asked for yet. To check and publish a MiB takes
-10 to 40 ms, and a hundred may come at once. So the bodies longer than `SOON` take turns, network by network, and
+whichever server there is; `uvicorn_http.FastHttp` counts what it was not asked for yet. To check and publish a MiB
+takes 10 to 40 ms, and a hundred may come at once. So the bodies longer than `SOON` take turns, network by network, and
 together they get `SHARE` of the time of the loop.
 """
 

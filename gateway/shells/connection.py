@@ -268,7 +268,11 @@ class Connection(asyncio.Protocol):
         begin = perf_counter()
         self.feed(data)
         session, seconds = self._session, 0.0
-        if self._portion is not None or perf_counter() - begin > CHEAP_SECONDS or (session and session.conduct is not None):
+        if (
+            self._portion is not None
+            or perf_counter() - begin > CHEAP_SECONDS
+            or (session and session.conduct is not None)
+        ):
             self._portion = self._portion or Portion()
             taken = self._portion.used(begin, len(data), self._turns.length)
             self._turns.spend(taken)

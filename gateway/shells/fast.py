@@ -1,6 +1,6 @@
-"""The fast shell: sessions directly on asyncio transports, for TCP and for WebSockets after the handshake.
+"""The fast shell: runs sessions directly on asyncio transports, over TCP and over WebSockets after the handshake.
 
-`gateway.shells.connection` is what both have in common; here is what the two wires add to it.
+`gateway.shells.connection` has what both wires share; this file has what each of them adds.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class TcpProtocol(Connection):
         self._accept = accept
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask for a session, or close."""
+        """Start a session for the peer, or close the connection."""
         self.transport = cast(asyncio.Transport, transport)
-        if (peer := transport.get_extra_info("peername")) is None:  # it was reset before it was accepted
+        if (peer := transport.get_extra_info("peername")) is None:  # the connection was reset before it was accepted
             self.transport.abort()
             return
         session = self._accept(str(peer[0]))
@@ -47,12 +47,12 @@ class TcpProtocol(Connection):
             self.transport.close()
 
     def _keep_paused(self) -> None:
-        """Pause again: uvloop begins to read after `connection_made`, whatever it was told in it."""
+        """Pause again: uvloop starts to read after `connection_made`, even if reading was paused there."""
         if self._reading_paused and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def feed(self, data: bytes) -> None:
-        """Hand it over."""
+        """Hand *data* to the session."""
         if self._session is not None:
             self._session.receive_data(data)
 
@@ -68,10 +68,7 @@ async def listen(
     door: HandshakeLimit | None = None,
     handshake_seconds: float = HANDSHAKE_SECONDS,
 ) -> int:
-    """Serve TCP, or TLS with the context *tls*, and return the port; *door* counts those whose handshake is not done.
-
-    When *stack* is unwound nobody is accepted any more and every session says goodbye.
-    """
+    """Serve TCP, or TLS with the context *tls*, and return the port, like `gateway.shells.serve.listen`."""
     loop = asyncio.get_running_loop()
     connections: set[TcpProtocol] = set()
 
@@ -81,7 +78,7 @@ async def listen(
     async def close() -> None:
         for connection in list(connections):
             connection.shutdown()
-        while connections:  # each is cut `LINGER_SECONDS` seconds after its goodbye
+        while connections:  # each is aborted `LINGER_SECONDS` after its goodbye
             await asyncio.sleep(0.01)
 
     stack.push_async_callback(close)
@@ -107,7 +104,7 @@ class WebSocketProtocol(Connection):
         self._reader = Reader(max_size)
 
     def feed(self, data: bytes) -> None:
-        """Hand over each message, and answer pings."""
+        """Hand each message to the session, and answer pings and a close."""
         session = self._session
         if session is None or session.closing is not None:
             return
@@ -123,27 +120,27 @@ class WebSocketProtocol(Connection):
         if messages:
             session.receive_all(messages)
         if self._eof and not self._writing_paused:
-            answers[:0] = session.data_to_send()  # what answers the messages before the close
+            answers[:0] = session.data_to_send()  # the answers to the messages before the close
         if answers:
             self.transport.write(b"".join(answers))
         if self._eof:
             self._finish(None)
         elif self._reader.failure is not None:
             session.close(*self._reader.failure)
-        elif answers and self._writing_paused:  # a peer that pings and does not read is not read either
+        elif answers and self._writing_paused:  # do not read a peer that pings but does not read the pongs
             self._pongs_unread = True
             self._pause_reading()
 
     @property
     def holding(self) -> int:
-        """The unfinished message as well."""
+        """Return how many bytes are kept for the peer, with its unfinished message."""
         return super().holding + self._reader.holding
 
     def give_up(self) -> None:
-        """Let go of that too."""
+        """Discard the unfinished message too."""
         self._reader = Reader()
         super().give_up()
 
     def write_close(self, close: Close) -> None:
-        """Send the code."""
+        """Send a close frame."""
         self.transport.write(close_frame(*close))

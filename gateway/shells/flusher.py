@@ -1,4 +1,4 @@
-"""One flush for all connections of a loop: what many messages bring leaves in one write for each connection."""
+"""Flushes all connections of a loop together, so that many messages leave in one write for each connection."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from weakref import WeakKeyDictionary
 
 from gateway.core.watchdog import Progress
 
-MAX_TURNS = 64  # of the loop that a flush waits while more is coming in
-MAX_WAIT = 0.005  # seconds that it waits for that: a turn may take long, and somebody else's input brings it on
-SAMPLE = 4  # connections that tell whether several messages are waiting
+MAX_TURNS = 64  # turns of the loop that a flush waits while more input arrives
+MAX_WAIT = 0.005  # seconds that it waits: a turn may take long, and input from any connection prolongs the wait
+SAMPLE = 4  # connections that are checked for several waiting messages
 
 logger = logging.getLogger(__name__)
 
 
 class Flushable(Protocol):
-    """A connection that writes what its session has when it is flushed."""
+    """A connection that writes what its session has queued."""
 
     transport: asyncio.Transport
 
     @property
     def waiting(self) -> int:
-        """How many frames are to be written."""
+        """Return the number of frames to write."""
 
     def flush(self) -> None:
-        """Write them."""
+        """Write them, as far as the peer reads."""
 
 
 class Flusher:
-    """Flushes all connections that were woken, by one callback: at the end of the loop's turn, or a few turns later.
+    """Flushes all woken connections in one callback, at the end of the turn of the loop or a few turns later.
 
-    While messages come so fast that several are waiting for the same peer, the flush waits as long as each turn of
-    the loop still brings something in, at most `MAX_TURNS` and `MAX_WAIT`: then more messages leave in one write, which
-    is what most of the time goes into. As soon as that gathers nothing, flushes are immediate again.
+    While messages arrive so fast that several wait for the same peer, a flush waits as long as each turn of the loop
+    brings more input, at most `MAX_TURNS` and `MAX_WAIT`. More messages then leave in one write, and writes are what
+    takes most of the time. As soon as waiting gathers nothing, flushes are immediate again.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.arrivals = 0  # reads that brought something
+        self.arrivals = 0  # reads that brought data
         self._loop = loop
         self._woken: dict[Flushable, None] = {}
         self._crowded = False
-        self._turns = 0  # that the next flush may still wait
-        self._seen_arrivals = 0  # arrivals when it was put off
-        self._deadline = 0.0  # (`perf_counter`) which it is put off at most
+        self._turns = 0  # turns that the next flush may still wait
+        self._seen_arrivals = 0  # `arrivals` when the flush was last put off
+        self._deadline = 0.0  # (`perf_counter`) until which the flush may be put off
         self._flushes = 0
 
     @property
     def progress(self) -> Progress:
-        """What waits, and what was done."""
+        """Return how many connections wait and how many flushes were done, for the watchdog."""
         return Progress(len(self._woken), self._flushes)
 
     def add(self, connection: Flushable) -> None:
@@ -69,14 +69,14 @@ class Flusher:
             self._loop.call_soon(self._flush)
             return
         self._flushes += 1
-        woken, self._woken = self._woken, {}  # first: looking at a connection may wake others, which come next
+        woken, self._woken = self._woken, {}  # first: flushing a connection may wake others, which are flushed next
         self._crowded = False
         for place, connection in enumerate(woken):
             try:
                 if place < SAMPLE and connection.waiting > 1:
                     self._crowded = True
                 connection.flush()
-            except Exception:  # a bug in one session must not stop the others
+            except Exception:  # a bug in one session must not affect the others
                 logger.exception("a connection failed; the others go on")
                 connection.transport.abort()
 
@@ -85,5 +85,5 @@ _flushers: WeakKeyDictionary[asyncio.AbstractEventLoop, Flusher] = WeakKeyDictio
 
 
 def flusher_of(loop: asyncio.AbstractEventLoop) -> Flusher:
-    """The flusher of *loop*."""
+    """Return the flusher of *loop*."""
     return _flushers.get(loop) or _flushers.setdefault(loop, Flusher(loop))

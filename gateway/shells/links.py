@@ -1,8 +1,8 @@
-"""Connections that the gateway itself wants: dialled, run like any other, and dialled again when they end.
+"""Outgoing connections: the gateway dials them, runs them like any other, and dials again when they end.
 
-A link is a session over a TCP or TLS wire (`gateway.adapter.Link`); what it says is its adapter's business. How long
-it waits between two tries doubles up to `MAX_RETRY_SECONDS`, each time by chance a bit less, so that a hundred gateways do not
-come back to one all at once. A connection that lasted `STABLE_SECONDS` seconds was a good one: the next pause is short again.
+A link is a session over a TCP or TLS wire (`gateway.adapter.Link`); its adapter decides what it sends. The delay
+between two attempts doubles up to `MAX_RETRY_SECONDS`, with random jitter, so that many gateways do not reconnect to
+one at the same moment. A connection that lasted `STABLE_SECONDS` resets the delay.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from gateway.core.session import Session
 
 from .serve import DISCONNECTED, HANDSHAKE_SECONDS, StreamWire, enable_keepalive, serve
 
-FIRST_RETRY_SECONDS = 1.0  # seconds until the second try, as the Arbor relay has it
-MAX_RETRY_SECONDS = 60.0  # between two tries
-STABLE_SECONDS = 10.0  # seconds after which a connection was a good one
+FIRST_RETRY_SECONDS = 1.0  # until the second attempt, as in the Arbor relay
+MAX_RETRY_SECONDS = 60.0  # between two attempts
+STABLE_SECONDS = 10.0  # after which a connection counts as stable
 
 logger = structlog.get_logger("trellis")
 
 
 class Dialler:
-    """Keeps one link up. *clock* gives ms since 1970."""
+    """Keeps one link connected. *clock* returns ms since 1970."""
 
     def __init__(self, protocol: str, link: Link, clock: Callable[[], int]) -> None:
         self.protocol = protocol
@@ -39,14 +39,14 @@ class Dialler:
         self._clock = clock
         self._session: Session | None = None
         self._connects = 0
-        self._failures = 0  # since the last good connection
+        self._failures = 0  # since the last stable connection
         self._since = clock()
         self._error = ""
         self._stopped = False
-        self._scope: anyio.CancelScope | None = None  # while it runs
+        self._scope: anyio.CancelScope | None = None  # while `run` runs
 
     def report(self) -> dict[str, Any]:
-        """What becomes of the link, for `GET /v1/stats`."""
+        """Return the state of the link, for `GET /v1/stats`."""
         session = self._session
         return {
             "protocol": self.protocol,
@@ -60,13 +60,13 @@ class Dialler:
         }
 
     def stop(self) -> None:
-        """Dial no more; a session that runs is told by the gateway."""
+        """Stop dialling; the gateway itself says goodbye to a running session."""
         self._stopped = True
         if self._session is None and self._scope is not None:
             self._scope.cancel()
 
     async def run(self) -> None:
-        """Dial until told to stop."""
+        """Dial again and again until `stop` is called."""
         with anyio.CancelScope() as self._scope:
             while not self._stopped:
                 started = anyio.current_time()
@@ -80,7 +80,7 @@ class Dialler:
                 await anyio.sleep(retry_seconds(self._failures))
 
     async def _connect_once(self) -> None:
-        """One connection, from its beginning to its end, whatever that is."""
+        """Connect once and run the session to its end; errors are kept for the report."""
         try:
             with anyio.fail_after(HANDSHAKE_SECONDS):
                 stream = await self._connect()
@@ -89,7 +89,7 @@ class Dialler:
             return
         try:
             await self._serve(stream)
-        except* Exception as error:  # a bug in one session must not stop the others, also while those are told to stop
+        except* Exception as error:  # a bug in one session must not affect the others, even during shutdown
             logger.exception("a link failed; the others go on", address=self.link.name)
             self._error = repr(error)
         finally:
@@ -120,13 +120,13 @@ class Dialler:
 
 
 def retry_seconds(failures: int) -> float:
-    """Seconds until the next try after so many *failures* in a row."""
+    """Return the seconds until the next attempt after so many *failures* in a row."""
     longest: float = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 16), MAX_RETRY_SECONDS)
     return longest * random.uniform(0.5, 1.0)
 
 
 def describe_error(error: BaseException) -> str:
-    """Why there is no connection, in a few words; what really happened may be several causes down."""
+    """Return in a few words why there is no connection; the root cause may be several `__cause__` down."""
     while error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, BaseExceptionGroup):

@@ -1,7 +1,8 @@
-"""The portable shell: pump any session over any wire, on asyncio and trio alike.
+"""The portable shell: runs any session over any wire, on asyncio and trio alike.
 
-Three tasks and a few events a connection: plain, and slow. `gateway.shells.fast` obeys the same contract (see
-`gateway.core.session`) with none of them. What both share is here: the limits, and `run_websocket`, which picks.
+Each connection has three tasks and a few events, which is plain and slow. `gateway.shells.fast` fulfils the same
+contract (see `gateway.core.session`) without them. This file also has what both shells share: the limits, and
+`run_websocket`, which chooses between them.
 """
 
 from __future__ import annotations
@@ -27,49 +28,50 @@ from gateway.core.session import Session
 
 from .websocket import truncate_reason
 
-LINGER_SECONDS = 1.0  # seconds for a farewell to be written and read; then the connection is cut
-HANDSHAKE_SECONDS = 10.0  # for all that a peer has to say before it is one: TLS, the head of a request
-BACKLOG = 4096  # connections that wait to be accepted
-STALLED_SECONDS = 60.0  # for a peer to take anything of what was written; then the connection ends
-ACCEPT_RETRY_SECONDS = 0.1  # seconds until the next try where accepting failed: usually there are no descriptors left
+LINGER_SECONDS = 1.0  # for the last data to be written and read; then the connection is aborted
+HANDSHAKE_SECONDS = 10.0  # for everything that precedes a session: the TLS handshake, the head of a request
+BACKLOG = 4096  # connections that the kernel queues until they are accepted
+STALLED_SECONDS = 60.0  # without the peer reading any of what was written; then the connection ends
+ACCEPT_RETRY_SECONDS = 0.1  # after a failure to accept, which usually means that no file descriptor is left
 
-# Half-open peers cost no timer of ours: the kernel asks after 60 s of silence and gives up after 60 s more.
+# The kernel detects half-open connections: it probes after 60 s of silence and gives up 60 s later.
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 20), (socket.TCP_KEEPCNT, 3))
 
-SESSION_EXTENSION = "trellis.session"  # in an ASGI scope: the server takes sessions (see `uvicorn_websocket.FastWebSocket`)
+# An ASGI extension: the server can run sessions (see `uvicorn_websocket.FastWebSocket`).
+SESSION_EXTENSION = "trellis.session"
 
 DISCONNECTED = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
-Accept = Callable[[str], Session | Refusal]  # from an address to a session, or why not
+Accept = Callable[[str], Session | Refusal]  # from the address of a peer to its session, or a reason for none
 
 logger = logging.getLogger(__name__)
 
 
 class Stalled(Exception):
-    """The peer has taken nothing of what was written for too long."""
+    """The peer has read nothing of what was written for too long."""
 
 
 class HandshakeLimit(Protocol):
-    """Counts connections that are no session yet."""
+    """Limits the connections that have no session yet."""
 
     def enter(self, address: str) -> str | None:
-        """Count one from *address*, or say why there is no room."""
+        """Count a connection from *address*; return a reason if there is no room for it, else None."""
 
     def leave(self, address: str) -> None:
-        """It is over, or becomes something else."""
+        """Stop counting a connection, which has ended or becomes a session."""
 
 
 class Wire(Protocol):
-    """What carries a session. The errors of a wire are `DISCONNECTED` and `Stalled`; any other is a bug."""
+    """Carries the bytes of a session. It raises `DISCONNECTED` errors and `Stalled`; any other exception is a bug."""
 
     async def receive(self) -> bytes | None:
-        """What arrived, or None at the end."""
+        """Return what arrived, or None at the end of the stream."""
 
     async def send(self, data: list[bytes], /) -> None:
         """Write what `Session.data_to_send` returned, in order."""
 
     async def close(self, code: int, reason: str) -> None:
-        """Say that this is the end and wait until the peer knows; the caller sees to it that this ends."""
+        """Announce the end and wait for the peer to acknowledge it; the caller sets the time limit."""
 
 
 async def serve(session: Session, wire: Wire) -> None:
@@ -83,8 +85,8 @@ class _Pump:
         self._wire = wire
         self._ended = False
         self._woken = anyio.Event()
-        self._drained = anyio.Event()  # something was taken from the session: there may be room again
-        self._ending = anyio.Event()  # what is queued is still written, then it ends
+        self._drained = anyio.Event()  # data was taken from the session: there may be room again
+        self._ending = anyio.Event()  # the connection ends once what is queued is written
         self._written = anyio.Event()
 
     async def run(self) -> None:
@@ -178,11 +180,11 @@ class StreamWire:
         self._stream = stream
 
     async def receive(self) -> bytes | None:
-        """What arrived, however it was cut."""
+        """Return the next bytes, however they were segmented."""
         return await self._stream.receive()
 
     async def send(self, data: list[bytes], /) -> None:
-        """Write *data* at once, each piece of it within `STALLED_SECONDS`."""
+        """Write *data* joined, in pieces of `LOW_WATER` bytes; `Stalled` if one takes more than `STALLED_SECONDS`."""
         joined = b"".join(data)
         for at in range(0, len(joined), LOW_WATER):
             with anyio.move_on_after(STALLED_SECONDS) as sending:
@@ -190,8 +192,8 @@ class StreamWire:
             if sending.cancelled_caught:
                 raise Stalled
 
-    async def close(self, code: int, reason: str) -> None:  # noqa: ARG002  # TCP has no words for it
-        """Say that nothing follows, then read until the peer does; a close with unread input would reset it."""
+    async def close(self, code: int, reason: str) -> None:  # noqa: ARG002  # TCP carries neither
+        """Half-close, then read until the peer closes; closing with unread input would reset the connection."""
         if not isinstance(self._stream, TLSStream):  # TLS has no half-close
             with suppress(*DISCONNECTED):
                 await _send_eof(self._stream)
@@ -203,19 +205,19 @@ class StreamWire:
 async def _send_eof(stream: ByteStream) -> None:
     try:
         await stream.send_eof()
-    except RuntimeError as error:  # so uvloop says that the transport has gone by itself
+    except RuntimeError as error:  # uvloop raises this if the transport is closed already
         raise anyio.BrokenResourceError from error
 
 
 class WebSocketWire:
-    """An accepted WebSocket of any ASGI server; the session is a text session and gives whole frames."""
+    """An accepted WebSocket of any ASGI server, for sessions whose data are whole text frames."""
 
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
         self._gone = False
 
     async def receive(self) -> bytes | None:
-        """One message; what is no UTF-8 in a binary one is replaced by U+FFFD."""
+        """Return one message; in a binary one, bytes that are not UTF-8 are replaced by U+FFFD."""
         message = await self._websocket.receive()
         if message["type"] == "websocket.disconnect":
             self._gone = True
@@ -226,29 +228,29 @@ class WebSocketWire:
         return bytes(text.encode(errors="replace"))
 
     async def send(self, data: list[bytes], /) -> None:
-        """Send a text message for each frame; ASGI leaves no way to write them at once."""
+        """Send a text message for each frame; ASGI has no way to write several at once."""
         for text in [payload(frame).decode() for frame in data]:
-            await checkpoint()  # not every server lets others run; how else would it see that the peer is gone?
-            if self._gone:  # not every server says so
+            await checkpoint()  # some servers never yield in `send`, and would not notice that the peer is gone
+            if self._gone:  # some servers report no error
                 raise anyio.ClosedResourceError
             try:
-                await self._websocket.send_text(text)  # however long that takes: not every server lets it be cancelled
-            except Exception as error:  # when the peer is gone servers show errors of their own, and of their loop
+                await self._websocket.send_text(text)  # without a time limit: in some servers it cannot be cancelled
+            except Exception as error:  # if the peer is gone, servers raise errors of their own and of their loop
                 raise anyio.BrokenResourceError from error
 
     async def close(self, code: int, reason: str) -> None:
-        """Send the code and wait for the answer."""
-        with suppress(Exception):  # the other side was first; see `send`
+        """Send a close frame and wait for that of the peer."""
+        with suppress(Exception):  # the peer may have closed first; see `send`
             await self._websocket.close(code, truncate_reason(reason))
             while await self.receive() is not None:
                 pass
 
 
 async def run_websocket(websocket: WebSocket, session: Session) -> None:
-    """Run *session* over the accepted *websocket*, the fast way if the server can.
+    """Run *session* over the accepted *websocket*, by the fast shell if the server offers `SESSION_EXTENSION`.
 
-    It then returns at once, and so should the route: the connection is the server's from now on, and what
-    an idle peer costs is no task and no stack of middleware. Without the extension it returns at the end.
+    With the extension it returns at once, and so should the route: the fast shell owns the connection from then on,
+    and an idle peer costs neither a task nor a stack of middleware. Without it, it returns when the session has ended.
     """
     attach = websocket.scope.get("extensions", {}).get(SESSION_EXTENSION)
     if attach is not None:
@@ -258,8 +260,8 @@ async def run_websocket(websocket: WebSocket, session: Session) -> None:
 
 
 def enable_keepalive(sock: socket.socket) -> None:
-    """Let the kernel notice a peer that is no longer there."""
-    with suppress(OSError):  # it may be gone already
+    """Let the kernel detect a peer that is gone (TCP keepalive)."""
+    with suppress(OSError):  # the connection may be lost already
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in KEEPALIVE:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -278,9 +280,8 @@ async def listen(
 ) -> int:
     """Serve TCP, or TLS with the context *tls*, and return the port; connections run in *tasks*.
 
-    *door* counts those whose handshake is not done.
-
-    When *stack* is unwound nobody is accepted any more and every session says goodbye.
+    *door* limits the connections whose TLS handshake is not finished. When *stack* is unwound, the listeners close and
+    every session says goodbye.
     """
     listeners = await anyio.create_tcp_listener(local_host=host, local_port=port, backlog=BACKLOG)
     server = _Server(accept, tls, tasks, door, handshake_seconds)
@@ -309,8 +310,8 @@ class _Server:
                 stream = await listener.accept()
             except anyio.ClosedResourceError:
                 return
-            except (OSError, anyio.BrokenResourceError) as error:  # which of them depends on the loop
-                logger.warning("cannot accept: %s", error.__cause__ or error)  # anyio's own says nothing
+            except (OSError, anyio.BrokenResourceError) as error:  # which one depends on the loop
+                logger.warning("cannot accept: %s", error.__cause__ or error)  # anyio's own text is empty
                 await anyio.sleep(ACCEPT_RETRY_SECONDS)
             else:
                 self._tasks.start_soon(self._serve, stream)
@@ -319,7 +320,7 @@ class _Server:
         for session in list(self._sessions):
             if session.closing is None:
                 session.goodbye()
-        with anyio.move_on_after(2 * LINGER_SECONDS):  # each takes one at most
+        with anyio.move_on_after(2 * LINGER_SECONDS):  # each takes `LINGER_SECONDS` at most
             while self._sessions:
                 await anyio.sleep(0.01)
 
@@ -327,7 +328,7 @@ class _Server:
         enable_keepalive(stream.extra(SocketAttribute.raw_socket))
         address = str(stream.extra(SocketAttribute.remote_address, ("",))[0])
         try:
-            if not address:  # it was reset before it was accepted
+            if not address:  # the connection was reset before it was accepted
                 return
             if (wire := await self._handshake(stream, address)) is None:
                 return

@@ -1,4 +1,4 @@
-"""Tells what answering an HTTP request takes of the loop, step by step, and what became of the request."""
+"""Measures how long each step of answering an HTTP request holds the event loop, and reports its status."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class RequestObserver(Protocol):
-    """The connection that the request came on."""
+    """Receives the measurements: the connection that the request came on."""
 
     def worked(self, seconds: float) -> None:
-        """A step took *seconds*."""
+        """Record that a step took *seconds*."""
 
     def answered(self, status: int) -> None:
-        """The answer has *status*."""
+        """Record the *status* of the response."""
 
 
 class ObservedApp:
-    """An ASGI application whose steps, and whose answer's status, a connection is told."""
+    """An ASGI application that reports its steps and the status of its response to an observer."""
 
     def __init__(self, app: ASGIApp, told: RequestObserver) -> None:
         self._app = app
         self._told = told
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer as the application does."""
+        """Run the application."""
         told = self._told
 
         async def tell(message: Message) -> None:
@@ -40,14 +40,14 @@ class ObservedApp:
 
 
 class TimedSteps:
-    """Awaits a coroutine, and tells of each of its steps how many seconds it took."""
+    """Awaits a coroutine, and reports how many seconds each of its steps took."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, None], tell: Callable[[float], None]) -> None:
         self._coroutine = coroutine
         self._tell = tell
 
     def __await__(self) -> Generator[Any, Any, None]:
-        """Give on what the coroutine waits for, and what comes of that."""
+        """Yield what the coroutine waits for, and send it the results."""
         step = partial(self._coroutine.send, None)
         while True:
             begin = perf_counter()
@@ -56,7 +56,7 @@ class TimedSteps:
             except StopIteration:
                 return
             finally:
-                del step  # which may hold the error that passes here, and the error holds this frame
+                del step  # it may hold the exception raised here, and that holds this frame: a cycle
                 self._tell(perf_counter() - begin)
             try:
                 step = partial(self._coroutine.send, (yield waits_for))

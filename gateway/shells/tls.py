@@ -1,7 +1,7 @@
-"""Accepts TLS connections: each is counted from its acceptance on, and its handshake is timed.
+"""Accepts TLS connections: each is counted once it is accepted, and its handshake has a time limit.
 
-A server of asyncio does the handshake before anybody hears of the connection, so nobody could count those that never
-finish it. Here the door lets a connection in first; when the handshake is done, its protocol takes over.
+A server of asyncio reports a connection only after the handshake, so handshakes that never finish could not be
+counted. Here a connection is counted first; its protocol takes over once the handshake is done.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from contextlib import suppress
 
 from .serve import ACCEPT_RETRY_SECONDS, LINGER_SECONDS, HandshakeLimit
 
-HANDSHAKE_ERRORS = (OSError, asyncio.TimeoutError)  # of which `ssl.SSLError` is one
+HANDSHAKE_ERRORS = (OSError, asyncio.TimeoutError)  # `ssl.SSLError` is an OSError
 
 logger = logging.getLogger(__name__)
 
 
 class TlsServer:
-    """Accepts connections on *listener*; *protocol_factory* makes the protocol of each whose handshake was done in *seconds*."""
+    """Accepts connections on *listener*; *protocol_factory* makes a protocol for each that ends its handshake in time.
+
+    The limit is *seconds*; *door* limits the handshakes under way.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class TlsServer:
         self._accepting = self._loop.create_task(self._accept())
 
     async def close(self) -> None:
-        """Accept nobody any more; who is in a handshake is cut."""
+        """Stop accepting, and abort the handshakes under way."""
         tasks = [self._accepting, *self._handshakes]
         for task in tasks:
             task.cancel()
@@ -58,9 +61,9 @@ class TlsServer:
                 await asyncio.sleep(ACCEPT_RETRY_SECONDS)
                 continue
             if self._door is not None and self._door.enter(address[0]) is not None:
-                peer.close()  # before the handshake there are no words for it
+                peer.close()  # before the handshake no reason can be sent
                 continue
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does so for its own servers alone
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it only for its own servers
             task = self._loop.create_task(self._handshake(peer, address[0]))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)

@@ -24,7 +24,7 @@ PATIENCE = 0.002  # seconds that busy connections wait while each turn of the lo
 SHARE = 0.05  # of the time: a connection that uses more of the loop is busy
 ALLOWANCE = 0.005  # seconds that a connection may use at once before it counts as busy
 MOST_USED = 10 * ALLOWANCE  # seconds that are held against a connection at most: one second of `SHARE`
-MIN_PORTION, FIRST_PORTION, MAX_PORTION = 256, 4 << 10, 256 << 10  # bytes that are handled at once: at least, at first, at most
+MIN_PORTION, FIRST_PORTION, MAX_PORTION = 256, 4 << 10, 256 << 10  # bytes that are handled at once
 CHEAP_SECONDS = LONG_TURN / 8  # seconds; a read that takes less is not accounted for
 
 
@@ -56,7 +56,7 @@ class Turns:
         return Progress(len(self._waiting), self._runs)
 
     def add(self, busy: Schedulable, priority: float) -> None:
-        """Let *busy* go on in one of the next turns; once for each call. A lower *priority* comes first (`Load.priority`)."""
+        """Let *busy* take one of the next turns, once a call; the lowest *priority* comes first (`Load.priority`)."""
         heappush(self._waiting, (priority, next(self._numbers), busy))
         self._call()
 

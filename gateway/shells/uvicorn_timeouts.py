@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with the times that a client has: to send a request's head, to read an answer, to go."""
+"""uvicorn's HTTP protocol with time limits: to send the head of a request, to read a response, to shut down."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from .serve import HANDSHAKE_SECONDS, LINGER_SECONDS, STALLED_SECONDS
 
 
 class TimedHttp(HttpToolsProtocol):
-    """A connection that is cut when its client sends no whole head, or takes nothing of an answer, for too long."""
+    """A connection that is aborted if its client sends no complete head, or reads no part of a response, in time."""
 
     head_seconds = HANDSHAKE_SECONDS
     stalled_seconds = STALLED_SECONDS
     _head_timer: asyncio.TimerHandle | None = None  # for the head of a request
-    _head_size = 0  # bytes of it so far
-    _stall_timer: asyncio.TimerHandle | None = None  # for a client to read on
+    _head_size = 0  # bytes of the head so far
+    _stall_timer: asyncio.TimerHandle | None = None  # for the client to read again
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end."""
+        """Stop the timers."""
         self._stop_head_timer()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """The gateway stops: what has not ended soon after the goodbye is cut, since nobody reads it."""
+        """The gateway stops: abort the connection if it has not ended soon after the goodbye."""
         super().shutdown()
         if not self.transport.is_closing():
             self.loop.call_later(2 * LINGER_SECONDS, self.transport.abort)
 
     def pause_writing(self) -> None:
-        """The client does not read; if it goes on like that, the connection ends."""
+        """The client does not read; abort the connection if that lasts."""
         super().pause_writing()
         self._watch_stall(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """The client reads again."""
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None

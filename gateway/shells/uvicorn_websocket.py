@@ -1,7 +1,7 @@
-"""uvicorn's WebSocket protocol as Trellis uses it: it hands an accepted WebSocket over to the fast shell.
+"""uvicorn's WebSocket protocol, extended so that it hands an accepted WebSocket over to the fast shell.
 
-`FastWebSocket` goes to uvicorn as `ws=`. It is a subclass of uvicorn's internals: the version is pinned, and
-tests/gateway/shells/test_fast.py tells when a new one does not fit.
+`FastWebSocket` is given to uvicorn as `ws=`. It is a subclass of uvicorn's internals: the version is pinned, and
+tests/gateway/shells/test_fast.py fails if a new one does not fit.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from .serve import SESSION_EXTENSION
 
 
 class _DetachedTransport(asyncio.Transport):
-    """What uvicorn's protocol is left with when its transport has gone to a `WebSocketProtocol`."""
+    """Replaces the transport of uvicorn's protocol once a `WebSocketProtocol` owns the real one."""
 
     def close(self) -> None:
-        """The application has returned; the connection has not ended."""
+        """Do nothing: the application has returned, but the connection goes on."""
 
 
 class FastWebSocket(WebSocketsSansIOProtocol):
-    """uvicorn's protocol, with a way for an accepted WebSocket to be a session's from then on.
+    """uvicorn's protocol, which can hand an accepted WebSocket over to a session.
 
-    The ASGI extension `SESSION_EXTENSION` is a function that takes the session. uvicorn's own class, its task, its
-    queue and the application's stack are then done with; messages never pass through ASGI. The largest message
-    is `ws_max_size`. There is no compression, whatever the configuration says: sessions send frames that are
-    shared between peers, and nobody gets to send a bomb.
+    The ASGI extension `SESSION_EXTENSION` is a function that takes the session. uvicorn's own object, its task, its
+    queue and the stack of the application are then released; messages never pass through ASGI. The largest message
+    has `ws_max_size` bytes. There is no compression, whatever the configuration says: sessions send frames that are
+    shared between peers, and a compressed message could be a decompression bomb.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -39,14 +39,14 @@ class FastWebSocket(WebSocketsSansIOProtocol):
         self.conn.available_extensions = []
 
     def handle_connect(self, event: Request) -> None:
-        """Answer the handshake, offering the extension."""
+        """Answer the handshake, and offer the extension to the application."""
         super().handle_connect(event)
         if self.response.status_code == 101:
             extensions: Any = self.scope["extensions"]
             extensions[SESSION_EXTENSION] = self.attach
 
     def data_received(self, data: bytes) -> None:
-        """Refuse what uvicorn does not: data before the handshake is answered, and a malformed head."""
+        """Refuse what uvicorn does not: data before the handshake is answered, and malformed heads."""
         if self.handshake_initiated and not self.handshake_complete:
             self.transport.abort()  # RFC 6455, section 4.1: the client MUST wait
             return
@@ -56,27 +56,27 @@ class FastWebSocket(WebSocketsSansIOProtocol):
             self.transport.close()
 
     async def send(self, message: Any) -> None:
-        """After the accept nothing is read until it is known who reads: the application or a session."""
+        """Send *message*; after the accept, pause reading until either the application or a session reads."""
         await super().send(message)
         if message["type"] == "websocket.accept" and not self.transport.is_closing():
             self.read_paused = True
             self.transport.pause_reading()
         elif message["type"] == "websocket.http.response.body" and self.close_sent:
-            self.handshake_complete = True  # uvicorn forgets that a refusal is an answer, and logs an error
+            self.handshake_complete = True  # uvicorn does not count a refusal as an answer, and would log an error
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end."""
+        """Release what refers to this object."""
         super().connection_lost(exc)
         self._remove_extension()
 
     def _remove_extension(self) -> None:
-        """Leave nothing that refers to this connection in what it refers to: then its end frees it at once."""
-        scope: Any = getattr(self, "scope", None)  # there is none without a handshake
+        """Break the reference cycle through the scope, so that the end of the connection frees it at once."""
+        scope: Any = getattr(self, "scope", None)  # missing without a handshake
         if scope is not None:
             scope["extensions"].pop(SESSION_EXTENSION, None)
 
     async def receive(self) -> Any:
-        """The application reads: resume reading for it."""
+        """Resume reading if it is paused, then return the next event for the application."""
         if self.read_paused and self.queue.empty():
             self.read_paused = False
             self.transport.resume_reading()

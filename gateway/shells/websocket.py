@@ -39,7 +39,7 @@ class _Violation(Exception):
 class Reader:
     """Reads what one client sends after the handshake; messages longer than *max_size* bytes are a failure."""
 
-    __slots__ = ("_lookahead", "_checked", "_max_size", "_message", "_need", "_rest", "_utf8", "failure")
+    __slots__ = ("_checked", "_lookahead", "_max_size", "_message", "_need", "_rest", "_utf8", "failure")
 
     def __init__(self, max_size: int = MAX_MESSAGE) -> None:
         self.failure: Close | None = None
