@@ -27,11 +27,11 @@ from gateway.core.outflow import Outflow
 from gateway.core.peers import Peers
 from gateway.core.watchdog import Progress, Watchdog
 from gateway.shells.links import Dialler
-from gateway.storage import modes
+from gateway.storage import permissions
 from gateway.storage.compaction import Compaction
 from gateway.storage.facts import Lives
 from gateway.storage.index import Index
-from gateway.storage.ledger import Ledger
+from gateway.storage.indexed_log import IndexedLog
 from gateway.storage.log import Sealing
 from gateway.storage.retention import Keep, Retention
 from gateway.storage.segments import Fault, Segments
@@ -40,7 +40,7 @@ from . import machine
 from .adapter import Adapter, Home, Services
 from .certificate import Certificate
 from .door import Door
-from .letting import Remembered
+from .fact_cache import GatewayFactCache
 from .metrics import Metrics
 from .settings import Settings
 from .worker import Alarm, Post, Worker
@@ -69,8 +69,8 @@ class Gateway:
         self.version = version("trellis-gateway")
         self.metrics = Metrics()
         self.started = clock()
-        modes.folder(settings.data)
-        for error in modes.tighten(settings.data):
+        permissions.make_directory(settings.data)
+        for error in permissions.restrict(settings.data):
             logger.warning("others may read what is kept", error=str(error), consequence="it stays as it is")
         self._lock = lock(settings.data)
         self.home = _home(settings.data / "keys", self.version)
@@ -149,13 +149,15 @@ class Gateway:
         segments.on_fault = self._record_fault
         limits = self.settings.log
         sealing = Sealing(bytes=limits.segment_bytes)
-        self.log = Ledger(self.index, segments, post, clock, sealing=sealing, on_fault=self._disk_fault)
+        self.log = IndexedLog(self.index, segments, post, clock, sealing=sealing, on_fault=self._disk_fault)
         logger.info("started", gateway=self.home.gateway_id, last_seq=segments.next_seq - 1, indexed=applied)
 
     def _open_retention(self, post: Post) -> None:
         """What takes old messages, and the facts that nobody needs without them."""
         segments = self.log.segments
-        compaction = Compaction(segments, self.index, Lives(self.adapters), Remembered(self.bus, self.adapters), post)
+        compaction = Compaction(
+            segments, self.index, Lives(self.adapters), GatewayFactCache(self.bus, self.adapters), post
+        )
         self.retention = Retention(
             segments,
             self.index,

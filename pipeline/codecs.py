@@ -17,7 +17,7 @@ from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.message import ETH_LEGACY, NONE, UNSIGNED, StreamMessage, parse_message
 from adapters.topic_relay.codec import Refused
 from adapters.topic_relay.codec import decode as decode_packet
-from gateway.storage.record import unbinary
+from gateway.storage.record import decode_base64url
 
 OK, BAD, UNVERIFIABLE = "ok", "bad", "unverifiable"
 NO_AUTHOR: Final = "its author's identity is not in the log"
@@ -120,7 +120,7 @@ def _opened(message: StreamMessage, content: str) -> bool:
 def node(wire: str) -> Node:
     """The node *wire*, base64url."""
     try:
-        raw = unbinary(wire)
+        raw = decode_base64url(wire)
         found = forest.decode(raw)
     except (forest.NodeError, ValueError) as error:
         return Node(fault=str(error))
@@ -184,7 +184,7 @@ def _judged(message: StreamMessage, genuine: bool) -> Check:
 def node_bytes(text: str) -> bytes | None:
     """The bytes of a node in the log, None where they are not base64url."""
     try:
-        return unbinary(text)
+        return decode_base64url(text)
     except ValueError:
         return None
 

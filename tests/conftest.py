@@ -20,7 +20,7 @@ from gateway.core.session import Session
 from gateway.metrics import Metrics
 from gateway.storage.compaction import Compaction
 from gateway.storage.index import Index
-from gateway.storage.ledger import Ledger
+from gateway.storage.indexed_log import IndexedLog
 from gateway.storage.log import Sealing
 from gateway.storage.record import Entry, Fact
 from gateway.storage.retention import SLACK, Keep, Retention
@@ -134,7 +134,7 @@ class Core:
         self.index = Index(self.data / "index.sqlite", self.segments, self.ids, self.rules, self.posted.put)
         self.index.on_fault = self.disk_faults.append
         self.applied = self.index.catch_up()
-        self.log = Ledger(
+        self.log = IndexedLog(
             self.index,
             self.segments,
             self.posted.put,

@@ -29,7 +29,7 @@ SYNCHRONOUS = ("gateway.core", "gateway.storage", "gateway.adapter")  # no await
 LIBRARIES = {"gateway.core.jsontext": {"msgspec", "orjson"}}  # which the core needs beside the standard library
 NAMELESS = (  # these name no protocol
     *("gateway.core", "gateway.storage", "gateway.access", "gateway.shells"),
-    *("gateway.adapter", "gateway.door", "gateway.letting", "gateway.metrics", "gateway.runtime"),
+    *("gateway.adapter", "gateway.door", "gateway.fact_cache", "gateway.metrics", "gateway.runtime"),
 )
 PROTOCOLS = re.compile(r"sprout|arbor|streamr|topic_relay|koshare|ethereum", re.IGNORECASE)
 IO = {
@@ -50,7 +50,7 @@ FACE = re.compile(r"rest(_.*)?|commands")  # an adapter's own FastAPI routers, a
 SHARED = {
     *("gateway.core.errors", "gateway.core.jsontext", "gateway.core.message"),
     *("gateway.storage.archive", "gateway.storage.layout", "gateway.storage.record", "gateway.storage.segments"),
-    "gateway.storage.sound",
+    "gateway.storage.record_schema",
 }
 SHARED_CODECS = {
     *("adapters.sprout.wire.codec", "adapters.sprout.forest.forest", "adapters.sprout.forest.openpgp"),

@@ -23,7 +23,7 @@ from adapters.sprout.wire.codec import NodeLine, node_line
 from gateway.core.errors import Unavailable
 from gateway.core.message import Form, Message, Pending
 from gateway.core.principal import Principal
-from gateway.storage.record import Entry, unbinary
+from gateway.storage.record import Entry, decode_base64url
 
 if TYPE_CHECKING:
     from .adapter import SproutAdapter
@@ -108,7 +108,7 @@ def line_of(entry: Entry) -> NodeLine | None:
     if wire is None:
         return None
     try:
-        raw = unbinary(wire)
+        raw = decode_base64url(wire)
     except (ValueError, TypeError):
         return None
     return node_line(node_id(raw), raw)

@@ -16,7 +16,7 @@ from adapters.sprout.store.tables import NAME, day_of, moment
 from gateway.core.message import Message
 from gateway.storage.facts import Life, peer
 from gateway.storage.index import Statement
-from gateway.storage.record import Entry, Fact, unbinary
+from gateway.storage.record import Entry, Fact, decode_base64url
 
 
 def life(fact: Fact) -> Life | None:
@@ -40,7 +40,7 @@ def mentions(entry: Entry) -> Iterator[str]:
     if isinstance(entry, Message):
         yield _message(entry.id)
         if entry.protocol == NAME and entry.wire is not None:
-            yield from _above(decode(unbinary(entry.wire)))
+            yield from _above(decode(decode_base64url(entry.wire)))
             return
         for id in entry.refs.get(NAME, {}).values():
             if isinstance(id, str):
@@ -51,13 +51,13 @@ def mentions(entry: Entry) -> Iterator[str]:
     elif entry.protocol == NAME and entry.kind == "peer":
         yield _node(entry.fields["sender"])
     elif entry.protocol == NAME and entry.kind == "entity":
-        yield from _above(decode(unbinary(entry.fields["wire"])))
+        yield from _above(decode(decode_base64url(entry.fields["wire"])))
 
 
 def undo(fact: Fact) -> Iterator[Statement]:
     """What takes the rows out that do not go with the record of *fact*."""
     if fact.kind == "entity" and fact.protocol == NAME:
-        id, raw = fact.fields["native"][NAME], unbinary(fact.fields["wire"])
+        id, raw = fact.fields["native"][NAME], decode_base64url(fact.fields["wire"])
         for name in (id, ANEW + canonical_id(id, decode(raw), raw)):
             yield "DELETE FROM ids WHERE id = ? AND seq = ?", (name, fact.seq)
         if (what := fact.fields.get("what")) is not None:

@@ -14,7 +14,7 @@ from adapters.sprout.mint.mint import GATEWAY, PEER
 from adapters.sprout.store.tables import DAY, NAME, read_day
 from gateway.core.channels import valid_name
 from gateway.core.message import Message
-from gateway.storage.record import Entry, unbinary
+from gateway.storage.record import Entry, decode_base64url
 
 _WIRE: Final = re.compile(r"[A-Za-z0-9_-]+={0,2}")
 _REFS: Final = {"parent": str, "depth": int, "conversation": str, "community": str}
@@ -67,7 +67,7 @@ def _is_minted(what: str) -> bool:
 def _node(native: Any, wire: str) -> Node:
     if not _WIRE.fullmatch(wire):
         raise ValueError("no base64url")
-    return decode_as(_id_of(native), unbinary(wire))
+    return decode_as(_id_of(native), decode_base64url(wire))
 
 
 def _id_of(native: Any) -> str:
@@ -96,7 +96,7 @@ class Proof:
         if native is None or wire is None:
             return None
         try:
-            return self._look(str(native[NAME]), unbinary(wire))
+            return self._look(str(native[NAME]), decode_base64url(wire))
         except (NodeError, OpenPGPError, ValueError) as error:
             return f"{native[NAME]}: {error}"
 

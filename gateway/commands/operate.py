@@ -13,9 +13,9 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from gateway.storage import archive, importing, modes
-from gateway.storage.layout import NEVER
-from gateway.storage.record import examine
+from gateway.storage import archive, importing, permissions
+from gateway.storage.layout import BEYOND_ALL
+from gateway.storage.record import decode_untrusted
 
 from .common import Adapters, ConfigFile, Data, Failed, data_directory, load_settings, registry, say, visible
 
@@ -48,7 +48,9 @@ def verify(context: typer.Context, data: Data = None, config: ConfigFile = None)
 def export(
     context: typer.Context,
     after: Annotated[int, typer.Option(min=0, help="Only records after this sequence.")] = 0,
-    until: Annotated[int, typer.Option(min=0, help="Only records up to this sequence.", show_default=False)] = NEVER,
+    until: Annotated[
+        int, typer.Option(min=0, help="Only records up to this sequence.", show_default=False)
+    ] = BEYOND_ALL,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A file.  [default: standard output]")] = None,
     grove: Annotated[Path | None, typer.Option(metavar="DIR", help="Write Arbor's forest there instead.")] = None,
     data: Data = None,
@@ -110,7 +112,7 @@ def import_(
         if streamr:
             import_dumps(settings, registry(context), chosen)
         else:
-            import_unsaid(settings, registry(context), lambda: map(examine, _lines(chosen)))
+            import_unsaid(settings, registry(context), lambda: map(decode_untrusted, _lines(chosen)))
     else:
         _import_files(context, chosen, data, config)
 
@@ -128,7 +130,7 @@ def _import_files(context: typer.Context, files: list[Path], data: Path | None, 
     from gateway.runtime import InUse, clock, lock  # half of the gateway, which the other commands do not need
 
     directory = data_directory(context, config, data)
-    modes.folder(directory)
+    permissions.make_directory(directory)
     try:
         taken = lock(directory)
     except InUse as error:

@@ -24,7 +24,7 @@ from gateway.core.message import REST, Message, Peer
 from gateway.core.outbox import LOW_WATER
 from gateway.core.session import Session
 from gateway.runtime import Gateway
-from gateway.storage.layout import NEVER
+from gateway.storage.layout import BEYOND_ALL
 
 from . import listing, views
 from .callers import Caller
@@ -131,7 +131,7 @@ class EventSession(Session):
         )
         gap = []
         # Asked after the page was read, which may lack what was just retired.
-        kept = min(self._gateway.log.segments.first_kept, self._boundary or NEVER)
+        kept = min(self._gateway.log.segments.first_kept, self._boundary or BEYOND_ALL)
         if kept > self._seen + 1:
             gap = [event("gap", dumps({"after": self._seen, "before": kept}))]
             self._seen, page = kept - 1, [message for message in page if message.seq >= kept]

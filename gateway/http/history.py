@@ -13,7 +13,7 @@ from gateway.core.jsontext import dumps
 from gateway.core.message import Message
 from gateway.core.outbox import LOW_WATER
 from gateway.runtime import Gateway
-from gateway.storage.segments import Segments, head
+from gateway.storage.segments import Segments, parse_header
 
 from . import views
 from .problems import Problem, shortened
@@ -112,7 +112,7 @@ def _scan(segments: Segments, after: int, offset: int, last: int) -> Iterator[by
         return
     try:
         for line in segments.scan(after, offset):
-            seq, _ = head(line.data)
+            seq, _ = parse_header(line.data)
             if seq <= last:
                 yield line.data
             if seq >= last:  # what follows is being written

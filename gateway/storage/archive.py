@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from .layout import FACTS, NEVER, OPEN, walk
-from .record import BadRecord, Entry, Fact, decode, examine
-from .segments import Fault, head, trusted
+from .layout import BEYOND_ALL, FACTS_SUFFIX, OPEN_PREFIX, walk
+from .record import BadRecord, Entry, Fact, decode, decode_untrusted
+from .segments import Fault, parse_header, verify_line
 
 # The gateway that the first record of a folder names whose messages nobody has said yet: `trellis pipeline import`.
 UNSAID = "unsaid"
@@ -54,11 +54,11 @@ def verify(directory: Path, check: Check = no_flaw) -> Report:
         path, first = part.path, part.first
         if first != due and due:
             report.faults.append(Fault(path.name, 0, f"it begins with record {first}, but {due} comes next"))
-        due, retired = first, path.name.endswith(FACTS)
+        due, retired = first, path.name.endswith(FACTS_SUFFIX)
         for offset, line in _lines(part):
             try:
-                trusted(line)
-                entry = examine(line)
+                verify_line(line)
+                entry = decode_untrusted(line)
             except BadRecord as error:
                 report.faults.append(Fault(path.name, offset, str(error)))
                 due += 1
@@ -79,7 +79,7 @@ def _order(entry: Entry, due: int, before: int, gaps: bool) -> str | None:
     return f"record {entry.seq} is older than the one before it" if entry.time < before else None
 
 
-def export(directory: Path, out: BinaryIO, after: int = 0, until: int = NEVER) -> Report:
+def export(directory: Path, out: BinaryIO, after: int = 0, until: int = BEYOND_ALL) -> Report:
     """Write the lines of the records after sequence *after*, up to *until*, as they are, to *out*.
 
     Lines that cannot be trusted are left out and reported.
@@ -90,7 +90,7 @@ def export(directory: Path, out: BinaryIO, after: int = 0, until: int = NEVER) -
             continue
         for offset, line in _lines(part):
             try:
-                seq, _ = trusted(line)
+                seq, _ = verify_line(line)
             except BadRecord as error:
                 report.faults.append(Fault(part.path.name, offset, str(error)))
                 continue
@@ -108,7 +108,7 @@ def segments(directory: Path) -> list[Path]:
 def sealed(directory: Path) -> Iterator[tuple[Path, int, int]]:
     """The same, each with the first sequence that is due in it, and where the next begins."""
     for _, path, first, end in walk(directory, Path.stat):
-        if not path.name.startswith(OPEN):
+        if not path.name.startswith(OPEN_PREFIX):
             yield path, first, end
 
 
@@ -138,7 +138,7 @@ def _parts(directory: Path) -> Iterator[_Part]:
 def _lines(part: _Part) -> Iterator[tuple[int, bytes]]:
     """The lines of a part; of one that is open only what is whole and not given up."""
     offset = 0
-    is_open, is_left = part.path.name.startswith(OPEN), part.path.name.endswith(FACTS)
+    is_open, is_left = part.path.name.startswith(OPEN_PREFIX), part.path.name.endswith(FACTS_SUFFIX)
     for line in part.file:
         if is_open and (not line.endswith(b"\n") or _beyond(line, part.end)):
             return
@@ -150,13 +150,13 @@ def _lines(part: _Part) -> Iterator[tuple[int, bytes]]:
 def _before(line: bytes, first: int) -> bool:
     """Whether a record was in the files that the front has taken the place of while we read them."""
     try:
-        return head(line)[0] < first
+        return parse_header(line)[0] < first
     except BadRecord:
         return False
 
 
 def _beyond(line: bytes, end: int) -> bool:
     try:
-        return trusted(line)[0] >= end
+        return verify_line(line)[0] >= end
     except BadRecord:
         return False

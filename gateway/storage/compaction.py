@@ -27,13 +27,13 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from gateway.core.message import Message
 
-from . import modes
-from .bothways import backward, forward
+from . import permissions
 from .facts import Life, Lives, number_end
+from .file_lines import lines_backward, lines_forward
 from .index import Index
-from .layout import FACTS, TEMPORARY, Front, Layout, sync_directory
+from .layout import FACTS_SUFFIX, TEMPORARY_PREFIX, Front, Layout, sync_directory
 from .record import BadRecord, Fact, decode
-from .segments import Segments, trusted
+from .segments import Segments, verify_line
 
 MAX_LET_GO: Final = 20_000  # facts that one compaction lets go of; the rest stays until the next
 CHORE: Final = 1_000  # rows that the index takes out at once
@@ -50,7 +50,7 @@ WAIT: Final = 0.1  # seconds between two looks at whether the gateway stops
 T = TypeVar("T")
 
 
-class Memory(Protocol):
+class FactCache(Protocol):
     """What the gateway remembers of facts; asked on the loop."""
 
     def in_use(self, facts: Sequence[Fact]) -> list[bool]:
@@ -122,7 +122,12 @@ class Compaction:
     """
 
     def __init__(
-        self, segments: Segments, index: Index, lives: Lives, memory: Memory, post: Callable[[Callable[[], None]], None]
+        self,
+        segments: Segments,
+        index: Index,
+        lives: Lives,
+        memory: FactCache,
+        post: Callable[[Callable[[], None]], None],
     ) -> None:
         self._segments = segments
         self._index = index
@@ -140,14 +145,14 @@ class Compaction:
         """What there is to compact; None where there is nothing."""
         layout = self._segments.layout
         files: list[Path] = []
-        for place in range(len(layout.firsts) - 1):  # the newest says where the others end
+        for place in range(len(layout.first_seqs) - 1):  # the newest says where the others end
             path = layout.file(self._segments.directory, place)
-            if not path.name.endswith(FACTS):
+            if not path.name.endswith(FACTS_SUFFIX):
                 break
             files.append(path)
         if not files:
             return None
-        return Sources(files, Front(layout.firsts[0], layout.firsts[len(files)] - 1))
+        return Sources(files, Front(layout.first_seqs[0], layout.first_seqs[len(files)] - 1))
 
     def run(self, sources: Sources) -> None:
         """Make the *sources* one front; an index that was made anew meanwhile is so once more: it has what is gone."""
@@ -180,7 +185,7 @@ class Compaction:
         except BaseException:
             self._index.mend_soon()
             raise
-        self._on_loop(partial(self._segments.use, sources.front))
+        self._on_loop(partial(self._segments.use_front, sources.front))
         try:
             self._finish(sources, verdict.stays)
         except BaseException:
@@ -253,7 +258,7 @@ class Compaction:
         count, first_start, numbers = self._survey(sources)
         stays, unneeded, end = bytearray(count), dict[int, Fact](), 0
         with closing(_Seen()) as seen:
-            for place, line in zip(range(count - 1, -1, -1), backward(sources.files), strict=True):
+            for place, line in zip(range(count - 1, -1, -1), lines_backward(sources.files), strict=True):
                 self._rest()
                 fact = _fact(line)
                 if fact is None:
@@ -279,7 +284,7 @@ class Compaction:
     def _survey(self, sources: Sources) -> tuple[int, int, int]:
         """How many lines there are, the first `start`, and the first peer number beyond all blocks."""
         count = first_start = numbers = 0
-        for line in forward(sources.files):
+        for line in lines_forward(sources.files):
             self._rest()
             count += 1
             fact = _fact(line)
@@ -305,9 +310,9 @@ class Compaction:
     def _write(self, sources: Sources, stays: bytearray) -> None:
         """Write what *stays* into the front, which counts from now on."""
         directory = self._segments.directory
-        temporary = directory / f"{TEMPORARY}{sources.front.first:020d}"
-        with os.fdopen(os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, modes.FILE), "wb") as out:
-            for line, stay in zip(forward(sources.files), stays, strict=True):
+        temporary = directory / f"{TEMPORARY_PREFIX}{sources.front.first:020d}"
+        with os.fdopen(os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, permissions.FILE_MODE), "wb") as out:
+            for line, stay in zip(lines_forward(sources.files), stays, strict=True):
                 self._rest()
                 if stay:
                     out.write(line)
@@ -317,14 +322,14 @@ class Compaction:
 
     def _finish(self, sources: Sources, stays: bytearray) -> None:
         """Forget what is not in the front, and remove what it has taken the place of, now or after earlier ones."""
-        dropped = (line for line, stay in zip(forward(sources.files), stays, strict=True) if not stay)
+        dropped = (line for line, stay in zip(lines_forward(sources.files), stays, strict=True) if not stay)
         facts = (fact.seq for line in dropped if (fact := _fact(line)) is not None)
         while part := list(islice(facts, CHORE)):
             self._in_index(partial(self._index.drop, part))
         directory = self._segments.directory
         sync_directory(directory)
         for path in list(Layout.read(directory).stale(directory)):
-            if path.name.endswith(FACTS):
+            if path.name.endswith(FACTS_SUFFIX):
                 path.unlink()
         sync_directory(directory)
         self._in_index(self._index.settle)
@@ -374,7 +379,7 @@ class Compaction:
 def _fact(line: bytes) -> Fact | None:
     """The fact on *line*; None where it cannot be trusted, and is lost."""
     try:
-        trusted(line)
+        verify_line(line)
         entry = decode(line)
     except BadRecord:
         return None

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 # A segment that is opened, its directory that is synced, a segment that is read; and five for an index that is made
 # anew: two connections, its journal for each of them, and their shared memory.
-HELD_BACK = 8
+RESERVED_DESCRIPTORS = 8
 
 T = TypeVar("T")
 
@@ -24,10 +24,10 @@ def exhausted(error: OSError) -> bool:
     return error.errno in (EMFILE, ENFILE)
 
 
-class Reserve:
+class DescriptorReserve:
     """Holds descriptors back, and lends them to who has to open a file and cannot; any thread may ask."""
 
-    def __init__(self, size: int = HELD_BACK) -> None:
+    def __init__(self, size: int = RESERVED_DESCRIPTORS) -> None:
         self._size = size
         self._held: list[int] = []
         self._lock = threading.Lock()

@@ -15,12 +15,12 @@ from typing import BinaryIO
 from gateway.core.message import Message, Peer
 from gateway.core.peers import BLOCK
 
-from . import modes
+from . import permissions
 from .archive import Check, Report, no_flaw
-from .layout import SEGMENT, firsts, paths, sync_directory
-from .record import BadRecord, Entry, Fact, decode, encode, examine
+from .layout import SEGMENT_BYTES, first_seqs, paths, sync_directory
+from .record import BadRecord, Entry, Fact, decode, decode_untrusted, encode
 from .retention import is_fact
-from .segments import Fault, Segments, trusted
+from .segments import Fault, Segments, verify_line
 
 DAY = 86_400_000  # ms
 
@@ -38,9 +38,9 @@ def import_(lines: Iterable[bytes], data: Path, now: int, check: Check = no_flaw
     sequences, with peer numbers of this gateway, accepted now; messages whose id is known are passed over.
     """
     directory = data / "log"
-    if directory.is_dir() and firsts(directory):
+    if directory.is_dir() and first_seqs(directory):
         return _append(lines, Segments(directory), now, check)
-    modes.folder(directory)
+    permissions.make_directory(directory)
     return _copy(lines, directory, now, check)
 
 
@@ -102,7 +102,7 @@ class _Segment:
     def takes(self, seq: int, line: bytes) -> bool:
         """Whether *line* can stand in this segment."""
         gaps = self._gaps or seq != self._next
-        return self._size < SEGMENT and (not gaps or (self._only_facts and is_fact(line)))
+        return self._size < SEGMENT_BYTES and (not gaps or (self._only_facts and is_fact(line)))
 
     def write(self, seq: int, line: bytes) -> None:
         self._gaps = self._gaps or seq != self._next
@@ -127,8 +127,8 @@ def _trusted(lines: Iterable[bytes], report: Report, check: Check) -> Iterator[t
     for given in lines:
         line = given if given.endswith(b"\n") else given + b"\n"
         try:
-            trusted(line)
-            entry = examine(line)
+            verify_line(line)
+            entry = decode_untrusted(line)
             wrong = check(entry)
         except BadRecord as error:
             wrong = str(error)
@@ -141,7 +141,7 @@ def _trusted(lines: Iterable[bytes], report: Report, check: Check) -> Iterator[t
 
 def created(path: Path) -> BinaryIO:
     """A new file that nobody else may read."""
-    return os.fdopen(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, modes.FILE), "wb")
+    return os.fdopen(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, permissions.FILE_MODE), "wb")
 
 
 # Into a log that has something already
@@ -241,7 +241,7 @@ class _Appender:
         self._file.write(line)
         self._known.learn(entry)
         self._seq += 1
-        if self._file.tell() >= SEGMENT:
+        if self._file.tell() >= SEGMENT_BYTES:
             self.seal()
         return entry.seq
 

@@ -23,13 +23,13 @@ from gateway.core.errors import Unavailable
 from gateway.core.jsontext import dumps
 from gateway.core.message import MessageIds
 
-from .bothways import backward
 from .facts import Knows, number_end
+from .file_lines import lines_backward
 from .log import Synced
 from .lookup import Lookup
-from .record import BadRecord, Entry, Fact, examine
+from .record import BadRecord, Entry, Fact, decode_untrusted
 from .rows import fact_rows, id_rows, record_rows
-from .segments import Fault, Segments, trusted
+from .segments import Fault, Segments, verify_line
 from .tables import FACT, META, Row, Tables, around, damaged
 
 GATHER = 0.1  # seconds between two batches while entries keep coming
@@ -189,8 +189,8 @@ class Index(Lookup):
         """
         if last := self._tables.meta(COMPACTING):
             layout, directory = self._segments.layout, self._segments.directory
-            files = [layout.file(directory, place) for place, first in enumerate(layout.firsts) if first <= last]
-            facts = (fact for line in backward(files) if (fact := self._sound_fact(line)) is not None)
+            files = [layout.file(directory, place) for place, first in enumerate(layout.first_seqs) if first <= last]
+            facts = (fact for line in lines_backward(files) if (fact := self._sound_fact(line)) is not None)
             while last > 0:
                 self.restore(part := list(islice(facts, BATCH)))
                 first = part[-1].seq if len(part) == BATCH else 0
@@ -215,8 +215,8 @@ class Index(Lookup):
     def _sound_fact(self, line: bytes) -> Fact | None:
         """The fact on *line*; None where it makes no sense, which was reported when it was first read."""
         try:
-            trusted(line)
-            entry = examine(line)
+            verify_line(line)
+            entry = decode_untrusted(line)
         except BadRecord:
             return None
         sound = isinstance(entry, Fact) and all(adapter.flaw(entry) is None for adapter in self._adapters)
@@ -271,14 +271,14 @@ class Index(Lookup):
     def _entries_after(self, seq: int) -> Iterator[tuple[Entry, int]]:
         for line in self._segments.scan(seq):
             try:
-                entry = examine(line.data)
+                entry = decode_untrusted(line.data)
                 wrong = next(filter(None, (adapter.flaw(entry) for adapter in self._adapters)), None)
             except BadRecord as error:
                 wrong = str(error)
             if wrong is None:
                 yield entry, line.offset
             else:
-                self._segments.fault(Fault(self._segments.path(line.first).name, line.offset, wrong))
+                self._segments.report(Fault(self._segments.path(line.first).name, line.offset, wrong))
 
     # The writer's thread
 

@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from .sound import MAX_SEQ
+from .record_schema import MAX_SEQ
 
-OPEN = ".open-"
+OPEN_PREFIX = ".open-"
 SUFFIX = ".jsonl"
-FACTS = ".facts.jsonl"
-TEMPORARY = ".retire-"  # how the name of a facts file begins that is being written
-NEVER = 1 << 62
-SEGMENT = 64 << 20  # bytes of a segment that is written at once
+FACTS_SUFFIX = ".facts.jsonl"
+TEMPORARY_PREFIX = ".retire-"  # how the name of a facts file begins that is being written
+BEYOND_ALL = 1 << 62
+SEGMENT_BYTES = 64 << 20  # bytes of a segment that is written at once
 
 T = TypeVar("T")
 
@@ -38,13 +38,13 @@ class Front(NamedTuple):
 
     def path(self, directory: Path) -> Path:
         """Its file."""
-        return directory / f"{self.first:020d}-{self.last:020d}{FACTS}"
+        return directory / f"{self.first:020d}-{self.last:020d}{FACTS_SUFFIX}"
 
 
 class Layout(NamedTuple):
-    """The files that count: the *firsts* of all, in order; the *front* is the first of them, where there is one."""
+    """The files that count: the *first_seqs* of all, in order; the *front* is the first of them, where there is one."""
 
-    firsts: list[int]
+    first_seqs: list[int]
     front: Front | None
 
     @classmethod
@@ -65,26 +65,26 @@ class Layout(NamedTuple):
         """
         for path in directory.iterdir():
             match = _FRONT.fullmatch(path.name) or _NAME.fullmatch(path.name)
-            covered = match and self.front and path.name.endswith(FACTS) and int(match[1]) <= self.front.last
-            first = int(match[1]) if match else NEVER
+            covered = match and self.front and path.name.endswith(FACTS_SUFFIX) and int(match[1]) <= self.front.last
+            first = int(match[1]) if match else BEYOND_ALL
             _, sealed, facts = paths(directory, first)
-            retired = path == sealed and first < self.firsts[-1] and facts.exists()
-            if path.name.startswith(TEMPORARY) or (covered and path != self.file(directory, 0)) or retired:
+            retired = path == sealed and first < self.first_seqs[-1] and facts.exists()
+            if path.name.startswith(TEMPORARY_PREFIX) or (covered and path != self.file(directory, 0)) or retired:
                 yield path
 
     def place(self, seq: int) -> int:
-        """Which of `firsts` is of the file that holds record *seq*, or of the first file there is."""
-        return max(bisect_right(self.firsts, seq) - 1, 0)
+        """Which of `first_seqs` is of the file that holds record *seq*, or of the first file there is."""
+        return max(bisect_right(self.first_seqs, seq) - 1, 0)
 
     def end(self, place: int) -> int:
-        """Where the file at a *place* of `firsts` ends: the sequence that the next one begins with."""
-        return self.firsts[place + 1] if place + 1 < len(self.firsts) else NEVER
+        """Where the file at a *place* of `first_seqs` ends: the sequence that the next one begins with."""
+        return self.first_seqs[place + 1] if place + 1 < len(self.first_seqs) else BEYOND_ALL
 
     def file(self, directory: Path, place: int) -> Path:
-        """The file at a *place* of `firsts`, by the name that counts; where there is none, that of a sealed segment."""
+        """The file at a *place* of `first_seqs`, by the name that counts; a sealed segment's name if there is none."""
         if place == 0 and self.front is not None:
             return self.front.path(directory)
-        candidates = paths(directory, self.firsts[place])
+        candidates = paths(directory, self.first_seqs[place])
         return next((path for path in candidates if path.exists()), candidates[1])
 
 
@@ -97,15 +97,19 @@ def _by_last(front: Front) -> tuple[int, int]:
     return front.last, -front.first
 
 
-def firsts(directory: Path) -> list[int]:
+def first_seqs(directory: Path) -> list[int]:
     """The first sequence of every segment in *directory*, in order."""
-    return Layout.read(directory).firsts
+    return Layout.read(directory).first_seqs
 
 
 def paths(directory: Path, first: int) -> tuple[Path, Path, Path]:
     """Where the segment of *first* may be: open, sealed, or only its facts. The first of them that exists counts."""
     name = f"{first:020d}"
-    return directory / f"{OPEN}{name}{SUFFIX}", directory / f"{name}{SUFFIX}", directory / f"{name}{FACTS}"
+    return (
+        directory / f"{OPEN_PREFIX}{name}{SUFFIX}",
+        directory / f"{name}{SUFFIX}",
+        directory / f"{name}{FACTS_SUFFIX}",
+    )
 
 
 def walk(directory: Path, opened: Callable[[Path], T]) -> Iterator[tuple[T, Path, int, int]]:
@@ -114,18 +118,18 @@ def walk(directory: Path, opened: Callable[[Path], T]) -> Iterator[tuple[T, Path
     What retention does to *directory* meanwhile is followed: nothing that stays is left out, and nothing comes twice.
     """
     layout, due, missed = Layout.read(directory), 0, 0
-    newest = max(layout.firsts, default=0)
-    while layout.firsts and due <= newest:
+    newest = max(layout.first_seqs, default=0)
+    while layout.first_seqs and due <= newest:
         place = layout.place(due)
         path, end = layout.file(directory, place), layout.end(place)
         try:
             found = opened(path)
         except FileNotFoundError:
-            if missed == len(layout.firsts):
+            if missed == len(layout.first_seqs):
                 raise
-            layout, missed = Layout.read(directory), len(layout.firsts)
+            layout, missed = Layout.read(directory), len(layout.first_seqs)
             continue
-        yield found, path, max(layout.firsts[place], due), end
+        yield found, path, max(layout.first_seqs[place], due), end
         due, missed = end, 0
 
 

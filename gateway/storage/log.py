@@ -23,7 +23,7 @@ from itertools import accumulate, count
 from time import monotonic, sleep
 from typing import NamedTuple
 
-from . import modes
+from . import permissions
 from .record import Entry, Fact, encode
 from .segments import Segments
 
@@ -302,7 +302,9 @@ class _Writer:
         self._segments.seal(self._first)
 
     def _open(self, first: int) -> None:
-        opening = partial(os.open, self._segments.open_path(first), os.O_CREAT | os.O_TRUNC | os.O_WRONLY, modes.FILE)
+        opening = partial(
+            os.open, self._segments.open_path(first), os.O_CREAT | os.O_TRUNC | os.O_WRONLY, permissions.FILE_MODE
+        )
         file = self._segments.reserve.run(opening)
         try:
             self._segments.sync()

@@ -18,7 +18,7 @@ from gateway.core.errors import Unavailable
 from gateway.core.jsontext import dumps, loads
 from gateway.core.message import LATE, Message, MessageIds, Peer
 
-from .layout import NEVER
+from .layout import BEYOND_ALL
 from .record import BadRecord, Entry, Fact, decode
 from .segments import Segments
 from .tables import KNOWN, Tables
@@ -80,16 +80,16 @@ class Lookup:
     @property
     def incomplete(self) -> bool:
         """Whether any record that was logged may be gone: taken by retention, or damaged."""
-        firsts = self._segments.firsts
-        return bool(self._segments.faults) or (bool(firsts) and self.first_kept != firsts[0])
+        first_seqs = self._segments.first_seqs
+        return bool(self._segments.faults) or (bool(first_seqs) and self.first_kept != first_seqs[0])
 
     def kept_since(self, now: int) -> int:
         """When the oldest record was accepted that may be a message (ms); 0 while retention has taken none.
 
         Where the clock was ahead then, nobody knows: it is taken to be `LATE` before *now*.
         """
-        first, firsts = self._segments.first_kept, self._segments.firsts
-        entry = self.entry(first) if firsts and first != firsts[0] else None
+        first, first_seqs = self._segments.first_kept, self._segments.first_seqs
+        entry = self.entry(first) if first_seqs and first != first_seqs[0] else None
         return 0 if entry is None else entry.time if entry.time <= now else now - LATE
 
     def read(self, seq: int, offset: int) -> Message | None:
@@ -111,14 +111,18 @@ class Lookup:
         sender: int | None = None,
         newest_first: bool = False,
         limit: int = PAGE,
-        size: int = NEVER,
+        size: int = BEYOND_ALL,
     ) -> list[Message]:
         """At most *limit* (`PAGE` at most) messages of *channel* between two sequences, both excluded.
 
         They end early with the one that makes *size* bytes of content full; otherwise fewer than *limit* are the last
         there are. What cannot be read any more is passed over.
         """
-        after, end, limit = max(0, min(after, NEVER)), NEVER if before is None else min(before, NEVER), min(limit, PAGE)
+        after, end, limit = (
+            max(0, min(after, BEYOND_ALL)),
+            BEYOND_ALL if before is None else min(before, BEYOND_ALL),
+            min(limit, PAGE),
+        )
         found: list[Message] = []
         while len(found) < limit and (page := self._page(channel, after, end, sender, newest_first, limit)):
             for seq, offset in page:
@@ -151,7 +155,7 @@ class Lookup:
 
     def latest(self, limit: int) -> Iterator[Message]:
         """The newest messages of all channels, accepted last first; *limit* records are looked at, facts too."""
-        before = NEVER
+        before = BEYOND_ALL
         sql = "SELECT seq, offset, channel FROM records WHERE seq < ? ORDER BY seq DESC LIMIT ?"
         waiting = {message.seq: message for message in self._waiting.messages()}
         yield from [waiting[seq] for seq in sorted(waiting, reverse=True)][:limit]
@@ -160,7 +164,7 @@ class Lookup:
             found = (self._load(seq, at) for seq, at, channel in page if channel is not None and seq not in waiting)
             yield from (entry for entry in found if isinstance(entry, Message))
 
-    def newest(self, channel: str, since: int = 0, until: int = NEVER) -> Iterator[Message]:
+    def newest(self, channel: str, since: int = 0, until: int = BEYOND_ALL) -> Iterator[Message]:
         """The messages of *channel* whose author says they were made from *since* to before *until* (ms).
 
         Newest first, by what the author says; those that are not on disk yet are among them.
@@ -286,7 +290,7 @@ class Lookup:
         try:
             return decode(line)
         except BadRecord as error:  # its checksum agrees all the same
-            self._segments.distrust(seq, offset, str(error))
+            self._segments.report_damage(seq, offset, str(error))
             return None
 
 

@@ -24,14 +24,14 @@ from zlib_ng.zlib_ng import crc32
 from gateway.core.jsontext import MAX_DEPTH, check, dumps, loads, one_line
 from gateway.core.message import Message, Peer
 
-from .sound import MAX_NUMBER, MAX_SEQ, MAX_TIME, flaw, is_channel
+from .record_schema import MAX_NUMBER, MAX_SEQ, MAX_TIME, is_channel_name, schema_error
 
 CRC = b',"crc":"'
-_TAIL = len(CRC) + len('12345678"}')
-_DEPTH = MAX_DEPTH + 1  # the content may be as deep as any door lets it be; the record is one level around it
+_CHECKSUM_SIZE = len(CRC) + len('12345678"}')
+_MAX_DEPTH = MAX_DEPTH + 1  # the content may be as deep as any door lets it be; the record is one level around it
 _CONTENT = b',"content":'  # no name and no text before it can hold this: a quote in them is escaped
 _ABSENT: Any = None  # a member that a record does not have; null is of no type that a member may be
-_SPACE: Final = re.compile(rb"[ \t\r\n]*")
+_WHITESPACE: Final = re.compile(rb"[ \t\r\n]*")
 
 
 @dataclass(slots=True, eq=False)
@@ -52,8 +52,8 @@ class Fact:
 Entry = Message | Fact
 
 
-class _Said(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """The record of a message, as the tables of `gateway.storage.sound` want it; the content is passed over."""
+class _MessageRecord(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """The record of a message, as the tables of `gateway.storage.record_schema` want it; the content is passed over."""
 
     kind: Literal["message"]
     seq: Annotated[int, Meta(ge=1, le=MAX_SEQ)]
@@ -75,16 +75,16 @@ class _Said(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     undelivered: tuple[str, ...] = ()
 
 
-class _Kind(msgspec.Struct):
+class _RecordKind(msgspec.Struct):
     """What must be known of a record to cut its content out."""
 
     kind: str
     content: msgspec.Raw = msgspec.Raw()
 
 
-_SAID: Final = msgspec.json.Decoder(_Said)
-_KIND: Final = msgspec.json.Decoder(_Kind)
-_UNREAD: Final = (msgspec.DecodeError, ValueError, RecursionError)
+_MESSAGE_DECODER: Final = msgspec.json.Decoder(_MessageRecord)
+_KIND_DECODER: Final = msgspec.json.Decoder(_RecordKind)
+_DECODE_ERRORS: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 class BadRecord(ValueError):
@@ -93,52 +93,52 @@ class BadRecord(ValueError):
 
 def encode(entry: Entry) -> bytes:
     """The line of *entry*, newline included."""
-    body = _message(entry) if isinstance(entry, Message) else _fact(entry)
+    body = _encode_message(entry) if isinstance(entry, Message) else _encode_fact(entry)
     return body + b',"crc":"%08x"}\n' % crc32(body)
 
 
 def decode(line: bytes) -> Entry:
-    """Read a line back; `BadRecord` says why it cannot be trusted. What comes from elsewhere is for `examine`."""
-    body = checked(line)
+    """Decode a line; `BadRecord` says why it is not valid. For lines from elsewhere there is `decode_untrusted`."""
+    body = verify_checksum(line)
     try:
         if not body.isascii():
             body.decode()  # msgspec does not look at what it passes over
-        said = _SAID.decode(body + b"}")
-        if is_channel(said.channel):
-            return _said(said, body)
-    except _UNREAD:
+        said = _MESSAGE_DECODER.decode(body + b"}")
+        if is_channel_name(said.channel):
+            return _message_of(said, body)
+    except _DECODE_ERRORS:
         pass  # a fact, or what msgspec does not read, or nothing that can be trusted
     try:
-        return _entry(_fields(body))
+        return _entry_of(_checked_fields(body))
     except BadRecord:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadRecord(f"not a record: {error}") from None
 
 
-def examine(line: bytes) -> Entry:
+def decode_untrusted(line: bytes) -> Entry:
     """The same for a line that somebody else may have written: it is also no deeper than any door takes JSON."""
     entry = decode(line)
     try:
-        check(checked(line) + b"}", _DEPTH)
+        check(verify_checksum(line) + b"}", _MAX_DEPTH)
     except ValueError as error:
         raise BadRecord(f"not a record: {error}") from None
     return entry
 
 
-def fields(line: bytes) -> tuple[dict[str, Any], bytes]:
+def decode_fields(line: bytes) -> tuple[dict[str, Any], bytes]:
     """The fields of *line* as JSON values, and the bytes of it that its checksum covers; `BadRecord` as by `decode`.
 
     The content of a message is no value but its text, as bytes.
     """
-    body = checked(line)
-    return _fields(body), body
+    body = verify_checksum(line)
+    return _checked_fields(body), body
 
 
-def _fields(body: bytes) -> dict[str, Any]:
+def _checked_fields(body: bytes) -> dict[str, Any]:
     try:
-        record = _parts(body)
-        wrong = flaw(record)
+        record = _parse(body)
+        wrong = schema_error(record)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadRecord(f"not a record: {error}") from None
     if wrong is not None:
@@ -146,36 +146,36 @@ def _fields(body: bytes) -> dict[str, Any]:
     return record
 
 
-def _parts(body: bytes) -> dict[str, Any]:
+def _parse(body: bytes) -> dict[str, Any]:
     """The members of the record, the content of a message as its text."""
     body.decode()
     plain = body.replace(rb"\ud", rb"\u0").replace(rb"\uD", rb"\u0")  # no half surrogate, which msgspec refuses
-    found = _KIND.decode(plain + b"}")
+    found = _KIND_DECODER.decode(plain + b"}")
     if found.kind != "message" or not bytes(found.content):
-        record: dict[str, Any] = loads(body + b"}", _DEPTH)
+        record: dict[str, Any] = loads(body + b"}", _MAX_DEPTH)
         return record
-    start, end = _span(plain, bytes(found.content))
-    record = loads(body[:start] + b"0" + body[end:] + b"}", _DEPTH)
+    start, end = _content_span(plain, bytes(found.content))
+    record = loads(body[:start] + b"0" + body[end:] + b"}", _MAX_DEPTH)
     record["content"] = body[start:end]
     return record
 
 
-def _span(body: bytes, content: bytes) -> tuple[int, int]:
+def _content_span(body: bytes, content: bytes) -> tuple[int, int]:
     """Where *content* stands in *body*, with the space around it, which a signature may cover."""
     start = body.index(_CONTENT) + len(_CONTENT)
     end = start + len(content)
     if body.startswith(content, start) and body[end : end + 1] in (b"", b","):
         return start, end  # nearly always
-    begin = _SPACE.match(body, start).end()  # type: ignore[union-attr]  # it always matches
+    begin = _WHITESPACE.match(body, start).end()  # type: ignore[union-attr]  # it always matches
     if not body.startswith(content, begin):
         raise BadRecord("its content is not where it belongs")
-    return start, _SPACE.match(body, begin + len(content)).end()  # type: ignore[union-attr]
+    return start, _WHITESPACE.match(body, begin + len(content)).end()  # type: ignore[union-attr]
 
 
-def checked(line: bytes) -> bytes:
+def verify_checksum(line: bytes) -> bytes:
     """The bytes of *line* that its checksum covers, once they have been found to agree with it."""
     line = line.removesuffix(b"\n")
-    body, tail = line[:-_TAIL], line[-_TAIL:]
+    body, tail = line[:-_CHECKSUM_SIZE], line[-_CHECKSUM_SIZE:]
     if not tail.startswith(CRC):
         raise BadRecord("torn: no checksum at its end")
     if tail != b'%b%08x"}' % (CRC, crc32(body)):
@@ -183,18 +183,18 @@ def checked(line: bytes) -> bytes:
     return body
 
 
-def binary(wire: bytes) -> bytes:
+def encode_base64url(wire: bytes) -> bytes:
     """How bytes that are no text stand in a record: unpadded base64url."""
     return urlsafe_b64encode(wire).rstrip(b"=")
 
 
-def unbinary(text: str | bytes) -> bytes:
-    """The bytes that `binary` wrote."""
+def decode_base64url(text: str | bytes) -> bytes:
+    """The bytes that `encode_base64url` wrote."""
     raw = text.encode() if isinstance(text, str) else text
     return urlsafe_b64decode(raw + b"=" * (-len(raw) % 4))
 
 
-def _message(m: Message) -> bytes:
+def _encode_message(m: Message) -> bytes:
     record: dict[str, Any] = {
         "seq": m.seq,
         "time": m.time,
@@ -232,33 +232,33 @@ def _message(m: Message) -> bytes:
     try:
         return orjson.dumps(record)[:-1]
     except TypeError:  # a name has half a character in it
-        return _slowly(record, content)
+        return _encode_by_field(record, content)
 
 
-def _slowly(record: dict[str, Any], content: bytes) -> bytes:
+def _encode_by_field(record: dict[str, Any], content: bytes) -> bytes:
     """The record without its last brace, field by field, where orjson refuses a name."""
     record["content"] = None
     fields = {name: dumps(value) for name, value in record.items()} | {"content": content}
     return b"{" + b",".join(b'"%b":%b' % (name.encode(), value) for name, value in fields.items())
 
 
-def _fact(fact: Fact) -> bytes:
+def _encode_fact(fact: Fact) -> bytes:
     head = {"seq": fact.seq, "time": fact.time, "kind": fact.kind}
     return dumps(head | fact.fields)[:-1]
 
 
-def _said(record: _Said, body: bytes) -> Message:
-    start, end = _span(body, bytes(record.content))
+def _message_of(record: _MessageRecord, body: bytes) -> Message:
+    start, end = _content_span(body, bytes(record.content))
     native, time, wire = record.native, record.time, record.wire
     return Message(
         channel=record.channel,
-        sender=Peer(record.peer, _or(record.sender_protocol, record.protocol), record.sender),
+        sender=Peer(record.peer, _default(record.sender_protocol, record.protocol), record.sender),
         protocol=record.protocol,
         content=body[start:end],
         id=record.id,
         seq=record.seq,
         time=time,
-        timestamp=_or(record.timestamp, time),
+        timestamp=_default(record.timestamp, time),
         parent=record.parent,
         ids=(*(id for id in native.values() if isinstance(id, str)), *record.ids) if native else record.ids,
         native=native,
@@ -269,11 +269,11 @@ def _said(record: _Said, body: bytes) -> Message:
     )
 
 
-def _or(said: Any, otherwise: Any) -> Any:
+def _default(said: Any, otherwise: Any) -> Any:
     return otherwise if said is None else said
 
 
-def _entry(record: dict[str, Any]) -> Entry:
+def _entry_of(record: dict[str, Any]) -> Entry:
     kind, seq, time = record.pop("kind"), record.pop("seq"), record.pop("time")
     if kind != "message":
         return Fact(kind, record, seq, time)

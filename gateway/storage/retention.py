@@ -19,12 +19,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from . import modes
+from . import permissions
 from .compaction import Compaction, Sources, Stopped
 from .index import Index
-from .layout import TEMPORARY, is_front, paths, sync_directory
+from .layout import TEMPORARY_PREFIX, is_front, paths, sync_directory
 from .record import BadRecord
-from .segments import Fault, Segments, head, trusted
+from .segments import Fault, Segments, parse_header, verify_line
 
 SLACK = 1 << 20  # bytes of facts that may be left before they are compacted
 MAX_FILES = 1024  # of facts, likewise
@@ -129,10 +129,10 @@ class Retention:
 
     def due(self, applied: int) -> Iterator[tuple[int, int]]:
         """The first sequence of each segment to retire, and of the one after it; up to *applied* all is indexed."""
-        firsts = list(self._segments.firsts)
-        sizes = {first: size for first in firsts if (size := self._size(first)) is not None}
+        first_seqs = list(self._segments.first_seqs)
+        sizes = {first: size for first in first_seqs if (size := self._size(first)) is not None}
         total = sum(sizes.values())
-        for first, end in pairwise(firsts):
+        for first, end in pairwise(first_seqs):
             if first not in sizes:
                 continue  # retired already
             too_much = self.keep.bytes is not None and total > self.keep.bytes
@@ -144,8 +144,8 @@ class Retention:
     def retire(self, first: int, end: int) -> None:
         """Leave only the facts of the segment that begins with *first* and ends before *end*."""
         _, sealed, facts = paths(self._segments.directory, first)
-        temporary = sealed.with_name(f"{TEMPORARY}{first:020d}")
-        temporary.touch(modes.FILE)
+        temporary = sealed.with_name(f"{TEMPORARY_PREFIX}{first:020d}")
+        temporary.touch(permissions.FILE_MODE)
         with sealed.open("rb") as source, temporary.open("wb") as kept:
             kept.writelines(self._facts(sealed, source))
             kept.flush()
@@ -157,16 +157,16 @@ class Retention:
         sealed.unlink()
         sync_directory(facts.parent)
         self._ends.pop(first, None)
-        self._post(partial(self._segments.forget, first))
+        self._post(partial(self._segments.close_reader, first))
 
     def _facts(self, path: Path, lines: Iterator[bytes]) -> Iterator[bytes]:
         offset = 0
         for line in lines:
             try:
-                trusted(line)
+                verify_line(line)
             except BadRecord as error:
                 self._post(
-                    partial(self._segments.fault, Fault(path.name, offset, f"lost when it was retired: {error}"))
+                    partial(self._segments.report, Fault(path.name, offset, f"lost when it was retired: {error}"))
                 )
             else:
                 if is_fact(line):
@@ -178,12 +178,12 @@ class Retention:
             return False
         if first not in self._ends:
             line, _ = self._segments.last_line(first)
-            self._ends[first] = head(line)[1] if line else 0
+            self._ends[first] = parse_header(line)[1] if line else 0
         return self._ends[first] < self._clock() - self.keep.age
 
     def _newest_is_due(self) -> bool:
-        firsts = self._segments.firsts
-        return bool(firsts) and self._sealed(firsts[-1]) and self._old(firsts[-1])
+        first_seqs = self._segments.first_seqs
+        return bool(first_seqs) and self._sealed(first_seqs[-1]) and self._old(first_seqs[-1])
 
     def _sealed(self, first: int) -> bool:
         return self._segments.path(first) == paths(self._segments.directory, first)[1]

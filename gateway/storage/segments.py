@@ -19,19 +19,19 @@ from typing import BinaryIO, NamedTuple, TypeVar
 
 from gateway.core.bounded import BoundedMap
 
-from . import modes
-from .descriptors import Reserve, exhausted
-from .layout import FACTS, NEVER, OPEN, Front, Layout, paths, sync_directory
-from .record import BadRecord, checked
-from .sound import MAX_SEQ, MAX_TIME
+from . import permissions
+from .descriptors import DescriptorReserve, exhausted
+from .layout import BEYOND_ALL, FACTS_SUFFIX, OPEN_PREFIX, Front, Layout, paths, sync_directory
+from .record import BadRecord, verify_checksum
+from .record_schema import MAX_SEQ, MAX_TIME
 
 MAX_FAULTS = 1_000  # that are told one by one: a log with more is not mended by hand
 MAX_READERS = 64  # file descriptors kept for reading
-TAIL = 4 << 20  # bytes at the end of a segment that hold a whole record, unless they are damaged
+TAIL_BYTES = 4 << 20  # bytes at the end of a segment that hold a whole record, unless they are damaged
 
 T = TypeVar("T")
 
-_HEAD = re.compile(rb'\{"seq":(\d{1,18}),"time":(\d{1,18}),')
+_HEADER = re.compile(rb'\{"seq":(\d{1,18}),"time":(\d{1,18}),')
 
 
 class Fault(NamedTuple):
@@ -42,7 +42,7 @@ class Fault(NamedTuple):
     reason: str
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """Where a record stands: in the segment that begins with *first*, at *offset*."""
 
     first: int
@@ -50,19 +50,19 @@ class Line(NamedTuple):
     data: bytes
 
 
-def head(line: bytes) -> tuple[int, int]:
+def parse_header(line: bytes) -> tuple[int, int]:
     """The sequence and the time of a record, read off the beginning of its line."""
-    if (match := _HEAD.match(line)) is None:
+    if (match := _HEADER.match(line)) is None:
         raise BadRecord("it does not begin with its sequence and its time")
     return int(match[1]), int(match[2])
 
 
-def trusted(line: bytes) -> tuple[int, int]:
+def verify_line(line: bytes) -> tuple[int, int]:
     """The same, once the whole *line* has been found good; `BadRecord` where it is not."""
     if not line.endswith(b"\n"):
         raise BadRecord("torn: the line does not end")
-    checked(line)
-    seq, time = head(line)
+    verify_checksum(line)
+    seq, time = parse_header(line)
     if seq > MAX_SEQ or time > MAX_TIME:
         raise BadRecord("its sequence or its time is beyond what there can be")
     return seq, time
@@ -76,23 +76,23 @@ class Segments:
     """
 
     def __init__(self, directory: Path) -> None:
-        modes.folder(directory)
+        permissions.make_directory(directory)
         self.directory = directory
         self.faults: list[Fault] = []
         self.on_fault: Callable[[Fault], None] = lambda _fault: None
-        self.reserve = Reserve()
+        self.reserve = DescriptorReserve()
         self._readers = BoundedMap[int, int](MAX_READERS, lambda _first, descriptor: os.close(descriptor))
-        self._clean()
+        self._remove_stale_files()
         self._seal_leftovers()
         self.layout = Layout.read(directory)  # replaced as a whole: readers in other threads take what they find
         self._retired = 0
         self._adding = threading.Lock()
-        self.next_seq, self.last_time = self._end()
+        self.next_seq, self.last_time = self._find_end()
 
     @property
-    def firsts(self) -> list[int]:
+    def first_seqs(self) -> list[int]:
         """The first sequence of every file, in order; not to be changed."""
-        return self.layout.firsts
+        return self.layout.first_seqs
 
     def path(self, first: int) -> Path:
         """The file that holds the records from *first* on."""
@@ -102,24 +102,24 @@ class Segments:
     def add(self, first: int) -> None:
         """A segment begins with *first*, beyond all others."""
         with self._adding:
-            if first not in self.layout.firsts:
-                self.layout = self.layout._replace(firsts=[*self.layout.firsts, first])
+            if first not in self.layout.first_seqs:
+                self.layout = self.layout._replace(first_seqs=[*self.layout.first_seqs, first])
 
-    def use(self, front: Front) -> None:
+    def use_front(self, front: Front) -> None:
         """Read what *front* covers from its file, and from no other; on the loop, as `read` is."""
         with self._adding:
             for first in list(self._readers):
                 if first <= front.last:
-                    self.forget(first)
-            later = [first for first in self.layout.firsts if first > front.last]
+                    self.close_reader(first)
+            later = [first for first in self.layout.first_seqs if first > front.last]
             self.layout = Layout([front.first, *later], front)
 
     @property
     def first_kept(self) -> int:
         """The first sequence whose message retention has not taken, nor is about to take."""
-        firsts = self.firsts
-        place = bisect_left(firsts, True, key=lambda first: not self.path(first).name.endswith(FACTS))
-        return max(firsts[place] if place < len(firsts) else self.next_seq, self._retired)
+        first_seqs = self.first_seqs
+        place = bisect_left(first_seqs, True, key=lambda first: not self.path(first).name.endswith(FACTS_SUFFIX))
+        return max(first_seqs[place] if place < len(first_seqs) else self.next_seq, self._retired)
 
     def retire(self, before: int) -> None:
         """The messages below sequence *before* are gone from now on, whatever of them is still there."""
@@ -145,44 +145,44 @@ class Segments:
         It stands at *offset* of its segment, or where retention left only facts, somewhere before it. `OSError` where
         it cannot be read now: that says nothing about the record.
         """
-        firsts = self.firsts
-        if not (place := bisect_right(firsts, seq)):
+        first_seqs = self.first_seqs
+        if not (place := bisect_right(first_seqs, seq)):
             raise BadRecord(f"the log begins after record {seq}")
-        first = firsts[place - 1]
+        first = first_seqs[place - 1]
         try:
             descriptor = self._reader(first)
         except FileNotFoundError:
-            self.distrust(seq, offset, "the file is gone")
+            self.report_damage(seq, offset, "the file is gone")
             raise BadRecord("the file is gone") from None
         line = _line_at(descriptor, offset)
-        if not _is(line, seq):
-            line = _search(descriptor, seq)
+        if not _has_seq(line, seq):
+            line = _search_by_seq(descriptor, seq)
         try:
-            trusted(line)
+            verify_line(line)
         except BadRecord as error:
-            if line or not self.path(first).name.endswith(FACTS):  # retention took it
-                self.distrust(seq, offset, str(error))
+            if line or not self.path(first).name.endswith(FACTS_SUFFIX):  # retention took it
+                self.report_damage(seq, offset, str(error))
             raise
         return line
 
-    def distrust(self, seq: int, offset: int, reason: str) -> None:
+    def report_damage(self, seq: int, offset: int, reason: str) -> None:
         """Report that record *seq*, which stands at *offset*, is of no use."""
-        firsts = self.firsts
-        first = firsts[bisect_right(firsts, seq) - 1]
-        self.fault(Fault(self.path(first).name, offset, reason))
+        first_seqs = self.first_seqs
+        first = first_seqs[bisect_right(first_seqs, seq) - 1]
+        self.report(Fault(self.path(first).name, offset, reason))
 
-    def scan(self, after: int = 0, offset: int = 0) -> Iterator[Line]:
+    def scan(self, after: int = 0, offset: int = 0) -> Iterator[LogLine]:
         """Every line of the records after sequence *after*, in order; *offset* is where the first of them may stand.
 
         Lines that cannot be trusted are left out; each is in `faults` afterwards. What is not synced yet may come too.
         """
-        newest = max(self.firsts, default=0)
+        newest = max(self.first_seqs, default=0)
         while (place := self._place(after, newest)) is not None:
             first, end = place
             try:
                 yield from self._trusted_lines(first, end, after, offset)
             except FileNotFoundError:
-                if first in self.firsts:
+                if first in self.first_seqs:
                     raise
                 continue  # compaction took it into the front while we looked
             after, offset = max(after, end - 1), 0
@@ -191,16 +191,16 @@ class Segments:
         """The file that holds what follows sequence *after*, none beyond the one of *newest*; and where it ends."""
         layout = self.layout
         place = layout.place(after + 1)
-        if place >= len(layout.firsts) or layout.firsts[place] > newest or layout.end(place) <= after + 1:
+        if place >= len(layout.first_seqs) or layout.first_seqs[place] > newest or layout.end(place) <= after + 1:
             return None
-        return layout.firsts[place], layout.end(place)
+        return layout.first_seqs[place], layout.end(place)
 
-    def _trusted_lines(self, first: int, end: int, after: int, offset: int) -> Iterator[Line]:
+    def _trusted_lines(self, first: int, end: int, after: int, offset: int) -> Iterator[LogLine]:
         for line in self._lines(first, after + 1, offset):
             try:
-                seq, _ = trusted(line.data)
+                seq, _ = verify_line(line.data)
             except BadRecord as error:
-                self.fault(Fault(self.path(first).name, line.offset, str(error)))
+                self.report(Fault(self.path(first).name, line.offset, str(error)))
                 continue
             if seq >= end:
                 return  # the segment was given up here
@@ -211,18 +211,18 @@ class Segments:
         """The last good line of a segment (empty without one), and how many damaged ones follow it."""
         with self._open(first) as file:
             size = file.seek(0, os.SEEK_END)
-            for tail in (TAIL, size):
+            for tail in (TAIL_BYTES, size):
                 file.seek(max(0, size - tail))
                 lines = file.readlines()
                 for damaged, data in enumerate(reversed(lines)):
                     try:
-                        trusted(data)
+                        verify_line(data)
                     except BadRecord:
                         continue
                     return data, damaged
         return b"", len(lines)
 
-    def forget(self, first: int) -> None:
+    def close_reader(self, first: int) -> None:
         """Drop the cached reader of a segment whose file has been replaced."""
         if (descriptor := self._readers.pop(first)) is not None:
             os.close(descriptor)
@@ -230,25 +230,25 @@ class Segments:
     def close(self) -> None:
         """Let go of all files."""
         for first in list(self._readers):
-            self.forget(first)
+            self.close_reader(first)
         self.reserve.close()
 
-    def fault(self, fault: Fault) -> None:
+    def report(self, fault: Fault) -> None:
         """Report something that cannot be trusted, once, unless there is too much of it."""
         if len(self.faults) < MAX_FAULTS and fault not in self.faults:
             self.faults.append(fault)
             self.on_fault(fault)
 
-    def _lines(self, first: int, seq: int, offset: int) -> Iterator[Line]:
+    def _lines(self, first: int, seq: int, offset: int) -> Iterator[LogLine]:
         with self._open(first) as file:
             file.seek(offset)
-            if offset and not _is(file.readline(), seq):
+            if offset and not _has_seq(file.readline(), seq):
                 offset = 0
             file.seek(offset)
             for data in file:
-                if not data.endswith(b"\n") and Path(file.name).name.startswith(OPEN):
+                if not data.endswith(b"\n") and Path(file.name).name.startswith(OPEN_PREFIX):
                     return  # it is just being written
-                yield Line(first, offset, data)
+                yield LogLine(first, offset, data)
                 offset += len(data)
 
     def _open(self, first: int) -> BinaryIO:
@@ -282,7 +282,7 @@ class Segments:
             self._readers.drop_oldest()
         return self.reserve.run(call)
 
-    def _clean(self) -> None:
+    def _remove_stale_files(self) -> None:
         """Remove what a compaction or a retirement left behind when the gateway was killed."""
         for path in list(Layout.read(self.directory).stale(self.directory)):
             path.unlink()
@@ -290,15 +290,15 @@ class Segments:
 
     def _seal_leftovers(self) -> None:
         """Cut the torn tail of every segment that a crash left open, then seal it; what holds nothing goes."""
-        all_firsts = Layout.read(self.directory).firsts
-        for first, end in zip(all_firsts, [*all_firsts, NEVER][1:], strict=True):
+        all_firsts = Layout.read(self.directory).first_seqs
+        for first, end in zip(all_firsts, [*all_firsts, BEYOND_ALL][1:], strict=True):
             path = self.open_path(first)
             if not path.exists():
                 continue
             good = _good_end(path, end)
             with path.open("r+b") as file:
                 if (size := file.seek(0, os.SEEK_END)) > good:
-                    self.fault(Fault(path.name, good, f"{size - good} bytes of a torn tail were cut"))
+                    self.report(Fault(path.name, good, f"{size - good} bytes of a torn tail were cut"))
                     file.truncate(good)
                 os.fsync(file.fileno())
             if good:
@@ -307,13 +307,13 @@ class Segments:
                 path.unlink()
                 sync_directory(self.directory)
 
-    def _end(self) -> tuple[int, int]:
+    def _find_end(self) -> tuple[int, int]:
         """The next sequence, and the time of the last record; damaged lines at the end keep their numbers."""
         front = self.layout.front
         next_seq = 1 if front is None else front.last + 1
-        for first in reversed(self.firsts):
+        for first in reversed(self.first_seqs):
             line, damaged = self.last_line(first)
-            seq, time = head(line) if line else (first - 1, 0)
+            seq, time = parse_header(line) if line else (first - 1, 0)
             next_seq = max(next_seq, seq + damaged + 1, first + 1)
             if line:
                 return next_seq, time
@@ -327,7 +327,7 @@ def _good_end(path: Path, end: int) -> int:
         for data in file:
             offset += len(data)
             try:
-                seq, _ = trusted(data)
+                seq, _ = verify_line(data)
             except BadRecord:
                 continue
             if seq >= end:
@@ -336,7 +336,7 @@ def _good_end(path: Path, end: int) -> int:
     return good
 
 
-def _is(line: bytes, seq: int) -> bool:
+def _has_seq(line: bytes, seq: int) -> bool:
     return line.startswith(b'{"seq":%d,' % seq)
 
 
@@ -352,19 +352,19 @@ def _line_at(descriptor: int, offset: int) -> bytes:
         size *= 8
 
 
-def _search(descriptor: int, seq: int) -> bytes:
+def _search_by_seq(descriptor: int, seq: int) -> bytes:
     """The line of record *seq*, found by halving a file whose sequences rise; empty if there is none."""
     low, high = 0, os.fstat(descriptor).st_size
     while low < high:
         middle = (low + high) // 2
         start = middle + len(_line_at(descriptor, middle - 1)) - 1 if middle else 0
         line = _line_at(descriptor, start) if start >= middle else b""
-        if _is(line, seq):
+        if _has_seq(line, seq):
             return line
         try:
-            found, _ = head(line)
+            found, _ = parse_header(line)
         except BadRecord:
-            found = NEVER
+            found = BEYOND_ALL
         if found > seq or start >= high:
             high = middle
         else:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from gateway.core.errors import Unavailable
 
-from . import modes
+from . import permissions
 
 SCHEMA = """
 -- 2: nothing is in it but what makes sense
@@ -221,7 +221,7 @@ def _remove(path: Path) -> None:
 def _open(path: Path, schema: str) -> sqlite3.Connection:
     """The database at *path*, made anew where it is missing, damaged, or of another make."""
     for _attempt in range(2):
-        path.touch(modes.FILE)  # its journal is made with the same mode
+        path.touch(permissions.FILE_MODE)  # its journal is made with the same mode
         connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
             connection.execute("PRAGMA journal_mode = WAL")

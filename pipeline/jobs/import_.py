@@ -18,9 +18,9 @@ from pyspark import StorageLevel
 
 from gateway.storage.archive import UNSAID
 from gateway.storage.archive import segments as segments_of
-from gateway.storage.layout import SEGMENT, paths
+from gateway.storage.layout import SEGMENT_BYTES, paths
 from gateway.storage.record import Fact, encode
-from gateway.storage.segments import head
+from gateway.storage.segments import parse_header
 from pipeline.config import DumpSource, GroveSource, LogSource
 from pipeline.errors import PipelineError
 from pipeline.run import Counts, Run
@@ -93,7 +93,7 @@ def _put(folder: Path, lines: Iterator[bytes]) -> int:
         count += 1
         waiting.append(line)
         size += len(line)
-        if size >= SEGMENT:
+        if size >= SEGMENT_BYTES:
             _seal(folder, count - len(waiting) + 1, waiting)
             waiting, size = [], 0
     if waiting:
@@ -117,7 +117,7 @@ def _copied(run: Run, files: list[Path], folder: Path) -> tuple[int, list[Row]]:
 def _copy(folder: Path, file: Path) -> tuple[int, list[Row]]:
     good, bad = imports.lines(file)
     if good:
-        first, _ = head(good[0])
+        first, _ = parse_header(good[0])
         _seal(folder, first, good)
     return len(good), bad
 

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructField, StructType
 
 from gateway.core.message import Message
 from gateway.storage.record import BadRecord, decode
-from gateway.storage.segments import trusted
+from gateway.storage.segments import verify_line
 from pipeline import spans
 from pipeline.config import HttpSource
 from pipeline.errors import PipelineError
@@ -161,6 +161,6 @@ def _check(answer: httpx.Response, address: str) -> None:
 def _beyond(line: bytes, until: int) -> bool:
     """Whether a record comes after *until*: retention leaves gaps, and the limit counts records."""
     try:
-        return trusted(line + b"\n")[0] > until
+        return verify_line(line + b"\n")[0] > until
     except BadRecord:
         return False

@@ -16,7 +16,7 @@ from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.ids import channel_of
 from adapters.streamr.wire.message import parse_message
 from gateway.core.message import Message, Peer
-from gateway.storage.record import BadRecord, Entry, Fact, binary, unbinary
+from gateway.storage.record import BadRecord, Entry, Fact, decode_base64url, encode_base64url
 from pipeline import codecs
 from pipeline.sources.records import reject, typed
 from pipeline.sources.usual import Row
@@ -75,7 +75,7 @@ def entry(good: Good, seq: int) -> Entry:
     if not good.id:
         return _message(parse_message(good.said), seq)
     native = {"sprout": good.id}
-    node = forest.decode(unbinary(good.said))
+    node = forest.decode(decode_base64url(good.said))
     if not isinstance(node, forest.Reply):
         return Fact("entity", {"protocol": "sprout", "native": native, "wire": good.said}, seq)
     sender = Peer(0, "sprout", node.author)
@@ -138,7 +138,7 @@ def _node(keys: Any, file: Path) -> Told:
         node = forest.decode(raw)
     except (OSError, forest.NodeError) as error:
         return None, reject(str(file), 0, f"corrupt: {error}", b"")
-    text = binary(raw)
+    text = encode_base64url(raw)
     author = codecs.author_of(file.name, raw)
     for verdict in (codecs.check_id(file.name, raw), codecs.check_node(raw, keys.value.get(author))):
         if verdict.verdict != codecs.OK:

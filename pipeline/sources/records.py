@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from gateway.core.jsontext import dumps
-from gateway.storage.record import BadRecord, fields
+from gateway.storage.record import BadRecord, decode_fields
 from pipeline.schemas import MESSAGES
 
 from .usual import MAX_TIME, Row, day, usual
@@ -102,7 +102,7 @@ def typed(line: bytes, gateway: str) -> Row:
     """A line, newline included, as a row of `bronze/messages`; `BadRecord` where it is none."""
     if not line.endswith(b"\n"):
         raise BadRecord("torn: the line does not end")
-    record, body = fields(line)
+    record, body = decode_fields(line)
     seq, time, protocol = record["seq"], record["time"], record.get("protocol")
     if not line.startswith(b'{"seq":%d,"time":%d,' % (seq, time)):
         raise BadRecord("it does not begin with its sequence and its time")

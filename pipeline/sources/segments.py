@@ -19,7 +19,7 @@ from gateway.core.message import Message
 from gateway.storage import archive
 from gateway.storage.layout import is_front, paths
 from gateway.storage.record import BadRecord, decode
-from gateway.storage.segments import trusted
+from gateway.storage.segments import verify_line
 from pipeline import spans
 from pipeline.errors import PipelineError
 from pipeline.sinks.parquet import Writer
@@ -173,6 +173,6 @@ def _look(path: Path, first: int, end: int) -> Segment:
 
 def _seq(line: bytes) -> int:
     try:
-        return trusted(line)[0]
+        return verify_line(line)[0]
     except BadRecord:
         return 0

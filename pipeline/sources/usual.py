@@ -17,7 +17,7 @@ from msgspec import Raw
 from zlib_ng.zlib_ng import crc32
 
 from gateway.core.jsontext import MAX_DEPTH
-from gateway.storage.sound import MAX_NUMBER, MAX_SEQ, is_channel
+from gateway.storage.record_schema import MAX_NUMBER, MAX_SEQ, is_channel_name
 
 Row = tuple[Any, ...]
 
@@ -74,7 +74,7 @@ def usual(line: bytes, gateway: str) -> Row | None:
         or line.rfind(b"{", 0, start)  # what was found may be in something else
         or not (native is None or native.startswith(b"{"))
         or not (refs is None or refs.startswith(b"{"))
-        or not is_channel(m.channel)
+        or not is_channel_name(m.channel)
         or (len(line) - len(m.wire or "") > _SHALLOW and line.count(b"[") + line.count(b"{") > MAX_DEPTH)
     ):
         return None

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.storage.log import Sealing
 from gateway.storage.record import Fact, encode
-from gateway.storage.segments import Segments, head
+from gateway.storage.segments import Segments, parse_header
 
 if TYPE_CHECKING:
     from tests.conftest import Core
@@ -40,7 +40,7 @@ def as_open(path: Path) -> Path:
 
 
 def seqs(segments: Segments) -> list[int]:
-    return [head(line.data)[0] for line in segments.scan()]
+    return [parse_header(line.data)[0] for line in segments.scan()]
 
 
 def test_a_tail_torn_at_any_byte_of_the_last_record(make_core: MakeCore, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_the_clock_jumps_back_between_two_runs(make_core: MakeCore) -> None:
     third = core.say()
     assert first.time == second.time == fact.time == third.time
     core.stop()
-    times = [head(line.data)[1] for line in Segments(core.data / "log").scan()]
+    times = [parse_header(line.data)[1] for line in Segments(core.data / "log").scan()]
     assert times == sorted(times)
 
 

@@ -16,7 +16,7 @@ from gateway.storage import log as log_module
 from gateway.storage import segments as segments_module
 from gateway.storage.layout import sync_directory
 from gateway.storage.log import Sealing
-from gateway.storage.segments import Segments, head
+from gateway.storage.segments import Segments, parse_header
 
 if TYPE_CHECKING:
     from tests.conftest import Core, ToySession
@@ -73,7 +73,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 def seqs(core: Core) -> list[int]:
-    return [head(line.data)[0] for line in Segments(core.data / "log").scan()]
+    return [parse_header(line.data)[0] for line in Segments(core.data / "log").scan()]
 
 
 def contents(core: Core) -> list[bytes]:

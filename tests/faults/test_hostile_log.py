@@ -27,7 +27,7 @@ from gateway.storage import importing
 from gateway.storage.archive import export, verify
 from gateway.storage.importing import import_
 from gateway.storage.layout import paths
-from gateway.storage.record import Entry, Fact, binary, decode, encode
+from gateway.storage.record import Entry, Fact, decode, encode, encode_base64url
 from gateway.storage.segments import Segments
 from tests.still import Posted
 
@@ -51,14 +51,14 @@ def examples() -> list[Entry]:
         Fact("peer", {"first": 0, "count": 1024}),
         Fact("peer", {"peer": 1, "protocol": "sprout", "sender": author, "name": "bob"}),
         Fact("channel", {"channel": "room", "addresses": addresses, "open": True}),
-        Fact("entity", entity | {"native": {"sprout": author}, "wire": binary(identity).decode()}),
-        Fact("entity", entity | {"native": {"sprout": place.parent}, "wire": binary(community).decode()}),
+        Fact("entity", entity | {"native": {"sprout": author}, "wire": encode_base64url(identity).decode()}),
+        Fact("entity", entity | {"native": {"sprout": place.parent}, "wire": encode_base64url(community).decode()}),
         Message(
             "room",
             Peer(1, "sprout", author),
             "sprout",
             b'{"content":"hello"}',
-            binary(reply),
+            encode_base64url(reply),
             id="00000000-0000-7000-8000-000000000007",
             timestamp=NOW,
             native={"sprout": forest.node_id(reply)},

@@ -17,7 +17,7 @@ import pytest
 
 from gateway.core.message import Message
 from gateway.storage.record import decode
-from gateway.storage.segments import head
+from gateway.storage.segments import parse_header
 
 if TYPE_CHECKING:
     from tests.conftest import Core
@@ -31,7 +31,7 @@ import os, random, sys
 from pathlib import Path
 from queue import SimpleQueue
 from gateway.storage.index import Index
-from gateway.storage.ledger import Ledger
+from gateway.storage.indexed_log import IndexedLog
 from gateway.storage.log import Sealing
 from gateway.core.message import Message, MessageIds, Peer
 from gateway.runtime import clock
@@ -42,7 +42,7 @@ chance, posted, ids = random.Random(seed), SimpleQueue(), MessageIds(7)
 segments = Segments(data / "log")
 index = Index(data / "index.sqlite", segments, ids, (), posted.put)
 index.catch_up()
-log = Ledger(index, segments, posted.put, clock, sealing=Sealing(bytes=chance.choice([1, 2_000, 100_000])))
+log = IndexedLog(index, segments, posted.put, clock, sealing=Sealing(bytes=chance.choice([1, 2_000, 100_000])))
 index.start()
 log.start()
 while True:
@@ -104,7 +104,7 @@ def check(core: Core, accepted: list[tuple[int, int]]) -> None:
     found: list[tuple[int, int]] = []
     seqs = []
     for line in core.segments.scan():
-        seqs.append(head(line.data)[0])
+        seqs.append(parse_header(line.data)[0])
         entry = decode(line.data)
         if isinstance(entry, Message):
             found.append((entry.seq, int(entry.content[1:].split()[0])))

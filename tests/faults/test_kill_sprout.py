@@ -19,7 +19,7 @@ import pytest
 from gateway.clients import Node
 from gateway.commands.forge import Author
 from gateway.storage.record import decode
-from gateway.storage.segments import head
+from gateway.storage.segments import parse_header
 from tests.adapters.sprout.conftest import Forge
 from tests.server import Server
 
@@ -48,7 +48,7 @@ def test_what_both_protocols_accepted_survives(tmp_path: Path, seed: int) -> Non
     with Server(tmp_path) as server:
         asyncio.run(_check(server, (posted, announced)))
         server.stop()
-    assert [head(line)[0] for line in _lines(tmp_path)] == list(range(1, len(list(_lines(tmp_path))) + 1))
+    assert [parse_header(line)[0] for line in _lines(tmp_path)] == list(range(1, len(list(_lines(tmp_path))) + 1))
     assert all(decode(line) for line in _lines(tmp_path))
 
 

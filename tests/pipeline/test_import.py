@@ -21,7 +21,7 @@ from adapters.sprout.forest.forest import Reply, decode
 from adapters.streamr.wire.message import StreamMessage, parse_message
 from gateway.core.message import Message
 from gateway.storage.archive import export, segments, verify
-from gateway.storage.record import Entry, unbinary
+from gateway.storage.record import Entry, decode_base64url
 from pipeline.config import DumpSource, GroveSource, LogSource
 from pipeline.errors import PipelineError
 from pipeline.jobs import job
@@ -135,7 +135,7 @@ def leaves_of(server: Server, node: str, quantity: int) -> list[Any]:
         while line := file.readline():
             words = line.split()
             if words[:2] == [b"response", b"7"]:
-                return [decode(unbinary(file.readline().split()[1])) for _ in range(int(words[2]))]
+                return [decode(decode_base64url(file.readline().split()[1])) for _ in range(int(words[2]))]
             if words[0] == b"version":
                 file.write(b"status %b 0\n" % words[1])
                 file.flush()

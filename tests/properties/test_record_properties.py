@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from gateway.core.channels import valid_name
 from gateway.core.jsontext import loads
 from gateway.core.message import Message, Peer
-from gateway.storage.record import BadRecord, Entry, Fact, checked, decode, encode
-from gateway.storage.sound import FACTS, MAX_SEQ, MAX_TIME
+from gateway.storage.record import BadRecord, Entry, Fact, decode, encode, verify_checksum
+from gateway.storage.record_schema import FACT_FIELDS, MAX_SEQ, MAX_TIME
 
 # Text that looks like the record around it.
 TRAPS = st.sampled_from(
@@ -94,10 +94,10 @@ MEMBERS: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def facts(draw: st.DrawFn) -> Fact:
-    kind = draw(st.sampled_from(sorted(FACTS)))
-    taken = ("seq", "time", "kind", "crc", "name", "first", *FACTS[kind])
+    kind = draw(st.sampled_from(sorted(FACT_FIELDS)))
+    taken = ("seq", "time", "kind", "crc", "name", "first", *FACT_FIELDS[kind])
     others = draw(st.dictionaries(TEXT.filter(lambda name: name not in taken), JSON, max_size=2))
-    fields = {name: draw(MEMBERS.get(name, JSON)) for name in FACTS[kind]} | others
+    fields = {name: draw(MEMBERS.get(name, JSON)) for name in FACT_FIELDS[kind]} | others
     return Fact(kind, fields, draw(st.integers(1, MAX_SEQ)), draw(st.integers(0, MAX_TIME)))
 
 
@@ -131,7 +131,7 @@ def test_the_line_is_json_with_the_very_value(message: Message) -> None:
 @example(b"")
 @example(b"\n")
 def test_any_bytes_are_a_record_or_a_bad_one(data: bytes) -> None:
-    for read in (checked, decode):
+    for read in (verify_checksum, decode):
         with suppress(BadRecord):
             read(data)
 

@@ -13,7 +13,7 @@ from adapters.sprout.store.tables import NAME, Spot
 from gateway.core.bus import Bus
 from gateway.core.errors import RequestError
 from gateway.core.message import Form, Message, Pending
-from gateway.storage.record import Entry, Fact, unbinary
+from gateway.storage.record import Entry, Fact, decode_base64url
 
 from .naming import channel_of
 
@@ -110,5 +110,5 @@ class Nodes:
 
     def _read(self, entry: Entry) -> tuple[Node, str | None]:
         if isinstance(entry, Fact):
-            return decode(unbinary(entry.fields["wire"])), entry.fields.get("copy")
+            return decode(decode_base64url(entry.fields["wire"])), entry.fields.get("copy")
         return self._author.reply(entry), entry.id

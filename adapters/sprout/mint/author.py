@@ -36,7 +36,7 @@ from gateway.adapter import Services
 from gateway.core.bus import DIRECT_MEMORY
 from gateway.core.errors import Unavailable
 from gateway.core.message import Form, Message, Peer
-from gateway.storage.record import unbinary
+from gateway.storage.record import decode_base64url
 
 from .mint import Mint, existing
 from .signers import Made, Signers, Signing
@@ -125,7 +125,7 @@ class Author:
     def reply(self, message: Message) -> Reply:
         """The node that *message* is, as far as its children need it: without signature if it is from elsewhere."""
         if message.protocol == NAME and message.wire is not None:
-            node = decode(unbinary(message.wire))
+            node = decode(decode_base64url(message.wire))
             assert isinstance(node, Reply)
             return node
         ref = _ref(message)

@@ -34,7 +34,7 @@ from adapters.sprout.wire.codec import NodeLine, node_line
 from gateway.core.bounded import BoundedMap
 from gateway.core.bus import Bus
 from gateway.core.message import Peer
-from gateway.storage.record import Fact, unbinary
+from gateway.storage.record import Fact, decode_base64url
 
 from .signers import Made, Signers, Signing
 
@@ -190,7 +190,7 @@ class Mint:
         seq = self._store.seq(self._store.minted(GATEWAY) or "")
         entry = None if seq is None else self._store.entry(seq)
         if isinstance(entry, Fact):
-            node = decode(unbinary(entry.fields["wire"]))
+            node = decode(decode_base64url(entry.fields["wire"]))
             if isinstance(node, Identity) and self.signs_for(node):
                 return str(entry.fields["native"][NAME])
         line = _line(sign_identity(name, self._key, self._born))

@@ -9,7 +9,7 @@ from typing import Final
 
 from adapters.sprout.forest.forest import decode
 from adapters.sprout.forest.validate import forgotten_at
-from gateway.storage.record import binary, unbinary
+from gateway.storage.record import decode_base64url, encode_base64url
 
 _HASH: Final = 3 + 32
 _PARENT: Final = slice(2 + 1 + 3, 2 + 1 + _HASH)
@@ -28,17 +28,17 @@ _REPLY: Final = b"AAEC"  # version 1, type 2
 
 def parent_of(wire: bytes) -> str:
     """The parent of a reply, whose bytes are *wire* in base64url."""
-    return _id(unbinary(wire[:_BEGINNING])[_PARENT])
+    return _id(decode_base64url(wire[:_BEGINNING])[_PARENT])
 
 
 def conversation_of(wire: bytes) -> str | None:
     """The conversation of a reply, whose bytes are *wire* in base64url; None for what opens one."""
     if wire[_DEPTH_TEXT] == _AT_DEPTH_1:
         return None
-    size = int.from_bytes(unbinary(wire[:_BEGINNING])[_METADATA], "big")
+    size = int.from_bytes(decode_base64url(wire[:_BEGINNING])[_METADATA], "big")
     start = _METADATA.stop + size + 2 * _HASH + 3
     first = start // 3
-    raw = unbinary(wire[4 * first : 4 * (first + 12)])  # 12 groups of 3 bytes hold the 32, wherever they begin
+    raw = decode_base64url(wire[4 * first : 4 * (first + 12)])  # 12 groups of 3 bytes hold the 32, wherever they begin
     return _id(raw[start % 3 : start % 3 + 32])
 
 
@@ -46,8 +46,8 @@ def expiration_of(wire: bytes) -> int | None:
     """When the node whose bytes are *wire* in base64url is offered no more, in ms; None where that is never."""
     if wire.startswith(_REPLY) and wire[_METADATA_TEXT] == _NOTHING and wire[_METADATA_TEXT.stop] in _NOTHING_ELSE:
         return None  # nearly all
-    return forgotten_at(decode(unbinary(wire)))
+    return forgotten_at(decode(decode_base64url(wire)))
 
 
 def _id(digest: bytes) -> str:
-    return "SHA512_B32__" + binary(digest).decode()
+    return "SHA512_B32__" + encode_base64url(digest).decode()

@@ -20,7 +20,7 @@ from adapters.sprout.forest.forest import decode, node_id
 from adapters.sprout.forest.spelling import ANEW, canonical_id
 from adapters.sprout.forest.validate import forgotten_at
 from gateway.core.message import Message
-from gateway.storage.record import Entry, Fact, unbinary
+from gateway.storage.record import Entry, Fact, decode_base64url
 from gateway.storage.tables import Row
 
 from .peek import conversation_of, expiration_of, parent_of
@@ -129,7 +129,7 @@ def rows(entries: Sequence[Entry]) -> Iterator[Row]:
 
 def _entity(fact: Fact) -> Iterator[Row]:
     fields = fact.fields
-    raw = unbinary(fields["wire"])
+    raw = decode_base64url(fields["wire"])
     node, id = decode(raw), node_id(raw)
     yield Row("sprout_nodes", (fact.seq, raw[2], id, node.parent, fields.get("channel", ""), node.created))
     yield Row("ids", (id, fact.seq))

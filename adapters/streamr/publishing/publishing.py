@@ -22,7 +22,7 @@ from gateway.core.channels import MAX_NAME
 from gateway.core.frames import text_frame
 from gateway.core.message import Form, Message, Peer
 from gateway.storage.record import Fact
-from gateway.storage.sound import MAX_NUMBER
+from gateway.storage.record_schema import MAX_NUMBER
 
 MAX_AHEAD = 300_000  # ms that a timestamp may lie in the future
 DIRECT_SKEW = DIRECT_MEMORY // 2  # ms, before and after: together what the bus remembers of direct messages

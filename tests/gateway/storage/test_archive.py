@@ -13,7 +13,7 @@ from gateway.core.message import Message
 from gateway.storage import importing
 from gateway.storage.archive import Report, export, verify
 from gateway.storage.importing import import_
-from gateway.storage.layout import FACTS, paths
+from gateway.storage.layout import FACTS_SUFFIX, paths
 from gateway.storage.log import Sealing
 from gateway.storage.record import Entry, Fact, decode, encode
 from gateway.storage.retention import is_fact
@@ -50,7 +50,7 @@ def talk(core: Core, rounds: int = 5) -> list[Message]:
 
 def retire(log: Path, count: int) -> None:
     """Leave only the facts of the first segments."""
-    for first in Segments(log).firsts[:count]:
+    for first in Segments(log).first_seqs[:count]:
         _, sealed, facts = paths(log, first)
         facts.write_bytes(b"".join(line for line in sealed.read_bytes().splitlines(keepends=True) if is_fact(line)))
         sealed.unlink()
@@ -172,7 +172,7 @@ def test_a_retired_log_comes_back_as_it_was(log: Path, tmp_path: Path) -> None:
     new = tmp_path / "new" / "log"
     assert lines(new) == lines(log)
     assert verify(new).faults == []
-    assert any(path.name.endswith(FACTS) for path in new.iterdir())
+    assert any(path.name.endswith(FACTS_SUFFIX) for path in new.iterdir())
     assert Segments(new).next_seq == Segments(log).next_seq
 
 
@@ -185,7 +185,7 @@ def test_a_part_of_a_log_can_be_a_log(log: Path, tmp_path: Path) -> None:
 
 
 def test_segments_of_an_import_are_bounded(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importing, "SEGMENT", 400)
+    monkeypatch.setattr(importing, "SEGMENT_BYTES", 400)
     import_(exported(log)[1], tmp_path / "new", NOW)
     sizes = [path.stat().st_size for path in (tmp_path / "new" / "log").iterdir()]
     assert len(sizes) > 3

@@ -13,19 +13,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.core.message import Message, Peer
-from gateway.letting import Remembered
+from gateway.fact_cache import GatewayFactCache
 from gateway.storage import compaction as compaction_module
 from gateway.storage import index as index_module
 from gateway.storage.archive import export, verify
-from gateway.storage.bothways import backward
 from gateway.storage.compaction import Compaction
 from gateway.storage.facts import Lives
+from gateway.storage.file_lines import lines_backward
 from gateway.storage.importing import import_
 from gateway.storage.layout import Layout
 from gateway.storage.log import Sealing
 from gateway.storage.record import Fact, decode
 from gateway.storage.retention import Retention
-from gateway.storage.segments import Segments, head
+from gateway.storage.segments import Segments, parse_header
 from tests.still import PATIENCE
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ MakeCore = Callable[..., "Core"]
 
 
 def retention(core: Core, *, slack: int = 1, **keep: int) -> Retention:
-    memory = Remembered(core.bus, ())
+    memory = GatewayFactCache(core.bus, ())
     compaction = Compaction(core.segments, core.index, Lives(core.rules), memory, core.posted.put)
     return core.retention(compaction, slack, **keep)
 
@@ -182,13 +182,13 @@ def test_what_is_said_meanwhile_keeps_what_it_needs(core: Core, monkeypatch: pyt
     core.clock.now += 10_000
     core.say(b'"today"')
     core.settle()
-    last_seq = Remembered.last_seq
+    last_seq = GatewayFactCache.last_seq
 
-    def speak(self: Remembered) -> int:
+    def speak(self: GatewayFactCache) -> int:
         core.say(b'"again"', channel="channel 1", sender=who)
         return last_seq(self)
 
-    monkeypatch.setattr(Remembered, "last_seq", speak)
+    monkeypatch.setattr(GatewayFactCache, "last_seq", speak)
     run(core, retention(core, age=1))
     core.settle()
     assert core.index.peer("toy", "peer 1") == who
@@ -221,7 +221,7 @@ def test_a_kill_at_each_step_leaves_one_state_or_the_other(
     old = entries_but_messages(core.data)
     owner, name = {
         "rename": (Path, "rename"),
-        "use": (Segments, "use"),
+        "use": (Segments, "use_front"),
         "unlink": (Path, "unlink"),
         "settle": (core.index, "settle"),
     }.get(step, (Compaction, step))
@@ -322,13 +322,13 @@ def test_readers_go_on_across_a_compaction(core: Core) -> None:
     from gateway.storage.archive import _lines, _parts
 
     scan, parts = core.segments.scan(), _parts(log)
-    seen = [head(next(scan).data)[0] for _ in range(4)]
-    read = [head(line)[0] for _ in range(4) for _, line in _lines(next(parts))]
+    seen = [parse_header(next(scan).data)[0] for _ in range(4)]
+    read = [parse_header(line)[0] for _ in range(4) for _, line in _lines(next(parts))]
     run(core, retention(core, age=1))
     assert Layout.read(log).front is not None
     after = {entry.seq for entry in entries(log)}
-    seen += [head(line.data)[0] for line in scan]
-    read += [head(line)[0] for part in parts for _, line in _lines(part)]
+    seen += [parse_header(line.data)[0] for line in scan]
+    read += [parse_header(line)[0] for part in parts for _, line in _lines(part)]
     for found in (seen, read):
         assert found == sorted(set(found))
         assert after <= set(found)
@@ -459,14 +459,14 @@ def test_facts_are_found_while_a_mending_cannot_read_them(core: Core, monkeypatc
         found.append(core.index.rows("SELECT min(seq) FROM records"))
         if len(found) == 1:
             raise OSError(24, "Too many open files")
-        return backward(files)
+        return lines_backward(files)
 
     def fail(*_arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(index_module, "RETRY", 0.01)
     monkeypatch.setattr(index_module, "BATCH", 2)
-    monkeypatch.setattr(index_module, "backward", once)
+    monkeypatch.setattr(index_module, "lines_backward", once)
     with monkeypatch.context() as patched:
         patched.setattr(Path, "rename", fail)
         run(core, retention(core, age=1))

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.core.errors import Unavailable
 from gateway.storage import segments as segments_module
-from gateway.storage.descriptors import HELD_BACK, Reserve
+from gateway.storage.descriptors import RESERVED_DESCRIPTORS, DescriptorReserve
 from gateway.storage.log import Sealing
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def test_the_readers_stay_few(make_core: MakeCore, monkeypatch: pytest.MonkeyPat
     core = make_core(sealing=Sealing(bytes=1))
     said = fill(core)
     before = len(os.listdir("/proc/self/fd"))
-    core.segments.forget(core.segments.firsts[-1])
+    core.segments.close_reader(core.segments.first_seqs[-1])
     assert [message.content for message in core.index.history("lobby")] == said
     assert len(os.listdir("/proc/self/fd")) <= before + 4
 
@@ -121,18 +121,18 @@ def test_a_segment_whose_file_is_gone_is_reported(make_core: MakeCore) -> None:
     core = make_core(sealing=Sealing(bytes=1))
     fill(core)
     core = make_core()
-    core.segments.path(core.segments.firsts[10]).unlink()
+    core.segments.path(core.segments.first_seqs[10]).unlink()
     assert len(core.index.history("lobby")) == COUNT - 1
     assert [fault.reason for fault in core.segments.faults] == ["the file is gone"]
 
 
 def test_a_reserve_lends_what_it_holds_and_takes_it_back(tmp_path: Path) -> None:
-    reserve = Reserve()
+    reserve = DescriptorReserve()
     with none_left() as taken:
         held = reserve.run(lambda: os.open(tmp_path, os.O_RDONLY))
         with pytest.raises(OSError, match="Too many open files"):
             os.open(os.devnull, os.O_RDONLY)  # nothing of what is left goes to others
-        for _ in range(HELD_BACK):
+        for _ in range(RESERVED_DESCRIPTORS):
             os.close(reserve.run(lambda: os.open(tmp_path, os.O_RDONLY)))
         os.close(taken.pop())
         reserve.refill()
@@ -147,5 +147,5 @@ def test_a_reserve_lends_what_it_holds_and_takes_it_back(tmp_path: Path) -> None
 def test_a_reserve_that_nobody_closes_gives_its_descriptors_back() -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
-        Reserve()
+        DescriptorReserve()
     assert len(os.listdir("/proc/self/fd")) == before

@@ -15,7 +15,7 @@ from gateway.core.message import Message, Peer
 from gateway.storage import log as log_module
 from gateway.storage.log import Log, Sealing, Synced
 from gateway.storage.record import decode
-from gateway.storage.segments import Segments, head
+from gateway.storage.segments import Segments, parse_header
 
 if TYPE_CHECKING:
     from tests.still import Clock
@@ -108,7 +108,7 @@ def test_a_batch_says_where_each_entry_stands(make: Callable[..., Desk]) -> None
     synced = [pair for batch in desk.batches for pair in zip(*batch, strict=True)]
     assert [entry.seq for entry, _ in synced] == list(range(1, 61))
     for entry, offset in synced:
-        assert head(desk.log.segments.read(entry.seq, offset)) == (entry.seq, entry.time)
+        assert parse_header(desk.log.segments.read(entry.seq, offset)) == (entry.seq, entry.time)
 
 
 def test_facts_are_dated_and_time_never_decreases(make: Callable[..., Desk], clock: Clock, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_facts_are_dated_and_time_never_decreases(make: Callable[..., Desk], clo
     assert again.log.fact("start", {"gateway": "g", "version": "1"}).time == now + 5
     again.log.start()
     again.close()
-    times = [head(line)[1] for line in lines(tmp_path / "log")]
+    times = [parse_header(line)[1] for line in lines(tmp_path / "log")]
     assert times == sorted(times)
 
 
@@ -149,7 +149,7 @@ def test_a_clean_stop_seals_and_the_next_start_goes_on(make: Callable[..., Desk]
     again.log.start()
     again.say()
     again.close()
-    assert [head(line)[0] for line in lines(tmp_path / "log")] == [1, 2, 3]
+    assert [parse_header(line)[0] for line in lines(tmp_path / "log")] == [1, 2, 3]
     assert sorted(path.name for path in (tmp_path / "log").iterdir())[1] == "00000000000000000003.jsonl"
 
 
@@ -182,7 +182,7 @@ def test_when_a_segment_is_sealed(make: Callable[..., Desk], tmp_path: Path, sea
     names = [path.name for path in (tmp_path / "log").iterdir() if not path.name.startswith(".")]
     assert len(names) >= count
     assert count or not names
-    assert [head(line)[0] for line in (found.data for found in desk.log.segments.scan())] == [1, 2, 3, 4]
+    assert [parse_header(line)[0] for line in (found.data for found in desk.log.segments.scan())] == [1, 2, 3, 4]
 
 
 def test_too_much_unsynced_is_congestion_until_there_is_room(

@@ -11,12 +11,12 @@ import pytest
 
 from gateway import runtime
 from gateway.core.message import LATE, Message, Peer
+from gateway.storage import record_schema
 from gateway.storage import retention as retention_module
-from gateway.storage import sound
 from gateway.storage.log import Sealing
 from gateway.storage.record import Fact, decode, encode
 from gateway.storage.retention import Retention, is_fact
-from gateway.storage.segments import Segments, head
+from gateway.storage.segments import Segments, parse_header
 
 if TYPE_CHECKING:
     from tests.conftest import Core
@@ -50,7 +50,7 @@ def retired(core: Core) -> list[bool]:
 
 def whole_from(core: Core, message: Message) -> bool:
     """Whether every segment before the one of *message*, and none from there on, is retired."""
-    files = sorted(core.segments.firsts)
+    files = sorted(core.segments.first_seqs)
     return retired(core) == [any(first < other <= message.seq for other in files) for first in files]
 
 
@@ -72,7 +72,7 @@ def core(make_core: MakeCore) -> Core:
     return make_core(sealing=EACH)
 
 
-@pytest.mark.parametrize("kind", sound.FACTS)
+@pytest.mark.parametrize("kind", record_schema.FACT_FIELDS)
 def test_facts_are_told_from_messages(kind: str) -> None:
     assert is_fact(encode(Fact(kind, {"channel": 'x","kind":"y'}, 7, 8)))
     assert not is_fact(encode(Message(f'"kind":"{kind}"', Peer(1, "toy"), "toy", b'{"kind":"start"}')))
@@ -92,7 +92,7 @@ def test_old_messages_go_and_facts_stay(core: Core) -> None:
     before = lines(core)
     run(core, core.retention(age=DAY + 1))
     gone = {message.seq for message in said[:2]}
-    assert lines(core) == [line for line in before if head(line)[0] not in gone]
+    assert lines(core) == [line for line in before if parse_header(line)[0] not in gone]
     assert any(retired(core))
     assert not retired(core)[-1]
     assert [m.content for m in core.index.history("channel 0")] == [b'"day 2"', b'"today"']
@@ -100,7 +100,7 @@ def test_old_messages_go_and_facts_stay(core: Core) -> None:
     assert [core.index.find(id) is None for id in ("id 0", "id 1", "id 2", said[0].id)] == [True, True, False, True]
     assert core.disk_faults == []
     for line in lines(core):
-        seq, _ = head(line)
+        seq, _ = parse_header(line)
         entry = core.index.entry(seq)
         assert entry is not None
         assert encode(entry) == line
@@ -129,7 +129,7 @@ def test_facts_are_found_after_a_restart_and_a_rebuild(make_core: MakeCore) -> N
 
 def test_too_many_bytes_take_the_oldest(core: Core) -> None:
     before = days(core, 5)
-    kept = sum(len(line) for line in lines(core) if head(line)[0] >= before[3].seq)
+    kept = sum(len(line) for line in lines(core) if parse_header(line)[0] >= before[3].seq)
     run(core, core.retention(bytes=kept))
     assert [core.index.find(f"id {day}") is not None for day in range(5)] == [False, False, False, True, True]
     assert whole_from(core, before[3])
@@ -157,8 +157,8 @@ def test_an_open_segment_stays(make_core: MakeCore) -> None:
 
 def test_what_is_not_indexed_yet_stays(core: Core) -> None:
     days(core, 3)
-    assert list(core.retention(age=1).due(core.segments.firsts[1] - 2)) == []
-    assert len(list(core.retention(age=1).due(core.segments.firsts[1] - 1))) == 1
+    assert list(core.retention(age=1).due(core.segments.first_seqs[1] - 2)) == []
+    assert len(list(core.retention(age=1).due(core.segments.first_seqs[1] - 1))) == 1
 
 
 def test_a_damaged_line_is_reported_when_it_goes(core: Core) -> None:
@@ -225,7 +225,7 @@ def test_a_kill_before_the_file_goes_leaves_nothing_half_there(
     """Its messages have left the index, and the log may be told to keep everything at the next start."""
     core = make_core(sealing=EACH)
     first = days(core, 4)[0].seq
-    segment = core.segments.path(max(each for each in core.segments.firsts if each <= first))
+    segment = core.segments.path(max(each for each in core.segments.first_seqs if each <= first))
     copy = core.data.parent / "copy"
     unlink = Path.unlink
 
@@ -250,7 +250,7 @@ def test_a_kill_before_the_file_goes_leaves_nothing_half_there(
 def test_a_file_that_cannot_be_removed_is_gone_all_the_same(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever resumes is told of the gap: the messages have left the index."""
     said = days(core, 4)
-    stuck = core.segments.path(max(first for first in core.segments.firsts if first <= said[0].seq))
+    stuck = core.segments.path(max(first for first in core.segments.first_seqs if first <= said[0].seq))
     unlink = Path.unlink
 
     def fail(path: Path, *arguments: Any, **options: Any) -> None:

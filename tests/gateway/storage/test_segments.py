@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.storage.layout import firsts
+from gateway.storage.layout import first_seqs
 from gateway.storage.record import BadRecord, Fact, encode
-from gateway.storage.segments import MAX_READERS, Segments, head
+from gateway.storage.segments import MAX_READERS, Segments, parse_header
 
 
 def line(seq: int, size: int = 0) -> bytes:
@@ -34,19 +34,19 @@ def facts(directory: Path, first: int) -> Path:
 
 
 def seqs(segments: Segments, after: int = 0, offset: int = 0) -> list[int]:
-    return [head(found.data)[0] for found in segments.scan(after, offset)]
+    return [parse_header(found.data)[0] for found in segments.scan(after, offset)]
 
 
 def test_an_empty_directory_begins_at_one(tmp_path: Path) -> None:
     segments = Segments(tmp_path / "log")
-    assert (segments.next_seq, segments.last_time, segments.firsts, seqs(segments)) == (1, 0, [], [])
+    assert (segments.next_seq, segments.last_time, segments.first_seqs, seqs(segments)) == (1, 0, [], [])
 
 
 def test_only_segments_are_segments(tmp_path: Path) -> None:
     for name in ("notes.txt", "1.jsonl", "2024-backup.jsonl", ".retire-00000000000000000001", "x" * 20 + ".jsonl"):
         (tmp_path / name).write_text("whatever")
     write(sealed(tmp_path, 1), [1, 2])
-    assert firsts(tmp_path) == [1]
+    assert first_seqs(tmp_path) == [1]
     assert Segments(tmp_path).next_seq == 3
 
 
@@ -58,7 +58,7 @@ def test_reading_and_scanning_across_segments(tmp_path: Path) -> None:
     for after in range(12):
         assert seqs(segments, after) == list(range(after + 1, 12))
     for found in segments.scan():
-        seq, _ = head(found.data)
+        seq, _ = parse_header(found.data)
         assert segments.read(seq, found.offset) == found.data == line(seq)
         assert seqs(segments, seq - 1, found.offset) == list(range(seq, 12))
     assert lines[-1] == line(11)
@@ -101,7 +101,7 @@ def test_leftovers_are_sealed_and_what_holds_nothing_goes(tmp_path: Path) -> Non
     write(opened(tmp_path, 3), [3, 4])
     write(opened(tmp_path, 5), [])
     segments = Segments(tmp_path)
-    assert (segments.firsts, segments.next_seq, segments.faults) == ([1, 3], 5, [])
+    assert (segments.first_seqs, segments.next_seq, segments.faults) == ([1, 3], 5, [])
     assert sorted(path.name for path in tmp_path.iterdir()) == [sealed(tmp_path, first).name for first in (1, 3)]
 
 
@@ -138,15 +138,15 @@ def test_a_sealed_segment_is_read_on_while_it_is_renamed_and_retired(tmp_path: P
     write(opened(tmp_path, 1), [1, 2, 3])
     segments.add(1)
     scan = segments.scan()
-    assert head(next(scan).data)[0] == 1
+    assert parse_header(next(scan).data)[0] == 1
     segments.seal(1)
     write(facts(tmp_path, 1), [2])
     assert segments.path(1) == sealed(tmp_path, 1)
     assert segments.read(3, 0) == line(3)
     sealed(tmp_path, 1).unlink()
     assert segments.path(1) == facts(tmp_path, 1)
-    assert [head(found.data)[0] for found in scan] == [2, 3]
-    segments.forget(1)
+    assert [parse_header(found.data)[0] for found in scan] == [2, 3]
+    segments.close_reader(1)
     assert segments.read(2, 12345) == line(2)
     with pytest.raises(BadRecord):
         segments.read(3, 0)
@@ -159,7 +159,7 @@ def test_facts_files_are_segments_with_gaps(tmp_path: Path) -> None:
     write(facts(tmp_path, 41), [])
     write(sealed(tmp_path, 61), [61, 62])
     segments = Segments(tmp_path)
-    assert (segments.firsts, segments.next_seq) == ([1, 41, 61], 63)
+    assert (segments.first_seqs, segments.next_seq) == ([1, 41, 61], 63)
     assert seqs(segments) == [1, 7, 30, 61, 62]
     assert seqs(segments, 7) == [30, 61, 62]
     assert segments.read(30, 0) == line(30)
@@ -170,7 +170,7 @@ def test_a_segment_beside_its_facts_counts_once(tmp_path: Path) -> None:
     write(facts(tmp_path, 1), [2])
     write(sealed(tmp_path, 1), [1, 2, 3])
     segments = Segments(tmp_path)
-    assert (segments.firsts, seqs(segments), segments.next_seq) == ([1], [1, 2, 3], 4)
+    assert (segments.first_seqs, seqs(segments), segments.next_seq) == ([1], [1, 2, 3], 4)
 
 
 @pytest.mark.parametrize(("contents", "next_seq"), [(b"", 6), (b"nothing good\n", 6), (b"a\nb\nc\n", 8)])

@@ -10,14 +10,14 @@ from typing import BinaryIO, Final
 BLOCK: Final = 1 << 20  # bytes read at once from the end of a file
 
 
-def forward(files: Sequence[Path]) -> Iterator[bytes]:
+def lines_forward(files: Sequence[Path]) -> Iterator[bytes]:
     """The lines of *files*, newlines included."""
     for path in files:
         with path.open("rb") as file:
             yield from file
 
 
-def backward(files: Sequence[Path]) -> Iterator[bytes]:
+def lines_backward(files: Sequence[Path]) -> Iterator[bytes]:
     """The same lines, the last one first."""
     for path in reversed(files):
         with path.open("rb") as file:

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-FOLDER: Final = 0o700
-FILE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
 
 
-def folder(path: Path) -> None:
+def make_directory(path: Path) -> None:
     """Make the directory *path*, with those above it, if it is not there yet."""
-    path.mkdir(mode=FOLDER, parents=True, exist_ok=True)
+    path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
 
 
-def tighten(data: Path) -> Iterator[OSError]:
+def restrict(data: Path) -> Iterator[OSError]:
     """Take from everybody else what they may do with the data directory *data*, its log and its index.
 
     An error for each of them that cannot be changed.
@@ -26,8 +26,8 @@ def tighten(data: Path) -> Iterator[OSError]:
     for path in (data, log, data / "keys", *files):
         try:
             mode = stat.S_IMODE(path.stat().st_mode)
-            if mode & ~FOLDER:
-                path.chmod(mode & FOLDER)
+            if mode & ~DIRECTORY_MODE:
+                path.chmod(mode & DIRECTORY_MODE)
         except FileNotFoundError:
             continue
         except OSError as error:

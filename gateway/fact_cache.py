@@ -13,7 +13,7 @@ from gateway.storage.record import Fact
 from .adapter import Adapter
 
 
-class Remembered:
+class GatewayFactCache:
     """The memory of a running gateway, as `gateway.storage.compaction` asks it."""
 
     def __init__(self, bus: Bus, adapters: Sequence[Adapter]) -> None:

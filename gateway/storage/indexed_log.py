@@ -13,7 +13,7 @@ from .record import Entry
 from .segments import Segments
 
 
-class Ledger(Log):
+class IndexedLog(Log):
     """The log whose entries the index knows at once: what is appended is found by its ids before it is on disk.
 
     It is what `gateway.core.contracts.Ledger` asks for. *clock* gives ms since 1970; *post* runs a call on the loop;

@@ -1,0 +1,116 @@
+"""What a record may say: a good checksum tells that it is what was written, and not that it makes sense.
+
+Every record that is read, at a start, later or by a command, is held against these tables. What belongs to a protocol
+is looked at by its adapter (`Adapter.flaw`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from gateway.core.channels import valid_name
+
+MAX_SEQ: Final = (1 << 43) - 1  # beyond it are the ids of direct messages, and what the canonical id has no room for
+MAX_TIME: Final = (1 << 48) - 1  # ms, likewise
+MAX_NUMBER: Final = (1 << 62) - 1  # of a peer, or what an author says of its time: a column of the index holds it
+
+FieldCheck = Callable[[Any], bool]
+
+
+def integer_in(least: int, most: int) -> FieldCheck:
+    """Whether a value is a whole number from *least* to *most*."""
+    return lambda value: type(value) is int and least <= value <= most
+
+
+def is_string(value: Any) -> bool:
+    """Whether *value* is a string."""
+    return type(value) is str
+
+
+def is_string_list(value: Any) -> bool:
+    """Whether *value* is a list of strings."""
+    return type(value) is list and all(map(is_string, value))
+
+
+def is_object(value: Any) -> bool:
+    """Whether *value* is an object."""
+    return type(value) is dict
+
+
+def is_list(value: Any) -> bool:
+    """Whether *value* is a list."""
+    return type(value) is list
+
+
+def is_string_map(value: Any) -> bool:
+    """Whether *value* is an object of strings."""
+    return type(value) is dict and all(map(is_string, value.values()))
+
+
+def is_channel_name(value: Any) -> bool:
+    """Whether *value* can be the name of a channel."""
+    return type(value) is str and _is_name(value)
+
+
+def accept_any(_value: Any) -> bool:
+    """Whatever it is: an adapter knows."""
+    return True
+
+
+_is_name = lru_cache(4096)(lambda name: len(name) < 1024 and valid_name(name))
+_is_number, _is_timestamp = integer_in(0, MAX_NUMBER), integer_in(-MAX_NUMBER, MAX_NUMBER)
+
+# fmt: off
+COMMON_FIELDS: Final[dict[str, FieldCheck]] = {
+    "seq": integer_in(1, MAX_SEQ), "time": integer_in(0, MAX_TIME), "kind": is_string,
+}
+MESSAGE_FIELDS: Final[dict[str, FieldCheck]] = {
+    "channel": is_channel_name, "id": is_string, "protocol": is_string, "peer": _is_number, "content": accept_any,
+}
+OPTIONAL_FIELDS: Final[dict[str, FieldCheck]] = {
+    "sender": is_string, "sender_protocol": is_string, "timestamp": _is_timestamp, "parent": is_string,
+    "native": is_object, "ids": is_string_list, "key": is_string, "refs": is_object, "undelivered": is_string_list,
+    "wire": is_string,
+}
+NUMBER_BLOCK_FIELDS: Final[dict[str, FieldCheck]] = {"first": _is_number, "count": integer_in(1, 1 << 20)}
+FACT_FIELDS: Final[dict[str, dict[str, FieldCheck]]] = {
+    "start":   {"gateway": is_string, "version": is_string},
+    "peer":    {"peer": _is_number, "protocol": is_string, "sender": is_string},
+    "channel": {"channel": is_channel_name, "addresses": is_string_map, "open": lambda value: type(value) is bool},
+    "entity":  {"protocol": is_string, "native": accept_any, "wire": is_string},
+    "form":    {"protocol": is_string, "of": integer_in(1, MAX_SEQ), "native": accept_any},
+    "counts":  {"minute": _is_timestamp, "flows": is_list},
+}
+# fmt: on
+
+
+def schema_error(record: Mapping[str, Any]) -> str | None:
+    """What is wrong with the fields of *record*, None if nothing is."""
+    if (wrong := _field_error(COMMON_FIELDS, record)) is not None:
+        return wrong
+    kind = record["kind"]
+    if kind == "message":
+        return _field_error(MESSAGE_FIELDS, record) or next(
+            (
+                f"its {name} is none"
+                for name, check in OPTIONAL_FIELDS.items()
+                if name in record and not check(record[name])
+            ),
+            None,
+        )
+    if kind not in FACT_FIELDS:
+        return f"nobody knows the kind {kind[:40]!r}"
+    if kind == "peer" and record.get("name") is not None and not is_string(record["name"]):
+        return "its name is none"
+    return _field_error(NUMBER_BLOCK_FIELDS if kind == "peer" and "first" in record else FACT_FIELDS[kind], record)
+
+
+def _field_error(checks: Mapping[str, FieldCheck], record: Mapping[str, Any]) -> str | None:
+    for name, check in checks.items():
+        if name not in record:
+            return f"it has no {name}"
+        if not check(record[name]):
+            return f"its {name} is none"
+    return None
