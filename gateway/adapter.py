@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from gateway.core.bus import Bus
     from gateway.core.outflow import Outflow
     from gateway.storage.facts import Life
-    from gateway.storage.index import Index, Statement
+    from gateway.storage.index import Index
     from gateway.storage.log import Log
     from gateway.storage.record import Fact
-    from gateway.storage.tables import Row
+    from gateway.storage.tables import Row, Statement
 
     from .metrics import Metrics
 

@@ -22,9 +22,8 @@ from gateway.core.errors import Unavailable
 from gateway.core.message import LATE, REST, Form, Message, Peer, Pending
 from gateway.core.principal import Principal
 from gateway.storage.facts import Life
-from gateway.storage.index import Statement
 from gateway.storage.record import Entry, Fact
-from gateway.storage.tables import Row
+from gateway.storage.tables import Row, Statement
 
 from .assembly import assemble
 from .lives import life, mentions, undo

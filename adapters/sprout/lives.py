@@ -15,8 +15,8 @@ from adapters.sprout.mint.mint import GATEWAY, PEER
 from adapters.sprout.store.tables import NAME, day_of, moment
 from gateway.core.message import Message
 from gateway.storage.facts import Life, peer
-from gateway.storage.index import Statement
 from gateway.storage.record import Entry, Fact, decode_base64url
+from gateway.storage.tables import Statement
 
 
 def life(fact: Fact) -> Life | None:

@@ -32,9 +32,8 @@ from gateway.core.jsontext import dumps
 from gateway.core.message import Form, Message, Peer
 from gateway.core.outbox import MAX_OUTBOX
 from gateway.storage.facts import Life
-from gateway.storage.index import Statement
 from gateway.storage.record import Fact
-from gateway.storage.tables import Row
+from gateway.storage.tables import Row, Statement
 
 from .context import Context
 from .forms import MAX_CONTENT

@@ -180,16 +180,16 @@ class Compaction:
             self._note(mentioned, level, newest)
             verdict = self._judge(sources, mentioned, gone)
             kept = [fact for seq, fact in gone.items() if seq not in verdict.unneeded]
-            self._in_index(lambda: self._index.restore(kept))
+            self._in_index(lambda: self._index.facts.restore(kept))
             self._write(sources, verdict.stays)
         except BaseException:
-            self._index.mend_soon()
+            self._index.schedule_repair()
             raise
         self._on_loop(partial(self._segments.use_front, sources.front))
         try:
             self._finish(sources, verdict.stays)
         except BaseException:
-            self._index.mend_soon()
+            self._index.schedule_repair()
             raise
 
     # Letting go
@@ -209,7 +209,7 @@ class Compaction:
         for fact in list(gone.values()):
             if (life := self._lives.life(fact)) is None or self._is_needed(life, mentioned):
                 del gone[fact.seq]
-        self._index.unindex(gone.values(), last)
+        self._index.facts.remove(gone.values(), last)
         return now
 
     def _let_go(self, gone: dict[int, Fact], mentioned: _Bits) -> None:
@@ -220,7 +220,7 @@ class Compaction:
                 if (life := self._lives.life(fact)) is not None:
                     mentioned.add((life.about,))
             if used:
-                self._in_index(partial(self._index.restore, used))
+                self._in_index(partial(self._index.facts.restore, used))
         if gone and self._stopping.wait(GRACE):
             raise Stopped
 
@@ -325,14 +325,14 @@ class Compaction:
         dropped = (line for line, stay in zip(lines_forward(sources.files), stays, strict=True) if not stay)
         facts = (fact.seq for line in dropped if (fact := _fact(line)) is not None)
         while part := list(islice(facts, CHORE)):
-            self._in_index(partial(self._index.drop, part))
+            self._in_index(partial(self._index.facts.drop, part))
         directory = self._segments.directory
         sync_directory(directory)
         for path in list(Layout.read(directory).stale(directory)):
             if path.name.endswith(FACTS_SUFFIX):
                 path.unlink()
         sync_directory(directory)
-        self._in_index(self._index.settle)
+        self._in_index(self._index.facts.finish)
 
     # Threads
 

@@ -3,7 +3,7 @@
 Laws of this file. The index holds where records stand, never what they say. It applies synced entries only, in
 batches, in one thread. Where its file is damaged, at the start or later, that thread makes it anew from the log; until
 it is level nothing is read from it, and `trouble` says so. How it is asked is `gateway.storage.lookup`, how it is kept
-`gateway.storage.tables`.
+`gateway.storage.tables`, how compaction changes the facts in it `gateway.storage.fact_index`.
 """
 
 from __future__ import annotations
@@ -11,56 +11,30 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from queue import SimpleQueue
 from time import sleep
-from typing import Any, Protocol
+from typing import Any
 
 from gateway.core.errors import Unavailable
-from gateway.core.jsontext import dumps
 from gateway.core.message import MessageIds
 
-from .facts import Knows, number_end
-from .file_lines import lines_backward
+from .fact_index import FactIndex
+from .facts import number_end
 from .log import Synced
 from .lookup import Lookup
 from .record import BadRecord, Entry, Fact, decode_untrusted
-from .rows import fact_rows, id_rows, record_rows
-from .segments import Fault, Segments, verify_line
-from .tables import FACT, META, Row, Tables, around, damaged
+from .rows import IndexedAdapter, fact_rows, id_rows, record_rows
+from .segments import Fault, Segments
+from .tables import META, Tables, around, damaged
 
 GATHER = 0.1  # seconds between two batches while entries keep coming
 BATCH = 2_000  # entries in one transaction
-COMPACTING = "compacting"  # up to which sequence facts may be missing
-FRONT = "front"  # the last sequence of the front that the tables agree with
-NOTE = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
-FORGET = "DELETE FROM records WHERE seq = ?"
-OTHERS = (
-    "DELETE FROM records WHERE seq BETWEEN ? AND ? AND channel IS NULL AND seq NOT IN (SELECT value FROM json_each(?))"
-)
-Statement = tuple[str, tuple[Any, ...]]  # SQL, and its values
 _NOTHING = Synced((), ())
 RETRY = 1.0  # seconds until a failed batch is tried again; what is in it is answered from memory meanwhile
-
-
-class Indexed(Knows, Protocol):
-    """What the index asks of an adapter."""
-
-    @property
-    def tables(self) -> str:
-        """SQL that makes the adapter's tables."""
-
-    def rows(self, entries: Sequence[Entry]) -> Iterable[Row]:
-        """What *entries* add to the adapter's tables; the same when they come back out of the log."""
-
-    def undo(self, fact: Fact) -> Iterable[Statement]:
-        """What takes out of the adapter's tables what *fact* put in, beside what goes with its row of `records`."""
-
-    def pruned(self) -> Iterable[Statement]:
-        """What takes out of the adapter's tables what depends on no one record, once messages have left `records`."""
 
 
 class Index(Lookup):
@@ -74,11 +48,12 @@ class Index(Lookup):
         path: Path,
         segments: Segments,
         ids: MessageIds,
-        adapters: Sequence[Indexed] = (),
+        adapters: Sequence[IndexedAdapter] = (),
         post: Callable[[Callable[[], None]], None] = lambda call: call(),
     ) -> None:
         super().__init__(Tables(path, "".join(adapter.tables for adapter in adapters)), segments, ids)
         self._adapters = adapters
+        self.facts = FactIndex(self._tables, segments, adapters)
         self._post = post
         self.on_fault: Callable[[Exception], None] = lambda _error: None  # called on the loop
         self._queue: SimpleQueue[Synced | None] = SimpleQueue()
@@ -158,69 +133,9 @@ class Index(Lookup):
         """Forget the messages below sequence *before*, and all that goes with them; facts stay. Only for a chore."""
         self._tables.prune(before, (statement for adapter in self._adapters for statement in adapter.pruned()))
 
-    # What compaction asks for, in chores
-
-    def unindex(self, facts: Iterable[Fact], last: int) -> None:
-        """Take out what *facts* say; until `settle` it is noted that those up to sequence *last* may be incomplete."""
-        self._tables.execute(chain([(NOTE, (COMPACTING, last))], chain.from_iterable(map(self._undo, facts))))
-
-    def restore(self, facts: Iterable[Fact]) -> None:
-        """Put *facts* back, newest first, but where something newer has their places."""
-        every = iter(facts)
-        while part := list(islice(every, BATCH)):
-            rows: dict[str, list[tuple[Any, ...]]] = {FACT: [(fact.seq, 0) for fact in part]}  # it is looked for
-            own = chain.from_iterable(map(fact_rows, part))
-            for table, values in chain(own, *(each.rows(part) for each in self._adapters)):
-                rows.setdefault(table, []).append(values)
-            self._tables.put(rows, "IGNORE")
-
-    def drop(self, seqs: Iterable[int]) -> None:
-        """Forget where the facts *seqs* stood."""
-        self._tables.execute((FORGET, (seq,)) for seq in seqs)
-
-    def settle(self) -> None:
-        """What `unindex` began is complete."""
-        self._tables.put({"meta": [(COMPACTING, 0), (FRONT, self._front)]})
-
-    def mend(self) -> None:
-        """Where `unindex` was not followed by `settle`, make the facts what they are in the log.
-
-        They are asked for meanwhile: what is in the log is never taken out, also where its files cannot be read.
-        """
-        if last := self._tables.meta(COMPACTING):
-            layout, directory = self._segments.layout, self._segments.directory
-            files = [layout.file(directory, place) for place, first in enumerate(layout.first_seqs) if first <= last]
-            facts = (fact for line in lines_backward(files) if (fact := self._sound_fact(line)) is not None)
-            while last > 0:
-                self.restore(part := list(islice(facts, BATCH)))
-                first = part[-1].seq if len(part) == BATCH else 0
-                self._tables.execute([(OTHERS, (first, last, dumps([fact.seq for fact in part]).decode()))])
-                last = min(last, first - 1)
-            self.settle()
-
-    def mend_soon(self) -> None:
-        """`mend` in the index's thread, again and again until that succeeds."""
-        self.do(self._mends)
-
-    def _undo(self, fact: Fact) -> Iterator[Statement]:
-        yield FORGET, (fact.seq,)
-        match fact.kind, fact.fields:
-            case "peer", {"peer": number}:
-                yield "DELETE FROM peers WHERE number = ?", (number,)
-            case "channel", {"channel": name}:
-                yield "DELETE FROM channels WHERE name = ?", (name,)
-        for adapter in self._adapters:
-            yield from adapter.undo(fact)
-
-    def _sound_fact(self, line: bytes) -> Fact | None:
-        """The fact on *line*; None where it makes no sense, which was reported when it was first read."""
-        try:
-            verify_line(line)
-            entry = decode_untrusted(line)
-        except BadRecord:
-            return None
-        sound = isinstance(entry, Fact) and all(adapter.flaw(entry) is None for adapter in self._adapters)
-        return entry if sound and isinstance(entry, Fact) else None
+    def schedule_repair(self) -> None:
+        """`FactIndex.repair` in the index's thread, again and again until that succeeds."""
+        self.do(self._repair_until_done)
 
     def close(self) -> None:
         """Apply what was taken and stop."""
@@ -233,8 +148,8 @@ class Index(Lookup):
     def _catch_up(self) -> int:
         if self._tables.meta("applied") >= self._segments.next_seq:
             self._tables.clear()  # the log ends before they do: it was replaced, or the disk lied
-        self._begin()
-        self.mend()
+        self.facts.adopt_front()
+        self.facts.repair()
         self._number_end = self._tables.meta("next_number")
         done = 0
         entries = self._entries_after(self._tables.meta("applied"))
@@ -245,23 +160,10 @@ class Index(Lookup):
         self._level = self._segments.next_seq - 1
         return done
 
-    @property
-    def _front(self) -> int:
-        """The last sequence of the front; 0 without one."""
-        front = self._segments.layout.front
-        return 0 if front is None else front.last
-
-    def _begin(self) -> None:
-        """Tables that are empty agree with the front that there is."""
-        if not self._tables.meta("applied"):
-            self._tables.put({"meta": [(FRONT, self._front)]})
-
     def _check(self) -> None:
         """Raise `sqlite3.Error`, `Unavailable` or `ValueError` where the tables cannot be what was written."""
         self._tables.check()
-        fronts = self._tables.meta(FRONT), self._tables.meta(COMPACTING)
-        if self._tables.meta("applied") and self._front not in fronts:
-            raise sqlite3.DatabaseError("the index is older than what was compacted")  # what is gone may be in it
+        self.facts.check_front()
         ((newest, number),) = self.rows("SELECT (SELECT max(seq) FROM records), (SELECT max(number) FROM peers)")
         if (newest or 0) != self._tables.meta("applied") or (number is not None and number >= self.next_number):
             raise sqlite3.DatabaseError("the index does not agree with itself")
@@ -305,11 +207,11 @@ class Index(Lookup):
         except Exception as error:  # whoever gave it does not expect that, and this thread must go on
             self._post(partial(self.on_fault, error))
 
-    def _mends(self) -> None:
-        """`mend`, however often it takes; where the index stops before, the next start does it."""
+    def _repair_until_done(self) -> None:
+        """`FactIndex.repair`, however often it takes; where the index stops before, the next start does it."""
         while not self._stopping.is_set():
             try:
-                self.mend()
+                self.facts.repair()
             except (sqlite3.Error, OSError) as error:
                 self._fails(error)
                 if isinstance(error, sqlite3.Error) and damaged(error):
@@ -354,7 +256,7 @@ class Index(Lookup):
             try:
                 self._post(self._segments.reserve.lend(self._tables.remake))
                 self.makings += 1
-                self._begin()
+                self.facts.adopt_front()
                 self._level = self._number_end = 0
                 if done := self._follows():
                     self._tables.damage = None

@@ -1,16 +1,34 @@
-"""What entries of the log add to the index's own tables."""
+"""What entries of the log add to the tables of the index: to its own, and to those of the adapters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 from gateway.core.jsontext import dumps
 from gateway.core.message import Message
 
+from .facts import Knows
 from .log import Synced
-from .record import Fact
-from .tables import ANSWER, FACT, SAID, Row
+from .record import Entry, Fact
+from .tables import ANSWER, FACT, SAID, Row, Statement
+
+
+class IndexedAdapter(Knows, Protocol):
+    """What the index asks of an adapter."""
+
+    @property
+    def tables(self) -> str:
+        """SQL that makes the adapter's tables."""
+
+    def rows(self, entries: Sequence[Entry]) -> Iterable[Row]:
+        """What *entries* add to the adapter's tables; the same when they come back out of the log."""
+
+    def undo(self, fact: Fact) -> Iterable[Statement]:
+        """Statements that take out what *fact* put into the adapter's tables, beside its row of `records`."""
+
+    def pruned(self) -> Iterable[Statement]:
+        """Statements that take out what depends on no one record, once messages have left `records`."""
 
 
 def record_rows(batch: Synced) -> dict[str, list[tuple[Any, ...]]]:

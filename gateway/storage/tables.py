@@ -63,6 +63,9 @@ _AROUND = frozenset(
 )
 
 
+Statement = tuple[str, tuple[Any, ...]]  # SQL, and its values
+
+
 class Row(NamedTuple):
     """One row for a table of the index; it takes the place of the row with the same key."""
 

@@ -14,9 +14,9 @@ from gateway.core.message import Message
 from gateway.storage.tables import Row
 
 if TYPE_CHECKING:
-    from gateway.storage.index import Statement
     from gateway.storage.lookup import Lookup
     from gateway.storage.record import Fact
+    from gateway.storage.tables import Statement
 
 MAX_SEEN = 65_536  # publishers of streams that are known to be in the tables
 

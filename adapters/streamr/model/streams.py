@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from adapters.streamr.wire.message import StreamMessage
     from gateway.access.auth import Access
     from gateway.adapter import Services
-    from gateway.storage.index import Statement
     from gateway.storage.record import Fact
+    from gateway.storage.tables import Statement
 
 MAX_PARTITIONS = 100  # the reference's limit
 MAX_DESCRIBED = 10_000  # streams that users described

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gateway.core.message import Message, Peer
 from gateway.fact_cache import GatewayFactCache
 from gateway.storage import compaction as compaction_module
+from gateway.storage import fact_index as fact_index_module
 from gateway.storage import index as index_module
 from gateway.storage.archive import export, verify
 from gateway.storage.compaction import Compaction
@@ -203,7 +204,7 @@ def same_when_made_anew(core: Core) -> None:
     assert tables(core) == before | {"meta": tables(core)["meta"]}
 
 
-STEPS = ["_spare", "_unindex", "_let_go", "_write", "_finish", "rename", "use", "unlink", "settle"]
+STEPS = ["_spare", "_unindex", "_let_go", "_write", "_finish", "rename", "use", "unlink", "finish"]
 
 
 @pytest.mark.parametrize("rebuild", [False, True])
@@ -223,7 +224,7 @@ def test_a_kill_at_each_step_leaves_one_state_or_the_other(
         "rename": (Path, "rename"),
         "use": (Segments, "use_front"),
         "unlink": (Path, "unlink"),
-        "settle": (core.index, "settle"),
+        "finish": (core.index.facts, "finish"),
     }.get(step, (Compaction, step))
     with monkeypatch.context() as patched:
         copies = copy_before(core, patched, owner, name)
@@ -429,18 +430,19 @@ def test_files_that_could_not_be_removed_go_with_the_next_compaction(
 def test_a_mending_that_fails_is_tried_again(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     forgettable(core)
     before = tables(core)
-    mend, failures = core.index.mend, [OSError(24, "Too many open files"), sqlite3.OperationalError("disk I/O error")]
+    repair = core.index.facts.repair
+    failures = [OSError(24, "Too many open files"), sqlite3.OperationalError("disk I/O error")]
 
     def failing() -> None:
         if failures:
             raise failures.pop()
-        mend()
+        repair()
 
     def fail(*_arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(index_module, "RETRY", 0.01)
-    monkeypatch.setattr(core.index, "mend", failing)
+    monkeypatch.setattr(core.index.facts, "repair", failing)
     with monkeypatch.context() as patched:
         patched.setattr(Path, "rename", fail)
         run(core, retention(core, age=1))
@@ -465,8 +467,8 @@ def test_facts_are_found_while_a_mending_cannot_read_them(core: Core, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(index_module, "RETRY", 0.01)
-    monkeypatch.setattr(index_module, "BATCH", 2)
-    monkeypatch.setattr(index_module, "lines_backward", once)
+    monkeypatch.setattr(fact_index_module, "BATCH_FACTS", 2)
+    monkeypatch.setattr(fact_index_module, "lines_backward", once)
     with monkeypatch.context() as patched:
         patched.setattr(Path, "rename", fail)
         run(core, retention(core, age=1))
@@ -476,14 +478,14 @@ def test_facts_are_found_while_a_mending_cannot_read_them(core: Core, monkeypatc
     assert tables(core) == before | {"meta": tables(core)["meta"]}
 
 
-@pytest.mark.parametrize("step", ["_unindex", "_write", "settle"])
+@pytest.mark.parametrize("step", ["_unindex", "_write", "finish"])
 def test_an_index_that_is_older_than_the_front_is_made_anew(
     make_core: MakeCore, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """As a power cut leaves it: what the log says is on disk at once, what the index says a while later."""
     core = make_core(sealing=EACH)
     forgettable(core)
-    owner: Any = core.index if step == "settle" else Compaction
+    owner: Any = core.index.facts if step == "finish" else Compaction
     with monkeypatch.context() as patched:
         copies = copy_before(core, patched, owner, step)
         run(core, retention(core, age=1))
