@@ -52,8 +52,12 @@ class Forms:
     def form(self, message: Message, key: str) -> Form:
         """The BroadcastMessage, as a frame; *key* is of `PAIRS`, for a direct message with the inbox behind it."""
         pair, _, inbox = key.partition("/@")
-        found = self._author.seal_direct(message, inbox) if inbox and not _is_native(message) else None
-        found = found or self.stream_message(message, PAIRS[pair][1])
+        version = PAIRS[pair][1]
+        found: StreamMessage | None
+        if inbox and not _is_native(message):
+            found = self._author.seal_direct(message, inbox, utf16=version == UTF16_VERSION)
+        else:
+            found = self.stream_message(message, version)
         return (found and self.frame(found, pair)) or Pending.nothing()
 
     def fits(self, message: Message, key: str) -> bool:
@@ -105,8 +109,7 @@ class Forms:
         return self._author.place(message) if NAME in message.refs else None
 
     def _seal(self, message: Message, key: str) -> bytes:
-        utf16 = key == SEALED_UTF16 and not message.content.isascii()
-        return self._author.seal(message, utf16=utf16).row(LATEST)
+        return self._author.seal(message, utf16=key == SEALED_UTF16).row(LATEST)
 
 
 def _is_native(message: Message) -> bool:

@@ -122,15 +122,17 @@ class Author:
         shown = plain if link.day is None else self.group_keys.encrypt(plain, link.day)
         return signed(shown, key, utf16=utf16)
 
-    def seal_direct(self, message: Message, inbox: int | str) -> StreamMessage:
+    def seal_direct(self, message: Message, inbox: int | str, *, utf16: bool = False) -> StreamMessage:
         """The signed form of a direct *message*, in the inbox of the peer that *inbox* numbers or addresses.
+
+        *utf16* is as in `signing.sign`.
 
         Direct messages are in no chain, but readers pass over what does not come after what they had: all of them
         are in one order.
         """
         self._direct = after(self._direct, message.time)
         key, message_id = self._id(message, inbox_id(message.channel, inbox), 0, self._direct)
-        return signed(StreamMessage(message_id, message.content.decode()), key)
+        return signed(StreamMessage(message_id, message.content.decode()), key, utf16=utf16)
 
     def _id(
         self, message: Message, stream: str, partition: int, position: tuple[int, int]

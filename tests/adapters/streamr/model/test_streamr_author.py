@@ -58,10 +58,13 @@ def test_who_has_a_key_has_one_address_whatever_it_speaks(make_broker: Callable[
     assert second.adapter.parts.trust.signer("s", address).address == address
 
 
-def test_a_client_before_4_0_gets_the_signature_it_can_check(broker: Any, recovered: Callable[..., str]) -> None:
-    """They count the characters that were signed in UTF-16 units."""
-    new, old = broker.listener("s"), broker.listener("s", **OLD)
-    broker.say("s", "héllo \U0001f333")
+@pytest.mark.parametrize(("stream", "content"), [("s", "héllo \U0001f333"), ("märkte/\U0001f333", {"n": 1})])
+def test_a_client_before_4_0_gets_the_signature_it_can_check(
+    broker: Any, recovered: Callable[..., str], stream: str, content: Any
+) -> None:
+    """They count the characters that were signed in UTF-16 units, those of the stream's name among them."""
+    new, old = broker.listener(stream), broker.listener(stream, **OLD)
+    broker.say(stream, content)
     (row,), (frame,) = rows(broker, new), broker.frames(old)
     older = [32, frame[2][1], frame[2][2], 27, 0, 0, None, frame[2][5], None, 2, frame[2][7]]
     text = "".join(map(str, row[1])) + row[7]

@@ -24,7 +24,7 @@ def subscribe(broker: Any, session: Any, stream: str, token: str | None = None) 
 
 def tell(broker: Any, number: int, content: Any, channel: str = "s") -> int:
     """What a toy says to one peer."""
-    message = Message(channel, broker.toy().peer, "toy", json.dumps(content).encode())
+    message = Message(channel, broker.toy().peer, "toy", json.dumps(content, ensure_ascii=False).encode())
     return int(broker.bus.direct(message, number))
 
 
@@ -52,6 +52,18 @@ def test_other_protocols_reach_an_inbox_signed_and_in_order(broker: Any, recover
     assert [row[1][2:4] for row in found] == [[broker.clock(), number] for number in range(3)]
     assert [row[2] for row in found] == [None] * 3
     assert all(recovered(row) == row[1][4] for row in found)
+
+
+def test_a_client_before_4_0_believes_what_is_said_to_it_directly(broker: Any, recovered: Callable[..., str]) -> None:
+    """It counts the characters that were signed in UTF-16 units."""
+    receiver = broker.open({"controlLayerVersion": "1", "messageLayerVersion": "31"})
+    inbox = f"s/@{receiver.peer.number}"
+    assert broker.ask(receiver, [1, 9, inbox, 0, None]) == [[1, 2, inbox, 0]]
+    assert tell(broker, receiver.peer.number, "héllo \U0001f333") == 1
+    ((_control, _type, (_version, id, prev, _kind, _encryption, content, _way, signature)),) = broker.frames(receiver)
+    text = "".join(map(str, id)) + content
+    row = [32, id, prev, 27, 0, 0, None, content, None, 2, signature]
+    assert recovered(row, len(text.encode("utf-16-le")) // 2) == id[4]
 
 
 def test_an_inbox_of_an_address(broker: Any, alice: Any, unsigned: Any) -> None:
