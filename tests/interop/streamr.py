@@ -17,7 +17,8 @@ from tests.server import Server
 VECTOR = json.loads((Path(__file__).parents[1] / "vectors" / "streamr" / "rsa.json").read_text())
 PAIR = {"publicKey": VECTOR["publicKey"], "privateKey": VECTOR["privateKey"]}
 STRICT = {"verifySignatures": "always"}
-ALL = ("2.2.7", "4.1.6", "5.1.0")
+ALL = ("2.2.7", "3.2.1", "4.1.6", "5.1.0")
+UTF16 = ALL[:2]  # those that count what they sign in UTF-16 units
 ENDS = frozenset({"error", "disconnected"})  # events that nobody expects unless they are asked for
 
 
@@ -65,14 +66,18 @@ class Genuine:
 
     async def resent(self, stream: str, resend: dict[str, Any], partition: int = 0) -> list[Any]:
         """The contents of a resend, asked for in the client's own words."""
+        return [message["content"] for message in await self.recalls(stream, resend, partition)]
+
+    async def recalls(self, stream: str, resend: dict[str, Any], partition: int = 0) -> list[Any]:
+        """The messages of a resend."""
         self.do("resend", stream=stream, partition=partition, resend=resend)
-        contents = []
+        messages = []
         while (found := await asyncio.wait_for(self.events.get(), WAIT))["event"] != "resent":
             assert found["event"] == "message", (self.version, found)
             assert found["resent"]
-            contents.append(found["content"])
-        assert found["count"] == len(contents)
-        return contents
+            messages.append(found)
+        assert found["count"] == len(messages)
+        return messages
 
 
 class Crew:

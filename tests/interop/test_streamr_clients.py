@@ -3,8 +3,8 @@
 The clients come from npm (see tests/npm.py). Where that is missing the tests are skipped, unless
 TRELLIS_REQUIRE_INTEROP=1. Each scenario is one Node process with several clients.
 
-Clients of version 2 and those after it count the length that an Ethereum signature begins with in different units, so
-neither believes what the other signed unless it is ASCII: that is theirs, whatever is between them.
+Clients before version 4 count the length that an Ethereum signature begins with in UTF-16 units, those after it in
+bytes of UTF-8. So neither believes what the other signed unless it is ASCII, whatever is between them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 from gateway.clients import Heard, RelayClient, SproutClient
 from tests.adapters.streamr.conftest import Publisher
 from tests.conformance.forge import SequoiaForge
-from tests.interop.streamr import ALL, Genuine, clients
+from tests.interop.streamr import ALL, UTF16, Genuine, clients
 from tests.npm import require_clients
 from tests.server import Server
 
@@ -41,6 +41,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 110))
+
+
+def old(everybody: list[Genuine]) -> list[Genuine]:
+    """Those before version 4."""
+    return [client for client in everybody if client.version in UTF16]
+
+
+def new(everybody: list[Genuine]) -> list[Genuine]:
+    """Those from version 4 on."""
+    return [client for client in everybody if client.version not in UTF16]
 
 
 async def nothing(client: Genuine) -> None:
@@ -80,14 +90,13 @@ def test_what_is_not_ascii_is_believed_within_a_generation_and_whole_for_all(ser
     async def scenario() -> None:
         async with clients() as crew:
             everybody = await crew.each(server, 0x2111)
-            for client in everybody:
-                stream = "old" if client.version == "2.2.7" else "new"
-                await client.subscribe(stream)
-            for writer in everybody:
-                stream = "old" if writer.version == "2.2.7" else "new"
-                await writer.publish(stream, WORLD)
-                for reader in everybody[:1] if stream == "old" else everybody[1:]:
-                    await reader.hears(WORLD)
+            for stream, generation in (("old", old(everybody)), ("new", new(everybody))):
+                for client in generation:
+                    await client.subscribe(stream)
+                for writer in generation:
+                    await writer.publish(stream, WORLD)
+                    for reader in generation:
+                        await reader.hears(WORLD)
             careless = await crew.each(server, 0x2211, {"verifySignatures": "never"})
             for client in careless:
                 await client.subscribe("both")
@@ -129,17 +138,19 @@ def test_they_talk_with_peers_on_the_topic_relay_and_on_sprout(server: Server) -
                 await peer.subscribe("market")
             for client in everybody:
                 await client.subscribe("market")
-            for client in everybody[1:]:  # the first is of another generation: see above
-                await client.publish("market", WORLD)
-                assert [await peer.next() for peer in (relay, sprout)] == [Heard("market", WORLD)] * 2
-                for reader in everybody[1:]:
-                    await reader.hears(WORLD)
-                assert (await everybody[0].events.get())["event"] == "error"
+            for generation, other in ((new(everybody), old(everybody)), (old(everybody), new(everybody))):
+                for client in generation:
+                    await client.publish("market", WORLD)
+                    assert [await peer.next() for peer in (relay, sprout)] == [Heard("market", WORLD)] * 2
+                    for reader in generation:
+                        await reader.hears(WORLD)
+                    for reader in other:  # see above
+                        assert "ignature" in (await reader.told("error"))["message"]
             for peer, others in ((relay, sprout), (sprout, relay)):
                 for content in (WORLD, {"content": "just text, é"}, {"n": 1}):
                     await peer.say("market", content)
                     assert await others.next() == Heard("market", content)
-                    for client in everybody[1:]:
+                    for client in everybody:
                         (heard,) = await client.hears(content)
                         assert heard["id"][5] == peer.protocol
 
@@ -199,11 +210,12 @@ def test_clients_without_a_login_only_read(server: Server) -> None:
     run(scenario)
 
 
-def test_direct_messages_reach_the_inbox_of_a_genuine_client(server: Server) -> None:
+@pytest.mark.parametrize("version", ALL)
+def test_direct_messages_reach_the_inbox_of_a_genuine_client(server: Server, version: str) -> None:
     async def scenario() -> None:
         relay = RelayClient(server.http)
         async with clients() as crew, relay:
-            client = await crew.open(server, "5.1.0", 0x6111)
+            client = await crew.open(server, version, 0x6111 + ALL.index(version))
             address = (await client.done("me", "me"))["user"]["username"]
             await relay.subscribe("inboxes")
             await client.subscribe(f"inboxes/@{address}")
@@ -218,7 +230,7 @@ def test_direct_messages_reach_the_inbox_of_a_genuine_client(server: Server) -> 
 
 
 def test_what_clients_make_of_the_inbox_in_a_partition(server: Server) -> None:
-    """Version 2 asks REST for it without encoding `#`, gets the stream, and says it to all (docs/protocols.md)."""
+    """Those before version 4 ask REST for it with a bare `#`, get the stream, and say it to all (docs/protocols.md)."""
 
     async def scenario() -> None:
         async with clients() as crew, RelayClient(server.http) as relay, httpx.AsyncClient() as http:
@@ -226,7 +238,7 @@ def test_what_clients_make_of_the_inbox_in_a_partition(server: Server) -> None:
             (peer,) = (await http.get(f"http://{server.http}/v1/channels/wide%233/peers")).json()["peers"]
             for client in await crew.each(server, 0x8111):
                 mark = {"a secret of": client.version}
-                if client.version == "2.2.7":
+                if client.version in UTF16:
                     await client.subscribe("wide", PARTITIONS["a"])
                     await client.publish(f"wide#3/@{peer['number']}", mark, key="a")
                     await client.hears(mark)  # where everybody hears it

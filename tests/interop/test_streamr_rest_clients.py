@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from gateway.access.auth import KeyFile
+from tests.interop.streamr import ALL
 from tests.npm import NodeClient, node_client, require_clients
 from tests.server import Server
 
-ALL = ["2.2.7", "4.1.6", "5.1.0"]
 KEY = f"0x{0x5EED:064x}"
 ADDRESS = "0xf52b978d064a638e263ad7b397172e414c20ba84"  # of KEY
 GRANTS = {"TRELLIS_AUTH__GRANTS": '{"anonymous": ["*:*", "admin:*"]}'}  # without one nobody administers

@@ -2,8 +2,8 @@
 
 // Genuine Streamr clients, as many as are asked for, in one process: node streamr.cjs
 // Every command and every event names its `client`; commands to one client are done one after the other.
-// {"do": "open", "version", "url", "restUrl", "key", "options"}: VERSION is 2.2.7, 4.1.6 or 5.1.0; an empty key is a
-// client without login; options are the client's, such as {"verifySignatures": "always"}.
+// {"do": "open", "version", "url", "restUrl", "key", "options"}: VERSION is 2.2.7, 3.2.1, 4.1.6 or 5.1.0; an empty key
+// is a client without login; options are the client's, such as {"verifySignatures": "always"}.
 // {"do": "subscribe" | "unsubscribe", "stream", "partition"}, {"do": "publish", "stream", "content", "key"},
 // {"do": "resend", "stream", "partition", "resend": {"last": 2}}, {"do": "rotate", "stream"} (5.1.0), {"do": "me"},
 // {"do": "create", "id"}, {"do": "close"}; to nobody: {"do": "quit"}
@@ -36,7 +36,7 @@ function teller (client) {
 
 const keyOf = ({ stream, partition = 0 }) => JSON.stringify([stream, partition])
 
-// Versions 2 and 4: subscriptions are event emitters.
+// Versions before 5: subscriptions are event emitters.
 function verbsOfOldClients (client, tell) {
   const subscriptions = new Map()
   return {

@@ -1,7 +1,7 @@
 'use strict'
 
 // The REST side of a genuine Streamr client: node streamr_rest.cjs VERSION REST_URL AUTH
-// VERSION is 2.2.7, 4.1.6 or 5.1.0; AUTH is a JSON object of the client's `auth` option.
+// VERSION is 2.2.7, 3.2.1, 4.1.6 or 5.1.0; AUTH is a JSON object of the client's `auth` option.
 // Commands: {"do": "call", "method", "args"} on the client; {"do": "stream", "id", "method", "args", "set"} on a
 // stream that the client gets first, with the fields of `set` put into it; {"do": "quit"}
 // Events: ready, result (with `value`), error
