@@ -122,8 +122,8 @@ def _follow(gateway: Gateway, found: Read) -> None:
     gateway.bus.subscriptions = limits.subscriptions
     if (limits.address, limits.peer, limits.channel) != (before.address, before.peer, before.channel):
         gateway.throttle = gateway.bus.throttle = found.throttle  # with full buckets
-    if limits.bytes != before.bytes and gateway.bus.inflow is not None:
-        gateway.bus.inflow.pace(Buckets(limits.bytes.rate, limits.bytes.burst, monotonic))
+    if limits.bytes != before.bytes and gateway.bus.read_pacer is not None:
+        gateway.bus.read_pacer.set_rate(Buckets(limits.bytes.rate, limits.bytes.burst, monotonic))
     gateway.budget.allow(found.memory)
     gateway.retention.keep = keep(found.settings)
 

@@ -21,7 +21,7 @@ from gateway.core.buckets import Buckets
 from gateway.core.budget import Budget, Holder
 from gateway.core.bus import Bus
 from gateway.core.channels import Channels, valid_name
-from gateway.core.inflow import Inflow
+from gateway.core.read_pacer import ReadPacer
 from gateway.core.message import MessageIds, Peer
 from gateway.core.outflow import Outflow
 from gateway.core.peers import Peers
@@ -192,19 +192,19 @@ class Gateway:
             translators=self.adapters,
             allowed=self.access.allowed,
             throttle=self.throttle,
-            inflow=self._inflow(),
+            read_pacer=self._read_pacer(),
             last_time=self.index.last_time,
             subscriptions=limits.subscriptions,
         )
         self.log.on_room = self.bus.room
         self.door = Door(self.access, limits, self.bus, self.metrics)
 
-    def _inflow(self) -> Inflow:
+    def _read_pacer(self) -> ReadPacer:
         limits = self.settings.limits
         self.budget = Budget(memory(self.settings), self._given_up)
         rate = limits.bytes
         buckets = Buckets(rate.rate, rate.burst, monotonic) if limits.rates == "on" else None
-        return Inflow(buckets, monotonic, self.budget, lambda: self.log.crowded)
+        return ReadPacer(buckets, monotonic, self.budget, lambda: self.log.crowded)
 
     def _given_up(self, holder: Holder, size: int) -> None:
         self.metrics.count("given_up")

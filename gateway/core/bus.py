@@ -18,7 +18,7 @@ from .channels import OWN, Channels
 from .contracts import Allowed, Counters, Ledger, Receipt, Throttle, Translator
 from .errors import AlreadySubscribed, NotSubscribed, RequestError, Throttled, TooManySubscriptions, Unavailable
 from .flows import Flow, Flows
-from .inflow import Inflow
+from .read_pacer import ReadPacer
 from .member import Member
 from .message import Message, MessageIds, Peer
 from .outbox import Batch
@@ -48,7 +48,7 @@ class Bus:
     """Joins the sessions of all protocols through named channels.
 
     *clock* gives ms since 1970. Every session asks *allowed* and `pace` at every verb; *throttle* answers the seconds
-    to wait, None switches it off. *inflow* paces what the shells read, None lets them read as fast as they can.
+    to wait, None switches it off. *read_pacer* paces what the shells read, None lets them read as fast as they can.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Bus:
         translators: Iterable[Translator] = (),
         allowed: Allowed = lambda _principal, _verb, _channel: True,
         throttle: Throttle | None = None,
-        inflow: Inflow | None = None,
+        read_pacer: ReadPacer | None = None,
         last_time: int = 0,
         subscriptions: int = SUBSCRIPTIONS,
     ) -> None:
@@ -75,7 +75,7 @@ class Bus:
         self.translators = list(translators)
         self.allowed = allowed
         self.throttle = throttle
-        self.inflow = inflow
+        self.read_pacer = read_pacer
         self.subscriptions = subscriptions
         self.batch = Batch()
         self.flows = Flows()
@@ -272,8 +272,8 @@ class Bus:
         self._stamps.stamp(run, ledger.next_seq)
         self._refer(run)
         ledger.extend(run)
-        if self.inflow is not None:
-            self.inflow.published(run)
+        if self.read_pacer is not None:
+            self.read_pacer.record_published(run)
         self.metrics.published(run, self._hand_over(run, origin))
 
     def direct(self, message: Message, number: int) -> int:
@@ -313,8 +313,8 @@ class Bus:
         if self.throttle is None:
             return
         wait = self.throttle(principal, peer, channel)
-        if not wait and peer is not None and self.inflow is not None:
-            wait = self.inflow.owes(peer)
+        if not wait and peer is not None and self.read_pacer is not None:
+            wait = self.read_pacer.publish_delay(peer)
         if wait:
             raise Throttled(wait)
 

@@ -6,7 +6,7 @@ What a shell must do, and nothing else:
    returns, in order. Each element is whole: one frame of a WebSocket; one message of a line protocol, or a part of a
    long one, whose other parts come next.
 3. Read from the wire only while `ask_to_read` says so; ask again after every `data_to_send`, and when woken. Where the
-   bus has an `inflow`, tell it what was read, and wait as long as it says.
+   bus has a `read_pacer`, record what was read with it, and wait as long as it says.
 4. When `closing` is set: write what `data_to_send` still returns, then close with that code and reason. When the peer
    has said that it sends nothing more, do the same once nothing is `unfinished`.
 5. Set `blocked` while the wire takes nothing more: only who does not read can be too slow.
@@ -25,7 +25,7 @@ from typing import ClassVar, Self
 
 from .bus import Bus
 from .errors import Forbidden, ProtocolError, Throttled
-from .inflow import Conduct
+from .read_pacer import Penalty
 from .message import Message, Peer
 from .outbox import LOW_WATER, MAX_STREAMS, Outbox
 from .principal import Principal
@@ -42,7 +42,7 @@ class Session(Outbox, ABC):
         super().__init__(bus.batch, partial(bus.metrics.overflow, self.protocol))
         self.bus = bus
         self.principal = principal
-        self.conduct: Conduct | None = None  # what `gateway.core.inflow` holds against it
+        self.penalty: Penalty | None = None  # see `gateway.core.read_pacer`
         self.channels: dict[str, None] = {}
         self.identity: Peer | None = None
         self.link = False
@@ -171,14 +171,14 @@ class Session(Outbox, ABC):
         try:
             self.bus.pace(self.principal, self.who, channel)
         except Throttled:
-            if self.bus.inflow is not None:
-                self.bus.inflow.refused(self)
+            if self.bus.read_pacer is not None:
+                self.bus.read_pacer.record_refused(self)
             raise
 
     def offend(self) -> None:
         """Count input that the protocol has no place for; a peer that goes on with it is slowed, then closed."""
-        if self.bus.inflow is not None:
-            self.bus.inflow.malformed(self)
+        if self.bus.read_pacer is not None:
+            self.bus.read_pacer.record_malformed(self)
 
     @property
     def network(self) -> str:

@@ -18,7 +18,7 @@ from anyio.lowlevel import RunVar
 from fastapi import Request
 
 from gateway.core.errors import RequestError
-from gateway.core.inflow import Inflow
+from gateway.core.read_pacer import ReadPacer
 from gateway.core.networks import network
 
 SOON = 1 << 16  # bytes of JSON that are checked on the loop, without waiting: half a millisecond's work
@@ -141,13 +141,13 @@ def sender_of(request: Request) -> str:
 
 
 @asynccontextmanager
-async def body_of(request: Request, limit: int, inflow: Inflow | None) -> AsyncIterator[bytes]:
+async def body_of(request: Request, limit: int, read_pacer: ReadPacer | None) -> AsyncIterator[bytes]:
     """The body of *request*, while its turn lasts if it is long. Look first at all that can be refused without it.
 
     Raises `Unread`: 413 once it is known to be longer than *limit* bytes, 408 if it does not come within
-    `BODY_SECONDS`, 503 where the memory budget of *inflow* is used up.
+    `BODY_SECONDS`, 503 where the memory budget of *read_pacer* is used up.
     """
-    inflow = inflow or Inflow(None, perf_counter)
+    read_pacer = read_pacer or ReadPacer(None, perf_counter)
     # Who is told 413 or 408 may be sending still, for ever: the connection ends (HTTP/2 has other words for that).
     ending = {"Connection": "close"} if request.scope.get("http_version") in ("1.0", "1.1") else {}
     too_long = Unread(413, f"more than {limit:,} bytes; send less, or in parts", ending)
@@ -155,11 +155,11 @@ async def body_of(request: Request, limit: int, inflow: Inflow | None) -> AsyncI
     if not length.isdecimal() or len(length) > len(str(limit)) or int(length) > limit:
         raise too_long
     body = Body(sender_of(request))
-    inflow.budget.enter(body)
+    read_pacer.budget.enter(body)
     try:
         async with AsyncExitStack() as stack:
             with body.scope:
-                if not await _read(request, body, limit, inflow):
+                if not await _read(request, body, limit, read_pacer):
                     raise Unread(408, f"the body took more than {BODY_SECONDS:.0f} s; send less, or in parts", ending)
                 if len(body.data) > limit:
                     raise too_long
@@ -169,17 +169,17 @@ async def body_of(request: Request, limit: int, inflow: Inflow | None) -> AsyncI
                 raise Unread(503, "the gateway is short of memory; try again in a moment", {"Retry-After": "1"})
             yield bytes(body.data)
     finally:
-        inflow.budget.leave(body)
+        read_pacer.budget.leave(body)
 
 
-async def _read(request: Request, body: Body, limit: int, inflow: Inflow) -> bool:
+async def _read(request: Request, body: Body, limit: int, read_pacer: ReadPacer) -> bool:
     """Read until the end of *body*, or beyond its *limit*; False where it does not come in time."""
     counted = COUNTED in request.scope.get("extensions", ())
     with anyio.move_on_after(BODY_SECONDS):
         async with aclosing(request.stream()) as chunks:
             async for chunk in chunks:
                 body.data += chunk
-                if not counted and (wait := inflow.bytes(body.network, len(chunk), None)):
+                if not counted and (wait := read_pacer.record_bytes(body.network, len(chunk), None)):
                     await anyio.sleep(wait)
                 # What has come already is given without waiting, and so not interrupted.
                 if len(body.data) > limit or body.scope.cancel_called:

@@ -90,8 +90,8 @@ class Caller:
 
     def waste(self, size: int) -> None:
         """Count *size* bytes that were read for nothing: what they said had no sense."""
-        if (inflow := self.gateway.bus.inflow) is not None:
-            inflow.wasted(self.principal.address, size)
+        if (read_pacer := self.gateway.bus.read_pacer) is not None:
+            read_pacer.charge_malformed_body(self.principal.address, size)
 
     async def paced(self, slices: Iterator[bytes], media_type: str, verb: str, channel: str) -> Response:
         """The response that carries *slices*, at the caller's pace and while it may *verb* on *channel*.

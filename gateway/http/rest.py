@@ -86,7 +86,7 @@ class Rest:
             self.gateway.bus.check_log()
         if lines:
             return Bulk(publisher, request)
-        async with body_of(request, MAX_CONTENT, self.gateway.bus.inflow) as body:
+        async with body_of(request, MAX_CONTENT, self.gateway.bus.read_pacer) as body:
             taken = publisher.publish(await content_read(caller, body))
         await synced(self.gateway.log, taken.seq)
         return Response(publisher.answer(taken), 201, media_type=views.MEDIA_TYPE)
@@ -190,7 +190,7 @@ class Rest:
         """Say something to one peer in a channel; it is never logged, and 202 says how many connections got it."""
         caller = Caller(self.gateway, request)
         name = caller.look("direct", channel)
-        async with body_of(request, MAX_CONTENT, self.gateway.bus.inflow) as body:
+        async with body_of(request, MAX_CONTENT, self.gateway.bus.read_pacer) as body:
             content = await content_read(caller, body)
             message = Message(name, caller.who, REST, content.text)
             delivered = self.gateway.bus.direct(message, number)

@@ -84,9 +84,9 @@ class Connection(asyncio.Protocol):
         self.transport = transport
         self._session = session
         self._connections.add(self)
-        if (inflow := session.bus.inflow) is not None:
-            inflow.budget.enter(self)
-            if wait := inflow.enter(session):
+        if (read_pacer := session.bus.read_pacer) is not None:
+            read_pacer.budget.enter(self)
+            if wait := read_pacer.connection_opened(session):
                 self._pause_reading()
                 self._pause_timer = self._loop.call_later(wait, self._pause_over)
         enable_keepalive(transport.get_extra_info("socket"))
@@ -181,9 +181,9 @@ class Connection(asyncio.Protocol):
     def _detach(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            if (inflow := session.bus.inflow) is not None:
-                inflow.budget.leave(self)
-                inflow.leave(session)
+            if (read_pacer := session.bus.read_pacer) is not None:
+                read_pacer.budget.leave(self)
+                read_pacer.connection_closed(session)
             session.receive_eof()
 
     # What the budget asks
@@ -215,7 +215,7 @@ class Connection(asyncio.Protocol):
         if session is None:
             return  # it has ended; discard what still comes
         heavy = len(data) > FIRST_PORTION or (portion is not None and portion.busy)
-        if not (heavy or (session.conduct is not None and self._is_blamed(session))):
+        if not (heavy or (session.penalty is not None and self._is_penalized(session))):
             self._turns.other_arrivals += 1
         elif self._turns.over and self._unhandled is None:
             self._unhandled = deque((data,))
@@ -234,8 +234,8 @@ class Connection(asyncio.Protocol):
             self._handle(data)
 
     @staticmethod
-    def _is_blamed(session: Session) -> bool:
-        return session.bus.inflow is not None and session.bus.inflow.blames(session)
+    def _is_penalized(session: Session) -> bool:
+        return session.bus.read_pacer is not None and session.bus.read_pacer.is_penalized(session)
 
     def take_turn(self) -> None:
         """Handle a portion of what was read; see `gateway.shells.turns`."""
@@ -271,7 +271,7 @@ class Connection(asyncio.Protocol):
         if (
             self._portion is not None
             or perf_counter() - begin > CHEAP_SECONDS
-            or (session and session.conduct is not None)
+            or (session and session.penalty is not None)
         ):
             self._portion = self._portion or Portion()
             taken = self._portion.used(begin, len(data), self._turns.length)
@@ -279,7 +279,7 @@ class Connection(asyncio.Protocol):
             seconds = taken if self._turns.shared else 0.0  # that nobody waits for costs nobody anything
         if session is None:
             return
-        if session.bus.inflow is not None and (wait := session.bus.inflow.read(session, len(data), seconds)):
+        if session.bus.read_pacer is not None and (wait := session.bus.read_pacer.record_read(session, len(data), seconds)):
             self._pause_reading()
             self._pause_timer = self._loop.call_later(wait, self._pause_over)
         elif not session.ask_to_read():

@@ -92,8 +92,8 @@ class _Pump:
     async def run(self) -> None:
         self._session.wake = self._wake
         self._session.blocked = False
-        if (inflow := self._session.bus.inflow) is not None:
-            inflow.budget.enter(self._session)
+        if (read_pacer := self._session.bus.read_pacer) is not None:
+            read_pacer.budget.enter(self._session)
         deadline = math.inf
         try:
             async with anyio.create_task_group() as tasks:
@@ -121,15 +121,15 @@ class _Pump:
     def _end(self) -> None:
         if not self._ended:
             self._ended = True
-            if (inflow := self._session.bus.inflow) is not None:
-                inflow.budget.leave(self._session)
-                inflow.leave(self._session)
+            if (read_pacer := self._session.bus.read_pacer) is not None:
+                read_pacer.budget.leave(self._session)
+                read_pacer.connection_closed(self._session)
             self._session.receive_eof()
 
     async def _read(self) -> None:
         session = self._session
-        if session.bus.inflow is not None:
-            await anyio.sleep(session.bus.inflow.enter(session))
+        if session.bus.read_pacer is not None:
+            await anyio.sleep(session.bus.read_pacer.connection_opened(session))
         while not self._ending.is_set():
             if not session.ask_to_read():
                 await self._drained.wait()
@@ -141,8 +141,8 @@ class _Pump:
             if data is None:
                 break
             session.receive_data(data)
-            if session.bus.inflow is not None:
-                await anyio.sleep(session.bus.inflow.read(session, len(data)))
+            if session.bus.read_pacer is not None:
+                await anyio.sleep(session.bus.read_pacer.record_read(session, len(data)))
         self._ending.set()
         self._woken.set()
 

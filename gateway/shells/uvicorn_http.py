@@ -28,7 +28,7 @@ from .turns import Load, turns_of
 from .uvicorn_timeouts import TimedHttp
 
 if TYPE_CHECKING:
-    from gateway.core.inflow import Conduct, Inflow
+    from gateway.core.read_pacer import Penalty, ReadPacer
     from gateway.runtime import Gateway
 
 MAX_HEAD = 1 << 16  # bytes of a request's first line and headers
@@ -63,7 +63,7 @@ class FastHttp(TimedHttp):
     The door of *gateway* counts the connections that are not handed over, and its budget what they hold. Requests are
     parsed a few at a time: what a client sends before it was answered stays as it came, and is not read on. A request
     on a busy connection waits for its turn (`gateway.shells.turns`), one turn each, and on a connection whose requests
-    are refused until what they took is paid (`gateway.core.inflow`).
+    are refused until what they took is paid (`gateway.core.read_pacer`).
     """
 
     gateway: Gateway | None = None
@@ -74,7 +74,7 @@ class FastHttp(TimedHttp):
     _body_length = 0  # bytes that it is said to have
     _unparsed = b""  # read, and not parsed yet
     _paused = False  # nothing is parsed for a while
-    _answered = False  # a request was; before that a connection has no share of its own (`gateway.core.inflow`)
+    _answered = False  # a request was; before that a connection has no share of its own (`gateway.core.read_pacer`)
     _upgraded = False
     _refused = False  # there was no room
     _lingering = False  # the last answer is written; what still comes is discarded
@@ -83,7 +83,7 @@ class FastHttp(TimedHttp):
     _waiting: tuple[RequestResponseCycle, Any] | None = (
         None  # the request that waits for its turn, with what answers it
     )
-    conduct: Conduct | None = None  # what `gateway.core.inflow` holds against the connection
+    penalty: Penalty | None = None  # see `gateway.core.read_pacer`
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -126,9 +126,9 @@ class FastHttp(TimedHttp):
             return
         if self.network and self.gateway is not None:
             self.gateway.door.busy(self)
-        inflow = self._inflow
+        read_pacer = self._read_pacer
         share = self._number if self._answered else None
-        wait = inflow.bytes(self.network, len(data), share) if inflow is not None else 0.0
+        wait = read_pacer.record_bytes(self.network, len(data), share) if read_pacer is not None else 0.0
         if wait and not self._paused:
             self._paused = True
             self.loop.call_later(wait, self._pause_over)
@@ -221,13 +221,13 @@ class FastHttp(TimedHttp):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Answer a request now, or when the turn of a busy connection has come."""
         self._waiting = cycle, ObservedApp(app, self)
-        if self.conduct is not None or self._load.busy:
+        if self.penalty is not None or self._load.busy:
             self._await_turn()
         else:
             self._start()
 
     def _await_turn(self) -> None:
-        if wait := self._pause_for_blame(0.0):
+        if wait := self._penalty_pause(0.0):
             self.loop.call_later(wait, self._await_turn)
         else:
             self._turns.add(self, self._load.priority)
@@ -236,7 +236,7 @@ class FastHttp(TimedHttp):
         """It is the turn of the request that waits, which is all of this turn."""
         if self._waiting is None or self._ending:
             return
-        if self._pause_for_blame(0.0):  # others of the network have had turns meanwhile
+        if self._penalty_pause(0.0):  # others of the network have had turns meanwhile
             self._await_turn()
             return
         self._turns.spend(self._turns.length)
@@ -247,27 +247,27 @@ class FastHttp(TimedHttp):
         (self._answering, app), self._waiting = self._waiting, None
         super()._start_asgi_task(self._answering, app)
 
-    def _pause_for_blame(self, seconds: float) -> float:
+    def _penalty_pause(self, seconds: float) -> float:
         """After so many *seconds* more of work: how long until what refusing its requests took is paid."""
-        inflow = self._inflow
-        return 0.0 if inflow is None or self.conduct is None else inflow.worked(self, seconds)
+        read_pacer = self._read_pacer
+        return 0.0 if read_pacer is None or self.penalty is None else read_pacer.charge_loop_time(self, seconds)
 
     def worked(self, seconds: float) -> None:
         """A step of parsing or answering requests took *seconds*."""
         self._load.add(seconds, perf_counter())
-        if (inflow := self._inflow) is not None and inflow.blames(self):
-            inflow.worked(self, seconds if self._turns.shared else 0.0)
+        if (read_pacer := self._read_pacer) is not None and read_pacer.is_penalized(self):
+            read_pacer.charge_loop_time(self, seconds if self._turns.shared else 0.0)
         elif not self._load.busy:
             self._turns.other_arrivals += 1
 
     def answered(self, status: int) -> None:
         """The answer to a request has *status*."""
-        if status in REFUSED_STATUSES and (inflow := self._inflow) is not None:
-            inflow.refused(self)
+        if status in REFUSED_STATUSES and (read_pacer := self._read_pacer) is not None:
+            read_pacer.record_refused(self)
 
     @property
-    def _inflow(self) -> Inflow | None:
-        return None if self.gateway is None else self.gateway.bus.inflow
+    def _read_pacer(self) -> ReadPacer | None:
+        return None if self.gateway is None else self.gateway.bus.read_pacer
 
     def on_body(self, body: bytes) -> None:
         """A part of a body, which somebody may keep."""
@@ -335,7 +335,7 @@ class FastHttp(TimedHttp):
         if (reason := self.gateway.door.enter(address)) is None:
             self.network = network(address)
             self.gateway.budget.enter(self)
-            if (inflow := self._inflow) is not None and (wait := inflow.enter(self)):
+            if (read_pacer := self._read_pacer) is not None and (wait := read_pacer.connection_opened(self)):
                 self._paused = True
                 self.loop.call_later(wait, self._pause_over)
         return reason
@@ -353,6 +353,6 @@ class FastHttp(TimedHttp):
             self.gateway.door.busy(self)
             self.gateway.door.leave(self.network)
             self.gateway.budget.leave(self)
-            if (inflow := self._inflow) is not None:
-                inflow.leave(self)
+            if (read_pacer := self._read_pacer) is not None:
+                read_pacer.connection_closed(self)
             self.network = ""

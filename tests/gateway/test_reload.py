@@ -202,7 +202,7 @@ def test_bytes_memory_and_what_is_kept_are_followed(make_still: Callable[..., An
     still = make_still(limits={"rates": "on"})
     gateway, who = still.gateway, still.caller().who
     still.say(b'"%b"' % (b"x" * 2_000))
-    assert gateway.bus.inflow.owes(who) == 0
+    assert gateway.bus.read_pacer.publish_delay(who) == 0
     values: dict[str, Any] = {
         "data": gateway.settings.data,
         "limits": {"rates": "on", "bytes": {"rate": 10, "burst": 1_000}, "memory": 2 << 20},
@@ -211,7 +211,7 @@ def test_bytes_memory_and_what_is_kept_are_followed(make_still: Callable[..., An
     changed = settings_model(())(**values)
     assert anyio.run(reload, gateway, lambda: changed)
     still.say(b'"%b"' % (b"x" * 2_000))
-    assert gateway.bus.inflow.owes(still.caller().who) > 50
+    assert gateway.bus.read_pacer.publish_delay(still.caller().who) > 50
     assert gateway.budget.limit == 2 << 20
     assert gateway.retention.keep == (2 * 86_400_000, 1 << 30)
 

@@ -173,13 +173,13 @@ def _endpoint(running: Callable[[], Running], call: Call) -> Handler:
 
 async def _in_slices(parts: Parts, desk: Desk, request: Request, slices: Iterator[bytes]) -> Response:
     """A long answer, at the pace of all of them (`paced`), while the visitor's token is worth something."""
-    outflow, network, inflow = parts.context.services.outflow, sender_of(request), parts.context.bus.inflow
+    outflow, network, read_pacer = parts.context.services.outflow, sender_of(request), parts.context.bus.read_pacer
     if request.method == HEAD:  # its length is told
         made = list[bytes]()
         while (part := await in_turn(outflow, network, partial(next, slices, None))) is not None:
             made.append(part)
         return Response(b"".join(made), media_type=JSON)
-    budget, ask = None if inflow is None else inflow.budget, partial(desk.ask, visitor_of(request))
+    budget, ask = None if read_pacer is None else read_pacer.budget, partial(desk.ask, visitor_of(request))
     return await paced(outflow, budget, network, slices, JSON, ask)
 
 
@@ -201,13 +201,13 @@ def _told(error: Exception, status: int, message: str) -> dict[str, str]:
 
 async def _value(bus: Bus, request: Request, kind: type) -> Any:
     """The body as a JSON value, whatever its type is said to be: clients also send it as plain text."""
-    inflow = bus.inflow
+    read_pacer = bus.read_pacer
     try:
-        async with body_of(request, MAX_BODY, inflow) as body:
+        async with body_of(request, MAX_BODY, read_pacer) as body:
             value = loads(body)
     except ValueError as error:
-        if inflow is not None:
-            inflow.wasted(sender_of(request), len(body))
+        if read_pacer is not None:
+            read_pacer.charge_malformed_body(sender_of(request), len(body))
         raise Refused(400, f"not JSON: {error}") from None
     if not isinstance(value, kind):
         raise Refused(400, f"expected a JSON {'object' if kind is dict else 'array'}")

@@ -96,13 +96,13 @@ def _endpoint(running: Callable[[], Running], name: str) -> Handler:
         parts, _, data = running()
         visitor, stream = visitor_of(request), named(request.path_params["stream"])
         data.admit(visitor, stream, request.query_params)
-        inflow = parts.context.bus.inflow
-        async with body_of(request, MAX_BODY, inflow) as body:
+        read_pacer = parts.context.bus.read_pacer
+        async with body_of(request, MAX_BODY, read_pacer) as body:
             try:
                 data.produce(visitor, stream, request.query_params, body)
             except (Invalid, StreamrError, BadQuery):
-                if inflow is not None:
-                    inflow.wasted(visitor.address, len(body))
+                if read_pacer is not None:
+                    read_pacer.charge_malformed_body(visitor.address, len(body))
                 raise
         await on_disk(parts.context.bus)
         return Response()
@@ -121,8 +121,8 @@ def _endpoint(running: Callable[[], Running], name: str) -> Handler:
 
     async def answered(request: Request, slices: Iterator[bytes], media_type: str) -> Response:
         parts, _, data = running()
-        inflow, visitor = parts.context.bus.inflow, visitor_of(request)
-        budget = None if inflow is None else inflow.budget
+        read_pacer, visitor = parts.context.bus.read_pacer, visitor_of(request)
+        budget = None if read_pacer is None else read_pacer.budget
         ask = partial(data.ask, visitor, *_place(request))
         return await paced(parts.context.services.outflow, budget, visitor.address, slices, media_type, ask)
 

@@ -17,7 +17,7 @@ from fastapi import Request
 
 from gateway.core.buckets import Buckets
 from gateway.core.budget import Budget
-from gateway.core.inflow import LEAST, UNLIMITED, WASTE, Inflow
+from gateway.core.read_pacer import MIN_MALFORMED_SIZE, UNLIMITED, MALFORMED_FACTOR, ReadPacer
 from gateway.http import publish
 from gateway.http.bodies import ALLOWANCE, COUNTED, SHARE, SOON, Queue, Unread, body_of
 
@@ -25,9 +25,9 @@ BOTH = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 HEAD = b"POST /v1/channels/lobby/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
 
 
-def free(budget: Budget | None = None) -> Inflow:
+def free(budget: Budget | None = None) -> ReadPacer:
     """Nothing is paced."""
-    return Inflow(None, lambda: 0.0, budget)
+    return ReadPacer(None, lambda: 0.0, budget)
 
 
 def request(chunks: Iterator[bytes], network: str = "192.0.2.1", **more: Any) -> Request:
@@ -185,7 +185,7 @@ def test_bytes_of_bodies_are_paced_once_whichever_server_reads_them(counted: boo
     extensions: dict[str, Any] = {"extensions": {COUNTED: {}}} if counted else {}
 
     async def take() -> None:
-        async with body_of(request(iter([b"123", b"45"]), **extensions), 9, Inflow(levels, lambda: 0.0)):
+        async with body_of(request(iter([b"123", b"45"]), **extensions), 9, ReadPacer(levels, lambda: 0.0)):
             pass
 
     anyio.run(take)
@@ -259,23 +259,23 @@ def test_the_server_works_off_one_long_body_at_a_time(local: Any, monkeypatch: p
 
 
 def test_a_malformed_body_counts_for_its_network_as_more_than_its_bytes() -> None:
-    levels = Buckets(1.0, WASTE * LEAST * 2, lambda: 0.0)
-    inflow = Inflow(levels, lambda: 0.0)
-    inflow.wasted("192.0.2.1", 1)
-    assert inflow.bytes("192.0.2.1", 0, None) == 0
-    inflow.wasted("192.0.2.1", LEAST)
-    inflow.wasted("", UNLIMITED)  # a link has no network, and is nobody's to slow
-    assert inflow.bytes("192.0.2.1", 1, None) > 0
-    assert inflow.bytes("192.0.2.2", 1, None) == 0
+    levels = Buckets(1.0, MALFORMED_FACTOR * MIN_MALFORMED_SIZE * 2, lambda: 0.0)
+    read_pacer = ReadPacer(levels, lambda: 0.0)
+    read_pacer.charge_malformed_body("192.0.2.1", 1)
+    assert read_pacer.record_bytes("192.0.2.1", 0, None) == 0
+    read_pacer.charge_malformed_body("192.0.2.1", MIN_MALFORMED_SIZE)
+    read_pacer.charge_malformed_body("", UNLIMITED)  # a link has no network, and is nobody's to slow
+    assert read_pacer.record_bytes("192.0.2.1", 1, None) > 0
+    assert read_pacer.record_bytes("192.0.2.2", 1, None) == 0
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * SOON + b"["])
 def test_malformed_bodies_slow_their_network_down_also_with_a_connection_for_each(
     make_local: Callable[..., Any], content: bytes
 ) -> None:
-    local = make_local(limits={"rates": "on", "bytes": {"rate": 4 * WASTE * LEAST, "burst": 2 * WASTE * LEAST}})
+    local = make_local(limits={"rates": "on", "bytes": {"rate": 4 * MALFORMED_FACTOR * MIN_MALFORMED_SIZE, "burst": 2 * MALFORMED_FACTOR * MIN_MALFORMED_SIZE}})
     assert [post(local, b"1") for _ in range(5)] == [201] * 5
-    assert local.gateway.bus.inflow.bytes("127.0.0.1", 0, 0) == 0, "they owe nothing"
+    assert local.gateway.bus.read_pacer.record_bytes("127.0.0.1", 0, 0) == 0, "they owe nothing"
     good = time.monotonic()
     assert [post(local, content) for _ in range(5)] == [400] * 5
     assert time.monotonic() - good > 0.5

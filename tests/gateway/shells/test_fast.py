@@ -31,7 +31,7 @@ from gateway.core.bus import Bus
 from gateway.core.channels import Channels
 from gateway.core.contracts import Receipt
 from gateway.core.frames import text_frame
-from gateway.core.inflow import BLAMED_AT_ONCE, Connected, Inflow
+from gateway.core.read_pacer import PENALTY_BURST, PenalizableSession, ReadPacer
 from gateway.core.message import Message, MessageIds
 from gateway.core.peers import Peers
 from gateway.core.principal import Principal
@@ -555,14 +555,14 @@ def test_a_request_that_is_over_a_limit_or_malformed_is_held_against_its_connect
     async def check() -> None:
         http, _ = await http_connection(app, sock)
         now = 100.0
-        inflow = Inflow(Buckets(1e9, 1e9, lambda: now), lambda: now)
-        http.gateway = type("Gateway", (), {"bus": type("Bus", (), {"inflow": inflow})})  # type: ignore[assignment]
+        read_pacer = ReadPacer(Buckets(1e9, 1e9, lambda: now), lambda: now)
+        http.gateway = type("Gateway", (), {"bus": type("Bus", (), {"read_pacer": read_pacer})})  # type: ignore[assignment]
         for blamed in (False, False, True):
             http.data_received(b"GET / HTTP/1.1\r\n\r\n")
             for _ in range(3):
                 await asyncio.sleep(0)
-            assert inflow.blames(http) == blamed
-        inflow.worked(http, BLAMED_AT_ONCE + 0.001)
+            assert read_pacer.is_penalized(http) == blamed
+        read_pacer.charge_loop_time(http, PENALTY_BURST + 0.001)
         http.data_received(b"GET / HTTP/1.1\r\n\r\n")
         for _ in range(5):
             await asyncio.sleep(0)
@@ -591,18 +591,18 @@ def test_who_comes_again_is_not_read_before_it_has_paid(sock: socket.socket) -> 
 
     async def check() -> None:
         bus = new_bus()
-        bus.inflow = inflow = Inflow(Buckets(1e9, 1e9, lambda: 100.0), lambda: 100.0)
+        bus.read_pacer = read_pacer = ReadPacer(Buckets(1e9, 1e9, lambda: 100.0), lambda: 100.0)
         for _ in range(2):
             bad = Somewhere(bus)
             bad.offend()
-            inflow.worked(bad, BLAMED_AT_ONCE + 0.005)
-            inflow.leave(bad)
+            read_pacer.charge_loop_time(bad, PENALTY_BURST + 0.005)
+            read_pacer.connection_closed(bad)
         transport = Recorder(sock)
         fast.WebSocketProtocol(asyncio.get_running_loop(), set(), 1 << 20).start(transport, Somewhere(bus))
         assert transport.paused
 
         http, _ = await http_connection(app, sock)
-        http.gateway = SimpleNamespace(door=let_in, budget=inflow.budget, bus=bus)  # type: ignore[assignment]
+        http.gateway = SimpleNamespace(door=let_in, budget=read_pacer.budget, bus=bus)  # type: ignore[assignment]
         transport = Recorder(sock)
         transport._extra["peername"] = ("192.0.2.1", 1)  # type: ignore[attr-defined]
         http.connection_made(transport)
@@ -618,11 +618,11 @@ def test_who_comes_again_is_not_read_before_it_has_paid(sock: socket.socket) -> 
 def test_what_it_sends_meanwhile_is_not_read_either(use_uvloop: bool) -> None:
     async def check() -> None:
         bus, sessions = new_bus(), list[Somewhere]()
-        bus.inflow = Inflow(Buckets(1e9, 1e9, lambda: 100.0), lambda: 100.0)
+        bus.read_pacer = ReadPacer(Buckets(1e9, 1e9, lambda: 100.0), lambda: 100.0)
         bad = Somewhere(bus)
         bad.offend()
-        bus.inflow.worked(bad, BLAMED_AT_ONCE + 1.0)
-        bus.inflow.leave(bad)
+        bus.read_pacer.charge_loop_time(bad, PENALTY_BURST + 1.0)
+        bus.read_pacer.connection_closed(bad)
 
         def accept(address: str) -> Session:  # noqa: ARG001
             sessions.append(Somewhere(bus))
@@ -634,7 +634,7 @@ def test_what_it_sends_meanwhile_is_not_read_either(use_uvloop: bool) -> None:
                 with anyio.move_on_after(0.5):  # its own buffers and the kernel's take some MiB
                     while True:
                         await peer.send(bytes(1 << 16))
-            assert bus.inflow.budget.held < 1 << 16
+            assert bus.read_pacer.budget.held < 1 << 16
 
     anyio.run(check, backend="asyncio", backend_options={"use_uvloop": use_uvloop})
 
@@ -865,13 +865,13 @@ def test_all_of_much_input_is_handled_in_order(sock: socket.socket, tail: bytes)
 
 
 def test_a_paced_connection_is_not_read_and_loses_nothing(sock: socket.socket) -> None:
-    class Patient(Inflow):
-        def read(self, session: Connected, size: int, seconds: float = 0.0) -> float:  # noqa: ARG002
+    class Patient(ReadPacer):
+        def record_read(self, session: PenalizableSession, size: int, seconds: float = 0.0) -> float:  # noqa: ARG002
             return 0.01
 
     async def check() -> None:
         ((connection, transport, session),) = await connections(1, sock)
-        session.bus.inflow = Patient(None, time.monotonic)
+        session.bus.read_pacer = Patient(None, time.monotonic)
         connection.data_received(masked(b"x") * 10_000)
         assert transport.paused
         while connection._unhandled is not None or transport.paused:
@@ -900,14 +900,14 @@ def test_what_a_transport_hands_over_during_a_pause_counts_for_the_budget(sock: 
 def test_who_misbehaved_waits_for_its_turn_and_pays_while_others_talk(sock: socket.socket) -> None:
     charged: list[float] = []
 
-    class Charging(Inflow):
-        def read(self, session: Connected, size: int, seconds: float = 0.0) -> float:
+    class Charging(ReadPacer):
+        def record_read(self, session: PenalizableSession, size: int, seconds: float = 0.0) -> float:
             charged.append(seconds)
-            return super().read(session, size, seconds)
+            return super().record_read(session, size, seconds)
 
     async def check() -> None:
         (bad, _, session), (good, heard, _) = await connections(2, sock)
-        session.bus.inflow = Charging(Buckets(1e9, 1e9, lambda: 1.0), lambda: 1.0)
+        session.bus.read_pacer = Charging(Buckets(1e9, 1e9, lambda: 1.0), lambda: 1.0)
         session.offend()
         bad.data_received(masked(b"alone"))
         assert charged == [0.0]

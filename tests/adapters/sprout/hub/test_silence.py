@@ -9,7 +9,7 @@ import pytest
 from adapters.sprout.hub.peering import Peering
 from adapters.sprout.hub.rights import PEER
 from adapters.sprout.wire import base64url
-from gateway.core.inflow import STRIKES
+from gateway.core.read_pacer import MAX_MALFORMED
 from gateway.core.principal import Principal
 
 SECONDS = 10  # limits.handshake_seconds unless it is set
@@ -80,7 +80,7 @@ def forged(author: Any, parent: str) -> str:
 @pytest.mark.parametrize("said", ["nonsense\n", "list 1 1\n", "announce 1 1\nno node at all\n"])
 def test_malformed_input_without_end_ends_the_connection(strict: Any, said: str) -> None:
     line = strict.connect()
-    for _ in range(STRIKES - 1):
+    for _ in range(MAX_MALFORMED - 1):
         line.send(said)
     assert line.session.closing is None, "some of it is answered"
     line.send(said * 10)
@@ -89,7 +89,7 @@ def test_malformed_input_without_end_ends_the_connection(strict: Any, said: str)
 
 def test_forged_nodes_without_end_end_the_connection(strict: Any, alice: Any) -> None:
     line, node = strict.connect(), forged(alice, strict.lobby)
-    for number in range(STRIKES + 10):
+    for number in range(MAX_MALFORMED + 10):
         line.send(f"announce {number} 1\n{node}\n")
     assert line.session.closing is not None
 
@@ -97,20 +97,20 @@ def test_forged_nodes_without_end_end_the_connection(strict: Any, alice: Any) ->
 def test_what_is_only_refused_is_no_offence(strict: Any, alice: Any, bob: Any) -> None:
     line = strict.connect()
     unknown, late = bob.reply(strict.lobby, "by a stranger"), alice.reply(strict.lobby, "x" * 9, created=1)
-    for number in range(STRIKES + 10):
+    for number in range(MAX_MALFORMED + 10):
         line.send(f"announce {number} 1\n{(unknown, late)[number % 2]}\nancestry 7 {bob.id} 1\nversion 8 1.0\n")
     assert line.session.closing is None
 
 
 def test_a_good_node_excuses_the_forged_ones_beside_it(strict: Any, alice: Any) -> None:
     line, node = strict.connect(), forged(alice, strict.lobby)
-    for number in range(STRIKES + 10):
+    for number in range(MAX_MALFORMED + 10):
         line.send(f"announce {number} 2\n{node}\n{alice.identity}\n")
     assert line.session.closing is None, "genuine relays keep forged nodes, and tell all they have"
 
 
 def test_a_peer_that_the_operator_chose_is_not_judged(strict: Any) -> None:
     line = type(strict.connect())(strict, strict.adapter.open(Peering, Principal(PEER)))
-    for _ in range(STRIKES + 10):
+    for _ in range(MAX_MALFORMED + 10):
         line.send("nonsense\n")
     assert line.session.closing is None

@@ -10,7 +10,7 @@ import pytest
 
 from adapters.streamr.model import streams
 from gateway.core.budget import Budget
-from gateway.core.inflow import Inflow
+from gateway.core.read_pacer import ReadPacer
 from gateway.storage import log
 
 SAID = {"id": "s"}
@@ -74,7 +74,7 @@ def test_a_body_that_says_that_it_is_too_long_is_not_read(broker: Any, make_call
 
 def test_a_body_counts_in_the_memory_budget_and_is_given_up_where_that_is_short(broker: Any, make_caller: Any) -> None:
     budget = Budget(100_000)
-    broker.bus.inflow = Inflow(None, lambda: 0.0, budget)
+    broker.bus.read_pacer = ReadPacer(None, lambda: 0.0, budget)
     held: list[int] = []
 
     def chunks() -> Iterator[bytes]:

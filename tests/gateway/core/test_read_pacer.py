@@ -8,29 +8,29 @@ import pytest
 
 from gateway.core.buckets import Buckets
 from gateway.core.errors import Throttled
-from gateway.core.inflow import (
-    BLAME,
-    BLAMED,
-    BLAMED_AT_ONCE,
-    FREE,
-    LONGEST,
-    PAUSE,
-    SHARE,
-    SHARE_AT_ONCE,
-    STRIKES,
-    Inflow,
+from gateway.core.read_pacer import (
+    PENALTY_SECONDS,
+    PENALTY_SHARE,
+    PENALTY_BURST,
+    FREE_REFUSALS,
+    MAX_PAUSE,
+    REFUSAL_PAUSE,
+    CONNECTION_RATE,
+    CONNECTION_BURST,
+    MAX_MALFORMED,
+    ReadPacer,
 )
 from gateway.core.message import Message
 
 
 class Paced:
-    """The core with an inflow whose clock stands still until it is moved."""
+    """The core with a read pacer whose clock stands still until it is moved."""
 
     def __init__(self, core: Any, toy_session: Any) -> None:
         self.now = 1024.0
-        core.bus.inflow = Inflow(Buckets(100, 1000, lambda: self.now), lambda: self.now)
+        core.bus.read_pacer = ReadPacer(Buckets(100, 1000, lambda: self.now), lambda: self.now)
         self.core = core
-        self.inflow = core.bus.inflow
+        self.read_pacer = core.bus.read_pacer
         self._kind = toy_session
 
     def new(self, address: str = "192.0.2.1") -> Any:
@@ -44,43 +44,43 @@ def paced(core: Any, toy_session: Any) -> Paced:
 
 def test_bytes_are_paced_for_a_network_and_not_for_who_has_none(paced: Paced) -> None:
     one, other, link = paced.new(), paced.new("192.0.2.2"), paced.new("")
-    assert paced.inflow.read(one, 1000) == 0
-    assert paced.inflow.bytes("192.0.2.1", 50, None) == pytest.approx(0.5)
-    assert paced.inflow.read(other, 50) == 0
-    assert paced.inflow.bytes("192.0.2.2", 1000, None) == pytest.approx(0.5)
-    assert paced.inflow.read(one, 1_000_000) == LONGEST, "nobody is left alone for longer"
-    assert paced.inflow.read(link, 1_000_000) == 0
+    assert paced.read_pacer.record_read(one, 1000) == 0
+    assert paced.read_pacer.record_bytes("192.0.2.1", 50, None) == pytest.approx(0.5)
+    assert paced.read_pacer.record_read(other, 50) == 0
+    assert paced.read_pacer.record_bytes("192.0.2.2", 1000, None) == pytest.approx(0.5)
+    assert paced.read_pacer.record_read(one, 1_000_000) == MAX_PAUSE, "nobody is left alone for longer"
+    assert paced.read_pacer.record_read(link, 1_000_000) == 0
 
 
 def test_who_sends_little_does_not_wait_for_what_others_of_its_network_have_sent(paced: Paced) -> None:
-    inflow = Inflow(Buckets(1 << 20, 1 << 20, lambda: paced.now), lambda: paced.now)
+    read_pacer = ReadPacer(Buckets(1 << 20, 1 << 20, lambda: paced.now), lambda: paced.now)
     much, little = paced.new(), paced.new()
-    assert inflow.read(much, 2 << 20) == pytest.approx(1), "of its own share it would have to wait for 8 seconds"
-    assert inflow.read(little, SHARE_AT_ONCE) == 0
-    assert inflow.read(little, SHARE // 2) == pytest.approx(0.5)
+    assert read_pacer.record_read(much, 2 << 20) == pytest.approx(1), "of its own share it would have to wait for 8 seconds"
+    assert read_pacer.record_read(little, CONNECTION_BURST) == 0
+    assert read_pacer.record_read(little, CONNECTION_RATE // 2) == pytest.approx(0.5)
     paced.now += 2
-    assert inflow.read(much, 1000) == 0
+    assert read_pacer.record_read(much, 1000) == 0
 
 
 def test_a_new_connection_pays_nothing_for_one_that_is_gone(paced: Paced) -> None:
-    inflow = Inflow(Buckets(1, 1, lambda: paced.now), lambda: paced.now)
+    read_pacer = ReadPacer(Buckets(1, 1, lambda: paced.now), lambda: paced.now)
     for _ in range(10):  # each has the place in memory of the one before it
         session = paced.new()
-        assert inflow.read(session, SHARE_AT_ONCE) == 0
-        assert inflow.read(session, SHARE) == pytest.approx(1)
+        assert read_pacer.record_read(session, CONNECTION_BURST) == 0
+        assert read_pacer.record_read(session, CONNECTION_RATE) == pytest.approx(1)
         session.receive_eof()
         del session
 
 
 def test_while_the_log_is_crowded_each_connection_gets_its_share(paced: Paced) -> None:
     crowded = True
-    inflow = Inflow(Buckets(1 << 30, 1 << 30, lambda: paced.now), lambda: paced.now, None, lambda: crowded)
+    read_pacer = ReadPacer(Buckets(1 << 30, 1 << 30, lambda: paced.now), lambda: paced.now, None, lambda: crowded)
     one, other = paced.new(), paced.new()
-    assert inflow.read(one, SHARE_AT_ONCE) == 0
-    assert inflow.read(one, SHARE // 4) == pytest.approx(0.25)
-    assert inflow.read(other, 1000) == 0, "who sends little does not wait"
+    assert read_pacer.record_read(one, CONNECTION_BURST) == 0
+    assert read_pacer.record_read(one, CONNECTION_RATE // 4) == pytest.approx(0.25)
+    assert read_pacer.record_read(other, 1000) == 0, "who sends little does not wait"
     crowded = False
-    assert inflow.read(one, 1 << 20) == 0
+    assert read_pacer.record_read(one, 1 << 20) == 0
 
 
 def test_what_one_sender_publishes_is_bounded_wherever_it_is_connected_from(paced: Paced) -> None:
@@ -102,16 +102,16 @@ def test_what_one_sender_publishes_is_bounded_wherever_it_is_connected_from(pace
 def test_requests_over_the_rate_pause_their_own_connection_and_never_close_it(paced: Paced) -> None:
     one, other = paced.new(), paced.new()
     paced.core.bus.throttle = lambda *_: 1.0
-    for _ in range(FREE):
+    for _ in range(FREE_REFUSALS):
         with pytest.raises(Throttled):
             one.pace("lobby")
-    assert paced.inflow.read(one, 0) == 0, "a few cost nothing"
+    assert paced.read_pacer.record_read(one, 0) == 0, "a few cost nothing"
     for count in range(1, 5):
         with pytest.raises(Throttled):
             one.pace("lobby")
-        assert paced.inflow.read(one, 0) == pytest.approx(count * PAUSE)
-    assert paced.inflow.read(other, 0) == 0
-    for _ in range(10 * STRIKES):
+        assert paced.read_pacer.record_read(one, 0) == pytest.approx(count * REFUSAL_PAUSE)
+    assert paced.read_pacer.record_read(other, 0) == 0
+    for _ in range(10 * MAX_MALFORMED):
         with pytest.raises(Throttled):
             one.pace("lobby")
     assert one.closing is None
@@ -119,9 +119,9 @@ def test_requests_over_the_rate_pause_their_own_connection_and_never_close_it(pa
 
 def test_malformed_input_pauses_and_in_the_end_closes_its_own_connection(paced: Paced) -> None:
     one, other = paced.new(), paced.new()
-    for _ in range(STRIKES):
+    for _ in range(MAX_MALFORMED):
         one.offend()
-    assert paced.inflow.read(one, 0) == LONGEST
+    assert paced.read_pacer.record_read(one, 0) == MAX_PAUSE
     assert one.closing is None
     one.offend()
     assert one.closing is not None
@@ -131,39 +131,39 @@ def test_malformed_input_pauses_and_in_the_end_closes_its_own_connection(paced: 
 
 def test_a_little_malformed_input_now_and_then_is_borne_for_ever(paced: Paced) -> None:
     one = paced.new()
-    for _ in range(3 * STRIKES):
+    for _ in range(3 * MAX_MALFORMED):
         one.offend()
         paced.now += 1.0
-        assert paced.inflow.read(one, 0) == 0
+        assert paced.read_pacer.record_read(one, 0) == 0
     assert one.closing is None
 
 
 def test_nothing_is_held_against_anybody_where_there_are_no_limits(core: Any, toy_session: Any) -> None:
-    core.bus.inflow = Inflow(None, lambda: 0.0)
+    core.bus.read_pacer = ReadPacer(None, lambda: 0.0)
     session = toy_session(core.bus, "somebody", "192.0.2.1")
-    for _ in range(2 * STRIKES):
+    for _ in range(2 * MAX_MALFORMED):
         session.offend()
     assert session.closing is None
-    assert core.bus.inflow.read(session, 1 << 40) == 0
+    assert core.bus.read_pacer.record_read(session, 1 << 40) == 0
 
 
 def test_those_of_a_network_that_misbehave_share_a_tenth_of_the_time_and_the_others_do_not(paced: Paced) -> None:
     bad, worse, good, elsewhere = paced.new(), paced.new(), paced.new(), paced.new("192.0.2.2")
     for session in bad, worse, elsewhere:
         session.offend()
-    assert paced.inflow.read(bad, 0, BLAMED_AT_ONCE) == 0
-    assert paced.inflow.read(bad, 0, 0.01) == pytest.approx(0.01 / BLAMED)
-    assert paced.inflow.read(worse, 0, 0.01) == pytest.approx(0.02 / BLAMED), "all of them together"
-    assert paced.inflow.read(good, 0, 1.0) == 0, "whatever its neighbours do"
-    assert paced.inflow.read(elsewhere, 0, BLAMED_AT_ONCE) == 0
-    assert paced.inflow.read(bad, 0, 1000.0) == LONGEST
-    paced.now += BLAME
-    assert paced.inflow.read(bad, 0, 1.0) == 0, "it is forgotten"
+    assert paced.read_pacer.record_read(bad, 0, PENALTY_BURST) == 0
+    assert paced.read_pacer.record_read(bad, 0, 0.01) == pytest.approx(0.01 / PENALTY_SHARE)
+    assert paced.read_pacer.record_read(worse, 0, 0.01) == pytest.approx(0.02 / PENALTY_SHARE), "all of them together"
+    assert paced.read_pacer.record_read(good, 0, 1.0) == 0, "whatever its neighbours do"
+    assert paced.read_pacer.record_read(elsewhere, 0, PENALTY_BURST) == 0
+    assert paced.read_pacer.record_read(bad, 0, 1000.0) == MAX_PAUSE
+    paced.now += PENALTY_SECONDS
+    assert paced.read_pacer.record_read(bad, 0, 1.0) == 0, "it is forgotten"
 
 
 @pytest.mark.parametrize("again", [1, 7, 10**9], ids=["always", "sometimes", "never"])
 def test_who_comes_again_after_malformed_messages_gets_no_more_of_the_loop(paced: Paced, again: int) -> None:
-    inflow, begin, worked, honest = paced.inflow, paced.now, 0.0, paced.new()
+    read_pacer, begin, worked, honest = paced.read_pacer, paced.now, 0.0, paced.new()
     attackers = [(begin, paced.new()) for _ in range(3)]  # and when each is read next
     for count in range(1, 10_000):
         (at, one), *rest = sorted(attackers, key=lambda each: each[0])
@@ -172,29 +172,29 @@ def test_who_comes_again_after_malformed_messages_gets_no_more_of_the_loop(paced
         paced.now = max(paced.now, at) + 0.01
         one.offend()
         worked += 0.01
-        wait = inflow.read(one, 0, 0.01)
+        wait = read_pacer.record_read(one, 0, 0.01)
         if count % again == 0 or one.closing is not None:
-            inflow.leave(one)
+            read_pacer.connection_closed(one)
             one.receive_eof()
             one = paced.new()
-            wait = inflow.enter(one)
+            wait = read_pacer.connection_opened(one)
         attackers = [(paced.now + wait, one), *rest]
-        assert inflow.read(honest, 0, 0.01) == 0, "whatever its neighbours do"
-    assert worked < BLAMED * 30 + BLAMED_AT_ONCE + 0.5
+        assert read_pacer.record_read(honest, 0, 0.01) == 0, "whatever its neighbours do"
+    assert worked < PENALTY_SHARE * 30 + PENALTY_BURST + 0.5
 
 
 def test_what_one_left_is_held_against_one_who_comes_and_only_for_a_while(paced: Paced) -> None:
-    bad, inflow = paced.new(), paced.inflow
+    bad, read_pacer = paced.new(), paced.read_pacer
     bad.offend()
-    inflow.worked(bad, 1.0)
-    inflow.leave(bad)
+    read_pacer.charge_loop_time(bad, 1.0)
+    read_pacer.connection_closed(bad)
     elsewhere, first, second = paced.new("192.0.2.2"), paced.new(), paced.new()
-    assert inflow.enter(elsewhere) == 0
-    assert inflow.enter(first) == LONGEST
-    assert inflow.enter(second) == 0
-    inflow.leave(first)
-    inflow.leave(second)
-    paced.now += BLAME
-    assert inflow.enter(paced.new()) == 0
-    assert inflow.enter(paced.new()) == 0
-    assert not inflow._left
+    assert read_pacer.connection_opened(elsewhere) == 0
+    assert read_pacer.connection_opened(first) == MAX_PAUSE
+    assert read_pacer.connection_opened(second) == 0
+    read_pacer.connection_closed(first)
+    read_pacer.connection_closed(second)
+    paced.now += PENALTY_SECONDS
+    assert read_pacer.connection_opened(paced.new()) == 0
+    assert read_pacer.connection_opened(paced.new()) == 0
+    assert not read_pacer._inherited
