@@ -19,7 +19,7 @@ from gateway.core.session import Session
 if TYPE_CHECKING:
     from gateway.access.auth import Access
     from gateway.core.bus import Bus
-    from gateway.core.outflow import Outflow
+    from gateway.core.answer_scheduler import AnswerScheduler
     from gateway.storage.facts import Life
     from gateway.storage.index import Index
     from gateway.storage.log import Log
@@ -120,7 +120,7 @@ class Services:
 
     *post* runs a callable on the event loop, from any thread. *work* runs one in the worker thread, in order, and
     gives its result to the callback on the loop (None where it raised; that is logged and counted). *fact* logs a
-    fact and makes it known. *access* knows the keys, for adapters whose requests can carry one. *outflow* gives long
+    fact and makes it known. *access* knows the keys, for adapters whose requests can carry one. *answer_scheduler* gives long
     answers their turns. *keep* tells how long messages are kept, in ms, None for as long as there is room. *handshake*
     is how long a connection may say nothing whole, in seconds.
     """
@@ -133,7 +133,7 @@ class Services:
     fact: Callable[[str, dict[str, Any]], Fact]
     metrics: Metrics
     access: Access
-    outflow: Outflow
+    answer_scheduler: AnswerScheduler
     keep: Callable[[], int | None] = lambda: None
     handshake: float = 10.0
 

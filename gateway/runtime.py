@@ -23,7 +23,7 @@ from gateway.core.bus import Bus
 from gateway.core.channels import Channels, valid_name
 from gateway.core.read_pacer import ReadPacer
 from gateway.core.message import MessageIds, Peer
-from gateway.core.outflow import Outflow
+from gateway.core.answer_scheduler import AnswerScheduler
 from gateway.core.peers import Peers
 from gateway.core.watchdog import Progress, Watchdog
 from gateway.shells.links import Dialler
@@ -98,7 +98,7 @@ class Gateway:
         self._configure_channels()
         self._worker = Worker(post, self._worker_fault)
         self._trimmer = machine.Trimmer(self._worker.do)
-        self.outflow = Outflow(post, Alarm(post).later, lambda: self.log.next_seq, clock)
+        self.answer_scheduler = AnswerScheduler(post, Alarm(post).later, lambda: self.log.next_seq, clock)
         services = Services(
             *(
                 self.bus,
@@ -109,7 +109,7 @@ class Gateway:
                 self.log.fact,
                 self.metrics,
                 self.access,
-                self.outflow,
+                self.answer_scheduler,
             ),
             keep=lambda: self.retention.keep.age,
             handshake=self.settings.limits.handshake_seconds,
@@ -127,7 +127,7 @@ class Gateway:
         dog.watch("the log", lambda: Progress(log.next_seq - 1 - log.synced_seq, log.synced_seq))
         dog.watch("the index", lambda: Progress(index.synced_seq - index.level, index.level))
         dog.watch("the worker", lambda: self._worker.progress)
-        dog.watch("the long answers", lambda: self.outflow.progress)
+        dog.watch("the long answers", lambda: self.answer_scheduler.progress)
 
     def _start_adapter(self, adapter: Adapter, services: Services) -> None:
         """Start *adapter*; where it finds nonsense in its tables they are made anew, and it is started again."""
@@ -253,7 +253,7 @@ class Gateway:
         """A second has passed."""
         self.watchdog.tick()
         self.budget.audit()
-        self.outflow.tick()
+        self.answer_scheduler.tick()
         self.bus.tick()
         self.warden.tick()
         self._trimmer.tick()

@@ -61,5 +61,5 @@ def assemble(
         keep=services.keep,
     )
     reader, telling = Reader(bus, nodes, rights), Telling(nodes.said)
-    shared = Shared(nodes, rights, audience, reader, presence, telling, intake, room, services.outflow, post)
+    shared = Shared(nodes, rights, audience, reader, presence, telling, intake, room, services.answer_scheduler, post)
     return mint, author, shared

@@ -99,7 +99,7 @@ class Caller:
         See `gateway.http.paced`.
         """
         gateway, ask = self.gateway, partial(self.demand, verb, channel)
-        return await paced(gateway.outflow, gateway.budget, self.principal.address, slices, media_type, ask)
+        return await paced(gateway.answer_scheduler, gateway.budget, self.principal.address, slices, media_type, ask)
 
     def look(self, verb: str, segment: str, *, paced: bool = True) -> str:
         """The channel that a path's *segment* names, if the caller may *verb* there and there can be one.

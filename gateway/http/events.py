@@ -113,7 +113,7 @@ class EventSession(Session):
     async def next_data(self) -> list[bytes]:
         """The same; for what is long, when there is a turn for that."""
         if self._welcome is not None or self._catching_up:
-            return await in_turn(self._gateway.outflow, self.network, self.data_to_send)
+            return await in_turn(self._gateway.answer_scheduler, self.network, self.data_to_send)
         return self.data_to_send()
 
     def last_words(self, reason: str) -> bytes:

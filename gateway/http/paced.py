@@ -1,7 +1,7 @@
 """HTTP answers of any length, made at the pace at which their readers take them.
 
 An answer is an iterator of slices: each `next` is a little work and gives some bytes, perhaps none. Slices are made in
-the turns that `Outflow` gives, the next only when the one before it was taken, so that an answer of any length holds
+the turns that `AnswerScheduler` gives, the next only when the one before it was taken, so that an answer of any length holds
 one piece of memory. What fits in one piece is an ordinary response. Until the first piece is made the request may
 still be refused; what fails later ends the connection, as half an answer must not look whole. Whether its reader may
 still have it is asked before each slice: keys, tokens and rights end while an answer is under way.
@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.core.budget import Budget
 from gateway.core.errors import RequestError, Throttled
 from gateway.core.outbox import LOW_WATER
-from gateway.core.outflow import PATIENCE, WRITE, Outflow, Place, State
+from gateway.core.answer_scheduler import MAX_WAIT, WRITE_SECONDS, AnswerScheduler, AnswerSlot, SlotState
 
 MOST = 2 * LOW_WATER  # bytes that are sent at once
 STALLED_SECONDS = 60.0  # for a client to take a piece; then the answer ends where it is
@@ -34,7 +34,7 @@ Ask = Callable[[], object]
 logger = logging.getLogger(__name__)
 
 
-async def in_turn(outflow: Outflow, network: str, make: Callable[[], Result]) -> Result:
+async def in_turn(scheduler: AnswerScheduler, network: str, make: Callable[[], Result]) -> Result:
     """What *make* returns or raises, called when the turn of *network* has come; never once nobody waits for it."""
     done = anyio.Event()
     wanted = True
@@ -50,7 +50,7 @@ async def in_turn(outflow: Outflow, network: str, make: Callable[[], Result]) ->
             errors.append(error)
         done.set()
 
-    outflow.give(call, network)
+    scheduler.schedule(call, network)
     try:
         await done.wait()
     finally:
@@ -61,47 +61,47 @@ async def in_turn(outflow: Outflow, network: str, make: Callable[[], Result]) ->
 
 
 async def paced(
-    outflow: Outflow, budget: Budget | None, network: str, slices: Iterator[bytes], media_type: str, ask: Ask
+    scheduler: AnswerScheduler, budget: Budget | None, network: str, slices: Iterator[bytes], media_type: str, ask: Ask
 ) -> Response:
     """The response that carries *slices* to *network*; `Throttled` where too many long answers are under way.
 
     *ask* raises `RequestError` where the reader may not have them, or not any more.
     """
-    place = await _place(outflow, network)
+    slot = await _slot(scheduler, network)
     try:
-        pieces = _Pieces(outflow, network, slices, ask)
+        pieces = _Pieces(scheduler, network, slices, ask)
         await pieces.make()
     except BaseException:
-        place.leave()
+        slot.release()
         raise
     if pieces.over and len(pieces.piece) <= LOW_WATER:
-        place.leave()
+        slot.release()
         return Response(pieces.piece, media_type=media_type)
-    return _Paced(pieces, place, budget, media_type)
+    return _Paced(pieces, slot, budget, media_type)
 
 
-async def _place(outflow: Outflow, network: str) -> Place:
+async def _slot(scheduler: AnswerScheduler, network: str) -> AnswerSlot:
     decided = anyio.Event()
-    place = outflow.ask(network, decided.set)
+    slot = scheduler.request_slot(network, decided.set)
     try:
-        if place.state is State.WAITING:
+        if slot.state is SlotState.WAITING:
             await decided.wait()
     except BaseException:
-        place.leave()
+        slot.release()
         raise
-    if place.state is State.REFUSED:
-        raise Throttled(PATIENCE)
-    return place
+    if slot.state is SlotState.REFUSED:
+        raise Throttled(MAX_WAIT)
+    return slot
 
 
 class _Pieces:
     """The slices of an answer, put together to pieces that are worth a write."""
 
-    def __init__(self, outflow: Outflow, network: str, slices: Iterator[bytes], ask: Ask) -> None:
+    def __init__(self, scheduler: AnswerScheduler, network: str, slices: Iterator[bytes], ask: Ask) -> None:
         self.network = network
         self.piece = b""  # that was made last, and not taken yet
         self.over = False  # nothing comes behind it
-        self._outflow = outflow
+        self._scheduler = scheduler
         self._slices = slices
         self._ask = ask
 
@@ -109,11 +109,11 @@ class _Pieces:
         """Make the next piece: `LOW_WATER` bytes, or what the last slice brings beyond them, or the rest."""
         some: list[bytes] = []
         while not self.over and sum(map(len, some)) < LOW_WATER:
-            part = await in_turn(self._outflow, self.network, self._next)
+            part = await in_turn(self._scheduler, self.network, self._next)
             some.append(part or b"")
             self.over = part is None
         self.piece = b"".join(some)
-        self._outflow.spend(WRITE * len(self.piece))
+        self._scheduler.charge(WRITE_SECONDS * len(self.piece))
 
     def drop(self) -> None:
         """Let go of what is left: anyio keeps whoever was cancelled until a collection of garbage."""
@@ -125,13 +125,13 @@ class _Pieces:
 
 
 class _Paced(StreamingResponse):
-    """Sends pieces; a holder of the memory budget. Whatever its end is, it gives back its place."""
+    """Sends pieces; a holder of the memory budget. Whatever its end is, it gives back its slot."""
 
-    def __init__(self, pieces: _Pieces, place: Place, budget: Budget | None, media_type: str) -> None:
+    def __init__(self, pieces: _Pieces, slot: AnswerSlot, budget: Budget | None, media_type: str) -> None:
         super().__init__((), media_type=media_type)
         self.network = pieces.network
         self._pieces = pieces
-        self._place = place
+        self._slot = slot
         self._budget = budget
         self._sending = anyio.CancelScope()
 
@@ -153,7 +153,7 @@ class _Paced(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._pieces.drop()
-            self._place.leave()
+            self._slot.release()
             if self._budget is not None:
                 self._budget.leave(self)
 

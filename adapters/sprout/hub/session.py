@@ -346,7 +346,7 @@ class SproutSession(Connection):
 
     def _give(self, call: Callable[[], None]) -> None:
         """Run *call*, a slice of an answer, when this peer's turn has come."""
-        self._shared.outflow.give(call, self.network)
+        self._shared.answer_scheduler.schedule(call, self.network)
 
     def _broken(self) -> None:
         """What has been answered in part cannot be read any more: it must not look whole."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.core.outflow import Outflow
+from gateway.core.answer_scheduler import AnswerScheduler
 
 from .audience import Audience
 from .intake import Intake
@@ -21,7 +21,7 @@ from .waiting import Room
 class Shared:
     """The parts that each connection is given, each of which knows one thing.
 
-    *outflow* gives long answers their turns, *post* runs a call when the loop comes to it.
+    *answer_scheduler* gives long answers their turns, *post* runs a call when the loop comes to it.
     """
 
     nodes: Nodes
@@ -32,5 +32,5 @@ class Shared:
     telling: Telling
     intake: Intake
     room: Room
-    outflow: Outflow
+    answer_scheduler: AnswerScheduler
     post: Callable[[Callable[[], None]], None]

@@ -173,14 +173,14 @@ def _endpoint(running: Callable[[], Running], call: Call) -> Handler:
 
 async def _in_slices(parts: Parts, desk: Desk, request: Request, slices: Iterator[bytes]) -> Response:
     """A long answer, at the pace of all of them (`paced`), while the visitor's token is worth something."""
-    outflow, network, read_pacer = parts.context.services.outflow, sender_of(request), parts.context.bus.read_pacer
+    answer_scheduler, network, read_pacer = parts.context.services.answer_scheduler, sender_of(request), parts.context.bus.read_pacer
     if request.method == HEAD:  # its length is told
         made = list[bytes]()
-        while (part := await in_turn(outflow, network, partial(next, slices, None))) is not None:
+        while (part := await in_turn(answer_scheduler, network, partial(next, slices, None))) is not None:
             made.append(part)
         return Response(b"".join(made), media_type=JSON)
     budget, ask = None if read_pacer is None else read_pacer.budget, partial(desk.ask, visitor_of(request))
-    return await paced(outflow, budget, network, slices, JSON, ask)
+    return await paced(answer_scheduler, budget, network, slices, JSON, ask)
 
 
 def _described(call: Call) -> dict[str, Any]:

@@ -124,7 +124,7 @@ def _endpoint(running: Callable[[], Running], name: str) -> Handler:
         read_pacer, visitor = parts.context.bus.read_pacer, visitor_of(request)
         budget = None if read_pacer is None else read_pacer.budget
         ask = partial(data.ask, visitor, *_place(request))
-        return await paced(parts.context.services.outflow, budget, visitor.address, slices, media_type, ask)
+        return await paced(parts.context.services.answer_scheduler, budget, visitor.address, slices, media_type, ask)
 
     async def storage(request: Request) -> Response:
         running().data.all(visitor_of(request), *_place(request))

@@ -2,8 +2,8 @@
 
 Laws of this file. An answer is Resending, the messages and Resent; or NoResend; or an ErrorResponse, which may also end
 what has begun: exactly one outcome for each request. Messages are read when the peer has room for them, a slice at a
-time, and other output comes between slices. A resend needs a place, and each slice a turn, as every long answer does
-(`gateway.core.outflow`).
+time, and other output comes between slices. A resend needs a slot, and each slice a turn, as every long answer does
+(`gateway.core.answer_scheduler`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from adapters.streamr.wire.control import Answer, ControlType, Resend
 from adapters.streamr.wire.errors import RESEND_FAILED
 from gateway.core.errors import RequestError, Throttled
 from gateway.core.frames import text_frame
-from gateway.core.outflow import PATIENCE, State
+from gateway.core.answer_scheduler import MAX_WAIT, SlotState
 
 if TYPE_CHECKING:
     from adapters.streamr.forms import Forms
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from adapters.streamr.wire.message import MessageRef
     from gateway.core.message import Form, Message
     from gateway.core.outbox import Close
-    from gateway.core.outflow import Outflow
+    from gateway.core.answer_scheduler import AnswerScheduler
     from gateway.core.principal import Principal
 
 IN_A_ROW = 4  # slices while nobody talks
@@ -63,7 +63,7 @@ class Resending:
         self,
         session: Recipient,
         forms: Forms,
-        outflow: Outflow,
+        scheduler: AnswerScheduler,
         request: Resend,
         messages: Iterator[Message | None],
         asked: tuple[Principal, str] | None,
@@ -73,20 +73,20 @@ class Resending:
         self._forms = forms
         self._request = request
         self._messages = messages
-        self._outflow = outflow
+        self._scheduler = scheduler
         self._begun = False
         session.resends[self] = None
-        self._place = self._outflow.ask(session.network, self._decided)
-        if self._place.state is not State.WAITING:
+        self._slot = self._scheduler.request_slot(session.network, self._decided)
+        if self._slot.state is not SlotState.WAITING:
             self._decided()
 
     def end(self) -> None:
         """It is over, or nobody is there to hear it."""
-        self._place.leave()
+        self._slot.release()
 
     def _decided(self) -> None:
-        """There is a place now, or will be none."""
-        if self._place.state is State.REFUSED:
+        """There is a slot now, or will be none."""
+        if self._slot.state is SlotState.REFUSED:
             self._session.stream(self._refused())
         else:
             self._turn()
@@ -104,13 +104,13 @@ class Resending:
                     return
                 if message is None:
                     slices += 1
-                    if slices < IN_A_ROW and not self._outflow.talking():
+                    if slices < IN_A_ROW and not self._scheduler.has_recent_messages():
                         continue
-                    self._outflow.spend(time.thread_time() - begun)
-                    self._outflow.give(self._turn, self._session.network)
+                    self._scheduler.charge(time.thread_time() - begun)
+                    self._scheduler.schedule(self._turn, self._session.network)
                     return
                 frames = self._shown(message)
-                self._outflow.spend(time.thread_time() - begun)
+                self._scheduler.charge(time.thread_time() - begun)
                 yield from frames  # at the pace of the peer
                 begun = time.thread_time()
             yield self._answer(ControlType.RESENT if self._begun else ControlType.NO_RESEND)
@@ -119,7 +119,7 @@ class Resending:
         self._end()
 
     def _refused(self) -> Iterator[bytes]:
-        yield self._failure(str(Throttled(PATIENCE)))
+        yield self._failure(str(Throttled(MAX_WAIT)))
         self._end()
 
     def _end(self) -> None:

@@ -244,7 +244,7 @@ class StreamrSession(ClientSession):
             self.pace(channel)
             shows = partial(self._forms.shows, self.message_version)
             found = find(self._parts.stored, channel, request, shows)
-        Resending(self, self._forms, self._parts.context.services.outflow, request, found, asked)
+        Resending(self, self._forms, self._parts.context.services.answer_scheduler, request, found, asked)
 
     def unknown(self, frame: ControlFrame) -> None:
         """Refuse what only servers send."""

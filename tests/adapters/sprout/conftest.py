@@ -138,7 +138,7 @@ class Place:
         for _ in range(2):  # what the worker made is appended as well
             self.posted.until_called(lambda done: self.adapter.services.work(lambda: None, lambda _: done()))
             self.posted.until_called(lambda done: self.gateway.log.when_synced(self.gateway.log.next_seq - 1, done))
-        self.posted.until(lambda: not self.gateway.outflow.progress.waiting)  # long answers take many turns
+        self.posted.until(lambda: not self.gateway.answer_scheduler.progress.waiting)  # long answers take many turns
         self.posted.drain()
 
     def index(self) -> None:

@@ -22,7 +22,7 @@ from gateway.adapter import Home, Request, Services
 from gateway.app import RawPaths
 from gateway.core.frames import payload
 from gateway.core.message import Message
-from gateway.core.outflow import Outflow
+from gateway.core.answer_scheduler import AnswerScheduler
 from gateway.core.principal import Principal
 
 V32 = {"controlLayerVersion": "2", "messageLayerVersion": "32"}
@@ -115,7 +115,7 @@ class Broker:
                     core.metrics,
                     self.access,
                 ),
-                Outflow(core.posted.put, self._at_once, lambda: core.log.next_seq, core.clock),
+                AnswerScheduler(core.posted.put, self._at_once, lambda: core.log.next_seq, core.clock),
             )
         )
         self._toy_session = toy_session

@@ -15,12 +15,12 @@ import pytest
 from fastapi import Response
 
 from gateway.access.auth import KeyFile
-from gateway.core import outflow
+from gateway.core import answer_scheduler
 from gateway.core.budget import Budget
 from gateway.core.errors import Forbidden, Throttled, Unavailable
 from gateway.core.message import Peer
 from gateway.core.outbox import LOW_WATER
-from gateway.core.outflow import Outflow
+from gateway.core.answer_scheduler import AnswerScheduler
 from gateway.http import paced, views
 from gateway.http.history import Query
 from gateway.http.paced import in_turn
@@ -29,15 +29,15 @@ Events = list[dict[str, Any]]
 
 
 @pytest.fixture
-def run() -> Callable[[Callable[[Outflow], Awaitable[Any]]], Any]:
-    """Runs a function of an `Outflow` on a loop of its own."""
+def run() -> Callable[[Callable[[AnswerScheduler], Awaitable[Any]]], Any]:
+    """Runs a function of an `AnswerScheduler` on a loop of its own."""
 
     def at_once(call: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(call)
 
-    def run(check: Callable[[Outflow], Awaitable[Any]]) -> Any:
+    def run(check: Callable[[AnswerScheduler], Awaitable[Any]]) -> Any:
         async def main() -> Any:
-            answers = Outflow(at_once, lambda _, call: at_once(call), lambda: 0, int)
+            answers = AnswerScheduler(at_once, lambda _, call: at_once(call), lambda: 0, int)
             with anyio.fail_after(10):
                 return await check(answers)
 
@@ -82,7 +82,7 @@ def test_what_nobody_takes_is_not_made(run: Any, monkeypatch: pytest.MonkeyPatch
     budget = Budget(1 << 30)
     held: list[int] = []
 
-    async def check(answers: Outflow) -> Events:
+    async def check(answers: AnswerScheduler) -> Events:
         slices = counted((b"x" * LOW_WATER for _ in range(64)), made)
         response = await paced.paced(answers, budget, "a", slices, "text/plain", anybody)
 
@@ -114,7 +114,7 @@ def test_history_is_read_as_it_is_taken(run: Any, still: Any, monkeypatch: pytes
     monkeypatch.setattr(still.gateway.index, "history", read)
     before: list[int] = []
 
-    async def check(answers: Outflow) -> Events:
+    async def check(answers: AnswerScheduler) -> Events:
         query = Query("lobby", 0, None, 100, None, "asc")
         response = await paced.paced(answers, None, "a", query.answer(still.gateway), "application/json", anybody)
 
@@ -132,9 +132,9 @@ def test_history_is_read_as_it_is_taken(run: Any, still: Any, monkeypatch: pytes
 
 
 def test_a_short_answer_is_an_ordinary_one_and_keeps_no_place(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outflow, "PLACES", 1)
+    monkeypatch.setattr(answer_scheduler, "MAX_SLOTS", 1)
 
-    async def check(answers: Outflow) -> None:
+    async def check(answers: AnswerScheduler) -> None:
         for _ in range(2):
             response = await paced.paced(answers, None, "a", iter([b"", b"a", b"b"]), "text/plain", anybody)
             assert response.headers["content-length"] == "2"
@@ -144,10 +144,10 @@ def test_a_short_answer_is_an_ordinary_one_and_keeps_no_place(run: Any, monkeypa
 
 
 def test_long_answers_wait_for_each_other(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outflow, "PLACES_EACH", 1)
+    monkeypatch.setattr(answer_scheduler, "MAX_SLOTS_PER_NETWORK", 1)
     order: list[str] = []
 
-    async def check(answers: Outflow) -> None:
+    async def check(answers: AnswerScheduler) -> None:
         async def ask(name: str) -> None:
             slices = (b"x" * LOW_WATER for _ in range(3))
             response = await paced.paced(answers, None, "a", slices, "text/plain", anybody)
@@ -159,24 +159,24 @@ def test_long_answers_wait_for_each_other(run: Any, monkeypatch: pytest.MonkeyPa
             tasks.start_soon(ask, "first")
             tasks.start_soon(ask, "second")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(outflow, "WAITING_EACH", 0)
-            patch.setattr(outflow, "PLACES_EACH", 0)
+            patch.setattr(answer_scheduler, "MAX_WAITING_PER_NETWORK", 0)
+            patch.setattr(answer_scheduler, "MAX_SLOTS_PER_NETWORK", 0)
             with pytest.raises(Throttled) as refused:
                 await ask("third")
-        assert refused.value.retry_after_seconds == outflow.PATIENCE
+        assert refused.value.retry_after_seconds == answer_scheduler.MAX_WAIT
 
     run(check)
     assert order == ["first begins", "first ends", "second begins", "second ends"]
 
 
 def test_what_fails_at_once_is_refused_and_later_cut_off(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outflow, "PLACES", 1)
+    monkeypatch.setattr(answer_scheduler, "MAX_SLOTS", 1)
 
     def fails(after: int) -> Iterator[bytes]:
         yield from [b"x" * LOW_WATER] * after
         raise Unavailable("the index cannot be read")
 
-    async def check(answers: Outflow) -> Events:
+    async def check(answers: AnswerScheduler) -> Events:
         with pytest.raises(Unavailable):
             await paced.paced(answers, None, "a", fails(0), "text/plain", anybody)
         return await told(await paced.paced(answers, None, "a", fails(2), "text/plain", anybody))
@@ -194,7 +194,7 @@ def test_an_answer_ends_visibly_where_its_reader_may_not_have_the_rest(run: Any)
         if not rights:
             raise Forbidden("history", "lobby")
 
-    async def check(answers: Outflow) -> Events:
+    async def check(answers: AnswerScheduler) -> Events:
         slices = counted((b"x" * LOW_WATER for _ in range(9)), made)
         with pytest.raises(Forbidden):
             await paced.paced(answers, None, "a", slices, "text/plain", ask)
@@ -216,7 +216,7 @@ def test_an_answer_ends_visibly_where_its_reader_may_not_have_the_rest(run: Any)
 def test_an_answer_that_the_budget_gives_up_ends_where_it_is(run: Any) -> None:
     budget = Budget(LOW_WATER // 2)
 
-    async def check(answers: Outflow) -> Events:
+    async def check(answers: AnswerScheduler) -> Events:
         response = await paced.paced(answers, budget, "a", (b"x" * LOW_WATER for _ in range(9)), "text/plain", anybody)
 
         async def take() -> None:
@@ -231,9 +231,9 @@ def test_an_answer_that_the_budget_gives_up_ends_where_it_is(run: Any) -> None:
 def test_who_does_not_wait_any_more_costs_no_slice(run: Any) -> None:
     made: list[int] = []
 
-    async def check(answers: Outflow) -> None:
+    async def check(answers: AnswerScheduler) -> None:
         for _ in range(9):
-            answers.give(lambda: None, "a")
+            answers.schedule(lambda: None, "a")
         with anyio.CancelScope() as scope:
             scope.cancel()
             await in_turn(answers, "a", partial(made.append, 1))
@@ -246,13 +246,13 @@ def test_who_does_not_wait_any_more_costs_no_slice(run: Any) -> None:
 def test_what_is_written_counts_as_time(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     spent: list[float] = []
 
-    async def check(answers: Outflow) -> None:
-        monkeypatch.setattr(answers, "spend", spent.append)
+    async def check(answers: AnswerScheduler) -> None:
+        monkeypatch.setattr(answers, "charge", spent.append)
         response = await paced.paced(answers, None, "a", (b"x" * LOW_WATER for _ in range(3)), "text/plain", anybody)
         await told(response)
 
     run(check)
-    assert spent.count(LOW_WATER * outflow.WRITE) == 3
+    assert spent.count(LOW_WATER * answer_scheduler.WRITE_SECONDS) == 3
 
 
 @pytest.mark.parametrize(("path", "until"), [("messages", 2), ("peers", 900)])

@@ -17,7 +17,7 @@ from adapters.streamr.rest import rest_data
 from adapters.streamr.rest.data import NO_BODY, NO_END, NO_OFFSETS
 from gateway.access.auth import Key, digest
 from gateway.access.limits import Limits, Rate, Throttle
-from gateway.core import outflow
+from gateway.core import answer_scheduler
 from gateway.http import paced
 
 ORACLE = json.loads((Path(__file__).parents[3] / "vectors" / "streamr" / "broker20-oracle.json").read_text())["rest"]
@@ -438,8 +438,8 @@ def test_head_reads_nothing(call: Caller, broker: Any, monkeypatch: pytest.Monke
 
 
 def test_long_answers_need_a_place(call: Caller, broker: Any, portal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outflow, "PLACES_EACH", 1)
-    monkeypatch.setattr(outflow, "WAITING_EACH", 0)
+    monkeypatch.setattr(answer_scheduler, "MAX_SLOTS_PER_NETWORK", 1)
+    monkeypatch.setattr(answer_scheduler, "MAX_WAITING_PER_NETWORK", 0)
     broker.say("s", "x" * 100_000)
     entered: list[httpx.Response] = []
 

@@ -1,0 +1,121 @@
+"""Long answers: whose turn it is, how much of the loop's time they take, and who gets a slot."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+
+from gateway.core import answer_scheduler
+from gateway.core.answer_scheduler import BURST, QUIET, MAX_WAIT, MAX_SLOTS_PER_NETWORK, LOOP_SHARE, AnswerScheduler, AnswerSlot, SlotState
+
+
+class Loop:
+    """An `AnswerScheduler` on a loop and with clocks of the test's own."""
+
+    def __init__(self) -> None:
+        self.posted: deque[Callable[[], None]] = deque()
+        self.pauses: list[float] = []
+        self.now, self.seq = 0.0, 1
+        self.answer_scheduler = AnswerScheduler(
+            self.posted.append, self._later, lambda: self.seq, lambda: int(self.now * 1000), lambda: self.now
+        )
+
+    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+        self.pauses.append(seconds)
+        self.posted.append(call)
+
+    def turn(self) -> None:
+        """Run what was posted up to now."""
+        for _ in range(len(self.posted)):
+            self.posted.popleft()()
+
+    def ask(self, network: str) -> AnswerSlot:
+        """A slot whose answer does nothing."""
+        return self.answer_scheduler.request_slot(network, lambda: None)
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+def test_a_turn_of_the_loop_has_one_slice_and_networks_take_turns(loop: Loop) -> None:
+    made: list[str] = []
+    for network in ("a", "a", "a", "b", "c"):
+        loop.answer_scheduler.schedule(lambda network=network: made.append(network), network)  # type: ignore[misc]
+    for count in range(1, 6):
+        loop.turn()
+        assert len(made) == count
+    assert made == ["a", "b", "c", "a", "a"]
+    assert not loop.posted
+    assert loop.answer_scheduler.progress == (0, 5)
+
+
+def test_while_somebody_talks_answers_have_a_share_of_the_time(loop: Loop) -> None:
+    loop.answer_scheduler.charge(BURST)
+    loop.answer_scheduler.schedule(lambda: None, "a")
+    assert not loop.pauses, "so much at once"
+    loop.turn()
+    loop.answer_scheduler.charge(0.01)
+    loop.answer_scheduler.schedule(lambda: None, "a")
+    assert loop.pauses == pytest.approx([0.01 / LOOP_SHARE], rel=0.1)
+    loop.turn()
+    loop.now = QUIET / 1000
+    loop.answer_scheduler.charge(100.0)
+    loop.answer_scheduler.schedule(lambda: None, "a")
+    assert len(loop.pauses) == 1, "nobody talks"
+    loop.turn()
+    loop.seq += 1
+    loop.answer_scheduler.schedule(lambda: None, "a")
+    assert len(loop.pauses) == 1, "what was used while nobody talked is not held against anybody"
+
+
+def test_a_slice_that_fails_does_not_stop_the_others(loop: Loop) -> None:
+    made: list[int] = []
+    loop.answer_scheduler.schedule(lambda: made.append(1 // 0), "a")
+    loop.answer_scheduler.schedule(lambda: made.append(1), "b")
+    with pytest.raises(ZeroDivisionError):
+        loop.turn()
+    loop.turn()
+    assert made == [1]
+
+
+def test_a_network_has_so_many_places_and_the_others_have_theirs(loop: Loop) -> None:
+    slots = [loop.ask("a") for _ in range(MAX_SLOTS_PER_NETWORK + 2)]
+    assert [slot.state for slot in slots[-3:]] == [SlotState.GRANTED, SlotState.WAITING, SlotState.WAITING]
+    assert loop.ask("b").state is SlotState.GRANTED
+    slots[-1].release()
+    slots[0].release()
+    assert [slot.state for slot in slots[-2:]] == [SlotState.GRANTED, SlotState.RELEASED]
+    slots[0].release()
+    assert loop.ask("a").state is SlotState.WAITING, "a slot is given back once"
+
+
+def test_a_free_place_goes_to_the_network_with_fewest(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_scheduler, "MAX_SLOTS", 4)
+    taken = [loop.ask(network) for network in "aaab"]
+    greedy, other = loop.ask("a"), loop.ask("b")
+    taken[0].release()
+    assert (greedy.state, other.state) == (SlotState.WAITING, SlotState.GRANTED)
+    taken[1].release()
+    assert greedy.state is SlotState.GRANTED
+
+
+def test_who_waits_for_long_or_with_too_many_is_refused(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_scheduler, "MAX_SLOTS_PER_NETWORK", 0)
+    monkeypatch.setattr(answer_scheduler, "MAX_WAITING_PER_NETWORK", 1)
+    told: list[str] = []
+    slot = loop.answer_scheduler.request_slot("a", lambda: told.append("a"))
+    assert loop.ask("a").state is SlotState.REFUSED
+    monkeypatch.setattr(answer_scheduler, "MAX_WAITING", 1)
+    assert loop.ask("b").state is SlotState.REFUSED
+    loop.now = MAX_WAIT - 0.1
+    loop.answer_scheduler.tick()
+    assert slot.state is SlotState.WAITING
+    loop.now = MAX_WAIT
+    loop.answer_scheduler.tick()
+    assert (slot.state, told) == (SlotState.REFUSED, ["a"])
+    slot.release()
+    assert loop.ask("a").state is SlotState.WAITING
