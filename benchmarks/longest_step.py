@@ -57,10 +57,10 @@ class Listener(Session):
     def deliver(self, message: Any) -> None:
         """Nothing."""
 
-    def greet(self, channel: str, peer: Any) -> None:
+    def peer_joined(self, channel: str, peer: Any) -> None:
         """Nothing."""
 
-    def farewell(self, channel: str, peer: Any) -> None:
+    def peer_left(self, channel: str, peer: Any) -> None:
         """Nothing."""
 
 

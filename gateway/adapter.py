@@ -1,7 +1,7 @@
 """What a protocol has to bring: one subclass of `Adapter`, and one line in the registry.
 
 An adapter answers four questions: who may connect (`accept`), what a channel is called (`address`, `channel`),
-what a message from elsewhere becomes (`refer`, `form`), and what of it is to be found again (`tables`, `rows`).
+what a message from elsewhere becomes (`add_refs`, `form`), and what of it is to be found again (`tables`, `rows`).
 """
 
 from __future__ import annotations
@@ -185,10 +185,10 @@ class Adapter(ABC):
         return False
 
     @abstractmethod
-    def refer(self, run: Sequence[Message]) -> None:
+    def add_refs(self, run: Sequence[Message]) -> None:
         """Note what the form of each message of a *run* from elsewhere depends on: see `contracts.Translator`."""
 
-    def named(self, id: str) -> str | None:  # noqa: ARG002  (mostly the log has all ids that there are)
+    def resolve_id(self, id: str) -> str | None:  # noqa: ARG002  (mostly the log has all ids that there are)
         """The canonical id of the message that is called *id* here: see `contracts.Translator`."""
         return None
 

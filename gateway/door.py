@@ -120,7 +120,7 @@ class Door:
 
     def full(self, address: str) -> str | None:
         """Why there is no room for another session from *address*; None where there is."""
-        while (reason := self._beyond(self._bus.population, self._bus.population_of(network(address)))) is DESCRIPTORS:
+        while (reason := self._beyond(self._bus.session_count, self._bus.session_count_from(network(address)))) is DESCRIPTORS:
             if not self._make_room(None):
                 break
         return reason
@@ -135,7 +135,7 @@ class Door:
         return True
 
     def _beyond(self, all: int, here: int) -> str | None:
-        if self._bus.population + self._calling >= self._room:
+        if self._bus.session_count + self._calling >= self._room:
             return DESCRIPTORS
         if all >= self.limits.connections:
             return "too many connections; the setting is limits.connections"

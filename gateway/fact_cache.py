@@ -22,7 +22,7 @@ class GatewayFactCache:
 
     def in_use(self, facts: Sequence[Fact]) -> list[bool]:
         """Which of *facts* speak of a channel that is open or listened to, or of somebody who is there."""
-        guests = self._bus.presence.numbers()
+        guests = self._bus.presence.guest_numbers()
         return [self._is_used(fact, guests) for fact in facts]
 
     def forget(self, fact: Fact) -> None:
@@ -44,7 +44,7 @@ class GatewayFactCache:
             case "channel", {"channel": name}:
                 return self._bus.channels.in_use(name)
             case "peer", {"peer": number}:
-                return number in guests or self._bus.connections(number) > 0
+                return number in guests or self._bus.connection_count(number) > 0
             case "entity", _ if fact.protocol in self._adapters:
                 return self._adapters[fact.protocol].in_use(fact)
         return False

@@ -196,7 +196,7 @@ class Gateway:
             last_time=self.index.last_time,
             subscriptions=limits.subscriptions,
         )
-        self.log.on_room = self.bus.room
+        self.log.on_room = self.bus.resume_waiting
         self.door = Door(self.access, limits, self.bus, self.metrics)
 
     def _read_pacer(self) -> ReadPacer:

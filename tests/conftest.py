@@ -89,10 +89,10 @@ class ToySession(Session):
         self.heard.append(message.content)
         self.put(message.form("toy", lambda m, _key: m.content))
 
-    def greet(self, channel: str, peer: Peer) -> None:
+    def peer_joined(self, channel: str, peer: Peer) -> None:
         self.heard.append(("+", channel, peer.number))
 
-    def farewell(self, channel: str, peer: Peer) -> None:
+    def peer_left(self, channel: str, peer: Peer) -> None:
         self.heard.append(("-", channel, peer.number))
 
     def tick(self, now: int) -> None:
@@ -155,7 +155,7 @@ class Core:
         self.bus = Bus(
             self.log, self.channels, self.peers, self.ids, self.clock, self.metrics, last_time=self.index.last_time
         )
-        self.log.on_room = self.bus.room
+        self.log.on_room = self.bus.resume_waiting
         self.open = True
 
     def start(self) -> Core:

@@ -137,11 +137,11 @@ class SproutAdapter(Adapter):
         """The identity that it is in Arbor, or that stands for it there."""
         return peer.identity if peer.protocol == NAME else self.mint.identity_of(peer.number)
 
-    def refer(self, run: Sequence[Message]) -> None:
+    def add_refs(self, run: Sequence[Message]) -> None:
         """Where the messages stand in the forest."""
-        self.author.refer(run)
+        self.author.add_refs(run)
 
-    def named(self, id: str) -> str | None:
+    def resolve_id(self, id: str) -> str | None:
         """The message that another gateway's node, of which no more than that is kept, is a copy of."""
         seq = self.shared.nodes.store.seq(id)
         copy = None if seq is None else self.shared.nodes.store.entry(seq)
@@ -176,9 +176,9 @@ class SproutAdapter(Adapter):
         """Whether an identity is that of somebody who is there."""
         what, id = fact.fields.get("what") or "", fact.fields["native"][NAME]
         if what.startswith(PEER):
-            return self.bus.connections(int(what.removeprefix(PEER))) > 0
+            return self.bus.connection_count(int(what.removeprefix(PEER))) > 0
         peer = self.bus.peers.known(NAME, id)
-        return peer is not None and self.bus.connections(peer.number) > 0
+        return peer is not None and self.bus.connection_count(peer.number) > 0
 
     def forget(self, fact: Fact) -> None:
         """The node is not held any more: who refers to it is asked for it, or it is minted again."""

@@ -188,9 +188,9 @@ class StreamrAdapter(Adapter):
 
     # What messages become
 
-    def refer(self, run: Sequence[Message]) -> None:
+    def add_refs(self, run: Sequence[Message]) -> None:
         """Note the places in their sender's chain, and what has none."""
-        self.parts.forms.refer(run)
+        self.parts.forms.add_refs(run)
 
     def form(self, message: Message, key: str) -> Form:
         """The BroadcastMessage, as a frame: see `Forms.form`."""
@@ -231,11 +231,11 @@ class StreamrAdapter(Adapter):
         """The rows of publishers of whom nothing is kept."""
         return self.publishers.pruned()
 
-    def named(self, id: str) -> str | None:
+    def resolve_id(self, id: str) -> str | None:
         """The message whose Streamr id the text *id* is: one that its publisher signed, or one from elsewhere."""
         if (found := named.read_id(id)) is None:
             return None
-        signed = self.bus.known(dumps(list(found)).decode())
+        signed = self.bus.find(dumps(list(found)).decode())
         if signed is not None:
             return signed.id
         shown = named.find(found, self.services.index, self.author.place, self.publishers.number)

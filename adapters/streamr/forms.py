@@ -35,13 +35,13 @@ class Forms:
         self._streams = streams
         self._clock = clock
 
-    def refer(self, run: Sequence[Message]) -> None:
-        """Note the places in their sender's chain, and what has none: see `Adapter.refer`."""
+    def add_refs(self, run: Sequence[Message]) -> None:
+        """Note the places in their sender's chain, and what has none: see `Adapter.add_refs`."""
         rules = self._streams.demands(run[0].channel)
         encrypt = rules is not None and rules.require_encrypted_data
         fit = [m for m in run if 2 * len(m.content) <= MAX_CONTENT or _has_room(m.content, encrypt)] if rules else []
         if fit:
-            self._author.refer(fit, encrypt=encrypt)
+            self._author.add_refs(fit, encrypt=encrypt)
         if len(fit) < len(run):
             for message in run:
                 if message not in fit:

@@ -116,7 +116,7 @@ class TopicRelayAdapter(Adapter):
         """Its number."""
         return peer.number
 
-    def refer(self, run: Sequence[Message]) -> None:
+    def add_refs(self, run: Sequence[Message]) -> None:
         """Nothing, as long as the packet is not too long."""
         for message in run:
             if not self._has_room(message):

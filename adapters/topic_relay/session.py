@@ -110,7 +110,7 @@ class TopicRelaySession(Session):
         """Whether a packet has room for a direct message."""
         return isinstance(message.form(NAME, self._form), bytes)
 
-    def greet(self, channel: str, peer: Peer) -> None:
+    def peer_joined(self, channel: str, peer: Peer) -> None:
         """Say Hello for *peer* (specification, "Subscribe")."""
         self.put(hello(self.bus.channels.address(NAME, channel) or channel, peer.number))
 
@@ -142,7 +142,7 @@ class TopicRelaySession(Session):
         """Info: an echo with who is there and how others call the topic."""
         channel = self.allowed("subscribe", packet.topic)
         info = {"channel": channel} | self.bus.describe(channel) | {"version": self.version}
-        self.answer(packet, peers=self.others(self.bus.present(channel)), info=info)
+        self.answer(packet, peers=self.others(self.bus.peers_in(channel)), info=info)
 
     def broadcast(self, packet: Packet) -> None:
         """Broadcast: to everybody else in the topic, and silence."""

@@ -27,11 +27,11 @@ from .presence import Presence
 from .principal import Principal
 from .stamps import Stamps
 
-DIRECT_MEMORY = 5 * 60_000  # ms for which the id of a direct message is remembered
+DIRECT_ID_LIFETIME = 5 * 60_000  # ms for which the id of a direct message is remembered
 MAX_DIRECT_IDS = 100_000
-SUBSCRIPTIONS = 10_000  # channels that one session may listen to, so that `channels.limit` is not one peer's to use up
+MAX_SUBSCRIPTIONS = 10_000  # channels that one session may listen to, so that `channels.limit` is not one peer's to use up
 MAX_ID = 1024  # characters; a Streamr id has a stream, a publisher and a chain of 255 each at most
-DIRECT = 1 << 43  # what the ids of direct messages carry for a sequence: numbers that the log never reaches
+FIRST_DIRECT_NUMBER = 1 << 43  # what the ids of direct messages carry for a sequence: numbers that the log never reaches
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Bus:
         throttle: Throttle | None = None,
         read_pacer: ReadPacer | None = None,
         last_time: int = 0,
-        subscriptions: int = SUBSCRIPTIONS,
+        subscriptions: int = MAX_SUBSCRIPTIONS,
     ) -> None:
         self.ledger = ledger
         self.channels = channels
@@ -88,7 +88,7 @@ class Bus:
         self._addresses: Counter[str] = Counter()
         self._waiting: dict[Member, None] = {}
         self._direct_ids = BoundedMap[str, tuple[int, int]](MAX_DIRECT_IDS)  # when each expires, and its answer
-        self._directs = count(DIRECT)
+        self._directs = count(FIRST_DIRECT_NUMBER)
 
     # Who is here
 
@@ -136,15 +136,15 @@ class Bus:
         return list(self._sessions)
 
     @property
-    def population(self) -> int:
+    def session_count(self) -> int:
         """How many sessions there are."""
         return len(self._sessions)
 
-    def population_of(self, address: str) -> int:
+    def session_count_from(self, address: str) -> int:
         """How many sessions come from *address*."""
         return self._addresses[address]
 
-    def connections(self, number: int) -> int:
+    def connection_count(self, number: int) -> int:
         """How many connections the peer with *number* has."""
         return len(self._numbers.get(number, ()))
 
@@ -152,11 +152,11 @@ class Bus:
         """The connections of the peer with *number*."""
         return list(self._numbers.get(number, ()))
 
-    def present(self, channel: str) -> list[Peer]:
+    def peers_in(self, channel: str) -> list[Peer]:
         """The peers in *channel*, each once, in the order in which they came."""
-        return list(self.presence.of(channel).values())
+        return list(self.presence.peers(channel).values())
 
-    def members(self, channel: str) -> int:
+    def listener_count(self, channel: str) -> int:
         """How many connections listen to *channel*."""
         return len(self._members.get(channel, ()))
 
@@ -173,7 +173,7 @@ class Bus:
                 shown |= translator.describe(address)
         return shown
 
-    def active(self) -> list[str]:
+    def active_channels(self) -> list[str]:
         """The channels that somebody listens to."""
         return list(self._members)
 
@@ -189,7 +189,7 @@ class Bus:
         if members is None:
             self.channels.enter(channel)
             members = self._members[channel] = {}
-        others = self.presence.enter(channel, session.who)
+        others = self.presence.add_listener(channel, session.who)
         members[session] = session.channels[channel] = None
         self._fanout.pop(channel, None)
         return others
@@ -205,10 +205,10 @@ class Bus:
         if not members:
             del self._members[channel]
             self.channels.leave(channel)
-        self.presence.leaves(channel, session)
-        self.presence.exit(channel, session.who)
+        self.presence.stop_telling(channel, session)
+        self.presence.remove_listener(channel, session.who)
 
-    def regroup(self, channel: str) -> None:
+    def dialect_changed(self, channel: str) -> None:
         """A session that may be in *channel* has another dialect there from now on."""
         self._fanout.pop(channel, None)
 
@@ -231,18 +231,18 @@ class Bus:
         if self.ledger.congested:
             raise Unavailable("the disk does not keep up; try again in a moment")
 
-    def known(self, id: str) -> Receipt | None:
+    def find(self, id: str) -> Receipt | None:
         """The earlier message with this id; ask before publishing what carries an id of its author's choice."""
         return self.ledger.find(id)
 
-    def canonical(self, id: str) -> str | None:
+    def canonical_id(self, id: str) -> str | None:
         """The canonical id of the message that *id* names, in any protocol; one that nobody knows says nothing."""
         if len(id) > MAX_ID:
             return None
         found = self.ledger.find(id)
         if found is not None:
             return found.id
-        return next(filter(None, (translator.named(id) for translator in self.translators)), None)
+        return next(filter(None, (translator.resolve_id(id) for translator in self.translators)), None)
 
     def publish(self, message: Message, origin: Member | None = None) -> Message:
         """Take *message*, log it, and hand it to everybody in its channel but the publishing session.
@@ -267,7 +267,7 @@ class Bus:
         for message in run:
             if message.parent is not None:
                 if message.parent != parent:
-                    parent, found = message.parent, self.canonical(message.parent)
+                    parent, found = message.parent, self.canonical_id(message.parent)
                 message.parent = found
         self._stamps.stamp(run, ledger.next_seq)
         self._refer(run)
@@ -279,7 +279,7 @@ class Bus:
     def direct(self, message: Message, number: int) -> int:
         """Hand *message* to the peer with *number*, if it is in the channel; return to how many connections.
 
-        Nothing about it is kept but its ids, for `DIRECT_MEMORY`, so that a repeated one goes nowhere; it is
+        Nothing about it is kept but its ids, for `DIRECT_ID_LIFETIME`, so that a repeated one goes nowhere; it is
         answered as the first was. A connection whose protocol has no room for it does not get it.
         """
         for id in message.ids:
@@ -296,8 +296,8 @@ class Bus:
             return 0
         self._stamps.stamp_direct(message, next(self._directs))
         for id in message.ids:
-            self._direct_ids[id] = message.time + DIRECT_MEMORY, len(receivers)
-        self.presence.before(message.channel, message.sender.number)
+            self._direct_ids[id] = message.time + DIRECT_ID_LIFETIME, len(receivers)
+        self.presence.tell_arrival(message.channel, message.sender.number)
         for session in receivers:
             session.deliver(message)
         self.metrics.direct(message, len(receivers))
@@ -330,12 +330,12 @@ class Bus:
                 logger.exception("a connection failed; the others go on")
                 session.close(1011, "something is wrong with the gateway; its log says more")
 
-    def await_room(self, session: Member) -> None:
+    def wait_for_log(self, session: Member) -> None:
         """Wake *session* when the log takes messages again."""
         if self.ledger.congested:
             self._waiting[session] = None
 
-    def room(self) -> None:
+    def resume_waiting(self) -> None:
         """The log takes messages again, or begins to refuse them: those who had to wait go on."""
         waiting, self._waiting = self._waiting, {}
         for session in waiting:
@@ -357,7 +357,7 @@ class Bus:
         protocol = run[0].protocol
         for translator in self.translators:
             if translator.name != protocol:
-                translator.refer(run)
+                translator.add_refs(run)
         for message in run:
             if message.undelivered:
                 self.metrics.undeliverable(message)
@@ -367,7 +367,7 @@ class Bus:
     def _hand_over(self, run: Sequence[Message], origin: Member | None) -> int:
         """Give *run* to everybody in its channel but *origin*; how many times one of it was given to somebody."""
         first, deliveries = run[0], 0
-        self.presence.before(first.channel, first.sender.number)
+        self.presence.tell_arrival(first.channel, first.sender.number)
         for kind, sessions, flows in self._fanout.get(first.channel) or self._groups(first.channel):
             if not first.late or kind.protocol == first.protocol:
                 skip = None if kind.echo else origin

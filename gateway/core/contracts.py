@@ -56,7 +56,7 @@ class Translator(Protocol):
     def describe(self, address: str) -> dict[str, Any]:
         """The parts of a channel's *address* by the names that people know them by."""
 
-    def refer(self, run: Sequence[Message]) -> None:
+    def add_refs(self, run: Sequence[Message]) -> None:
         """Put what the bridged form of each message of a *run* (see `Bus.publish_run`) depends on into its `refs`.
 
         That is a JSON value under the protocol's name, if it depends on anything. Where the message does not fit the
@@ -64,7 +64,7 @@ class Translator(Protocol):
         logged here.
         """
 
-    def named(self, id: str) -> str | None:
+    def resolve_id(self, id: str) -> str | None:
         """The canonical id of the message that this protocol calls *id*, where the log does not have that id as it is.
 
         So it is where the id follows from what the message depends on, or can be written in more than one way.

@@ -43,10 +43,10 @@ class Member(Protocol):
     def fits(self, message: Message) -> bool:
         """Whether there is room for a direct *message*."""
 
-    def greet(self, channel: str, peer: Peer) -> None:
+    def peer_joined(self, channel: str, peer: Peer) -> None:
         """Tell that another joined."""
 
-    def farewell(self, channel: str, peer: Peer) -> None:
+    def peer_left(self, channel: str, peer: Peer) -> None:
         """Tell that another left."""
 
     def sample(self, flow: Flow) -> None:

@@ -24,14 +24,14 @@ SLICE = 256  # sessions that are told of somebody in one turn of the loop, which
 MAX_NEWS = 64  # comings and goings that many are still to be told of; beyond them the oldest is told at once
 
 
-class Word(NamedTuple):
+class PresenceClaim(NamedTuple):
     """What a peer says of itself: that it is here until a time (ms) or, without one, that it is away."""
 
     peer: Peer
     until: int | None
 
 
-class Room:
+class Roster:
     """Who listens to one channel: the peers by their numbers, first come first, and each one's connections there.
 
     A peer with connections of several protocols is shown as what speaks the one that came last, of those that are left.
@@ -62,7 +62,7 @@ class Room:
             del self.peers[peer.number], self.connections[peer.number]
 
 
-class _News:
+class _Notice:
     """That *peer* came to *channel*, or left it, and who is still to be told: those who listened then, and still do."""
 
     __slots__ = ("_came", "_gone", "_rest", "channel", "peer")
@@ -84,7 +84,7 @@ class _News:
         for member in islice(self._rest, most):
             told += 1
             if member.who.number != self.peer.number and member not in self._gone:
-                (member.greet if self._came else member.farewell)(self.channel, self.peer)
+                (member.peer_joined if self._came else member.peer_left)(self.channel, self.peer)
         return told == most
 
 
@@ -98,12 +98,12 @@ class Presence:
     def __init__(self, members: Mapping[str, Mapping[Member, None]]) -> None:
         self.post: Callable[[Callable[[], None]], None] | None = None
         self._members = members
-        self._news: deque[_News] = deque()  # the oldest first
-        self._rooms: dict[str, Room] = {}
-        self._words: dict[str, dict[int, Word]] = {}  # of guests, and of those who listen and are away
+        self._news: deque[_Notice] = deque()  # the oldest first
+        self._rooms: dict[str, Roster] = {}
+        self._words: dict[str, dict[int, PresenceClaim]] = {}  # of guests, and of those who listen and are away
         self._guests = BoundedMap[tuple[str, int], Peer](MAX_ALL_GUESTS, self._leave)  # by channel and number
 
-    def of(self, channel: str) -> dict[int, Peer]:
+    def peers(self, channel: str) -> dict[int, Peer]:
         """The peers in *channel* by their numbers, in the order in which they came; guests are last."""
         room = self._rooms.get(channel)
         here = {} if room is None else room.peers.copy()
@@ -114,31 +114,31 @@ class Presence:
                 here[number] = word.peer
         return here
 
-    def has(self, channel: str, number: int) -> bool:
+    def contains(self, channel: str, number: int) -> bool:
         """Whether the peer with *number* is in *channel*."""
         word = self._words.get(channel, {}).get(number)
         return self._listens(channel, number) if word is None else word.until is not None
 
-    def numbers(self) -> set[int]:
+    def guest_numbers(self) -> set[int]:
         """The numbers of those who are somewhere by their own word."""
         return {number for _, number in self._guests}
 
-    def where(self, number: int) -> list[str]:
+    def guest_channels(self, number: int) -> list[str]:
         """The channels in which the peer with *number* is a guest."""
-        return [channel for channel, words in self._words.items() if number in words and self.has(channel, number)]
+        return [channel for channel, words in self._words.items() if number in words and self.contains(channel, number)]
 
     # What the bus says of its sessions
 
-    def enter(self, channel: str, peer: Peer) -> list[Peer]:
+    def add_listener(self, channel: str, peer: Peer) -> list[Peer]:
         """A connection of *peer* is about to listen to *channel*; who is there."""
-        others = self.of(channel)
+        others = self.peers(channel)
         if peer.number not in others:
             self._greet(channel, peer)
         self._forget(channel, peer.number)
-        self._rooms.setdefault(channel, Room()).add(peer)
+        self._rooms.setdefault(channel, Roster()).add(peer)
         return list(others.values())
 
-    def exit(self, channel: str, peer: Peer, but: Member | None = None) -> None:
+    def remove_listener(self, channel: str, peer: Peer, but: Member | None = None) -> None:
         """A connection of *peer* listens to *channel* no more; all *but* one hear of it."""
         room = self._rooms[channel]
         room.remove(peer)
@@ -154,30 +154,30 @@ class Presence:
             if who.number == before.number:
                 self._rooms[channel].peers[who.number] = who
                 continue
-            self.exit(channel, before, session)
+            self.remove_listener(channel, before, session)
             word = self._forget(channel, who.number)
             known = self._listens(channel, who.number) if word is None else word.until is not None
-            self._rooms.setdefault(channel, Room()).add(who)
+            self._rooms.setdefault(channel, Roster()).add(who)
             if not known:
                 self._greet(channel, who, session)
 
     # What peers say of themselves
 
-    def come(self, channel: str, peer: Peer, until: int) -> None:
+    def announce_present(self, channel: str, peer: Peer, until: int) -> None:
         """*peer* says that it is in *channel*: until *until* (ms), unless it says so again or listens anyway."""
-        known = self.has(channel, peer.number)
+        known = self.contains(channel, peer.number)
         self._forget(channel, peer.number)
         if not self._listens(channel, peer.number):
-            self._say(channel, Word(peer, until))
+            self._say(channel, PresenceClaim(peer, until))
         if not known:
             self._greet(channel, peer)
 
-    def go(self, channel: str, peer: Peer) -> None:
+    def announce_absent(self, channel: str, peer: Peer) -> None:
         """*peer* says that it is not in *channel*, or no more."""
-        known = self.has(channel, peer.number)
+        known = self.contains(channel, peer.number)
         self._forget(channel, peer.number)
         if self._listens(channel, peer.number):
-            self._say(channel, Word(peer, None))
+            self._say(channel, PresenceClaim(peer, None))
         if known:
             self._farewell(channel, peer)
 
@@ -185,22 +185,22 @@ class Presence:
         """Guests who have not said anything for too long leave."""
         for channel, words in list(self._words.items()):
             for peer in [word.peer for word in words.values() if word.until is not None and word.until <= now]:
-                self.go(channel, peer)
+                self.announce_absent(channel, peer)
 
-    def _say(self, channel: str, word: Word) -> None:
+    def _say(self, channel: str, word: PresenceClaim) -> None:
         words = self._words.setdefault(channel, {})
         words[word.peer.number] = word
         guests = [each.peer for each in words.values() if each.until is not None] if len(words) > MAX_GUESTS else []
         if len(guests) > MAX_GUESTS:
-            self.go(channel, guests[0])
+            self.announce_absent(channel, guests[0])
         if word.until is not None:
             self._guests[channel, word.peer.number] = word.peer
 
     def _leave(self, place: tuple[str, int], peer: Peer) -> None:
         """There are too many guests."""
-        self.go(place[0], peer)
+        self.announce_absent(place[0], peer)
 
-    def _forget(self, channel: str, number: int) -> Word | None:
+    def _forget(self, channel: str, number: int) -> PresenceClaim | None:
         """What a peer said of itself counts no more; what it was."""
         words = self._words.get(channel, {})
         word = words.pop(number, None)
@@ -221,7 +221,7 @@ class Presence:
             if news.channel == channel:
                 news.leaves(session)
 
-    def before(self, channel: str, number: int) -> None:
+    def tell_arrival(self, channel: str, number: int) -> None:
         """The peer with *number* says something in *channel*: before that everybody there hears that it came."""
         while any(news.channel == channel and news.peer.number == number for news in self._news):
             self._tell_oldest()
@@ -234,7 +234,7 @@ class Presence:
 
     def _tell(self, channel: str, peer: Peer, but: Member | None, *, came: bool) -> None:
         members = self._members.get(channel, {})
-        news = _News(channel, peer, iter(tuple(members)), came=came)
+        news = _Notice(channel, peer, iter(tuple(members)), came=came)
         if but is not None:
             news.leaves(but)
         if self.post is None or (len(members) <= SLICE and not self._news):

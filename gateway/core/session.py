@@ -70,7 +70,7 @@ class Session(Outbox, ABC):
     def dialect(self, channel: str) -> str:  # noqa: ARG002  # most protocols have one
         """What tells apart the sessions of one class that are sent different forms of what is said on *channel*.
 
-        `deliver_all` gets those of one dialect; `Bus.regroup` has to be told when this becomes another.
+        `deliver_all` gets those of one dialect; `Bus.dialect_changed` has to be told when this becomes another.
         """
         return ""
 
@@ -78,10 +78,10 @@ class Session(Outbox, ABC):
         """Whether this protocol has room for a direct *message*."""
         return True
 
-    def greet(self, channel: str, peer: Peer) -> None:
+    def peer_joined(self, channel: str, peer: Peer) -> None:
         """Tell the peer that another joined *channel*; most protocols do not. Never calls the bus."""
 
-    def farewell(self, channel: str, peer: Peer) -> None:
+    def peer_left(self, channel: str, peer: Peer) -> None:
         """Tell the peer that another left *channel*; most protocols do not. Never calls the bus."""
 
     def tick(self, now: int) -> None:
@@ -104,7 +104,7 @@ class Session(Outbox, ABC):
     def ask_to_read(self) -> bool:
         """Whether the shell may read more from the wire. Whoever was told no is woken once there may be room."""
         if self._backlog or self.saturated:
-            self.bus.await_room(self)  # does nothing unless it is the disk that is waited for
+            self.bus.wait_for_log(self)  # does nothing unless it is the disk that is waited for
             return False
         return True
 
@@ -130,7 +130,7 @@ class Session(Outbox, ABC):
             return
         if self._backlog or self.saturated:
             self._backlog.append(data)
-            self.bus.await_room(self)
+            self.bus.wait_for_log(self)
         else:
             self._handle(data)
 
@@ -149,7 +149,7 @@ class Session(Outbox, ABC):
         while self._backlog and not self.saturated and self.closing is None:
             self._handle(self._backlog.popleft())
         if self._backlog:
-            self.bus.await_room(self)
+            self.bus.wait_for_log(self)
 
     # What adapters call
 

@@ -117,7 +117,7 @@ class Caller:
         if (
             gateway.settings.channels.create != "open"
             and not gateway.channels.exists(channel)
-            and not gateway.bus.members(channel)
+            and not gateway.bus.listener_count(channel)
         ):
             raise UnknownChannel(channel)
         return channel

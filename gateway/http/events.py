@@ -80,11 +80,11 @@ class EventSession(Session):
             if len(self._unsynced) == 1 and not self._behind:
                 self.bus.ledger.when_synced(message.seq, self._on_disk)
 
-    def greet(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # a stream has one
+    def peer_joined(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # a stream has one
         """Say who came."""
         self.put(_presence("joined", peer))
 
-    def farewell(self, channel: str, peer: Peer) -> None:  # noqa: ARG002
+    def peer_left(self, channel: str, peer: Peer) -> None:  # noqa: ARG002
         """Say who left."""
         self.put(_presence("left", peer))
 

@@ -78,7 +78,7 @@ class Query:
 
 def find(gateway: Gateway, channel: str, id: str) -> Message:
     """The message of *channel* with this canonical or native id; `Problem` 404 without one."""
-    canonical = gateway.bus.canonical(id)
+    canonical = gateway.bus.canonical_id(id)
     found = None if canonical is None else gateway.index.message(canonical)
     if found is None or found.channel != channel:
         raise Problem(404, f"there is no message {shortened(id)} in {channel!r}; GET its /messages lists what there is")

@@ -181,7 +181,7 @@ class Rest:
         """Who listens to a channel, on any protocol; each peer once."""
         caller = Caller(self.gateway, request)
         name = caller.look("subscribe", channel)
-        peers = self.gateway.bus.present(name)
+        peers = self.gateway.bus.peers_in(name)
         caller.charge(len(peers) / listing.TURN)
         slices = listing.slices("peers", map(views.peer, peers))
         return await caller.paced(slices, views.MEDIA_TYPE, "subscribe", name)
@@ -218,7 +218,7 @@ class Rest:
     def _existing(self, caller: Caller, segment: str, verb: str = "subscribe") -> str:
         """The channel named by *segment*, which somebody made or listens to."""
         name = caller.look(verb, segment)
-        if not self.gateway.channels.exists(name) and not self.gateway.bus.members(name):
+        if not self.gateway.channels.exists(name) and not self.gateway.bus.listener_count(name):
             raise Problem(404, f"there is no channel {name!r}; PUT makes one, and so does its first message")
         return name
 

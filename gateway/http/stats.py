@@ -24,7 +24,7 @@ def report(gateway: Gateway) -> dict[str, Any]:
         "uptimeSeconds": (clock() - gateway.started) // 1000,
         "sequence": gateway.log.synced_seq,
         "factsBytes": gateway.retention.facts_bytes,
-        "connections": gateway.bus.population,
+        "connections": gateway.bus.session_count,
         "protocols": _protocols(gateway),
         "channels": _channels(gateway),
         "flows": gateway.bus.flows.totals(),
@@ -54,12 +54,12 @@ def _channels(gateway: Gateway) -> list[dict[str, Any]]:
     """The busiest channels since the start, and some of those that anybody listens to."""
     counts = dict(gateway.metrics.channels.items())
     busiest = nsmallest(MAX_CHANNELS, counts, key=lambda name: (-counts[name][0], name))
-    silent = (name for name in gateway.bus.active() if name not in counts)
+    silent = (name for name in gateway.bus.active_channels() if name not in counts)
     names = [*busiest, *sorted(islice(silent, MAX_CHANNELS - len(busiest)))]
     rows = []
     for name in names:
         messages, deliveries = counts.get(name, (0, 0))
-        members = gateway.bus.members(name)
+        members = gateway.bus.listener_count(name)
         rows.append({"name": name, "messages": messages, "deliveries": deliveries, "members": members})
     return rows
 

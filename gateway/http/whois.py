@@ -65,10 +65,10 @@ async def _present(caller: Caller, number: int, connections: list[Member]) -> li
     """The channels in which the peer with *number* is, of those that *caller* may know, by name."""
     presence = caller.gateway.bus.presence
     listening = (channel for session in connections for channel in list(session.channels))
-    near = list(dict.fromkeys([*presence.where(number), *islice(listening, MAX_SEARCHED)]))
+    near = list(dict.fromkeys([*presence.guest_channels(number), *islice(listening, MAX_SEARCHED)]))
     here = []
     for count, channel in enumerate(near, 1):
-        if presence.has(channel, number) and caller.may_know(channel):
+        if presence.contains(channel, number) and caller.may_know(channel):
             here.append(channel)
         if not count % TURN:
             await anyio.sleep(0)

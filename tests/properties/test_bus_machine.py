@@ -59,10 +59,10 @@ class Listener(Session):
     def deliver(self, message: Message) -> None:
         self.heard.append((message.channel, message.content, message.target and message.target.number))
 
-    def greet(self, channel: str, peer: Peer) -> None:
+    def peer_joined(self, channel: str, peer: Peer) -> None:
         self.heard.append(("+", channel, peer.number))
 
-    def farewell(self, channel: str, peer: Peer) -> None:
+    def peer_left(self, channel: str, peer: Peer) -> None:
         self.heard.append(("-", channel, peer.number))
 
 
@@ -216,14 +216,14 @@ class BusMachine(RuleBasedStateMachine):
     @invariant()
     def who_is_where(self) -> None:
         for channel, order in self.order.items():
-            assert self.bus.members(channel) == len(order)
+            assert self.bus.listener_count(channel) == len(order)
             numbers = dict.fromkeys(self.models[session].who for session in order)
-            present = [peer.number for peer in self.bus.present(channel)]
+            present = [peer.number for peer in self.bus.peers_in(channel)]
             assert sorted(present) == sorted(numbers)  # who becomes somebody else comes last
-        assert self.bus.population == len(self.models)
-        assert set(self.bus.active()) == {channel for channel, order in self.order.items() if order}
+        assert self.bus.session_count == len(self.models)
+        assert set(self.bus.active_channels()) == {channel for channel, order in self.order.items() if order}
         for model in self.models.values():
-            assert self.bus.connections(model.number) == 1
+            assert self.bus.connection_count(model.number) == 1
 
     def _content(self) -> bytes:
         self.count += 1

@@ -31,7 +31,7 @@ from structlog.testing import capture_logs
 
 from adapters.sprout.store.directs import REMEMBERED
 from gateway import runtime
-from gateway.core.bus import DIRECT_MEMORY
+from gateway.core.bus import DIRECT_ID_LIFETIME
 from tests.properties.house import NAMES, House, template
 from tests.properties.parties import KINDS, NOW, Party, SproutParty, StreamrParty, marks
 from tests.still import Clock
@@ -133,7 +133,7 @@ class DirectMachine(RuleBasedStateMachine):
         party = holders[who % len(holders)]
         id = list(party.held)[-1 - which % len(party.held)]
         sender, time, channel = self.private[id]
-        good = time >= self.clock.now + 1 - DIRECT_MEMORY  # making the node takes a millisecond
+        good = time >= self.clock.now + 1 - DIRECT_ID_LIFETIME  # making the node takes a millisecond
         mark = self._mark(party, channel, sender if good else NOBODY)
         delivered = party.reply(id, f"secret {mark:06}.")
         forgotten = time < self.clock.now - REMEMBERED  # then its parent is one that nobody knows: it waits for that

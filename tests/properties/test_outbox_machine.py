@@ -34,7 +34,7 @@ class Nowhere:
     def join(self, _session: Session) -> Peer:
         return Peer(0, "toy")
 
-    def await_room(self, _session: Session) -> None: ...
+    def wait_for_log(self, _session: Session) -> None: ...
 
 
 class Outbox(Session):

@@ -21,12 +21,12 @@ class Watcher:
         self.channels: dict[str, None] = {}
         self.view: set[int] = set()
 
-    def greet(self, channel: str, peer: Peer) -> None:
+    def peer_joined(self, channel: str, peer: Peer) -> None:
         assert channel == "lobby"
         assert peer.number not in self.view, "it is told once"
         self.view.add(peer.number)
 
-    def farewell(self, channel: str, peer: Peer) -> None:
+    def peer_left(self, channel: str, peer: Peer) -> None:
         assert channel == "lobby"
         self.view.remove(peer.number)
 
@@ -58,7 +58,7 @@ class PresenceMachine(RuleBasedStateMachine):
     def listen(self, session: Watcher) -> None:
         if session.channels:
             return
-        session.view = {peer.number for peer in self.presence.enter("lobby", session.who)} - {session.who.number}
+        session.view = {peer.number for peer in self.presence.add_listener("lobby", session.who)} - {session.who.number}
         self.members["lobby"][session] = None  # type: ignore[index]  # what it needs of one
         session.channels["lobby"] = None
         self._silent(session.who.number)
@@ -67,7 +67,7 @@ class PresenceMachine(RuleBasedStateMachine):
     def leave(self, session: Watcher) -> None:
         if session.channels:
             del self.members["lobby"][session]  # type: ignore[arg-type]
-            self.presence.exit("lobby", session.who)
+            self.presence.remove_listener("lobby", session.who)
             self._left(session.who.number)
 
     @rule(session=sessions, identity=IDENTITIES)
@@ -83,14 +83,14 @@ class PresenceMachine(RuleBasedStateMachine):
 
     @rule(identity=IDENTITIES, seconds=st.integers(1, 10))
     def come(self, identity: int, seconds: int) -> None:
-        self.presence.come("lobby", Peer(identity, "toy", str(identity)), self.now + seconds)
+        self.presence.announce_present("lobby", Peer(identity, "toy", str(identity)), self.now + seconds)
         self._silent(identity)
         if not self._listens(identity):
             self.guests[identity] = self.now + seconds
 
     @rule(identity=IDENTITIES)
     def go(self, identity: int) -> None:
-        self.presence.go("lobby", Peer(identity, "toy", str(identity)))
+        self.presence.announce_absent("lobby", Peer(identity, "toy", str(identity)))
         self._silent(identity)
         if self._listens(identity):
             self.away.add(identity)
@@ -105,8 +105,8 @@ class PresenceMachine(RuleBasedStateMachine):
     def everybody_knows_who_is_there(self) -> None:
         listening = {session.who.number for session in self.members["lobby"]}
         here = (listening - self.away) | self.guests.keys()
-        assert set(self.presence.of("lobby")) == here
-        assert all(self.presence.has("lobby", number) == (number in here) for number in (*range(5), *range(1000, 1004)))
+        assert set(self.presence.peers("lobby")) == here
+        assert all(self.presence.contains("lobby", number) == (number in here) for number in (*range(5), *range(1000, 1004)))
         for session in self.members["lobby"]:
             assert isinstance(session, Watcher)
             assert session.view == here - {session.who.number}
@@ -130,22 +130,22 @@ TestPresence = PresenceMachine.TestCase
 def test_only_so_many_are_there_by_their_own_word() -> None:
     presence = Presence({})
     for number in range(MAX_GUESTS + 2):
-        presence.come("lobby", Peer(number, "toy"), 1)
-    assert list(presence.of("lobby")) == [*range(2, MAX_GUESTS + 2)]
+        presence.announce_present("lobby", Peer(number, "toy"), 1)
+    assert list(presence.peers("lobby")) == [*range(2, MAX_GUESTS + 2)]
     presence.tick(1)
-    assert presence.of("lobby") == {}
+    assert presence.peers("lobby") == {}
 
 
 def test_only_so_many_are_guests_of_all_channels_together() -> None:
     presence = Presence({})
     channels = [f"channel {number}" for number in range(MAX_ALL_GUESTS + 2)]
     for channel in channels:
-        presence.come(channel, Peer(1, "toy"), 1)
-    presence.come(channels[2], Peer(1, "toy"), 1)
-    presence.come("one more", Peer(1, "toy"), 1)
-    assert [channel for channel in channels if presence.of(channel)] == [channels[2], *channels[4:]]
+        presence.announce_present(channel, Peer(1, "toy"), 1)
+    presence.announce_present(channels[2], Peer(1, "toy"), 1)
+    presence.announce_present("one more", Peer(1, "toy"), 1)
+    assert [channel for channel in channels if presence.peers(channel)] == [channels[2], *channels[4:]]
     presence.tick(1)
-    assert not presence.where(1)
+    assert not presence.guest_channels(1)
 
 
 def test_who_was_away_and_binds_another_connection_is_back() -> None:

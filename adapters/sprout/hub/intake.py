@@ -244,7 +244,7 @@ class Intake:
             return Taken(missing=(missing,))
         pairs, late = twig.decode(node.metadata.blob), node.created < now - LATE
         said = Said(line, node, pairs, channel, author, parent.node, parent.message, late, anew, hidden)
-        if self._store.written_anew(line.id) is not None and (held := self._bus.known(ANEW + line.id)) is not None:
+        if self._store.written_anew(line.id) is not None and (held := self._bus.find(ANEW + line.id)) is not None:
             return self._same(said, held, session)
         if said.pairs or self._directs.find(node.parent) is not None:
             return self._special(said, session, asked=asked)
@@ -316,7 +316,7 @@ class Intake:
 
     def _copied(self, origin: str) -> Receipt | None:
         """The message that is held, and that a node claims to be a copy of."""
-        return self._bus.known(origin) if len(origin) <= MAX_ID and origin.isprintable() else None
+        return self._bus.find(origin) if len(origin) <= MAX_ID and origin.isprintable() else None
 
     def _direct(self, said: Said, session: Connection) -> Taken:
         """A node that is never stored; only the first announce by its author's own connection is handed over."""

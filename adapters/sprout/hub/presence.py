@@ -113,9 +113,9 @@ class Presence:
         if session.identity is None and node.created > self._forgotten:  # any other may be a copy
             self._whose.bring(session, line, node, peer)
         if said == ACTIVE:
-            self._bus.presence.come(channel, peer, until)
+            self._bus.presence.announce_present(channel, peer, until)
         else:
-            self._bus.presence.go(channel, peer)
+            self._bus.presence.announce_absent(channel, peer)
 
     def _keep(self, channel: str, author: str, word: Word) -> None:
         words = self._heard.pop(channel, None) or BoundedMap(MAX_AUTHORS, self._drop)
@@ -209,11 +209,11 @@ class Presence:
 
         Return how many peers were looked at.
         """
-        listeners = self._bus.members(channel)
+        listeners = self._bus.listener_count(channel)
         if not self._listeners(channel) or not self._author.is_offered(channel):
             self._told.pop(channel, None)
             return listeners
-        told, here = self._told.setdefault(channel, {}), self._bus.presence.of(channel)
+        told, here = self._told.setdefault(channel, {}), self._bus.presence.peers(channel)
         gone = [number for number in told if number not in here or here[number].protocol == NAME]
         again = [number for number, word in told.items() if number not in gone and word.time <= now - INTERVAL]
         others = (number for number, peer in here.items() if peer.protocol != NAME and number not in told)

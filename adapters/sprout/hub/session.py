@@ -97,11 +97,11 @@ class SproutSession(Connection):
         tell = sessions[0]._shared.telling.tell
         return sum(tell(message, sessions, origin) for message in run if NAME not in message.undelivered)
 
-    def greet(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # it is told a moment later, once for all
+    def peer_joined(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # it is told a moment later, once for all
         """Somebody came; see `presence`."""
         self._presence.changed(channel)
 
-    def farewell(self, channel: str, peer: Peer) -> None:  # noqa: ARG002
+    def peer_left(self, channel: str, peer: Peer) -> None:  # noqa: ARG002
         """Somebody left; likewise."""
         self._presence.changed(channel)
 

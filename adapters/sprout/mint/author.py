@@ -33,7 +33,7 @@ from adapters.sprout.store.store import Store
 from adapters.sprout.store.tables import NAME, day_of, moment
 from adapters.sprout.wire.codec import NodeLine
 from gateway.adapter import Services
-from gateway.core.bus import DIRECT_MEMORY
+from gateway.core.bus import DIRECT_ID_LIFETIME
 from gateway.core.errors import Unavailable
 from gateway.core.message import Form, Message, Peer
 from gateway.storage.record import decode_base64url
@@ -75,7 +75,7 @@ class Author:
 
     # What a form depends on
 
-    def refer(self, run: Sequence[Message]) -> None:
+    def add_refs(self, run: Sequence[Message]) -> None:
         """Note where the Arbor forms of the messages, of one channel, will stand, and what Arbor is not to get."""
         offered = self.is_offered(run[0].channel)
         for message in run:
@@ -104,7 +104,7 @@ class Author:
 
     def _below(self, message: Message, parent_id: str) -> dict[str, Any]:
         """The place of *message* below another one of its channel that Arbor is offered; empty where it is none."""
-        receipt = self._bus.known(parent_id)
+        receipt = self._bus.find(parent_id)
         spot = None if receipt is None else self._store.spot(receipt.seq)
         if spot is None or spot.channel != message.channel or not self._lineage.is_whole(spot.seq):
             return {}
@@ -181,7 +181,7 @@ class Author:
 
     def _seal_direct(self, message: Message) -> Made:
         made = Made()
-        sign = self._signing(message, {}, {PRIVATE: TRUE, EXPIRATION: expiration(message.time + DIRECT_MEMORY)})
+        sign = self._signing(message, {}, {PRIVATE: TRUE, EXPIRATION: expiration(message.time + DIRECT_ID_LIFETIME)})
         self._make(made, sign, lambda line: self._directs.add(line.id, decode(line.raw), message.sender.number))
         return made
 

@@ -1,6 +1,6 @@
 """The direct messages of the last minutes: who said them, so that a reply to one finds its way back.
 
-Nothing here is ever on disk, and no text is kept. An entry is good for `DIRECT_MEMORY`; it is remembered longer, so
+Nothing here is ever on disk, and no text is kept. An entry is good for `DIRECT_ID_LIFETIME`; it is remembered longer, so
 that a reply that comes too late can be told from one to a node that nobody knows. So is a private node that was handed
 over by another run of the gateway, or too long ago, once somebody shows it.
 """
@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 
 from adapters.sprout.forest.forest import NO_PAIRS, Node, Reply
 from gateway.core.bounded import BoundedMap
-from gateway.core.bus import DIRECT_MEMORY
+from gateway.core.bus import DIRECT_ID_LIFETIME
 from gateway.core.message import LATE
 
 MAX_DIRECTS: Final = 10_000  # of each kind
 NOBODY: Final = -1  # who said a direct message that is forgotten
-REMEMBERED: Final = 12 * DIRECT_MEMORY  # ms
+REMEMBERED: Final = 12 * DIRECT_ID_LIFETIME  # ms
 
 
 class Direct(NamedTuple):
@@ -86,7 +86,7 @@ class Directs:
 
     def good(self, direct: Direct) -> bool:
         """Whether somebody may still answer *direct*."""
-        return direct.time >= self._clock() - DIRECT_MEMORY
+        return direct.time >= self._clock() - DIRECT_ID_LIFETIME
 
 
 def _place(node: Node) -> Node:

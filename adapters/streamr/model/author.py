@@ -1,6 +1,6 @@
 """Turns what other protocols say into signed stream messages.
 
-Whatever such a message depends on is decided once, in `refer`, and logged with the record: its timestamp, its
+Whatever such a message depends on is decided once, in `add_refs`, and logged with the record: its timestamp, its
 sequence number and the message before it in its chain. `seal` is a function of the record and the sender's key
 alone, so the same message always comes out, signature included (RFC 6979). Where a stream requires encryption, the
 day whose group key is used is part of that.
@@ -65,7 +65,7 @@ class Author:
         """The address that says *message* in Streamr."""
         return self._signer(message).address
 
-    def refer(self, run: Sequence[Message], *, encrypt: bool = False) -> None:
+    def add_refs(self, run: Sequence[Message], *, encrypt: bool = False) -> None:
         """Put the messages at the end of their chain, to be shown encrypted if need be: their refs are `Link`s' fields.
 
         A timestamp is never below the one before it, nor ahead of the gateway's clock. What comes late would stand

@@ -17,7 +17,7 @@ from adapters.streamr.wire.ids import NAME
 from adapters.streamr.wire.invalid import Invalid, forged, invalid
 from adapters.streamr.wire.message import StreamMessage, parse_message
 from gateway.core import jsontext
-from gateway.core.bus import DIRECT_MEMORY
+from gateway.core.bus import DIRECT_ID_LIFETIME
 from gateway.core.channels import MAX_NAME
 from gateway.core.frames import text_frame
 from gateway.core.message import Form, Message, Peer
@@ -25,7 +25,7 @@ from gateway.storage.record import Fact
 from gateway.storage.record_schema import MAX_NUMBER
 
 MAX_AHEAD = 300_000  # ms that a timestamp may lie in the future
-DIRECT_SKEW = DIRECT_MEMORY // 2  # ms, before and after: together what the bus remembers of direct messages
+DIRECT_SKEW = DIRECT_ID_LIFETIME // 2  # ms, before and after: together what the bus remembers of direct messages
 MAX_LINK = 5  # values of a place in a chain (`author.Link`)
 MAX_CHAIN = 255  # characters of a msgChainId; genuine clients use 20
 SIGNED_BYTES = 16  # of the digest of what was signed: nobody finds two texts with the same ones

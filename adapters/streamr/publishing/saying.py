@@ -195,7 +195,7 @@ class Saying:
         own = speaker.address == message.id.publisher_id.lower()
         _, names = ids
         for name in names[:1] if own else names:
-            receipt = self._context.bus.known(name)
+            receipt = self._context.bus.find(name)
             entry = None if receipt is None else self._context.services.index.entry(receipt.seq)
             if isinstance(entry, Message) and entry.protocol == NAME and entry.wire is not None:
                 if parse_message(entry.wire).content != message.content:

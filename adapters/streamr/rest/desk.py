@@ -190,7 +190,7 @@ class Desk:
     def subscribers(self, visitor: Visitor, stream: str) -> dict[str, Any]:
         """The addresses that listen to a stream now, or have a right of their own to."""
         self._look(visitor, stream)
-        present = (peer for channel in self._streams.channels_of(stream) for peer in self._context.bus.present(channel))
+        present = (peer for channel in self._streams.channels_of(stream) for peer in self._context.bus.peers_in(channel))
         listening = {peer.identity for peer in present if peer.protocol == NAME and peer.identity is not None}
         return {"addresses": sorted({*listening, *self._holders("stream_subscribe", stream)})[:MAX_ADDRESSES]}
 
@@ -273,7 +273,7 @@ class Desk:
         channels = self._context.bus.channels
         try:
             channels.channel(NAME, channel)
-            if not channels.exists(channel) and not self._context.bus.members(channel):
+            if not channels.exists(channel) and not self._context.bus.listener_count(channel):
                 channels.enter(channel)
                 channels.leave(channel)
         except UnknownChannel:

@@ -203,7 +203,7 @@ class StreamrSession(ClientSession):
             self._leave(inbox.stream_id)
         elif (channel := channel_of(stream, partition)) in self._heard:
             self._heard.remove(channel)
-            self.bus.regroup(channel)
+            self.bus.dialect_changed(channel)
             self._leave(channel)
         elif stream.lower() == self.address:
             self._parts.exchange.ignore(self, self.address)
@@ -291,7 +291,7 @@ class StreamrSession(ClientSession):
             self._parts.exchange.listen(self, own, self._admit_to_listen(request, own))
         else:
             self._heard.add(channel)
-            self.bus.regroup(channel)
+            self.bus.dialect_changed(channel)
 
     def _listen(self, request: Subscribe, channel: str) -> None:
         principal, _ = self.asker(request)

@@ -71,7 +71,7 @@ class ToyAdapter(Adapter):
     def channel(self, address: str) -> str | None:
         return address
 
-    def refer(self, run: Sequence[Message]) -> None:
+    def add_refs(self, run: Sequence[Message]) -> None:
         """Nothing."""
 
     def form(self, message: Message, key: str) -> Form:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.core import presence
-from gateway.core.bus import DIRECT_MEMORY
+from gateway.core.bus import DIRECT_ID_LIFETIME
 from gateway.core.errors import AlreadySubscribed, NotSubscribed, Unavailable, UnknownChannel
 from gateway.core.message import Message, Peer
 from gateway.storage.record import decode
@@ -114,7 +114,7 @@ def test_channels_that_are_only_configured(make_core: Callable[..., Core], toy_s
         core.say()
     with pytest.raises(UnknownChannel):
         core.bus.subscribe(session, "lobby")
-    assert core.bus.active() == []
+    assert core.bus.active_channels() == []
     core.channels.configure("lobby")
     core.bus.subscribe(session, "lobby")
     core.say()
@@ -135,11 +135,11 @@ class Translator:
     def describe(self, address: str) -> dict[str, Any]:
         return {f"{self.name} address": address}
 
-    def named(self, id: str) -> str | None:
+    def resolve_id(self, id: str) -> str | None:
         del id
         return None
 
-    def refer(self, run: Sequence[Message]) -> None:
+    def add_refs(self, run: Sequence[Message]) -> None:
         for message in run:
             self.seen.append(message.seq)
             if self.answer is UNFIT:
@@ -178,11 +178,11 @@ def test_the_log_has_it_before_anybody_hears(core: Core, join: Make, monkeypatch
 
 def test_a_copy_is_known_at_once_and_for_ever(core: Core) -> None:
     message = core.say(ids=("theirs",))
-    receipt = core.bus.known("theirs")
+    receipt = core.bus.find("theirs")
     assert receipt == (message.seq, message.id, message.time, ())
     core.settle()
-    assert core.bus.known("theirs") == receipt == core.bus.known(message.id)
-    assert core.bus.known("another") is None
+    assert core.bus.find("theirs") == receipt == core.bus.find(message.id)
+    assert core.bus.find("another") is None
 
 
 # Listening
@@ -199,8 +199,8 @@ def test_joining_greets_the_others_and_tells_who_they_are(core: Core, join: Make
     )
     core.bus.unsubscribe(a, "lobby")
     assert (a.take(), b.take(), c.take()) == ([], [("-", "lobby", 0)], [("-", "lobby", 0)])
-    assert core.bus.present("lobby") == [b.peer, c.peer]
-    assert core.bus.members("lobby") == 2
+    assert core.bus.peers_in("lobby") == [b.peer, c.peer]
+    assert core.bus.listener_count("lobby") == 2
     assert (core.bus.listeners("lobby", "toy"), core.bus.listeners("lobby", "x")) == ([b, c], [])
 
 
@@ -250,11 +250,11 @@ def test_many_hear_of_a_newcomer_a_few_at_a_time_and_before_it_says_anything(
 def test_a_channel_without_listeners_is_forgotten_unless_settled(core: Core, join: Make) -> None:
     a = join("lobby", "other")
     core.say()
-    assert core.bus.active() == ["lobby", "other"]
+    assert core.bus.active_channels() == ["lobby", "other"]
     core.bus.leave(a)
-    assert core.bus.active() == []
+    assert core.bus.active_channels() == []
     assert core.channels.settled() == ["lobby"]
-    assert core.bus.present("lobby") == []
+    assert core.bus.peers_in("lobby") == []
 
 
 def test_once_is_enough(core: Core, join: Make) -> None:
@@ -272,15 +272,15 @@ def test_leaving_leaves_every_channel_once(core: Core, join: Make) -> None:
     b.receive_eof()
     assert a.take()[2:] == [("-", "x", 1), ("-", "y", 1)]
     assert core.bus.sessions() == [a]
-    assert (core.bus.population, core.bus.connections(1), core.bus.population_of("")) == (1, 0, 1)
+    assert (core.bus.session_count, core.bus.connection_count(1), core.bus.session_count_from("")) == (1, 0, 1)
 
 
 def test_connections_by_address(core: Core, toy_session: type[ToySession]) -> None:
     sessions = [toy_session(core.bus, address=address) for address in ("x", "x", "y")]
-    assert [core.bus.population_of(address) for address in "xyz"] == [2, 1, 0]
+    assert [core.bus.session_count_from(address) for address in "xyz"] == [2, 1, 0]
     for session in sessions:
         session.receive_eof()
-    assert [core.bus.population_of(address) for address in "xyz"] == [0, 0, 0]
+    assert [core.bus.session_count_from(address) for address in "xyz"] == [0, 0, 0]
     assert not core.bus._addresses
 
 
@@ -294,11 +294,11 @@ def test_a_connection_that_becomes_somebody_is_introduced(core: Core, join: Make
     core.bus.bind(b, alice)
     assert a.take() == c.take() == [("-", "lobby", 1), ("+", "lobby", alice.number)]
     assert b.take() == []
-    assert core.bus.present("lobby") == [a.peer, c.peer, alice], "who is somebody else now came last"
+    assert core.bus.peers_in("lobby") == [a.peer, c.peer, alice], "who is somebody else now came last"
     core.bus.bind(c, alice)
     assert a.take() == b.take() == [("-", "lobby", 2)]
-    assert core.bus.present("lobby") == [a.peer, alice]
-    assert core.bus.connections(alice.number) == 2
+    assert core.bus.peers_in("lobby") == [a.peer, alice]
+    assert core.bus.connection_count(alice.number) == 2
     core.bus.unsubscribe(b, "lobby")
     assert a.take() == []
     c.receive_eof()
@@ -313,7 +313,7 @@ def test_a_second_identity_makes_a_link_for_good(core: Core, join: Make) -> None
     core.bus.bind(b, bob)
     assert (b.link, b.who, a.take()) == (True, b.peer, [("-", "lobby", alice.number), ("+", "lobby", b.peer.number)])
     core.bus.bind(b, alice)
-    assert (b.who, core.bus.connections(alice.number), core.bus.connections(bob.number)) == (b.peer, 0, 0)
+    assert (b.who, core.bus.connection_count(alice.number), core.bus.connection_count(bob.number)) == (b.peer, 0, 0)
 
 
 def test_a_new_name_is_not_a_second_identity(core: Core, join: Make) -> None:
@@ -407,7 +407,7 @@ def test_a_repeated_direct_message_goes_nowhere_and_is_answered_as_the_first(cor
     b.take()
     assert to(a, b.peer.number, ids=("y",)) == 1
     assert b.take() == []
-    core.clock.now += DIRECT_MEMORY
+    core.clock.now += DIRECT_ID_LIFETIME
     core.bus.tick()
     assert to(a, b.peer.number, ids=("x",)) == 1
     assert b.take() == []
@@ -447,7 +447,7 @@ def full_disk(core: Core) -> Iterator[Callable[[bool], None]]:
     def switch(full: bool) -> None:
         core.log.congested = full
         if not full:
-            core.bus.room()
+            core.bus.resume_waiting()
 
     yield switch
     core.log.congested = False
@@ -487,7 +487,7 @@ def test_nobody_waits_for_a_disk_that_fails(core: Core, join: Make, full_disk: C
     assert not a.ask_to_read()
     core.log.failing = "No space left on device"
     with pytest.raises(Unavailable, match="No space left on device"):
-        core.bus.room()
+        core.bus.resume_waiting()
     with pytest.raises(Unavailable, match="No space left on device"):
         a.receive_data(b"2")
     assert a.ask_to_read()

@@ -106,11 +106,11 @@ def test_what_does_not_fit_is_counted(core: Core) -> None:
         def describe(self, address: str) -> dict[str, object]:
             return {self.name: address}
 
-        def named(self, id: str) -> str | None:
+        def resolve_id(self, id: str) -> str | None:
             del id
             return None
 
-        def refer(self, run: Sequence[Message]) -> None:
+        def add_refs(self, run: Sequence[Message]) -> None:
             for message in run:
                 message.undelivered += (self.name,)
 

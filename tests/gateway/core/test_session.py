@@ -288,7 +288,7 @@ def test_after_the_end_nobody_is_woken(core: Core, session: ToySession) -> None:
     form.fill(b"1")
     session.send(b"2")
     assert session.wakes == wakes
-    assert core.bus.population == 0
+    assert core.bus.session_count == 0
 
 
 # Leave

@@ -74,7 +74,7 @@ def test_a_stream_begins_with_its_number_and_shows_a_message_once_it_is_on_disk(
 @pytest.mark.parametrize("count", [listing.TURN, listing.TURN + 1, 5 * listing.TURN])
 def test_a_long_welcome_is_made_a_few_peers_at_a_time(still: Any, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(10_000, 10_000 + count):
-        still.gateway.bus.presence.come("lobby", Peer(number, "toy"), 1 << 60)
+        still.gateway.bus.presence.announce_present("lobby", Peer(number, "toy"), 1 << 60)
     shown, view = list[Peer](), views.peer
 
     def show(peer: Peer) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def test_a_long_welcome_is_made_a_few_peers_at_a_time(still: Any, count: int, mo
 
 def test_a_welcome_that_is_cut_short_is_no_event(still: Any) -> None:
     for number in range(10_000, 10_100):
-        still.gateway.bus.presence.come("lobby", Peer(number, "toy"), 1 << 60)
+        still.gateway.bus.presence.announce_present("lobby", Peer(number, "toy"), 1 << 60)
     session = still.listen()
     pieces = [*session.data_to_send(), *session.data_to_send()]
     session.close(1008, "a right was taken away")
@@ -414,7 +414,7 @@ async def test_resuming_over_and_over_while_others_publish(local: Any) -> None:
                 accepted.append((await publish(client, local.url, '"the end"'))["sequence"])
     assert len(accepted) == 401
     assert seen == sorted(accepted)
-    await until(lambda: local.gateway.bus.population == 0)
+    await until(lambda: local.gateway.bus.session_count == 0)
 
 
 @pytest.mark.anyio
@@ -428,7 +428,7 @@ async def test_who_hangs_up_has_left(local: Any) -> None:
                 peers = (await client.get(f"{local.url}/v1/channels/lobby/peers")).json()["peers"]
             assert len(peers) == 2
         assert await anext(first) == ("left", None, peers[1])
-    await until(lambda: local.gateway.bus.population == 0)
+    await until(lambda: local.gateway.bus.session_count == 0)
 
 
 def test_a_client_that_does_not_read_is_told_at_the_end(local: Any) -> None:
@@ -462,7 +462,7 @@ def test_a_client_that_never_reads_is_given_up(local: Any, monkeypatch: pytest.M
         dead.connect(("127.0.0.1", local.port))
         dead.sendall(b"GET /v1/channels/lobby/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         deadline = time.monotonic() + PATIENCE
-        while local.gateway.bus.population or not local.gateway.metrics.counts["connections"]["rest",]:
+        while local.gateway.bus.session_count or not local.gateway.metrics.counts["connections"]["rest",]:
             assert time.monotonic() < deadline
             client.post(f"{local.url}/v1/channels/lobby/messages", content=b'"' + b"x" * 500_000 + b'"')
 

@@ -67,7 +67,7 @@ def test_who_may_see_few_channels_gets_them_all_in_pages_that_end_early(
 def test_a_list_of_many_peers_is_written_in_parts(count: int, local: Any, http: httpx.Client) -> None:
     guests = [Peer(number, "toy", f"né {number}") for number in range(1, count + 1)]
     for guest in guests:
-        local.gateway.bus.presence.come("lobby", guest, 1 << 60)
+        local.gateway.bus.presence.announce_present("lobby", guest, 1 << 60)
     shown = http.get("/v1/channels/lobby/peers").json()["peers"]
     assert [(row["number"], row["identity"]) for row in shown] == [(guest.number, guest.identity) for guest in guests]
 

@@ -264,7 +264,7 @@ def test_who_loses_a_right_while_it_reads_is_not_told_the_rest(
     local = make_local(auth={"grants": {"anonymous": ["*:*"]}})
     gateway, shown = local.gateway, list[int]()
     for number in range(1, 1001):
-        gateway.bus.presence.come("lobby", Peer(number, "toy", f"{number:200}"), 1 << 60)
+        gateway.bus.presence.announce_present("lobby", Peer(number, "toy", f"{number:200}"), 1 << 60)
     headers = {"Authorization": f"Bearer {secret}"} if lost == "key" else {}
     with httpx.Client(base_url=f"{local.url}/v1/channels/lobby", headers=headers, timeout=60) as http:
         for _ in range(4):

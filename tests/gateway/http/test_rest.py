@@ -486,7 +486,7 @@ def test_too_much_is_refused(http: httpx.Client) -> None:
 
 
 def test_a_bug_is_a_problem_and_counted(local: Any, http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local.gateway.bus, "present", lambda _channel: 1 / 0)
+    monkeypatch.setattr(local.gateway.bus, "peers_in", lambda _channel: 1 / 0)
     assert "division" not in problem(http.get("/v1/channels/lobby/peers"), 500)
     assert http.get("/v1/stats").json()["faults"] == {"request": 1}
 

@@ -611,7 +611,7 @@ def test_nothing_is_read_while_the_disk_does_not_keep_up(server: Server) -> None
 
         def room() -> None:
             server.ledger.congested = False
-            server.bus.room()
+            server.bus.resume_waiting()
 
         server.call(room)
         assert [client.hear(), client.hear()] == [b"one", b"two"]
@@ -668,7 +668,7 @@ def test_a_peer_that_left_is_told_nothing(server: Server) -> None:
         listener.reset()
         speaker.say(*(b"say %s %d" % (channel, i) for i in range(200)), b"echo done")
         assert speaker.hear() == b"done"
-        server.eventually(lambda: not server.bus.members(channel.decode()))
+        server.eventually(lambda: not server.bus.listener_count(channel.decode()))
 
 
 def test_a_farewell_is_not_waited_for_for_ever(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

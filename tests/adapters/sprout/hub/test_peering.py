@@ -371,7 +371,7 @@ def test_a_copy_of_what_is_held_goes_nowhere_and_is_kept(place: Any, bob: Any, a
     assert id_of(copy) not in ear.read()
     assert line.ask(f"query 1 1\n{id_of(copy)}\n") == response(1, copy)
     for _ in range(2):  # also before it is in the tables
-        assert place.bus.canonical(id_of(copy)) == said.id
+        assert place.bus.canonical_id(id_of(copy)) == said.id
         place.index()
     answer = bob.reply(copy, "to the copy")
     announce(line, answer)
@@ -391,8 +391,8 @@ def test_what_a_believed_gateway_says_is_known_by_its_origin(
     announce(line, guest.identity, signed(guest, community, "one", origin="elsewhere-1"))
     announce(line, signed(bob, community, "two", origin="elsewhere-2"))
     assert [message.content for message in toy.heard] == [b'{"content":"one"}', b'{"content":"two"}']
-    assert place.bus.known("elsewhere-1").id == toy.heard[0].id
-    assert place.bus.known("elsewhere-2") is None  # bob is nobody whose word is taken
+    assert place.bus.find("elsewhere-1").id == toy.heard[0].id
+    assert place.bus.find("elsewhere-2") is None  # bob is nobody whose word is taken
     announce(line, signed(alice, community, "one, again", origin="elsewhere-1"))
     assert len(toy.heard) == 2
     answer = place.toy().say({"n": "answer"}, parent="elsewhere-1")

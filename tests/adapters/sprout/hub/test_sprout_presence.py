@@ -68,8 +68,8 @@ def watcher(place: Any, lobby: str) -> Any:
     assert lobby
     toy = place.toy()
     toy.seen = []
-    toy.greet = lambda _channel, peer: toy.seen.append(("+", peer.identity or peer.number))
-    toy.farewell = lambda _channel, peer: toy.seen.append(("-", peer.identity or peer.number))
+    toy.peer_joined = lambda _channel, peer: toy.seen.append(("+", peer.identity or peer.number))
+    toy.peer_left = lambda _channel, peer: toy.seen.append(("-", peer.identity or peer.number))
     place.bus.subscribe(toy, "lobby")
     return toy
 
@@ -94,7 +94,7 @@ def test_others_see_an_author_come_and_leave(place: Any, lobby: str, alice: Any,
     line = place.connect()
     assert announce(line, word(alice, lobby)) == "status 77 0\n"
     assert watcher.seen == [("+", alice.id)]
-    assert [peer.identity for peer in place.bus.present("lobby")] == [None, alice.id]
+    assert [peer.identity for peer in place.bus.peers_in("lobby")] == [None, alice.id]
     announce(line, word(alice, lobby))
     assert watcher.seen == [("+", alice.id)], "once"
     announce(line, word(alice, lobby, INACTIVE))
@@ -132,7 +132,7 @@ def test_who_listens_is_there_already_and_gets_a_name(
     assert watcher.seen == [("+", number), ("-", number), ("+", alice.id)]
     announce(line, word(alice, lobby, INACTIVE))
     assert watcher.seen[3:] == [("-", alice.id)], "it listens on, but says that nobody is there"
-    assert [peer.number for peer in place.bus.present("lobby")] == [watcher.peer.number]
+    assert [peer.number for peer in place.bus.peers_in("lobby")] == [watcher.peer.number]
     announce(line, word(alice, lobby))
     line.close()
     assert watcher.seen[4:] == [("+", alice.id), ("-", alice.id)]
@@ -214,7 +214,7 @@ def test_what_was_made_before_a_client_came_does_not_say_who_it_is(
     bobs = again.connect()
     announce(bobs, said)  # as genuine clients do with all that they hold
     assert bobs.session.identity is None
-    assert [peer.identity for peer in again.bus.present("lobby")] == [alice.id], "what it says still holds"
+    assert [peer.identity for peer in again.bus.peers_in("lobby")] == [alice.id], "what it says still holds"
 
 
 def test_a_connection_of_one_author_may_pass_on_what_another_says(
@@ -234,7 +234,7 @@ def test_who_may_not_publish_says_nothing_of_himself(make_place: Callable[..., A
     lobby = alice.community("lobby")
     announce(place.connect("sprout:owner"), alice.identity, lobby)
     assert announce(place.connect(), word(alice, lobby)) == "status 77 1\n"
-    assert place.bus.present("lobby") == []
+    assert place.bus.peers_in("lobby") == []
 
 
 def test_only_so_many_last_words_are_kept(
@@ -434,7 +434,7 @@ def test_what_the_gateway_said_itself_does_not_come_back_as_anothers(
     *_, (_, _, raw) = nodes(line.read())
     place.bus.unsubscribe(watcher, "lobby")
     assert announce(place.connect(), f"{forest.node_id(raw)} {base64url.encode(raw).decode()}") == "status 77 0\n"
-    assert [peer.number for peer in place.bus.present("lobby")] == [line.session.peer.number]
+    assert [peer.number for peer in place.bus.peers_in("lobby")] == [line.session.peer.number]
 
 
 def test_a_peer_from_elsewhere_is_addressed_by_who_it_is_in_arbor(
@@ -559,7 +559,7 @@ def test_who_only_announces_what_it_was_shown_elsewhere_has_not_told_of_itself(
     settle(place)
     settle(place)
     assert told(quiet) == []
-    assert bob.id in [peer.identity for peer in place.bus.present("lobby")], "what it says still holds"
+    assert bob.id in [peer.identity for peer in place.bus.peers_in("lobby")], "what it says still holds"
     alice.now = place.clock.now
     announce(quiet, word(alice, lobby))
     settle(place)

@@ -127,7 +127,7 @@ def test_a_word_of_presence_makes_nobody_an_author_later(place: Any, lobby: str,
     place.clock.now += FRESH + SECOND
     announce(line, word)
     assert line.session.identity is None
-    assert alice.id in {peer.identity for peer in place.bus.present("lobby")}, "she says that she is there"
+    assert alice.id in {peer.identity for peer in place.bus.peers_in("lobby")}, "she says that she is there"
 
 
 @pytest.fixture

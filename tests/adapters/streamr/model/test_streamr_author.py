@@ -257,5 +257,5 @@ def test_names_of_channels_are_told_both_ways(broker: Any, name: str) -> None:
 def test_the_key_exchange_is_no_channel(broker: Any) -> None:
     assert broker.adapter.channel("SYSTEM/keyexchange/0x" + "a" * 40) is None
     message = Message("a#7", Peer(1, "toy"), "toy", b"1", time=1)
-    broker.adapter.refer([message])
+    broker.adapter.add_refs([message])
     assert (message.undelivered, message.refs) == (("streamr",), {})

@@ -28,7 +28,7 @@ def test_messages_of_one_millisecond_are_told_apart(broker: Any, settle: Callabl
     said = [broker.say("s", number, sender=senders[number % 3]) for number in range(12)]
     ids = shown(broker, listener)
     settle()
-    assert [broker.bus.canonical(json.dumps(id)) for id in ids] == [message.id for message in said]
+    assert [broker.bus.canonical_id(json.dumps(id)) for id in ids] == [message.id for message in said]
 
 
 def test_a_partition_what_came_late_and_what_was_put_behind_another_are_found(
@@ -43,12 +43,12 @@ def test_a_partition_what_came_late_and_what_was_put_behind_another_are_found(
     place = broker.adapter.parts.forms.place(late)
     ids.append(["s", 0, *place])
     settle()
-    assert [broker.bus.canonical(json.dumps(id)) for id in ids] == [message.id for message in (*said, late)]
+    assert [broker.bus.canonical_id(json.dumps(id)) for id in ids] == [message.id for message in (*said, late)]
     wide = make_broker(partitions=4)
     listener, message = wide.listener("w", 3), wide.say("w#3", 1)
     (id,) = shown(wide, listener)
     assert id[:2] == ["w", 3]
-    assert wide.bus.canonical(json.dumps(id)) == message.id
+    assert wide.bus.canonical_id(json.dumps(id)) == message.id
 
 
 def test_what_a_publisher_signed_is_named_as_the_publisher_writes_it(
@@ -62,14 +62,14 @@ def test_what_a_publisher_signed_is_named_as_the_publisher_writes_it(
     settle()
     for id in (row[1], [*row[1][:4], alice.address, "chain"]):
         for text in (json.dumps(id), json.dumps(id, separators=(",", ":")), json.dumps(id, indent=1)):
-            assert broker.bus.canonical(text) == message.id
+            assert broker.bus.canonical_id(text) == message.id
 
 
 def test_anybody_could_use_the_id_of_what_is_not_signed(broker: Any, unsigned: Any, settle: Callable[[], None]) -> None:
     row = unsigned("s", {"n": 1}, broker.clock())
     assert broker.ask(broker.open(), [2, 8, "r", row, None]) == []
     settle()
-    assert broker.bus.canonical(json.dumps(row[1])) is None
+    assert broker.bus.canonical_id(json.dumps(row[1])) is None
 
 
 def test_a_direct_message_is_named_by_nobody(broker: Any, settle: Callable[[], None]) -> None:
@@ -79,7 +79,7 @@ def test_a_direct_message_is_named_by_nobody(broker: Any, settle: Callable[[], N
     assert broker.bus.direct(Message("s", broker.toy().peer, "toy", b"1"), number) == 1
     (id,) = shown(broker, listener)
     settle()
-    assert broker.bus.canonical(json.dumps(id)) is None
+    assert broker.bus.canonical_id(json.dumps(id)) is None
 
 
 NO_IDS = """
@@ -103,7 +103,7 @@ null
 @pytest.mark.parametrize("text", [*NO_IDS.split("\n"), "[" * 900])
 def test_anything_else_names_nothing(broker: Any, text: str) -> None:
     broker.say("s", 1)
-    assert broker.bus.canonical(text) is None
+    assert broker.bus.canonical_id(text) is None
 
 
 def test_one_millisecond_is_looked_at_no_longer_than_it_may(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,13 +120,13 @@ def test_one_millisecond_is_looked_at_no_longer_than_it_may(broker: Any, monkeyp
 
     monkeypatch.setattr(broker.core.index, "read", counted)
     for number in (0, named.MAX_LOOKED - 1):
-        assert broker.bus.canonical(json.dumps(ids[number])) == said[number].id
+        assert broker.bus.canonical_id(json.dumps(ids[number])) == said[number].id
     for bound, most in ((named.MAX_BYTES, named.MAX_LOOKED), (3, 4)):
         monkeypatch.setattr(named, "MAX_BYTES", bound)
         reads.clear()
-        assert broker.bus.canonical(json.dumps([*ids[0][:5], "another chain"])) is None
+        assert broker.bus.canonical_id(json.dumps([*ids[0][:5], "another chain"])) is None
         assert len(reads) == most
     for stranger in ("0x" + 40 * "0", ""):
         reads.clear()
-        assert broker.bus.canonical(json.dumps([*ids[0][:4], stranger, "toy"])) is None
+        assert broker.bus.canonical_id(json.dumps([*ids[0][:4], stranger, "toy"])) is None
         assert reads == []

@@ -85,7 +85,7 @@ def test_unsigned_messages_do_not_become_the_authors(
 def test_others_see_a_number_there_and_not_the_author(broker: Any, carry: Callable[..., Any], alice: Any) -> None:
     thief = carry(alice.message("s", 1, broker.clock()))
     assert ask(broker, thief, [2, 9, "r", "s", 0, None])[1] == 2
-    assert broker.bus.present("s") == [thief.peer]
+    assert broker.bus.peers_in("s") == [thief.peer]
 
 
 def test_the_rights_of_the_author_are_for_his_message_alone(make_broker: Callable[..., Any], alice: Any) -> None:

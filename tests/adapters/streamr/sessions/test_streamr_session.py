@@ -508,7 +508,7 @@ def test_clients_of_3_x_may_subscribe_to_the_stream_of_their_own_address(
         assert error(refused)[1] == "PERMISSION_DENIED"
     row = unsigned(alice.address, 1, guarded.clock())
     assert error(guarded.ask(session, [2, 8, "r", row, token]))[1] == "PERMISSION_DENIED"
-    assert not guarded.bus.members(alice.address)
+    assert not guarded.bus.listener_count(alice.address)
     assert guarded.ask(session, [2, 10, "r", alice.address, 0]) == [[2, 3, "r", alice.address, 0]]
     assert error(guarded.ask(session, [2, 10, "r", alice.address, 0]))
 
@@ -687,7 +687,7 @@ def test_nothing_is_taken_while_the_disk_cannot(broker: Any, unsigned: Any, monk
     assert not session.ask_to_read()
     monkeypatch.setattr(broker.core.log, "congested", False)
     toy = broker.toy("s")
-    broker.bus.room()
+    broker.bus.resume_waiting()
     assert contents(toy) == [b"1"]
 
 
@@ -710,7 +710,7 @@ def test_whoever_leaves_hears_nothing_more(broker: Any, alice: Any) -> None:
     session = broker.listener("s")
     broker.ask(session, [2, 9, "r", f"SYSTEM/keyexchange/{alice.address}", 0, None])
     session.receive_eof()
-    assert broker.bus.members("s") == 0
+    assert broker.bus.listener_count("s") == 0
     assert broker.adapter.parts.exchange._listeners == {}
 
 
