@@ -58,12 +58,12 @@ class TopicRelaySession(Session):
         self._form = form
 
     def handle(self, data: bytes) -> None:
-        """Act on one packet; whatever it is, the connection lives, unless that goes on and on (`offend`)."""
+        """Act on one packet; whatever it is, the connection lives, unless that goes on and on (`record_malformed`)."""
         try:
             packet = decode(data)
         except Refused as refused:
             self.send(text_frame(refused.reply()))
-            self.offend()
+            self.record_malformed()
             return
         self._act(packet)
 
@@ -104,7 +104,7 @@ class TopicRelaySession(Session):
             form = message.forms.get(NAME) or message.form(NAME, sessions[0]._form)
             if isinstance(form, bytes):
                 frames.append(form)
-        return cls.put_all(frames, sessions, origin) if frames else 0
+        return cls.fan_out(frames, sessions, origin) if frames else 0
 
     def fits(self, message: Message) -> bool:
         """Whether a packet has room for a direct message."""

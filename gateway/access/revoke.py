@@ -59,8 +59,8 @@ class Revocation:
             yield
             if session.closing is not None or channel not in session.channels:
                 continue
-            if not self._access.allowed(session.listens_as(channel), "subscribe", channel):
+            if not self._access.allowed(session.subscription_principal(channel), "subscribe", channel):
                 session.close(POLICY, RIGHT_ENDED)
-        if session.closing is None and not session.may_go_on():
+        if session.closing is None and not session.is_still_allowed():
             session.close(POLICY, RIGHT_ENDED)
         yield

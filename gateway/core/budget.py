@@ -23,10 +23,10 @@ class Holder(Protocol):
         """Where the peer is; see `gateway.core.networks`."""
 
     @property
-    def holding(self) -> int:
+    def held_size(self) -> int:
         """How many bytes are kept for the peer."""
 
-    def give_up(self) -> None:
+    def release_memory(self) -> None:
         """Let go of them, and of the peer."""
 
 
@@ -61,12 +61,12 @@ class Budget:
     @property
     def held(self) -> int:
         """How many bytes are held now, by all."""
-        return sum(holder.holding for holder in self._holders)
+        return sum(holder.held_size for holder in self._holders)
 
     def audit(self) -> None:
         """Ask everybody, and let the largest holders go until there is room again."""
         self._grown = 0
-        held = [(holder.holding, holder) for holder in self._holders]
+        held = [(holder.held_size, holder) for holder in self._holders]
         excess = sum(size for size, _ in held) - self.limit
         if excess <= 0:
             return
@@ -81,5 +81,5 @@ class Budget:
             totals[network] -= size
             excess -= size
             self.leave(holder)
-            holder.give_up()
+            holder.release_memory()
             self._on_given_up(holder, size)

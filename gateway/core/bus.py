@@ -21,7 +21,7 @@ from .flows import Flow, Flows
 from .read_pacer import ReadPacer
 from .member import Member
 from .message import Message, MessageIds, Peer
-from .outbox import Batch
+from .outbox import FanoutBatch
 from .peers import Peers
 from .presence import Presence
 from .principal import Principal
@@ -77,7 +77,7 @@ class Bus:
         self.throttle = throttle
         self.read_pacer = read_pacer
         self.subscriptions = subscriptions
-        self.batch = Batch()
+        self.batch = FanoutBatch()
         self.flows = Flows()
         self._stamps = Stamps(ids, clock, last_time)
         self._members: dict[str, dict[Member, None]] = {}

@@ -60,10 +60,10 @@ class Member(Protocol):
     def resume(self) -> None:
         """Handle what had to wait."""
 
-    def listens_as(self, channel: str) -> Principal:
+    def subscription_principal(self, channel: str) -> Principal:
         """By whose right it listens to *channel*."""
 
-    def may_go_on(self) -> bool:
+    def is_still_allowed(self) -> bool:
         """Whether what goes on beside its channels is allowed still."""
 
     def goodbye(self) -> None:

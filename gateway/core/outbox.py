@@ -18,7 +18,7 @@ from .message import Form, Pending
 
 MAX_OUTBOX = 1 << 20  # deliveries waiting for a peer that reads too slowly; beyond it the peer is closed
 LOW_WATER = 1 << 16  # replies waiting; beyond it no further request is parsed, below it streams are pulled
-BURST = 4  # times its outbox that a peer may be given before its shell had a chance to write
+BURST_FACTOR = 4  # times its outbox that a peer may be given before its shell had a chance to write
 MAX_STREAMS = 16  # long answers under way on one connection; beyond it no further request is parsed
 
 
@@ -29,7 +29,7 @@ class Close(NamedTuple):
     reason: str
 
 
-class Batch:
+class FanoutBatch:
     """What was said lately for the same listeners, on its way to their outboxes.
 
     A burst of messages then costs each listener little more than one: its outbox is touched once. Listeners were
@@ -47,16 +47,16 @@ class Batch:
     def add(self, frames: Sequence[bytes], listeners: Sequence[Outbox], origin: Outbox | None) -> None:
         """Queue *frames* for all *listeners* but *origin*; the sequence of listeners never changes."""
         if listeners is not self._listeners or origin is not self._origin or self._size > LOW_WATER:
-            self.spill()
+            self.flush()
             self._listeners, self._origin = listeners, origin
         if not self.frames:
             for outbox in listeners:
-                if not outbox._unsettled and outbox is not origin:
+                if not outbox._own_queue and outbox is not origin:
                     outbox.wake()
         self.frames += frames
         self._size += sum(map(len, frames))
 
-    def spill(self) -> None:
+    def flush(self) -> None:
         """Put everything into the outboxes."""
         frames, size, self.frames, self._size = self.frames, self._size, [], 0
         if not frames:
@@ -66,12 +66,12 @@ class Batch:
         for outbox in self._listeners:
             if outbox is origin or outbox.closing is not None:
                 continue
-            outbox._unsettled += frames
+            outbox._own_queue += frames
             outbox._size = waiting = outbox._size + size
             if waiting > outbox.max_outbox:
                 overfull.append(outbox)
         for outbox in overfull:
-            outbox._overfull()
+            outbox._close_if_too_slow()
 
 
 class Outbox:
@@ -83,16 +83,16 @@ class Outbox:
 
     max_outbox: int = MAX_OUTBOX
 
-    def __init__(self, batch: Batch, overflowed: Callable[[], object]) -> None:
+    def __init__(self, batch: FanoutBatch, overflowed: Callable[[], object]) -> None:
         self.wake: Callable[[], None] = _nothing
         self.closing: Close | None = None
         self.blocked = True  # the wire takes nothing now; a shell that writes says otherwise
         self._batch = batch
         self._overflowed = overflowed
         self._sample: Callable[[], None] | None = None  # ends the measuring of a delivery that is on its way out
-        self._unsettled: list[Form] = []  # the queue without what the batch brings: see `_queue`
+        self._own_queue: list[Form] = []  # the queue without what the batch brings: see `_queue`
         self._size = 0  # bytes in it; the batch brings about `LOW_WATER` more at most
-        self._held = 0  # forms in the queue that are still being made
+        self._pending_count = 0  # forms in the queue that are still being made
         self._streams: deque[Iterator[Form]] = deque()
         self._backlog: deque[bytes] = deque()  # what the peer sent, and waits for room here
 
@@ -100,8 +100,8 @@ class Outbox:
     def _queue(self) -> list[Form]:
         """What waits, in order."""
         if self._batch.frames:
-            self._batch.spill()
-        return self._unsettled
+            self._batch.flush()
+        return self._own_queue
 
     def resume(self) -> None:
         """Handle what had to wait, as far as there is room now."""
@@ -110,13 +110,13 @@ class Outbox:
 
     def data_to_send(self) -> list[bytes]:
         """Everything that can be written now, in order; long answers come a piece at a time."""
-        data: list[bytes] = self._queue  # type: ignore[assignment]  # no Pending among them, but where `_take` looks
-        if self._held or self._streams:
-            data = self._take()
+        data: list[bytes] = self._queue  # type: ignore[assignment]  # no Pending among them, but where `_drain` looks
+        if self._pending_count or self._streams:
+            data = self._drain()
         else:
-            self._unsettled, self._size = [], 0
+            self._own_queue, self._size = [], 0
         if self._sample is not None and not self._queue:
-            self._measured()
+            self._end_sample()
         if self._backlog:
             self.resume()
         return data
@@ -124,12 +124,12 @@ class Outbox:
     def all_to_send(self) -> bytes | None:
         """Everything as one piece, where that leaves nothing else to do; else None: ask `data_to_send` and the rest."""
         if self._batch.frames:  # as `_queue` does: spares a call for each flush
-            self._batch.spill()
-        if self._held or self._streams or self._backlog or self.closing is not None or not self._unsettled:
+            self._batch.flush()
+        if self._pending_count or self._streams or self._backlog or self.closing is not None or not self._own_queue:
             return None
-        data, self._unsettled, self._size = self._unsettled, [], 0
+        data, self._own_queue, self._size = self._own_queue, [], 0
         if self._sample is not None:
-            self._measured()
+            self._end_sample()
         return b"".join(data)  # type: ignore[arg-type]  # no Pending among them
 
     @property
@@ -143,13 +143,13 @@ class Outbox:
         queue = self._queue
         head = queue[0] if queue else None
         return (head is not None and (not isinstance(head, Pending) or head.done)) or (
-            bool(self._streams) and not self._held
+            bool(self._streams) and not self._pending_count
         )
 
     @property
     def unfinished(self) -> bool:
         """Whether something that was asked for is still being made, and has its place before what comes later."""
-        return self._held > 0
+        return self._pending_count > 0
 
     # What adapters call
 
@@ -157,7 +157,7 @@ class Outbox:
         """Queue a whole frame."""
         if not self._queue:
             self.wake()
-        self._unsettled.append(data)
+        self._own_queue.append(data)
         self._size += len(data)
 
     def put(self, form: Form) -> None:
@@ -167,20 +167,20 @@ class Outbox:
             return
         if isinstance(form, Pending):
             if not form.done or form.size > len(form.data or b""):  # as `_is_unfinished`
-                self._hold(form)
+                self._put_pending(form)
                 return
             if form.data is None:
                 return
             form = form.data
         if not queue:  # as `send` does; the call would cost a quarter of the delivery
             self.wake()
-        self._unsettled.append(form)
+        self._own_queue.append(form)
         self._size += len(form)
         if self._size > self.max_outbox:
-            self._overfull()
+            self._close_if_too_slow()
 
     @staticmethod
-    def put_all(forms: Sequence[bytes], outboxes: Sequence[Outbox], origin: Outbox | None) -> int:
+    def fan_out(forms: Sequence[bytes], outboxes: Sequence[Outbox], origin: Outbox | None) -> int:
         """`put` the finished *forms* into all *outboxes* (at least one) but *origin*; how many deliveries that is."""
         outboxes[0]._batch.add(forms, outboxes, origin)
         return len(forms) * (len(outboxes) - (origin in outboxes if origin is not None else 0))
@@ -197,28 +197,28 @@ class Outbox:
 
     def overflow(self) -> None:
         """Give up on a peer that does not read what it asked for."""
-        self._settle()
+        self._flush_batch()
         if self.closing is not None:
             return
-        self._release()
+        self._discard()
         self._overflowed()
         self.close(1013, "too slow: more than its share is waiting to be read")
 
-    def _release(self) -> None:
+    def _discard(self) -> None:
         """Drop what waits for the peer."""
-        self._settle()
-        self._unsettled, self._size, self._held = [], 0, 0
+        self._flush_batch()
+        self._own_queue, self._size, self._pending_count = [], 0, 0
         self._streams.clear()
 
     def _end(self) -> None:
         """The connection is over: nothing is written any more, and nobody is woken."""
         self.wake = _nothing
-        self._release()
+        self._discard()
         self._backlog.clear()
 
     def close(self, code: int, reason: str) -> None:
         """End the connection once everything queued so far is written."""
-        self._settle()
+        self._flush_batch()
         if self.closing is None:
             self.closing = Close(code, reason)
             self._backlog.clear()
@@ -235,43 +235,43 @@ class Outbox:
             after = change(before)
             queue += after
             self._size += sum(map(len, after)) - sum(map(len, before))
-        self._unsettled, self._held = queue, sum(isinstance(form, Pending) for form in queue)
+        self._own_queue, self._pending_count = queue, sum(isinstance(form, Pending) for form in queue)
 
-    def _measured(self) -> None:
+    def _end_sample(self) -> None:
         assert self._sample is not None
         self._sample()
         self._sample = None
 
-    def _settle(self) -> None:
+    def _flush_batch(self) -> None:
         if self._batch.frames:
-            self._batch.spill()
+            self._batch.flush()
 
-    def _overfull(self) -> None:
+    def _close_if_too_slow(self) -> None:
         """More than the outbox's share waits: too slow is who does not read, not who was told much at once."""
-        if self.blocked or self._size > BURST * self.max_outbox:
+        if self.blocked or self._size > BURST_FACTOR * self.max_outbox:
             self.overflow()
 
-    def _hold(self, form: Pending) -> None:
+    def _put_pending(self, form: Pending) -> None:
         """Keep the place of a form that is still being made."""
-        self._held += 1
+        self._pending_count += 1
         self._queue.append(form)
-        form.when_done(partial(self._filled, form))
+        form.when_done(partial(self._pending_done, form))
 
-    def _filled(self, form: Pending) -> None:
-        if not self._held:
+    def _pending_done(self, form: Pending) -> None:
+        if not self._pending_count:
             return  # the outbox was given up meanwhile
         self._size += form.size
         if form.data and self._size > self.max_outbox:
             self.overflow()
         else:
-            self._look()
+            self._wake_if_ready()
 
-    def _look(self) -> None:
+    def _wake_if_ready(self) -> None:
         """Wake the shell where what is first in the queue is there."""
         if (queue := self._queue) and isinstance(head := queue[0], Pending) and head.done:
             self.wake()
 
-    def _take(self) -> list[bytes]:
+    def _drain(self) -> list[bytes]:
         """The ready head of the queue, then what the streams give until `LOW_WATER` bytes are out."""
         data: list[bytes] = []
         size = 0
@@ -288,18 +288,18 @@ class Outbox:
                         data.append(form.data)
                     if form.goes_on():
                         del queue[:taken]
-                        form.when_done(self._look)
+                        form.when_done(self._wake_if_ready)
                         return data
-                    self._held -= 1
+                    self._pending_count -= 1
                 else:
                     self._size -= len(form)
                     size += len(form)
                     data.append(form)
             queue.clear()
-            if size >= LOW_WATER or not self._pull():
+            if size >= LOW_WATER or not self._pull_stream():
                 return data
 
-    def _pull(self) -> bool:
+    def _pull_stream(self) -> bool:
         """Move the next form of the first stream into the queue; False when there is none."""
         while self._streams:
             try:
@@ -311,7 +311,7 @@ class Outbox:
             if form is None:
                 self._streams.popleft()
             elif isinstance(form, Pending) and not form.done:
-                self._hold(form)
+                self._put_pending(form)
                 return True
             elif (data := form.data if isinstance(form, Pending) else form) is not None:
                 self._queue.append(data)

@@ -87,11 +87,11 @@ class Session(Outbox, ABC):
     def tick(self, now: int) -> None:
         """A second has passed; *now* is the bus's clock in ms."""
 
-    def listens_as(self, channel: str) -> Principal:  # noqa: ARG002  # mostly one for all
+    def subscription_principal(self, channel: str) -> Principal:  # noqa: ARG002  # mostly one for all
         """By whose right this connection listens to *channel*."""
         return self.principal
 
-    def may_go_on(self) -> bool:
+    def is_still_allowed(self) -> bool:
         """Whether what was allowed once, and goes on beside its channels, is allowed still."""
         return True
 
@@ -175,7 +175,7 @@ class Session(Outbox, ABC):
                 self.bus.read_pacer.record_refused(self)
             raise
 
-    def offend(self) -> None:
+    def record_malformed(self) -> None:
         """Count input that the protocol has no place for; a peer that goes on with it is slowed, then closed."""
         if self.bus.read_pacer is not None:
             self.bus.read_pacer.record_malformed(self)
@@ -186,13 +186,13 @@ class Session(Outbox, ABC):
         return self.principal.address
 
     @property
-    def holding(self) -> int:
+    def held_size(self) -> int:
         """How many bytes are kept for the peer; protocols that keep more than is here add theirs."""
         return self._size + sum(map(len, self._backlog))
 
-    def give_up(self) -> None:
+    def release_memory(self) -> None:
         """Let go of all that is kept for the peer, and of the peer: the gateway is short of memory."""
-        self._release()
+        self._discard()
         self.close(1013, "the gateway is short of memory, and this connection held most of it")
 
     def _handle(self, data: bytes) -> None:

@@ -46,11 +46,11 @@ class Body:
         self.scope = anyio.CancelScope()
 
     @property
-    def holding(self) -> int:
+    def held_size(self) -> int:
         """The bytes that have come."""
         return len(self.data)
 
-    def give_up(self) -> None:
+    def release_memory(self) -> None:
         """Read no more of it."""
         self.scope.cancel()
 

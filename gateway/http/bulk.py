@@ -51,7 +51,7 @@ class Lines:
         self._skipping = False
 
     @property
-    def holding(self) -> int:
+    def held_size(self) -> int:
         """How many bytes are kept of the unfinished line."""
         return len(self._rest)
 
@@ -141,11 +141,11 @@ class Bulk(Response):
     # What the budget asks
 
     @property
-    def holding(self) -> int:
+    def held_size(self) -> int:
         """How many bytes are kept for the client: half a line, and results that wait."""
-        return self._lines.holding + self._unsent
+        return self._lines.held_size + self._unsent
 
-    def give_up(self) -> None:
+    def release_memory(self) -> None:
         """Read no more; the next line is told so."""
         self._given_up = True
         self._reading.cancel()

@@ -88,10 +88,10 @@ class EventSession(Session):
         """Say who left."""
         self.put(_presence("left", peer))
 
-    def _release(self) -> None:
+    def _discard(self) -> None:
         """What waits for the disk goes as well."""
         self._unsynced.clear()
-        super()._release()
+        super()._discard()
 
     # What the shell takes
 

@@ -136,11 +136,11 @@ class _Paced(StreamingResponse):
         self._sending = anyio.CancelScope()
 
     @property
-    def holding(self) -> int:
+    def held_size(self) -> int:
         """The bytes that wait for the client."""
         return len(self._pieces.piece)
 
-    def give_up(self) -> None:
+    def release_memory(self) -> None:
         """Let go of them: the answer ends where it is."""
         self._pieces.piece = b""
         self._sending.cancel()

@@ -194,16 +194,16 @@ class Connection(asyncio.Protocol):
         return "" if self._session is None else self._session.network
 
     @property
-    def holding(self) -> int:
+    def held_size(self) -> int:
         """How many bytes are kept for the peer."""
-        session = 0 if self._session is None else self._session.holding
+        session = 0 if self._session is None else self._session.held_size
         return session + sum(map(len, self._unhandled or ())) + self.transport.get_write_buffer_size()
 
-    def give_up(self) -> None:
+    def release_memory(self) -> None:
         """Let go of them; the peer is told if it reads."""
         self._unhandled = None
         if self._session is not None:
-            self._session.give_up()
+            self._session.release_memory()
 
     # The transport's side
 

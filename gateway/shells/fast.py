@@ -132,14 +132,14 @@ class WebSocketProtocol(Connection):
             self._pause_reading()
 
     @property
-    def holding(self) -> int:
+    def held_size(self) -> int:
         """Return how many bytes are kept for the peer, with its unfinished message."""
-        return super().holding + self._reader.holding
+        return super().held_size + self._reader.held_size
 
-    def give_up(self) -> None:
+    def release_memory(self) -> None:
         """Discard the unfinished message too."""
         self._reader = Reader()
-        super().give_up()
+        super().release_memory()
 
     def write_close(self, close: Close) -> None:
         """Send a close frame."""

@@ -314,12 +314,12 @@ class FastHttp(TimedHttp):
     # What the door and the budget ask
 
     @property
-    def holding(self) -> int:
+    def held_size(self) -> int:
         """How many bytes are kept for the client here."""
         body = 0 if self.cycle is None else len(self.cycle.body)  # what was asked for is counted by `bodies`
         return body + len(self._unparsed) + CYCLE_BYTES * len(self.pipeline) + self.transport.get_write_buffer_size()
 
-    def give_up(self) -> None:
+    def release_memory(self) -> None:
         """Discard them and cut the connection: half an answer must not look whole."""
         self._unparsed = b""
         self.transport.abort()

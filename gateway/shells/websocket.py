@@ -52,7 +52,7 @@ class Reader:
         self._utf8: codecs.IncrementalDecoder | None = None  # where that is text
 
     @property
-    def holding(self) -> int:
+    def held_size(self) -> int:
         """How many bytes of an unfinished message are kept."""
         return len(self._rest) + len(self._message or b"")
 

@@ -40,7 +40,7 @@ def websocket(data: bytes) -> None:
         reader, frames = Reader(MAX_MESSAGE), list[Any]()
         for piece in pieces:
             frames += reader.feed(piece)
-            assert reader.holding <= 2 * MAX_MESSAGE + 14
+            assert reader.held_size <= 2 * MAX_MESSAGE + 14
             if reader.failure is not None or (frames and frames[-1][0] == CLOSE):
                 break
         return frames, reader.failure

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gateway.core.bus import Bus
 from gateway.core.message import Form, Message, Peer, Pending
-from gateway.core.outbox import LOW_WATER, Batch
+from gateway.core.outbox import LOW_WATER, FanoutBatch
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.metrics import Metrics
@@ -28,7 +28,7 @@ class Nowhere:
 
     def __init__(self) -> None:
         self.metrics = Metrics()
-        self.batch = Batch()
+        self.batch = FanoutBatch()
         self.ledger = self
 
     def join(self, _session: Session) -> Peer:
@@ -163,7 +163,7 @@ class OutboxMachine(RuleBasedStateMachine):
             self.queue.clear()
             self.awake = False
         else:
-            assert self.streams or self.session.closing or not self.queue or self.session._held
+            assert self.streams or self.session.closing or not self.queue or self.session._pending_count
 
     @rule()
     def take(self) -> None:
@@ -202,7 +202,7 @@ class OutboxMachine(RuleBasedStateMachine):
     def sizes_are_what_is_there(self) -> None:
         if self.session.closing is None:
             assert self.session._size == self.waiting()
-            assert self.session._held == sum(isinstance(form, Pending) for form in self.session._unsettled)
+            assert self.session._pending_count == sum(isinstance(form, Pending) for form in self.session._own_queue)
 
     @invariant()
     def who_can_write_is_awake(self) -> None:

@@ -181,7 +181,7 @@ class Arrivals:
     def _end(self, batch: Batch) -> None:
         """All that has come of a batch is taken: answer, and ask for what is missing."""
         if batch.forged and not batch.taken and not batch.waited:
-            self._session.offend()
+            self._session.record_malformed()
         if batch.more:
             return
         self._answers.ended(batch)

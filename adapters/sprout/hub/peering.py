@@ -119,7 +119,7 @@ class Peering(SproutSession):
             self.close(1002, "it does not answer")
         super().tick(now)
 
-    def offend(self) -> None:
+    def record_malformed(self) -> None:
         """Nothing: the operator chose it, and what is of no use in its answers is counted."""
 
     def founded(self, community: str) -> None:

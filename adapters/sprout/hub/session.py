@@ -136,10 +136,10 @@ class SproutSession(Connection):
         self._let_go()
         super().receive_eof()
 
-    def give_up(self) -> None:
+    def release_memory(self) -> None:
         """Let go of all that is kept for the peer: the gateway is short of memory."""
         self._let_go()
-        super().give_up()
+        super().release_memory()
 
     def _let_go(self) -> None:
         self._arrivals.clear()
@@ -148,12 +148,12 @@ class SproutSession(Connection):
             self._answering.over = True
 
     @property
-    def holding(self) -> int:
+    def held_size(self) -> int:
         """About how many bytes are kept for the peer."""
         gathered = 0 if self._answering is None else self._answering.size
-        left = sum(form.left for form in self._queue if isinstance(form, Response)) if self._held else 0
+        left = sum(form.left for form in self._queue if isinstance(form, Response)) if self._pending_count else 0
         return (
-            super().holding - left + gathered + self._parser.size + self._arrivals.size + _PER_WANTED * len(self.wanted)
+            super().held_size - left + gathered + self._parser.size + self._arrivals.size + _PER_WANTED * len(self.wanted)
         )
 
     def _expects(self, id: int) -> bool:
@@ -223,7 +223,7 @@ class SproutSession(Connection):
             frame = self._parser.next_frame()
         except SproutError as error:
             if error.status == StatusCode.MALFORMED:
-                self.offend()
+                self.record_malformed()
             raise
         if frame is None:
             return None
@@ -350,7 +350,7 @@ class SproutSession(Connection):
 
     def _broken(self) -> None:
         """What has been answered in part cannot be read any more: it must not look whole."""
-        self._release()
+        self._discard()
         self.close(1011, "an answer cannot be read any more")
 
     def _next(self) -> int:

@@ -44,7 +44,7 @@ class Telling:
         if isinstance(line, Pending) and line.done:
             line = line.data or b""
         if unmade is None and not isinstance(line, Pending):
-            return Session.put_all((line,), sessions, origin) if line else 0
+            return Session.fan_out((line,), sessions, origin) if line else 0
         if unmade is None:
             unmade = self._unmade[message.channel] = deque()
         size = len(message.content) + _EACH
@@ -70,7 +70,7 @@ class Telling:
             unmade.popleft()
             self._grow(channel, -size)
             if line and (here := [each for each in sessions if channel in each.channels]):
-                Session.put_all((line,), here, origin)
+                Session.fan_out((line,), here, origin)
         self._unmade.pop(channel, None)
         self._sizes.pop(channel, None)
 

@@ -140,7 +140,7 @@ class StreamsDesk(Desk):
         """Close who listens where he may not any more; whoever may do something else comes back for that."""
         bus = self._context.bus
         for session in bus.sessions():
-            if not all(bus.allowed(session.listens_as(name), "subscribe", name) for name in session.channels):
+            if not all(bus.allowed(session.subscription_principal(name), "subscribe", name) for name in session.channels):
                 session.close(1008, "a right that this connection needs was taken away")
 
     def _manage(self, visitor: Visitor, stream: str, operation: str) -> None:

@@ -94,7 +94,7 @@ class ClientSession(Session):
     def refuse(self, frame: ControlFrame, error: RequestError) -> None:
         """Answer *frame* with the *error*; a forged signature counts as input that the protocol has no place for."""
         if isinstance(error, Forged):
-            self.offend()
+            self.record_malformed()
         self.send(self.failure(*refusal(frame, error), frame.request_id))
 
     def failure(self, text: str, code: str, request_id: str | int) -> bytes:

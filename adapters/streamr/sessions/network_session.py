@@ -87,7 +87,7 @@ class NetworkSession(StreamrSession):
             self._version, self._as_object = version_and_form(value)
             return decode_value(value, data)
         except StreamrError:
-            self.offend()
+            self.record_malformed()
             raise
 
     def receive_all(self, messages: Sequence[bytes]) -> None:

@@ -61,7 +61,7 @@ class StreamrSession(ClientSession):
         try:
             frame = decode_control(data)
         except StreamrError as error:
-            self.offend()
+            self.record_malformed()
             if not self._negotiated and data.lstrip().startswith(b"[1,"):
                 self._speak(1)
             self.send(self.failure(error.message, error.code, error.request_id))
@@ -125,7 +125,7 @@ class StreamrSession(ClientSession):
         if run[0].channel in first._heard:
             forms = (each.forms.get(first.form_key) or each.form(first.form_key, first._forms.form) for each in run)
             frames = [form for form in forms if isinstance(form, bytes)]
-        return cls.put_all(frames, sessions, origin) if frames else 0
+        return cls.fan_out(frames, sessions, origin) if frames else 0
 
     def dialect(self, channel: str) -> str:
         """The versions that it speaks, where it hears what is said on *channel*; who has an inbox there does not."""
@@ -135,11 +135,11 @@ class StreamrSession(ClientSession):
         """Whether a frame of this peer's versions has room for a direct message."""
         return self._forms.fits(message, self.form_key)
 
-    def listens_as(self, channel: str) -> Principal:
+    def subscription_principal(self, channel: str) -> Principal:
         """Who asked for *channel*: each request may carry a token of its own."""
         return self._askers.get(channel, self.principal)
 
-    def may_go_on(self) -> bool:
+    def is_still_allowed(self) -> bool:
         """Whether it may still be told what is being resent, and hear the key exchanges that it does."""
         resent = (resending.asked for resending in self.resends if resending.asked is not None)
         known, askers = self._parts.context.access.known, self._parts.exchange.askers(self)
@@ -153,14 +153,14 @@ class StreamrSession(ClientSession):
         return len(self.resends) >= MAX_STREAMS or super().saturated
 
     @property
-    def holding(self) -> int:
+    def held_size(self) -> int:
         """About how many bytes are kept for the peer, with its messages that wait for their keys."""
-        return super().holding + self._parts.participant.borne(self)
+        return super().held_size + self._parts.participant.borne(self)
 
-    def give_up(self) -> None:
+    def release_memory(self) -> None:
         """Let go of what is kept for the peer: what waits for its key was taken, and is said as it came."""
         self._parts.participant.give_up(self)
-        super().give_up()
+        super().release_memory()
 
     def goodbye(self) -> None:
         """The gateway stops; what waits for a key waits no more."""

@@ -124,13 +124,13 @@ class TrackerSession(Session):
         try:
             return decode_tracker(data)
         except StreamrError:
-            self.offend()
+            self.record_malformed()
             raise
 
     @property
-    def holding(self) -> int:
+    def held_size(self) -> int:
         """What is kept for the node, with the names of what it reported."""
-        return super().holding + self._names
+        return super().held_size + self._names
 
     def deliver(self, message: Message) -> None:
         """Nothing: a node listens to no channel here."""

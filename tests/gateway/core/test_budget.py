@@ -10,11 +10,11 @@ from gateway.core.budget import LONGEST_STEP, STEPS, Budget, Holder
 
 class Keeper:
     def __init__(self, holding: int, network: str = "192.0.2.1") -> None:
-        self.holding = holding
+        self.held_size = holding
         self.network = network
 
-    def give_up(self) -> None:
-        self.holding = 0
+    def release_memory(self) -> None:
+        self.held_size = 0
 
 
 def holders(budget: Budget, *sizes: int, network: str = "192.0.2.1") -> list[Keeper]:
@@ -28,7 +28,7 @@ def test_nobody_goes_while_there_is_room() -> None:
     budget = Budget(100)
     keepers = holders(budget, 50, 30, 20)
     budget.audit()
-    assert [keeper.holding for keeper in keepers] == [50, 30, 20]
+    assert [keeper.held_size for keeper in keepers] == [50, 30, 20]
     assert budget.held == 100
 
 
@@ -37,7 +37,7 @@ def test_the_largest_goes_first_and_not_more_than_needed() -> None:
     budget = Budget(80, lambda holder, size: told.append((holder, size)))
     keepers = holders(budget, 50, 30, 20)
     budget.audit()
-    assert [keeper.holding for keeper in keepers] == [0, 30, 20]
+    assert [keeper.held_size for keeper in keepers] == [0, 30, 20]
     assert told == [(keepers[0], 50)]
     budget.audit()
     assert len(told) == 1
@@ -48,8 +48,8 @@ def test_a_network_that_holds_much_pays_before_one_large_holder_of_another() -> 
     many = holders(budget, *[10] * 8)
     (large,) = holders(budget, 20, network="192.0.2.2")
     budget.audit()
-    assert large.holding == 20
-    assert sum(keeper.holding for keeper in many) == 50
+    assert large.held_size == 20
+    assert sum(keeper.held_size for keeper in many) == 50
 
 
 def test_a_holder_that_left_is_not_asked() -> None:
@@ -58,7 +58,7 @@ def test_a_holder_that_left_is_not_asked() -> None:
     budget.leave(keeper)
     budget.leave(keeper)
     budget.audit()
-    assert keeper.holding == 50
+    assert keeper.held_size == 50
 
 
 def test_the_budget_is_looked_at_after_each_part_of_it_that_was_read() -> None:
@@ -67,9 +67,9 @@ def test_the_budget_is_looked_at_after_each_part_of_it_that_was_read() -> None:
         step = min(limit // STEPS, LONGEST_STEP)
         (keeper,) = holders(budget, limit + 1)
         budget.grew(step - 1)
-        assert keeper.holding
+        assert keeper.held_size
         budget.grew(1)
-        assert not keeper.holding
+        assert not keeper.held_size
 
 
 @given(st.lists(st.tuples(st.integers(0, 1000), st.sampled_from("abc"))), st.integers(8, 2000))
@@ -80,11 +80,11 @@ def test_after_an_audit_everything_fits_and_nobody_small_went_before_somebody_la
     budget = Budget(limit, lambda holder, size: gone.append((holder.network, size)))
     keepers = [holders(budget, size, network=name)[0] for size, name in sizes]
     budget.audit()
-    left = sum(keeper.holding for keeper in keepers)
+    left = sum(keeper.held_size for keeper in keepers)
     assert left <= limit
     if gone:
         assert left + gone[-1][1] > limit - limit // 8, "the last of them had to go"
     for name in "abc":
         went = [size for network, size in gone if network == name]
-        stayed = [keeper.holding for keeper in keepers if keeper.network == name]
+        stayed = [keeper.held_size for keeper in keepers if keeper.network == name]
         assert not went or min(went) >= max(stayed)

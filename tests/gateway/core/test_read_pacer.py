@@ -120,10 +120,10 @@ def test_requests_over_the_rate_pause_their_own_connection_and_never_close_it(pa
 def test_malformed_input_pauses_and_in_the_end_closes_its_own_connection(paced: Paced) -> None:
     one, other = paced.new(), paced.new()
     for _ in range(MAX_MALFORMED):
-        one.offend()
+        one.record_malformed()
     assert paced.read_pacer.record_read(one, 0) == MAX_PAUSE
     assert one.closing is None
-    one.offend()
+    one.record_malformed()
     assert one.closing is not None
     assert one.closing.code == 1008
     assert other.closing is None
@@ -132,7 +132,7 @@ def test_malformed_input_pauses_and_in_the_end_closes_its_own_connection(paced: 
 def test_a_little_malformed_input_now_and_then_is_borne_for_ever(paced: Paced) -> None:
     one = paced.new()
     for _ in range(3 * MAX_MALFORMED):
-        one.offend()
+        one.record_malformed()
         paced.now += 1.0
         assert paced.read_pacer.record_read(one, 0) == 0
     assert one.closing is None
@@ -142,7 +142,7 @@ def test_nothing_is_held_against_anybody_where_there_are_no_limits(core: Any, to
     core.bus.read_pacer = ReadPacer(None, lambda: 0.0)
     session = toy_session(core.bus, "somebody", "192.0.2.1")
     for _ in range(2 * MAX_MALFORMED):
-        session.offend()
+        session.record_malformed()
     assert session.closing is None
     assert core.bus.read_pacer.record_read(session, 1 << 40) == 0
 
@@ -150,7 +150,7 @@ def test_nothing_is_held_against_anybody_where_there_are_no_limits(core: Any, to
 def test_those_of_a_network_that_misbehave_share_a_tenth_of_the_time_and_the_others_do_not(paced: Paced) -> None:
     bad, worse, good, elsewhere = paced.new(), paced.new(), paced.new(), paced.new("192.0.2.2")
     for session in bad, worse, elsewhere:
-        session.offend()
+        session.record_malformed()
     assert paced.read_pacer.record_read(bad, 0, PENALTY_BURST) == 0
     assert paced.read_pacer.record_read(bad, 0, 0.01) == pytest.approx(0.01 / PENALTY_SHARE)
     assert paced.read_pacer.record_read(worse, 0, 0.01) == pytest.approx(0.02 / PENALTY_SHARE), "all of them together"
@@ -170,7 +170,7 @@ def test_who_comes_again_after_malformed_messages_gets_no_more_of_the_loop(paced
         if at > begin + 30 or paced.now > begin + 30:
             break
         paced.now = max(paced.now, at) + 0.01
-        one.offend()
+        one.record_malformed()
         worked += 0.01
         wait = read_pacer.record_read(one, 0, 0.01)
         if count % again == 0 or one.closing is not None:
@@ -185,7 +185,7 @@ def test_who_comes_again_after_malformed_messages_gets_no_more_of_the_loop(paced
 
 def test_what_one_left_is_held_against_one_who_comes_and_only_for_a_while(paced: Paced) -> None:
     bad, read_pacer = paced.new(), paced.read_pacer
-    bad.offend()
+    bad.record_malformed()
     read_pacer.charge_loop_time(bad, 1.0)
     read_pacer.connection_closed(bad)
     elsewhere, first, second = paced.new("192.0.2.2"), paced.new(), paced.new()

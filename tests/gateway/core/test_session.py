@@ -42,10 +42,10 @@ def test_the_queue_is_looked_at_in_one_way() -> None:
             for function in ast.walk(ast.parse(path.read_text())):
                 if isinstance(function, ast.FunctionDef):
                     named = (node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute))
-                    found |= {f"{path.stem}.{function.name}"} if "_unsettled" in named else set()
-    batch = {"outbox.add", "outbox.spill"}
-    settled_first = {"outbox.all_to_send", "outbox.data_to_send", "outbox.put", "outbox.send", "outbox._release"}
-    assert found == {"outbox.__init__", "outbox._queue", "outbox._rewrite", *batch, *settled_first}
+                    found |= {f"{path.stem}.{function.name}"} if "_own_queue" in named else set()
+    batch = {"outbox.add", "outbox.flush"}
+    flushed_first = {"outbox.all_to_send", "outbox.data_to_send", "outbox.put", "outbox.send", "outbox._discard"}
+    assert found == {"outbox.__init__", "outbox._queue", "outbox._rewrite", *batch, *flushed_first}
 
 
 def test_frames_leave_in_order_and_once(session: ToySession) -> None:
@@ -141,7 +141,7 @@ def test_a_stream_waits_for_a_form_and_goes_on(session: ToySession) -> None:
     form.fill(b"2")
     assert session.wakes == wakes + 1
     assert session.data_to_send() == [b"2", b"x", b"3", b"4"]
-    assert (session._size, session._held) == (0, 0)
+    assert (session._size, session._pending_count) == (0, 0)
 
 
 def test_an_answer_that_breaks_off_ends_the_connection(session: ToySession) -> None:
@@ -177,7 +177,7 @@ def test_a_reader_that_never_reads_is_closed(core: Core, session: ToySession, la
     assert core.metrics.counts["overflows"]["toy",] == 1
     held.fill(b"late")
     session.put(b"more")
-    assert (session.data_to_send(), session._size, session._held) == ([], 0, 0)
+    assert (session.data_to_send(), session._size, session._pending_count) == ([], 0, 0)
 
 
 def test_who_was_told_much_at_once_is_not_too_slow(session: ToySession) -> None:
@@ -219,9 +219,9 @@ def test_nothing_is_kept_for_a_peer_that_is_gone(session: ToySession) -> None:
     form = pending(session)
     session.put(b"x" * 1000)
     session.receive_eof()
-    assert session.holding == session.waiting == 0
+    assert session.held_size == session.waiting == 0
     form.fill(b"late")
-    assert session.holding == session.waiting == 0
+    assert session.held_size == session.waiting == 0
 
 
 def test_replies_alone_never_overflow(session: ToySession) -> None:
@@ -337,13 +337,13 @@ def test_the_default_words_of_presence_are_none(core: Core) -> None:
 
 
 def test_what_is_kept_for_a_peer_is_known_and_can_be_let_go(session: ToySession) -> None:
-    assert session.holding == 0
+    assert session.held_size == 0
     session.send(b"x" * LOW_WATER)
     session.receive_data(b"y" * 1000)
-    assert session.holding == LOW_WATER + 1000
+    assert session.held_size == LOW_WATER + 1000
     session.stream(iter([b"z"]))
-    session.give_up()
-    assert session.holding == 0
+    session.release_memory()
+    assert session.held_size == 0
     assert session.closing is not None
     assert session.closing.code == 1013
     assert session.data_to_send() == []

@@ -594,7 +594,7 @@ def test_who_comes_again_is_not_read_before_it_has_paid(sock: socket.socket) -> 
         bus.read_pacer = read_pacer = ReadPacer(Buckets(1e9, 1e9, lambda: 100.0), lambda: 100.0)
         for _ in range(2):
             bad = Somewhere(bus)
-            bad.offend()
+            bad.record_malformed()
             read_pacer.charge_loop_time(bad, PENALTY_BURST + 0.005)
             read_pacer.connection_closed(bad)
         transport = Recorder(sock)
@@ -620,7 +620,7 @@ def test_what_it_sends_meanwhile_is_not_read_either(use_uvloop: bool) -> None:
         bus, sessions = new_bus(), list[Somewhere]()
         bus.read_pacer = ReadPacer(Buckets(1e9, 1e9, lambda: 100.0), lambda: 100.0)
         bad = Somewhere(bus)
-        bad.offend()
+        bad.record_malformed()
         bus.read_pacer.charge_loop_time(bad, PENALTY_BURST + 1.0)
         bus.read_pacer.connection_closed(bad)
 
@@ -696,7 +696,7 @@ class Crowd(Echo):
 
     @classmethod
     def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Any], origin: Session | None) -> int:
-        return cls.put_all([text_frame(message.content) for message in run], sessions, origin)
+        return cls.fan_out([text_frame(message.content) for message in run], sessions, origin)
 
 
 async def connections(count: int, sock: socket.socket, kind: type[Echo] = Echo) -> list[Peer]:
@@ -908,7 +908,7 @@ def test_who_misbehaved_waits_for_its_turn_and_pays_while_others_talk(sock: sock
     async def check() -> None:
         (bad, _, session), (good, heard, _) = await connections(2, sock)
         session.bus.read_pacer = Charging(Buckets(1e9, 1e9, lambda: 1.0), lambda: 1.0)
-        session.offend()
+        session.record_malformed()
         bad.data_received(masked(b"alone"))
         assert charged == [0.0]
         good.data_received(masked(b"x"))

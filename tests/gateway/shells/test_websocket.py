@@ -109,10 +109,10 @@ def test_the_bytes_of_other_frames_are_not_looked_at_as_text() -> None:
 def test_nothing_is_kept_of_a_frame_that_was_refused_before_its_end() -> None:
     reader = Reader()
     assert reader.feed(frame(0x81, b"x" * 5000)[:4000]) == []
-    assert reader.holding == 4000
+    assert reader.held_size == 4000
     assert reader.feed(b"\xff" * 100) == []
     assert reader.failure is not None
-    assert reader.holding == 0
+    assert reader.held_size == 0
 
 
 def test_what_came_before_a_failure_counts() -> None:

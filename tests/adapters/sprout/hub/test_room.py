@@ -57,12 +57,12 @@ def test_the_largest_make_room_for_who_needs_little(place: Any, lobby: str, alic
     missing = alice.reply(lobby, "never shown")
     place.adapter.shared.room._limit = 1 << 20
     greedy = fill(place, orphans(alice, lobby, 8))
-    assert greedy.session.holding > 1 << 19
+    assert greedy.session.held_size > 1 << 19
     modest = place.connect()
     small = [alice.reply(missing, f"{number} {'x' * 9000}") for number in range(4)]
     for number, node in enumerate(small):
         assert "status" not in modest.ask(f"announce {number} 1\n{node}\n")
-    assert greedy.session.holding < 1 << 10, "it kept most, and keeps nothing"
+    assert greedy.session.held_size < 1 << 10, "it kept most, and keeps nothing"
     crowded_out = {text for text in greedy.ask("").splitlines() if text.startswith("status")}
     assert crowded_out >= {f"status {number} 4" for number in range(7)}, "it is told so"
     told = modest.ask(f"announce 9 1\n{missing}\n").splitlines()
@@ -76,7 +76,7 @@ def test_who_keeps_most_is_refused_more(place: Any, lobby: str, alice: Any) -> N
     line = fill(place, orphans(alice, lobby, 8))
     (another,) = orphans(alice, lobby, 1, "y" * HEAP)
     assert line.ask(f"announce 77 1\n{another}\n").endswith("status 77 4\n")
-    assert line.session.holding <= 1 << 20
+    assert line.session.held_size <= 1 << 20
 
 
 def test_ids_that_are_put_off_take_room_too() -> None:
@@ -96,13 +96,13 @@ def test_ids_that_are_put_off_take_room_too() -> None:
 def test_half_a_message_is_told(place: Any, half: str) -> None:
     line = place.connect()
     line.send(half)
-    assert 50_000 <= line.session.holding < 60_000
+    assert 50_000 <= line.session.held_size < 60_000
 
 
 def test_nodes_of_a_long_announce_that_wait_for_the_rest_are_told(place: Any, lobby: str, alice: Any) -> None:
     line, nodes = place.connect(), orphans(alice, lobby, 3)
     line.send("\n".join((f"announce 1 {len(nodes) + 1}", *nodes, "")))
-    assert line.session.holding >= 3 * HEAP
+    assert line.session.held_size >= 3 * HEAP
 
 
 def test_an_answer_that_nobody_asked_for_is_not_kept(place: Any, lobby: str, alice: Any) -> None:
@@ -110,7 +110,7 @@ def test_an_answer_that_nobody_asked_for_is_not_kept(place: Any, lobby: str, ali
     line.send("version 0 0.0\n")
     for node in orphans(alice, lobby, 5):
         line.send(f"response 7 1024\n{node}\n")
-    assert line.session.holding < 1000
+    assert line.session.held_size < 1000
     assert line.send("version 1 0.0\n") == "status 1 0\n"
 
 
@@ -118,7 +118,7 @@ def test_subscriptions_are_told(place: Any) -> None:
     line = place.connect()
     for number in range(100):
         line.send(f"subscribe {number} SHA512_B32__{number:043}\n")
-    assert line.session.holding >= 100 * 64
+    assert line.session.held_size >= 100 * 64
 
 
 def test_a_direct_message_is_remembered_without_its_signature(alice: Any, lobby: str) -> None:

@@ -94,7 +94,7 @@ def test_what_is_asked_behind_a_long_answer_waits_for_it(place: Any) -> None:
 def test_an_answer_to_who_has_left_is_gathered_no_more(place: Any) -> None:
     line = place.connect()
     line.send("list 1 2 150\n")
-    assert line.session.holding > SLICE * 100, "what was gathered is told"
+    assert line.session.held_size > SLICE * 100, "what was gathered is told"
     line.close()
     place.posted.drain()
     assert place.posted.empty()
@@ -171,12 +171,12 @@ def waiting(place: Any, thread: list[str], monkeypatch: pytest.MonkeyPatch) -> A
 def test_a_long_answer_is_read_again_as_the_peer_takes_it(place: Any, thread: list[str], waiting: Any) -> None:
     place.settle()
     assert waiting.reads == SLICE, "one part, and no more until that is taken"
-    assert SLICE * 100 < waiting.session.holding < 2 * SLICE * 600, "nothing else is kept"
+    assert SLICE * 100 < waiting.session.held_size < 2 * SLICE * 600, "nothing else is kept"
     assert waiting.session.saturated, "and what was asked behind it waits"
     said = "\n".join(("", *thread[1:], "status 2 0", ""))
     assert waiting.ask("") == said
     assert waiting.reads == COUNT
-    assert waiting.session.holding == 0
+    assert waiting.session.held_size == 0
 
 
 def test_what_is_said_meanwhile_comes_behind_a_long_answer(thread: list[str], waiting: Any) -> None:

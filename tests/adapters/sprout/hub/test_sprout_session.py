@@ -229,9 +229,9 @@ def test_a_request_of_ours_leaves_what_waits_counted(place: Any, lobby: str, ali
     announce(mouth, alice.reply(lobby, "one"))
     orphan = alice.reply(alice.reply(lobby, ""), "")
     ear.session.receive_data(f"announce 2 1\n{orphan}\n".encode())
-    before = ear.session.holding
+    before = ear.session.held_size
     told = ear.read()
-    assert before - ear.session.holding == len(told), "its announce is longer than the nodes in it"
+    assert before - ear.session.held_size == len(told), "its announce is longer than the nodes in it"
 
 
 def test_an_announce_has_only_so_many_nodes(

@@ -402,14 +402,14 @@ def test_what_waits_for_a_key_is_kept_for_who_brought_it(reading: Any, alice: An
     toy, writers = reading.toy("s"), [Writer(reading, alice), Writer(reading, bob)]
     for writer in writers:
         writer.publish(writer.row("x" * 10_000))
-        assert writer.session.holding > 40_000, "the digits, and the text with them"
-    writers[0].session.give_up()
-    assert writers[0].session.holding == 0
+        assert writer.session.held_size > 40_000, "the digits, and the text with them"
+    writers[0].session.release_memory()
+    assert writers[0].session.held_size == 0
     assert [message.keys() for message in heard(toy)] == [{"encrypted"}]
     assert writers[1].session.closing is None
     writers[1].give()
     assert heard(toy) == ["x" * 10_000]
-    assert writers[1].session.holding < 1_000
+    assert writers[1].session.held_size < 1_000
     assert not reading.adapter.parts.participant._decryption._lanes._borne
 
 

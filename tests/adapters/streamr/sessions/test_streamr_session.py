@@ -260,7 +260,7 @@ def test_forged_signatures_are_held_against_who_brings_them(
 ) -> None:
     session, offences = broker.open(), list[int]()
     broker.ask(session, [2, 8, "r", alice.message("s", 0, broker.clock()), None])  # from here on runs are taken
-    monkeypatch.setattr(session, "offend", lambda: offences.append(1))
+    monkeypatch.setattr(session, "record_malformed", lambda: offences.append(1))
     rows = [alice.message("s", n, broker.clock(), n) for n in range(1, 9)]
     for row in rows[::2]:
         row[10] = row[10][:-4] + "0000"
@@ -541,8 +541,8 @@ def test_who_asked_is_whose_right_a_subscription_needs(guarded: Any, bob: Any) -
     session = guarded.open()
     guarded.ask(session, [2, 9, "r", "s", 0, guarded.token(bob)])
     guarded.ask(session, [2, 9, "r", "open", 0, None])
-    assert session.listens_as("s").name == f"streamr:{bob.address}"
-    assert session.listens_as("open").name == "streamr:anonymous"
+    assert session.subscription_principal("s").name == f"streamr:{bob.address}"
+    assert session.subscription_principal("open").name == "streamr:anonymous"
 
 
 def test_with_authentication_off_an_unknown_token_is_nothing(broker: Any) -> None:

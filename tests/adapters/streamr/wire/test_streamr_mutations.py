@@ -194,7 +194,7 @@ def test_a_session_answers_and_lives(make_broker: Any, path: str, versions: dict
 def test_malformed_input_is_held_against_who_sends_it(broker: Any, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     session = broker.adapter.accept(Request(Principal("streamr:anonymous"), path, {}))
     offences: list[int] = []
-    monkeypatch.setattr(session, "offend", lambda: offences.append(1))
+    monkeypatch.setattr(session, "record_malformed", lambda: offences.append(1))
     for data in (b"nonsense", b"[2,99]", b'{"version":7}'):
         session.receive_data(data)
     assert len(offences) == 3
