@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from gateway.core.message import Form, Message, Peer, Pending
+from gateway.core.message import Form, Message, Peer, PendingForm
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 
@@ -199,7 +199,7 @@ class Adapter(ABC):
     def settled(self, channel: str) -> None:
         """*channel* exists from now on, or has another address; what has to be made for it is made now."""
 
-    def preparing(self, channel: str) -> Pending | None:  # noqa: ARG002  (most addresses follow from the name)
+    def preparing(self, channel: str) -> PendingForm | None:  # noqa: ARG002  (most addresses follow from the name)
         """What is still to be made until *channel*, which exists, has its address here; begun anew where it failed."""
         return None
 

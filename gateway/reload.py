@@ -21,7 +21,7 @@ from gateway.access.auth import Key, KeyFile
 from gateway.access.limits import Throttle
 from gateway.access.origins import Origins
 from gateway.access.warden import difference, origins
-from gateway.core.buckets import Buckets
+from gateway.core.buckets import TokenBuckets
 
 from . import certificate
 from .config import BadConfiguration
@@ -123,7 +123,7 @@ def _follow(gateway: Gateway, found: Read) -> None:
     if (limits.address, limits.peer, limits.channel) != (before.address, before.peer, before.channel):
         gateway.throttle = gateway.bus.throttle = found.throttle  # with full buckets
     if limits.bytes != before.bytes and gateway.bus.read_pacer is not None:
-        gateway.bus.read_pacer.set_rate(Buckets(limits.bytes.rate, limits.bytes.burst, monotonic))
+        gateway.bus.read_pacer.set_rate(TokenBuckets(limits.bytes.rate, limits.bytes.burst, monotonic))
     gateway.budget.allow(found.memory)
     gateway.retention.keep = keep(found.settings)
 

@@ -17,14 +17,14 @@ import structlog
 from gateway.access.auth import BadSecret, read_secret, write_secret
 from gateway.access.limits import Throttle
 from gateway.access.warden import Warden
-from gateway.core.buckets import Buckets
+from gateway.core.buckets import TokenBuckets
 from gateway.core.budget import Budget, Holder
 from gateway.core.bus import Bus
 from gateway.core.channels import Channels, valid_name
 from gateway.core.read_pacer import ReadPacer
 from gateway.core.message import MessageIds, Peer
 from gateway.core.answer_scheduler import AnswerScheduler
-from gateway.core.peers import Peers
+from gateway.core.peers import PeerRegistry
 from gateway.core.watchdog import Progress, Watchdog
 from gateway.shells.links import Dialler
 from gateway.storage import permissions
@@ -177,7 +177,7 @@ class Gateway:
         )
         for name, addresses, is_open in self.index.channels():
             self._load_channel(name, addresses, is_open)
-        self.peers = Peers(
+        self.peers = PeerRegistry(
             self.index.next_number, self._block_fact, self._peer_fact, self.index.peer, self.index.peer_numbered
         )
         limits = self.settings.limits
@@ -203,7 +203,7 @@ class Gateway:
         limits = self.settings.limits
         self.budget = Budget(memory(self.settings), self._given_up)
         rate = limits.bytes
-        buckets = Buckets(rate.rate, rate.burst, monotonic) if limits.rates == "on" else None
+        buckets = TokenBuckets(rate.rate, rate.burst, monotonic) if limits.rates == "on" else None
         return ReadPacer(buckets, monotonic, self.budget, lambda: self.log.crowded)
 
     def _given_up(self, holder: Holder, size: int) -> None:

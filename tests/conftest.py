@@ -14,7 +14,7 @@ from hypothesis import settings
 from gateway.core.bus import Bus
 from gateway.core.channels import Channels
 from gateway.core.message import Message, MessageIds, Peer
-from gateway.core.peers import Peers
+from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.metrics import Metrics
@@ -145,7 +145,7 @@ class Core:
         self.channels = Channels(self.rules, self._channel, create=self.create)
         for name, addresses, is_open in self.index.channels():
             self.channels.load(name, addresses, open=is_open)
-        self.peers = Peers(
+        self.peers = PeerRegistry(
             self.index.next_number,
             lambda first, count: void(self.log.fact("peer", {"first": first, "count": count})),
             self._peer,

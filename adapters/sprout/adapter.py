@@ -19,7 +19,7 @@ from adapters.sprout.store.tables import NAME, TABLES, rows
 from adapters.sprout.wire.spoken import messages
 from gateway.adapter import Adapter, Home, Link, Listener, Request, Services, Spoken
 from gateway.core.errors import Unavailable
-from gateway.core.message import LATE, REST, Form, Message, Peer, Pending
+from gateway.core.message import LATE_AFTER, REST, Form, Message, Peer, PendingForm
 from gateway.core.principal import Principal
 from gateway.storage.facts import Life
 from gateway.storage.record import Entry, Fact
@@ -82,7 +82,7 @@ class SproutAdapter(Adapter):
     def tick(self, now: int) -> None:
         """A second has passed: Arbor is told who came and left; retention may have taken something."""
         with suppress(Unavailable):
-            self.shared.intake.kept_since = self.services.index.kept_since(now) - LATE  # clocks of authors may lag
+            self.shared.intake.kept_since = self.services.index.kept_since(now) - LATE_AFTER  # clocks of authors may lag
         self.shared.nodes.store.look()
         self.shared.presence.tick(now)
 
@@ -124,7 +124,7 @@ class SproutAdapter(Adapter):
         else:
             self.shared.audience.founded(community)
 
-    def preparing(self, channel: str) -> Pending | None:
+    def preparing(self, channel: str) -> PendingForm | None:
         """Its community, while it is being signed."""
         founded = self.bus.channels.address(NAME, channel) is not None
         return None if founded else self.mint.community(channel).line
@@ -177,7 +177,7 @@ class SproutAdapter(Adapter):
         what, id = fact.fields.get("what") or "", fact.fields["native"][NAME]
         if what.startswith(PEER):
             return self.bus.connection_count(int(what.removeprefix(PEER))) > 0
-        peer = self.bus.peers.known(NAME, id)
+        peer = self.bus.peers.find(NAME, id)
         return peer is not None and self.bus.connection_count(peer.number) > 0
 
     def forget(self, fact: Fact) -> None:

@@ -21,7 +21,7 @@ from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import NodeLine, node_line
 from gateway.core.errors import Unavailable
-from gateway.core.message import Form, Message, Pending
+from gateway.core.message import Form, Message, PendingForm
 from gateway.core.principal import Principal
 from gateway.storage.record import Entry, decode_base64url
 
@@ -202,10 +202,10 @@ def _lines(adapter: SproutAdapter, settle: Callable[[], None]) -> Iterator[bytes
     while first < log.next_seq:
         seqs = range(first, min(first + GATHER, log.next_seq))
         forms = [_form(adapter, index.entry(seq)) for seq in seqs if adapter.shared.nodes.lineage.is_whole(seq)]
-        if any(isinstance(form, Pending) and not form.done for form in forms):
+        if any(isinstance(form, PendingForm) and not form.done for form in forms):
             settle()
         for form in forms:
-            line = form.data if isinstance(form, Pending) else form
+            line = form.data if isinstance(form, PendingForm) else form
             if line is not None:
                 yield line
         first = seqs.stop

@@ -12,7 +12,7 @@ from adapters.streamr.wire.ids import NAME
 from adapters.streamr.wire.message import LATEST, StreamMessage, has_expired, parse_message
 from gateway.core.frames import text_frame
 from gateway.core.jsontext import dumps
-from gateway.core.message import Form, Message, Pending
+from gateway.core.message import Form, Message, PendingForm
 
 if TYPE_CHECKING:
     from adapters.streamr.model.author import Author
@@ -58,7 +58,7 @@ class Forms:
             found = self._author.seal_direct(message, inbox, utf16=version == UTF16_VERSION)
         else:
             found = self.stream_message(message, version)
-        return (found and self.frame(found, pair)) or Pending.nothing()
+        return (found and self.frame(found, pair)) or PendingForm.skipped()
 
     def fits(self, message: Message, key: str) -> bool:
         """Whether a client with the versions of *key* can be shown a direct *message*; it has no id yet."""

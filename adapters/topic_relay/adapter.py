@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.adapter import Adapter, Refusal, Request, Spoken
 from gateway.core.channels import valid_name
 from gateway.core.frames import text_frame
-from gateway.core.message import Form, Message, Peer, Pending
+from gateway.core.message import Form, Message, Peer, PendingForm
 from gateway.core.outbox import MAX_OUTBOX
 from gateway.storage.record import Fact
 
@@ -132,7 +132,7 @@ class TopicRelayAdapter(Adapter):
         if message.protocol == NAME and message.wire is not None:
             return text_frame(forward(decode(message.wire), message.sender.number))
         packet = self._packet(message)
-        return text_frame(packet) if fits(packet) else Pending.nothing()
+        return text_frame(packet) if fits(packet) else PendingForm.skipped()
 
     def _packet(self, message: Message) -> bytes:
         topic = self.bus.channels.address(NAME, message.channel)

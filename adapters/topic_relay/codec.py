@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from gateway.core.errors import RequestError
-from gateway.core.jsontext import MAX_DEPTH, SHORT, dumps, loads, one_line
+from gateway.core.jsontext import MAX_DEPTH, SHORT_SIZE, dumps, loads, one_line
 
 MAX_PACKET = 65_000
 MAX_TOPIC = 30
@@ -126,7 +126,7 @@ class Shape:
         if self.kind == MESSAGE and (found := _DST.match(content)):
             dst, content = int(found[1]), b"{" + content[found.end() :]
         try:
-            fields = orjson.loads(content) if len(content) <= SHORT else loads(content)
+            fields = orjson.loads(content) if len(content) <= SHORT_SIZE else loads(content)
         except ValueError:
             return None
         if not OWN.isdisjoint(fields) or (len(fields) == 1 and WRAP in fields):

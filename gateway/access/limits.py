@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.core.buckets import Buckets
+from gateway.core.buckets import TokenBuckets
 from gateway.core.bus import MAX_SUBSCRIPTIONS
 from gateway.core.message import Peer
 from gateway.core.principal import Principal
@@ -50,7 +50,7 @@ class Throttle:
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self._addresses, self._peers, self._channels = (
-            Buckets(each.rate, each.burst, clock) for each in (limits.address, limits.peer, limits.channel)
+            TokenBuckets(each.rate, each.burst, clock) for each in (limits.address, limits.peer, limits.channel)
         )
 
     def __call__(self, principal: Principal, peer: Peer | None, channel: str) -> float:

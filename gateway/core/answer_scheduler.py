@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import Enum
 from time import monotonic, thread_time
 
-from .buckets import Buckets
+from .buckets import TokenBuckets
 from .watchdog import Progress
 
 LOOP_SHARE = 0.05  # of the loop's time that all long answers together take while messages are published
@@ -79,7 +79,7 @@ class AnswerScheduler:
         self._slices: OrderedDict[str, deque[Callback]] = OrderedDict()  # by network; the first one is next
         self._due = False  # a call of `_run` is posted
         self._runs = 0
-        self._time = Buckets(LOOP_SHARE, BURST, seconds)
+        self._time = TokenBuckets(LOOP_SHARE, BURST, seconds)
         self._granted: Counter[str] = Counter()  # slots, by network
         self._waiting: dict[str, deque[AnswerSlot]] = {}  # by network
 

@@ -1,6 +1,6 @@
 """Mappings that forget their oldest entries to stay within a bound.
 
-Laws of this file. Setting a key makes its entry the newest, and so does `use`; reading in any other way does not. The
+Laws of this file. Setting a key makes its entry the newest, and so does `touch`; reading in any other way does not. The
 order of iteration is oldest first. `forget` is told of what was dropped, not of what was taken out by `pop`.
 
 An `OrderedDict` is inside, not above: a subclass with a `__setitem__` of its own takes twice as long to set a key.
@@ -49,7 +49,7 @@ class BoundedMap(Generic[K, V]):
         """The entries, the oldest first."""
         return self._entries.items()
 
-    def use(self, key: K) -> V | None:
+    def touch(self, key: K) -> V | None:
         """The value of *key*, whose entry becomes the newest; None if there is none."""
         value = self._entries.get(key)
         if value is not None:

@@ -14,7 +14,7 @@ MAX_BUCKETS = 50_000
 MAX_KEY = 64  # characters of a key that is kept as it is; peers choose some of them, and choose long ones
 
 
-class Buckets:
+class TokenBuckets:
     """Token buckets with one *rate* (a second) and one *burst*. *clock* gives seconds."""
 
     def __init__(self, rate: float, burst: float, clock: Callable[[], float]) -> None:

@@ -22,10 +22,10 @@ from .read_pacer import ReadPacer
 from .member import Member
 from .message import Message, MessageIds, Peer
 from .outbox import FanoutBatch
-from .peers import Peers
+from .peers import PeerRegistry
 from .presence import Presence
 from .principal import Principal
-from .stamps import Stamps
+from .stamper import Stamper
 
 DIRECT_ID_LIFETIME = 5 * 60_000  # ms for which the id of a direct message is remembered
 MAX_DIRECT_IDS = 100_000
@@ -55,7 +55,7 @@ class Bus:
         self,
         ledger: Ledger,
         channels: Channels,
-        peers: Peers,
+        peers: PeerRegistry,
         ids: MessageIds,
         clock: Callable[[], int],
         metrics: Counters,
@@ -79,7 +79,7 @@ class Bus:
         self.subscriptions = subscriptions
         self.batch = FanoutBatch()
         self.flows = Flows()
-        self._stamps = Stamps(ids, clock, last_time)
+        self._stamper = Stamper(ids, clock, last_time)
         self._members: dict[str, dict[Member, None]] = {}
         self.presence = Presence(self._members)
         self._fanout: dict[str, list[Group]] = {}  # made anew when members change
@@ -118,7 +118,7 @@ class Bus:
         """Take *session* as a connection of *identity*; with a second identity it is a link, and nobody's."""
         if session.link:
             return
-        identity = identity.speaking(session.protocol)
+        identity = identity.connected_by(session.protocol)
         before = session.who
         if session.identity is None:
             session.identity = identity
@@ -269,7 +269,7 @@ class Bus:
                 if message.parent != parent:
                     parent, found = message.parent, self.canonical_id(message.parent)
                 message.parent = found
-        self._stamps.stamp(run, ledger.next_seq)
+        self._stamper.stamp(run, ledger.next_seq)
         self._refer(run)
         ledger.extend(run)
         if self.read_pacer is not None:
@@ -294,7 +294,7 @@ class Bus:
             self.metrics.undeliverable(message)
         if not receivers:
             return 0
-        self._stamps.stamp_direct(message, next(self._directs))
+        self._stamper.stamp_direct(message, next(self._directs))
         for id in message.ids:
             self._direct_ids[id] = message.time + DIRECT_ID_LIFETIME, len(receivers)
         self.presence.tell_arrival(message.channel, message.sender.number)

@@ -49,7 +49,7 @@ class Unavailable(RequestError):
     """The log cannot take messages at the moment; nothing was accepted."""
 
 
-class Unknown(RequestError):
+class OutcomeUnknown(RequestError):
     """The log fails: what was taken may be accepted later, or be lost. Ask again, with the same id or key."""
 
 

@@ -1,7 +1,7 @@
 """The rule by which JSON is read: at every door, and when the log is read back.
 
 What is accepted here can be loaded again by whoever reads the log; what is refused here never gets in. A text of at
-most `SHORT` bytes that orjson reads is read the same here, so a hot path may ask orjson itself.
+most `SHORT_SIZE` bytes that orjson reads is read the same here, so a hot path may ask orjson itself.
 
 Laws of this file. No loop of Python's goes over the characters of a text: each step is a call that is linear in the
 text, whatever it holds (see `gateway.core.nesting`). `check` makes no value of it; `loads` does, which costs up to ten
@@ -22,8 +22,8 @@ from .nesting import depth, has_more_values
 # Deeper than anything a person writes, far below what the readers of the log can load.
 MAX_DEPTH = 200
 MAX_VALUES = 1 << 14  # in a frame that is made into values: they take some 10 ms at most
-SHORT = 2 * MAX_DEPTH  # bytes; what is nested too deeply and closed again is longer
-HALVES = "backslashreplace"  # how half a character is encoded, which the log writes as its escape
+SHORT_SIZE = 2 * MAX_DEPTH  # bytes; what is nested too deeply and closed again is longer
+SURROGATE_ERRORS = "backslashreplace"  # how half a character is encoded, which the log writes as its escape
 _MAX_DIGITS = 4_300  # of a number that int() takes; a longer one is beyond a double as well
 
 # Every number beyond 64 bits or a double has one of these, and so have few others.
@@ -54,17 +54,17 @@ def loads(text: bytes | str, max_depth: int = MAX_DEPTH, max_values: int | None 
     before any of them is made.
     """
     if max_values is not None and len(text) > max_values:
-        refuse_many(text.encode(errors=HALVES) if isinstance(text, str) else text, max_values)
+        check_value_count(text.encode(errors=SURROGATE_ERRORS) if isinstance(text, str) else text, max_values)
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
-        check(text.encode(errors=HALVES) if isinstance(text, str) else text, max_depth)
+        check(text.encode(errors=SURROGATE_ERRORS) if isinstance(text, str) else text, max_depth)
         return _loads_slowly(text if isinstance(text, str) else text.decode())
-    _refuse_deep(text, max_depth)
+    _check_depth(text, max_depth)
     return value
 
 
-def refuse_many(text: bytes, max_values: int = MAX_VALUES) -> None:
+def check_value_count(text: bytes, max_values: int = MAX_VALUES) -> None:
     """Raise a `ValueError` where *text* has more than *max_values* values, or is no JSON."""
     if has_more_values(text, max_values):
         raise ValueError(f"more than {max_values:,} values")
@@ -73,13 +73,13 @@ def refuse_many(text: bytes, max_values: int = MAX_VALUES) -> None:
 def is_json(text: str) -> bool:
     """Whether `loads` reads *text*."""
     try:
-        if len(text) <= SHORT:  # nearly always, and this is asked for each message
+        if len(text) <= SHORT_SIZE:  # nearly always, and this is asked for each message
             orjson.loads(text)
             return True
     except orjson.JSONDecodeError:
         pass
     try:
-        check(text.encode(errors=HALVES))
+        check(text.encode(errors=SURROGATE_ERRORS))
     except ValueError:
         return False
     return True
@@ -98,12 +98,12 @@ def check(text: bytes, max_depth: int = MAX_DEPTH) -> str | None:
         except msgspec.DecodeError:
             if rb"\u" not in text:
                 raise
-            reply = _scan_halves(text)
+            reply = _scan_lone_surrogates(text)
     except RecursionError:
         raise ValueError(f"nested deeper than {max_depth}") from None
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from None
-    _refuse_deep(text, max_depth)
+    _check_depth(text, max_depth)
     return loads(reply) if reply.startswith(b'"') else None
 
 
@@ -132,7 +132,7 @@ def _scan(text: bytes) -> bytes:
     return b""
 
 
-def _scan_halves(text: bytes) -> bytes:
+def _scan_lone_surrogates(text: bytes) -> bytes:
     """The same for a *text* with half a surrogate, which JSON allows; an id is then taken only as it is written."""
     # Other escapes in the place of those of surrogates; whether a backslash stands before them changes nothing.
     reply = _scan(text.replace(rb"\ud", rb"\u0").replace(rb"\uD", rb"\u0"))
@@ -174,7 +174,7 @@ def _as_doubles(value: Any) -> Any:
     return root[0]
 
 
-def _refuse_deep(text: bytes | str, max_depth: int) -> None:
+def _check_depth(text: bytes | str, max_depth: int) -> None:
     if len(text) > max_depth and _brackets(text) > max_depth and depth(text) > max_depth:
         raise ValueError(f"nested deeper than {max_depth}")
 

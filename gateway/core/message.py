@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 REST = "rest"  # the protocol of who has no adapter, in records, metrics and principals
-LATE = 10 * 60_000  # ms between a message's making and its arrival, beyond which it is history
+LATE_AFTER = 10 * 60_000  # ms between a message's making and its arrival, beyond which it is history
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,21 +20,21 @@ class Peer:
 
     `number` is unique for the gateway's life; `identity` is the protocol's own durable name (an Arbor
     author, an Ethereum address, the name of an API key) or None for a mere connection. `protocol` is what that belongs
-    to; `spoken` is the protocol of the connection where that is another one: who has an API key may speak any.
+    to; `connection_protocol` is the protocol of the connection where that is another one: who has an API key may speak any.
     """
 
     number: int
     protocol: str
     identity: str | None = None
     name: str | None = None
-    spoken: str | None = None
+    connection_protocol: str | None = None
 
-    def speaking(self, protocol: str) -> Peer:
+    def connected_by(self, protocol: str) -> Peer:
         """This peer on a connection of *protocol*."""
-        return replace(self, spoken=None if protocol == self.protocol else protocol)
+        return replace(self, connection_protocol=None if protocol == self.protocol else protocol)
 
 
-class Pending:
+class PendingForm:
     """A form that somebody is still making; whoever holds one is woken when it is there."""
 
     __slots__ = ("_wakes", "data", "done")
@@ -45,7 +45,7 @@ class Pending:
         self._wakes: list[Callable[[], None]] = []
 
     @classmethod
-    def nothing(cls) -> Pending:
+    def skipped(cls) -> PendingForm:
         """What stands for a form that cannot be: done, and skipped."""
         form = cls()
         form.fill(None)
@@ -56,7 +56,7 @@ class Pending:
         """How many bytes it has, with all parts that are to come; once it is done."""
         return len(self.data or b"")
 
-    def goes_on(self) -> bool:
+    def advance(self) -> bool:
         """What is there was taken: whether another part follows in its place, which is still being made."""
         return False
 
@@ -75,7 +75,7 @@ class Pending:
             wake()
 
 
-Form = bytes | Pending
+Form = bytes | PendingForm
 
 
 @dataclass(slots=True, eq=False)
@@ -87,7 +87,7 @@ class Message:
     of the message this one answers. `ids` are the ids its author chose, by which a copy is recognised;
     `native` is the same for people and for the log, by protocol. `refs` holds what each bridged form
     depends on, by protocol; a protocol that the message does not fit is in `undelivered` instead. `late` says that it
-    is history already, `numbered` that its id was made here and carries its seq.
+    is history already, `id_has_seq` that its id was made here and carries its seq.
     """
 
     channel: str
@@ -106,7 +106,7 @@ class Message:
     native: dict[str, Any] | None = None
     key: str | None = None
     late: bool = False
-    numbered: bool = False
+    id_has_seq: bool = False
     refs: dict[str, Any] = field(default_factory=dict)
     undelivered: tuple[str, ...] = ()
 

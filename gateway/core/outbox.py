@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .errors import RequestError
 from .flows import Flow
-from .message import Form, Pending
+from .message import Form, PendingForm
 
 MAX_OUTBOX = 1 << 20  # deliveries waiting for a peer that reads too slowly; beyond it the peer is closed
 LOW_WATER = 1 << 16  # replies waiting; beyond it no further request is parsed, below it streams are pulled
@@ -110,7 +110,7 @@ class Outbox:
 
     def data_to_send(self) -> list[bytes]:
         """Everything that can be written now, in order; long answers come a piece at a time."""
-        data: list[bytes] = self._queue  # type: ignore[assignment]  # no Pending among them, but where `_drain` looks
+        data: list[bytes] = self._queue  # type: ignore[assignment]  # no PendingForm among them, but where `_drain` looks
         if self._pending_count or self._streams:
             data = self._drain()
         else:
@@ -130,7 +130,7 @@ class Outbox:
         data, self._own_queue, self._size = self._own_queue, [], 0
         if self._sample is not None:
             self._end_sample()
-        return b"".join(data)  # type: ignore[arg-type]  # no Pending among them
+        return b"".join(data)  # type: ignore[arg-type]  # no PendingForm among them
 
     @property
     def waiting(self) -> int:
@@ -142,7 +142,7 @@ class Outbox:
         """Whether another `data_to_send` would return something right away."""
         queue = self._queue
         head = queue[0] if queue else None
-        return (head is not None and (not isinstance(head, Pending) or head.done)) or (
+        return (head is not None and (not isinstance(head, PendingForm) or head.done)) or (
             bool(self._streams) and not self._pending_count
         )
 
@@ -165,7 +165,7 @@ class Outbox:
         queue = self._queue
         if self.closing is not None:
             return
-        if isinstance(form, Pending):
+        if isinstance(form, PendingForm):
             if not form.done or form.size > len(form.data or b""):  # as `_is_unfinished`
                 self._put_pending(form)
                 return
@@ -231,11 +231,11 @@ class Outbox:
             if unfinished:
                 queue += run
                 continue
-            before = [data for form in run if (data := form.data if isinstance(form, Pending) else form) is not None]
+            before = [data for form in run if (data := form.data if isinstance(form, PendingForm) else form) is not None]
             after = change(before)
             queue += after
             self._size += sum(map(len, after)) - sum(map(len, before))
-        self._own_queue, self._pending_count = queue, sum(isinstance(form, Pending) for form in queue)
+        self._own_queue, self._pending_count = queue, sum(isinstance(form, PendingForm) for form in queue)
 
     def _end_sample(self) -> None:
         assert self._sample is not None
@@ -251,13 +251,13 @@ class Outbox:
         if self.blocked or self._size > BURST_FACTOR * self.max_outbox:
             self.overflow()
 
-    def _put_pending(self, form: Pending) -> None:
+    def _put_pending(self, form: PendingForm) -> None:
         """Keep the place of a form that is still being made."""
         self._pending_count += 1
         self._queue.append(form)
         form.when_done(partial(self._pending_done, form))
 
-    def _pending_done(self, form: Pending) -> None:
+    def _pending_done(self, form: PendingForm) -> None:
         if not self._pending_count:
             return  # the outbox was given up meanwhile
         self._size += form.size
@@ -268,7 +268,7 @@ class Outbox:
 
     def _wake_if_ready(self) -> None:
         """Wake the shell where what is first in the queue is there."""
-        if (queue := self._queue) and isinstance(head := queue[0], Pending) and head.done:
+        if (queue := self._queue) and isinstance(head := queue[0], PendingForm) and head.done:
             self.wake()
 
     def _drain(self) -> list[bytes]:
@@ -278,7 +278,7 @@ class Outbox:
         while True:
             queue = self._queue
             for taken, form in enumerate(queue):
-                if isinstance(form, Pending):
+                if isinstance(form, PendingForm):
                     if not form.done:
                         del queue[:taken]
                         return data
@@ -286,7 +286,7 @@ class Outbox:
                         self._size -= len(form.data)
                         size += len(form.data)
                         data.append(form.data)
-                    if form.goes_on():
+                    if form.advance():
                         del queue[:taken]
                         form.when_done(self._wake_if_ready)
                         return data
@@ -310,10 +310,10 @@ class Outbox:
                 return False
             if form is None:
                 self._streams.popleft()
-            elif isinstance(form, Pending) and not form.done:
+            elif isinstance(form, PendingForm) and not form.done:
                 self._put_pending(form)
                 return True
-            elif (data := form.data if isinstance(form, Pending) else form) is not None:
+            elif (data := form.data if isinstance(form, PendingForm) else form) is not None:
                 self._queue.append(data)
                 self._size += len(data)
                 return True
@@ -322,7 +322,7 @@ class Outbox:
 
 def _is_unfinished(form: Form) -> bool:
     """Whether *form*, or a part of it, is still being made."""
-    return isinstance(form, Pending) and (not form.done or form.size > len(form.data or b""))
+    return isinstance(form, PendingForm) and (not form.done or form.size > len(form.data or b""))
 
 
 def _nothing() -> None:

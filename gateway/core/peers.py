@@ -20,7 +20,7 @@ MAX_KNOWN = 100_000  # durable peers kept in memory; far more than can be waitin
 Lookup = Callable[[str, str], Peer | None]
 
 
-class Peers:
+class PeerRegistry:
     """Hands out numbers and remembers who has one.
 
     *first* is the number after every block in the log. *reserve(first, count)* writes a block into the log,
@@ -50,7 +50,7 @@ class Peers:
     def identity(self, protocol: str, identity: str, name: str | None = None) -> Peer:
         """The durable peer of *identity*, made at its first use; a new *name* is taken over, `MAX_NAME` of it."""
         name = name and name[:MAX_NAME]
-        peer = self.known(protocol, identity)
+        peer = self.find(protocol, identity)
         if peer is None:
             peer = Peer(self._number(), protocol, identity, name)
         elif name is None or name == peer.name:
@@ -61,14 +61,14 @@ class Peers:
         self._record(peer)
         return peer
 
-    def known(self, protocol: str, identity: str) -> Peer | None:
+    def find(self, protocol: str, identity: str) -> Peer | None:
         """The durable peer of *identity* if it has one already."""
         peer = self._durable.get((protocol, identity))
         if peer is None and (peer := self._find(protocol, identity)) is not None:
             self._remember(peer)
         return peer
 
-    def numbered(self, number: int) -> Peer | None:
+    def with_number(self, number: int) -> Peer | None:
         """The durable peer with *number*, if one has it."""
         return self._numbers.get(number) or self._find_number(number)
 

@@ -41,23 +41,23 @@ class Roster:
 
     def __init__(self) -> None:
         self.peers: dict[int, Peer] = {}
-        self.connections: dict[int, dict[str | None, int]] = {}  # by what each of them speaks (`Peer.spoken`)
+        self.connections: dict[int, dict[str | None, int]] = {}  # by what each of them speaks (`Peer.connection_protocol`)
 
     def add(self, peer: Peer) -> None:
         """Another connection of *peer* listens."""
         self.peers[peer.number] = peer
         connections = self.connections.setdefault(peer.number, {})
-        connections[peer.spoken] = connections.pop(peer.spoken, 0) + 1
+        connections[peer.connection_protocol] = connections.pop(peer.connection_protocol, 0) + 1
 
     def remove(self, peer: Peer) -> None:
         """A connection of *peer* listens no more."""
         connections = self.connections[peer.number]
-        connections[peer.spoken] -= 1
-        if connections[peer.spoken]:
+        connections[peer.connection_protocol] -= 1
+        if connections[peer.connection_protocol]:
             return
-        del connections[peer.spoken]
+        del connections[peer.connection_protocol]
         if connections:
-            self.peers[peer.number] = replace(self.peers[peer.number], spoken=next(reversed(connections)))
+            self.peers[peer.number] = replace(self.peers[peer.number], connection_protocol=next(reversed(connections)))
         else:
             del self.peers[peer.number], self.connections[peer.number]
 

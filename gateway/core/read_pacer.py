@@ -17,7 +17,7 @@ from math import inf
 from typing import Protocol
 
 from .bounded import BoundedMap
-from .buckets import Buckets
+from .buckets import TokenBuckets
 from .budget import Budget
 from .message import Message, Peer
 
@@ -76,21 +76,21 @@ class ReadPacer:
 
     def __init__(
         self,
-        bytes: Buckets | None,
+        bytes: TokenBuckets | None,
         clock: Callable[[], float],
         budget: Budget | None = None,
         crowded: Callable[[], bool] = lambda: False,
     ) -> None:
         self.budget = budget or Budget(UNLIMITED)
         self._bytes = bytes
-        self._loop_time = Buckets(PENALTY_SHARE, PENALTY_BURST, clock)  # of penalised connections, by network
+        self._loop_time = TokenBuckets(PENALTY_SHARE, PENALTY_BURST, clock)  # of penalised connections, by network
         self._inherited = BoundedMap[str, deque[Penalty]](MAX_NETWORKS)  # from closed connections, by network
         # By connection; used while its network waits, or the log is crowded.
-        self._connection_bytes = Buckets(CONNECTION_RATE, CONNECTION_BURST, clock)
+        self._connection_bytes = TokenBuckets(CONNECTION_RATE, CONNECTION_BURST, clock)
         self._crowded = crowded
         self._clock = clock
 
-    def set_rate(self, bytes: Buckets) -> None:
+    def set_rate(self, bytes: TokenBuckets) -> None:
         """Pace by *bytes* from now on, if reading is paced at all; all debts are forgotten."""
         if self._bytes is not None:
             self._bytes = bytes

@@ -17,7 +17,7 @@ from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from gateway.core.errors import RequestError, Throttled, Unavailable, Unknown
+from gateway.core.errors import RequestError, Throttled, Unavailable, OutcomeUnknown
 from gateway.core.message import REST
 
 from .bodies import SOON, queue, sender_of
@@ -175,7 +175,7 @@ class Bulk(Response):
             while self._unsent > MAX_UNSENT:
                 await self._room.wait()
             while self._gateway.bus.congested and self._gateway.log.failing is None:
-                with suppress(Unknown):  # the next line is refused
+                with suppress(OutcomeUnknown):  # the next line is refused
                     await synced(self._gateway.log, self._gateway.log.next_seq - 1)
 
     async def _content(self, line: bytes | None) -> Content | Problem:

@@ -7,7 +7,7 @@ from urllib.parse import unquote_to_bytes
 import anyio
 
 from gateway.core.contracts import Ledger
-from gateway.core.errors import Unknown
+from gateway.core.errors import OutcomeUnknown
 
 
 def decoded(segment: str) -> str:
@@ -19,7 +19,7 @@ def decoded(segment: str) -> str:
 
 
 async def synced(ledger: Ledger, seq: int) -> None:
-    """Wait until everything up to *seq* is on disk; `Unknown` where the disk fails meanwhile."""
+    """Wait until everything up to *seq* is on disk; `OutcomeUnknown` where the disk fails meanwhile."""
     done, doubts = anyio.Event(), list[bool]()
 
     def doubt() -> None:
@@ -32,6 +32,6 @@ async def synced(ledger: Ledger, seq: int) -> None:
         raise in_doubt(ledger)
 
 
-def in_doubt(ledger: Ledger) -> Unknown:
+def in_doubt(ledger: Ledger) -> OutcomeUnknown:
     """The error for those who wait for a disk that fails: whether they are accepted is not known."""
-    return Unknown(f"the log cannot be written: {ledger.failing}")
+    return OutcomeUnknown(f"the log cannot be written: {ledger.failing}")

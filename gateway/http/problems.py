@@ -25,7 +25,7 @@ from gateway.core.errors import (
     Throttled,
     TooManyChannels,
     Unavailable,
-    Unknown,
+    OutcomeUnknown,
     UnknownChannel,
 )
 from gateway.core.jsontext import dumps
@@ -88,7 +88,7 @@ def _unavailable(error: Unavailable) -> Problem:
     return Problem(503, f"{error}; nothing was accepted", {"Retry-After": "1"})
 
 
-def _in_doubt(error: Unknown) -> Problem:
+def _in_doubt(error: OutcomeUnknown) -> Problem:
     return Problem(503, f"{error}; it may be accepted later; say it again with the same Idempotency-Key to learn that")
 
 
@@ -101,7 +101,7 @@ EXPLAINED: dict[type[RequestError], Callable[[Any], Problem]] = {
     TooManyChannels: _full,
     Conflict: _conflict,
     Unavailable: _unavailable,
-    Unknown: _in_doubt,
+    OutcomeUnknown: _in_doubt,
 }
 
 

@@ -14,7 +14,7 @@ from fastapi import Response
 from gateway.core.contracts import Receipt
 from gateway.core.jsontext import dumps
 from gateway.core.message import Message, Peer
-from gateway.core.peers import Peers
+from gateway.core.peers import PeerRegistry
 from gateway.runtime import Gateway
 
 MEDIA_TYPE = "application/json"
@@ -22,19 +22,19 @@ MEDIA_TYPE = "application/json"
 
 def peer(peer: Peer) -> dict[str, Any]:
     """A peer as `GET .../peers` lists it, and as `joined` and `left` tell of it."""
-    protocol = peer.spoken or peer.protocol
+    protocol = peer.connection_protocol or peer.protocol
     return {"number": peer.number, "protocol": protocol, "identity": peer.identity, "name": peer.name}
 
 
-def sender(peers: Peers, message: Message) -> dict[str, Any]:
+def sender(peers: PeerRegistry, message: Message) -> dict[str, Any]:
     """Who said a message, and how; the log keeps no names, so a durable peer is asked for its own."""
     peer = message.sender
-    known = peers.numbered(peer.number) if peer.identity is not None and peer.name is None else peer
+    known = peers.with_number(peer.number) if peer.identity is not None and peer.name is None else peer
     name = None if known is None else known.name
     return {"peer": peer.number, "protocol": message.protocol, "identity": peer.identity, "name": name}
 
 
-def message(peers: Peers, message: Message) -> bytes:
+def message(peers: PeerRegistry, message: Message) -> bytes:
     """A message out of the history; a direct one has no sequence."""
     sequence = b'"sequence":%d,' % message.seq if message.seq else b""
     return (

@@ -36,7 +36,7 @@ async def report(caller: Caller, number: int) -> dict[str, Any] | None:
     gateway = caller.gateway
     connections = gateway.bus.sessions_of(number)
     found = await _search(caller, number)
-    peer = gateway.peers.numbered(number)
+    peer = gateway.peers.with_number(number)
     if peer is None and connections:
         peer = connections[0].peer
     if peer is None and found is not None:
@@ -49,7 +49,7 @@ async def report(caller: Caller, number: int) -> dict[str, Any] | None:
     protocols = list(dict.fromkeys(session.protocol for session in connections))
     if not protocols:
         protocols = [peer.protocol if found is None else found.protocol]
-    return views.peer(peer.speaking(protocols[0])) | {
+    return views.peer(peer.connected_by(protocols[0])) | {
         "connections": len(connections),
         "connectionNumbers": [session.peer.number for session in connections],
         "protocols": protocols,

@@ -16,7 +16,7 @@ from typing import Any
 from gateway.core.contracts import Receipt
 from gateway.core.errors import Unavailable
 from gateway.core.jsontext import dumps, loads
-from gateway.core.message import LATE, Message, MessageIds, Peer
+from gateway.core.message import LATE_AFTER, Message, MessageIds, Peer
 
 from .layout import BEYOND_ALL
 from .record import BadRecord, Entry, Fact, decode
@@ -86,11 +86,11 @@ class Lookup:
     def kept_since(self, now: int) -> int:
         """When the oldest record was accepted that may be a message (ms); 0 while retention has taken none.
 
-        Where the clock was ahead then, nobody knows: it is taken to be `LATE` before *now*.
+        Where the clock was ahead then, nobody knows: it is taken to be `LATE_AFTER` before *now*.
         """
         first, first_seqs = self._segments.first_kept, self._segments.first_seqs
         entry = self.entry(first) if first_seqs and first != first_seqs[0] else None
-        return 0 if entry is None else entry.time if entry.time <= now else now - LATE
+        return 0 if entry is None else entry.time if entry.time <= now else now - LATE_AFTER
 
     def read(self, seq: int, offset: int) -> Message | None:
         """The message with this sequence number, which stands at *offset*; None where it cannot be read any more."""
@@ -261,7 +261,7 @@ class Lookup:
                 yield id, entry.seq
             if entry.key is not None:
                 yield entry.key, entry.seq
-            if not entry.numbered and self._ids.seq(entry.id) != entry.seq:
+            if not entry.id_has_seq and self._ids.seq(entry.id) != entry.seq:
                 yield entry.id, entry.seq
 
     def _names(self, entries: Iterable[Entry]) -> Iterator[tuple[str, int]]:

@@ -217,7 +217,7 @@ class SproutParty(Party):
         super().leave(channel)
 
     def numbers(self, channel: str, *, saying: bool = False) -> set[int]:
-        known = self.house.gateway.peers.known("sprout", self.author.id) if saying and channel in self.joined else None
+        known = self.house.gateway.peers.find("sprout", self.author.id) if saying and channel in self.joined else None
         return super().numbers(channel) | (set() if known is None else {known.number})
 
     def say(self, channel: str, text: str) -> None:

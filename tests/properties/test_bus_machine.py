@@ -15,7 +15,7 @@ from gateway.core.channels import Channels
 from gateway.core.contracts import Receipt
 from gateway.core.errors import AlreadySubscribed, NotSubscribed, Unavailable
 from gateway.core.message import Message, MessageIds, Peer
-from gateway.core.peers import Peers
+from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.metrics import Metrics
@@ -95,7 +95,7 @@ class BusMachine(RuleBasedStateMachine):
         self.ledger = Memory()
         self.now = 1000
         self.durable: dict[str, Peer] = {}
-        peers = Peers(0, lambda _first, _count: None, lambda _peer: None, lambda *_key: None, lambda _number: None)
+        peers = PeerRegistry(0, lambda _first, _count: None, lambda _peer: None, lambda *_key: None, lambda _number: None)
         channels = Channels([], lambda *_fact: None)
         self.bus = Bus(self.ledger, channels, peers, MessageIds(7), lambda: self.now, Metrics())
         self.models: dict[Session, Model] = {}

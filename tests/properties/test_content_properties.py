@@ -23,12 +23,12 @@ from adapters.streamr.wire.message import MessageID, StreamMessage
 from adapters.topic_relay import codec as relay
 from gateway.core.jsontext import one_line
 from gateway.core.message import Message, Peer
-from gateway.core.peers import Peers
+from gateway.core.peers import PeerRegistry
 from gateway.http import views
 from gateway.http.publish import content_of
 
 SENDER = Peer(7, "toy")
-PEERS = Peers(0, lambda *_: None, lambda _: None, lambda *_: None, lambda _: None)
+PEERS = PeerRegistry(0, lambda *_: None, lambda _: None, lambda *_: None, lambda _: None)
 
 
 class Way(NamedTuple):

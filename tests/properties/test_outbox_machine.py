@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gateway.core.bus import Bus
-from gateway.core.message import Form, Message, Peer, Pending
+from gateway.core.message import Form, Message, Peer, PendingForm
 from gateway.core.outbox import LOW_WATER, FanoutBatch
 from gateway.core.principal import Principal
 from gateway.core.session import Session
@@ -55,7 +55,7 @@ class Item:
 
     @property
     def ready(self) -> bool:
-        return not isinstance(self.form, Pending) or self.form.done
+        return not isinstance(self.form, PendingForm) or self.form.done
 
 
 class OutboxMachine(RuleBasedStateMachine):
@@ -84,7 +84,7 @@ class OutboxMachine(RuleBasedStateMachine):
         data = None if kind == "failing" else b"%08d" % self.made + b"x" * size
         if kind == "bytes":
             return Item(data, cast(bytes, data))
-        form = Pending()
+        form = PendingForm()
         item = Item(data, form)
         if kind == "made":
             form.fill(data)
@@ -137,7 +137,7 @@ class OutboxMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def fill(self, data: st.DataObject) -> None:
         item = self.unmade.pop(data.draw(st.integers(0, len(self.unmade) - 1)))
-        form = cast(Pending, item.form)
+        form = cast(PendingForm, item.form)
         form.fill(item.data)
         if item in self.queue:
             self.bound(item)
@@ -202,7 +202,7 @@ class OutboxMachine(RuleBasedStateMachine):
     def sizes_are_what_is_there(self) -> None:
         if self.session.closing is None:
             assert self.session._size == self.waiting()
-            assert self.session._pending_count == sum(isinstance(form, Pending) for form in self.session._own_queue)
+            assert self.session._pending_count == sum(isinstance(form, PendingForm) for form in self.session._own_queue)
 
     @invariant()
     def who_can_write_is_awake(self) -> None:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from adapters.sprout.wire import codec
 from adapters.sprout.wire.codec import MAX_BODY
 from gateway.core.errors import RequestError
-from gateway.core.message import Form, Pending
+from gateway.core.message import Form, PendingForm
 from gateway.core.outbox import LOW_WATER
 
 SLICE: Final = 16  # nodes that are looked for in one turn; one that has to be read from the disk takes some 100 us
@@ -67,7 +67,7 @@ class Gathering:
         return False
 
     @property
-    def unmade(self) -> list[Pending]:
+    def unmade(self) -> list[PendingForm]:
         """The lines that are still being made."""
         return _unmade([found.form for found in self.found if isinstance(found, Found)])
 
@@ -135,7 +135,7 @@ class Answer:
             self._done(lines)
 
 
-class Response(Pending):
+class Response(PendingForm):
     """An answer in the outbox. A long one comes in parts, each made when the peer has taken the one before it.
 
     *read* gives the line of a node again; where that has changed or is gone, *broken* ends the connection.
@@ -166,7 +166,7 @@ class Response(Pending):
         self.left = sum(line.size + 1 for line in lines) + 1
         self.fill(codec.response_head(id, len(lines)))
 
-    def goes_on(self) -> bool:
+    def advance(self) -> bool:
         """What is there was taken: whether a part follows, which is made in the next turn of the peer's."""
         if not self._rest:
             return False
@@ -212,7 +212,7 @@ def fitting(lines: list[Line]) -> list[Line]:
 
 
 def _text(form: Form) -> bytes | None:
-    return form.data if isinstance(form, Pending) else form
+    return form.data if isinstance(form, PendingForm) else form
 
 
 def _line(found: Found | Line) -> Line | None:
@@ -222,11 +222,11 @@ def _line(found: Found | Line) -> Line | None:
     return None if text is None else Line(found.seq, len(text), text)
 
 
-def _unmade(forms: Sequence[Form]) -> list[Pending]:
-    return [form for form in forms if isinstance(form, Pending) and not form.done]
+def _unmade(forms: Sequence[Form]) -> list[PendingForm]:
+    return [form for form in forms if isinstance(form, PendingForm) and not form.done]
 
 
-def _when_made(unmade: Sequence[Pending], then: Callable[[], None]) -> None:
+def _when_made(unmade: Sequence[PendingForm], then: Callable[[], None]) -> None:
     """Call *then* once all of them are made, or could not be."""
     left = len(unmade)
 

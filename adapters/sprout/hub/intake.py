@@ -20,7 +20,7 @@ from adapters.sprout.wire.codec import NodeLine, StatusCode
 from gateway.core.bus import MAX_ID, Bus
 from gateway.core.contracts import Receipt
 from gateway.core.errors import Forbidden, Throttled, TooManyChannels, Unavailable, UnknownChannel
-from gateway.core.message import LATE, Peer
+from gateway.core.message import LATE_AFTER, Peer
 
 from .audience import Audience
 from .connection import Connection
@@ -163,7 +163,7 @@ class Intake:
             or node.author != other.author
             or node.metadata is not NO_PAIRS
             or first.line.answered != line.answered
-            or first.late != (node.created < now - LATE)
+            or first.late != (node.created < now - LATE_AFTER)
             or (not asked and self._is_retired(node, now))
             or first.anew
             or canonical_id(line.id, node, line.raw) != line.id
@@ -242,7 +242,7 @@ class Intake:
         hidden, missing = self._hidden(node.parent)
         if missing and not asked:
             return Taken(missing=(missing,))
-        pairs, late = twig.decode(node.metadata.blob), node.created < now - LATE
+        pairs, late = twig.decode(node.metadata.blob), node.created < now - LATE_AFTER
         said = Said(line, node, pairs, channel, author, parent.node, parent.message, late, anew, hidden)
         if self._store.written_anew(line.id) is not None and (held := self._bus.find(ANEW + line.id)) is not None:
             return self._same(said, held, session)
@@ -357,7 +357,7 @@ class Intake:
         text = value.decode(errors="replace")
         if text.isascii() and text.isdigit():
             return int(text) if len(text) < 19 else None
-        peer = self._bus.peers.known(NAME, text)
+        peer = self._bus.peers.find(NAME, text)
         return self._mint.number_of(text) if peer is None else peer.number
 
     def _sender(self, said: Said) -> Peer:

@@ -12,7 +12,7 @@ from adapters.sprout.store.store import Store
 from adapters.sprout.store.tables import NAME, Spot
 from gateway.core.bus import Bus
 from gateway.core.errors import RequestError
-from gateway.core.message import Form, Message, Pending
+from gateway.core.message import Form, Message, PendingForm
 from gateway.storage.record import Entry, Fact, decode_base64url
 
 from .naming import channel_of
@@ -73,7 +73,7 @@ class Nodes:
         if (line := lines.get(seq)) is not None:
             return None if lines.has_expired(seq, self._bus.clock()) else line
         form = self.line(self.store.entry(seq))
-        if isinstance(form, Pending):
+        if isinstance(form, PendingForm):
             if not form.done or form.data is None:
                 return form
             form = form.data

@@ -23,7 +23,7 @@ from adapters.sprout.wire.codec import MAX_BODY, MAX_LINE, MAX_NODES, NO_ID, Fra
 from gateway.adapter import Link
 from gateway.core.bounded import BoundedMap
 from gateway.core.errors import Throttled
-from gateway.core.message import Form, Pending
+from gateway.core.message import Form, PendingForm
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 
@@ -301,7 +301,7 @@ class Peering(SproutSession):
 
         One that is still being made comes alone: what it needs is asked for.
         """
-        data = line.data if isinstance(line, Pending) else line
+        data = line.data if isinstance(line, PendingForm) else line
         if data is None:
             yield from () if line is None else (line,)
             return
@@ -329,7 +329,7 @@ class Peering(SproutSession):
         """The line of the node *id*, if that is here and made."""
         spot = None if id == NULL_ID else self._nodes.spot(id)
         line = None if spot is None else self._nodes.line_at(spot.seq)
-        return line.data if isinstance(line, Pending) else line
+        return line.data if isinstance(line, PendingForm) else line
 
 
 Open = Callable[[type[SproutSession], Principal], SproutSession]

@@ -22,7 +22,7 @@ from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire.codec import NodeLine
 from gateway.core.bounded import BoundedMap
 from gateway.core.bus import Bus
-from gateway.core.message import LATE, Peer, Pending
+from gateway.core.message import LATE_AFTER, Peer, PendingForm
 
 from .connection import Connection
 from .nodes import Nodes
@@ -50,7 +50,7 @@ class Word(NamedTuple):
 
     peer: Peer
     time: int
-    line: Pending
+    line: PendingForm
     until: int = 0
 
 
@@ -102,7 +102,7 @@ class Presence:
         if (
             said not in (ACTIVE, INACTIVE)
             or len(line.line) > MAX_LINE
-            or not now - LATE <= node.created <= now + LATE
+            or not now - LATE_AFTER <= node.created <= now + LATE_AFTER
             or (last is not None and node.created <= last.time)
             or self._mint.minted_for(node.author) is not None
         ):
@@ -259,7 +259,7 @@ class Presence:
         return self._to_all or session.tells_presence
 
 
-def _done(line: bytes) -> Pending:
-    pending = Pending()
+def _done(line: bytes) -> PendingForm:
+    pending = PendingForm()
     pending.fill(line)
     return pending

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from gateway.core.message import Form, Message, Pending
+from gateway.core.message import Form, Message, PendingForm
 from gateway.core.session import Session
 
 MAX_UNMADE: Final = 8192  # messages of one channel that wait for a line; a signature takes half a millisecond
@@ -41,9 +41,9 @@ class Telling:
     def tell(self, message: Message, sessions: Sequence[Session], origin: Session | None) -> int:
         """Announce *message* to all *sessions* but *origin*; return to how many."""
         line, unmade = self._said(message), self._unmade.get(message.channel)
-        if isinstance(line, Pending) and line.done:
+        if isinstance(line, PendingForm) and line.done:
             line = line.data or b""
-        if unmade is None and not isinstance(line, Pending):
+        if unmade is None and not isinstance(line, PendingForm):
             return Session.fan_out((line,), sessions, origin) if line else 0
         if unmade is None:
             unmade = self._unmade[message.channel] = deque()
@@ -54,7 +54,7 @@ class Telling:
             self._give_up(message.channel)
         elif self.size > MAX_BYTES:
             self._give_up(max(self._sizes, key=self._sizes.__getitem__))
-        if isinstance(line, Pending):
+        if isinstance(line, PendingForm):
             line.when_done(partial(self._made, message.channel))
         return len(sessions) - (origin in sessions)
 
@@ -63,7 +63,7 @@ class Telling:
         unmade = self._unmade.get(channel)
         while unmade:
             line, sessions, origin, size = unmade[0]
-            if isinstance(line, Pending):
+            if isinstance(line, PendingForm):
                 if not line.done:
                     return
                 line = line.data or b""

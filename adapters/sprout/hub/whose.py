@@ -12,7 +12,7 @@ from typing import Final, Literal
 from adapters.sprout.forest.forest import Reply
 from adapters.sprout.wire.codec import NodeLine
 from gateway.core.bus import Bus
-from gateway.core.message import LATE, Peer
+from gateway.core.message import LATE_AFTER, Peer
 
 from .connection import Connection
 
@@ -34,7 +34,7 @@ class Whose:
 
         A connection that is somebody's and brings what another one says is a link from then on, and nobody's.
         """
-        if line.answered or session.link or node.created < self._bus.clock() - LATE:
+        if line.answered or session.link or node.created < self._bus.clock() - LATE_AFTER:
             return
         if session.identity is not None or self._is_author(session, node, author):
             self._bus.bind(session, author)

@@ -135,7 +135,7 @@ class Mint:
         what = f"{PEER}{peer.number}"
         if (made := self._minted(what)) is not None:
             return made
-        known = peer if peer.identity is None else self._bus.peers.known(peer.protocol, peer.identity)
+        known = peer if peer.identity is None else self._bus.peers.find(peer.protocol, peer.identity)
         name = self._name(known or peer)
         # The number, as milliseconds, tells apart those who are called the same.
         sign = Signing(partial(sign_identity, name, self._key, self._born + peer.number))
@@ -154,7 +154,7 @@ class Mint:
         """What is to be logged with *node*, an identity or, in *channel*, a conversation, if the gateway minted it."""
         what = None
         if isinstance(node, Identity) and self.signs_for(node):
-            peer = self._bus.peers.numbered(node.created - self._born)
+            peer = self._bus.peers.with_number(node.created - self._born)
             if peer is not None and node.name.text == self._name(peer):
                 what = f"{PEER}{peer.number}"
         elif isinstance(node, Reply) and node.author == self.id:

@@ -19,7 +19,7 @@ from adapters.sprout.forest.forest import node_id
 from adapters.sprout.wire.codec import NodeLine, node_line
 from gateway.adapter import Services
 from gateway.core.errors import RequestError
-from gateway.core.message import Pending
+from gateway.core.message import PendingForm
 
 MAX_TOGETHER: Final = 32  # nodes that one thread signs before any of them is handed out, some 15 ms
 
@@ -31,7 +31,7 @@ class Made:
 
     def __init__(self, id: str = "") -> None:
         self.id = id
-        self.line = Pending()
+        self.line = PendingForm()
 
 
 class Signing(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from adapters.sprout.forest.forest import NO_PAIRS, Node, Reply
 from gateway.core.bounded import BoundedMap
 from gateway.core.bus import DIRECT_ID_LIFETIME
-from gateway.core.message import LATE
+from gateway.core.message import LATE_AFTER
 
 MAX_DIRECTS: Final = 10_000  # of each kind
 NOBODY: Final = -1  # who said a direct message that is forgotten
@@ -78,7 +78,7 @@ class Directs:
         That is one that is old or of a former run, or that says it is not made yet: it could come again in an hour.
         """
         now = self._clock()
-        return not max(self._since, now - LATE) <= created <= now + LATE
+        return not max(self._since, now - LATE_AFTER) <= created <= now + LATE_AFTER
 
     def tells_author(self, created: int) -> bool:
         """Whether who announces one made at *created* (ms) can only be its author; it is not known to be a copy."""

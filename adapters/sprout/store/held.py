@@ -26,7 +26,7 @@ class Recently:
 
     def get(self, id: str) -> Held | None:
         """The node *id*, if it is kept."""
-        return self._held.use(id)
+        return self._held.touch(id)
 
     def drop(self, id: str) -> None:
         """Keep the node *id* no longer."""

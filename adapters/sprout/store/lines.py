@@ -29,7 +29,7 @@ class Lines:
 
     def get(self, seq: int) -> bytes | None:
         """The line of the node at *seq*, if it is kept."""
-        return self._lines.use(seq)
+        return self._lines.touch(seq)
 
     def _forget(self, seq: int, _line: bytes) -> None:
         self._expiring.pop(seq, None)

@@ -56,7 +56,7 @@ class Keyring:
     def find(self, owner: Owner, id: str | None) -> GroupKey | None:
         """The key of *owner* called *id*, or the one learned last where a message names none."""
         name = self._latest.get(owner) if id is None else id
-        secret = self._keys.use((owner, name)) if name is not None else None
+        secret = self._keys.touch((owner, name)) if name is not None else None
         return None if name is None or secret is None else GroupKey(name, secret)
 
     def add(self, owner: Owner, key: GroupKey) -> None:

@@ -19,7 +19,7 @@ from adapters.streamr.crypto.signing import signed
 from adapters.streamr.wire.ids import NAME, inbox_id, stream_of
 from adapters.streamr.wire.message import MessageID, MessageRef, StreamMessage
 from gateway.core.bounded import BoundedMap
-from gateway.core.message import LATE, Message
+from gateway.core.message import LATE_AFTER, Message
 
 from .stored import Place
 
@@ -169,7 +169,7 @@ class Author:
 
 def is_late(message: Message) -> bool:
     """Whether *message* was history when it came: as the record tells it, at any time after."""
-    return message.timestamp < message.time - LATE
+    return message.timestamp < message.time - LATE_AFTER
 
 
 def _chain_name(message: Message) -> str:

@@ -9,7 +9,7 @@ from adapters.streamr.crypto.signing import checksum
 from adapters.streamr.wire.ids import NAME
 from gateway.access.auth import KEY, identity_of
 from gateway.core.message import REST, Peer
-from gateway.core.peers import Peers
+from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 
 DERIVED: Final = 66  # characters of a publisher that is derived from a username
@@ -40,7 +40,7 @@ class User(NamedTuple):
         name = self.username if len(publisher) == DERIVED else None
         return name is not None and publisher == "0x" + sha256(name.encode()).hexdigest()
 
-    def peer(self, peers: Peers) -> Peer | None:
+    def peer(self, peers: PeerRegistry) -> Peer | None:
         """The durable peer that others know the user as, on every protocol; None is nobody."""
         if self.address is not None:
             return peers.identity(NAME, self.address)

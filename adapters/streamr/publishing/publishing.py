@@ -211,8 +211,8 @@ def answered(message: StreamMessage) -> str | None:
     """The id in the content's `inReplyTo`, if it has one."""
     if message.encryption_type != kinds.NONE or "inReplyTo" not in message.content:
         return None
-    if len(message.content) > jsontext.SHORT:  # no value is made of it
-        return jsontext.check(message.content.encode(errors=jsontext.HALVES))
+    if len(message.content) > jsontext.SHORT_SIZE:  # no value is made of it
+        return jsontext.check(message.content.encode(errors=jsontext.SURROGATE_ERRORS))
     content = message.parsed_content()
     parent = content.get("inReplyTo") if isinstance(content, dict) else None
     return parent if isinstance(parent, str) else None

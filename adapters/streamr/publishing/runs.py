@@ -18,7 +18,7 @@ from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_a
 from adapters.streamr.wire.publish_template import PublishTemplate, RequestedMessage
 from gateway.core import jsontext
 from gateway.core.errors import RequestError
-from gateway.core.message import LATE, Message, Peer
+from gateway.core.message import LATE_AFTER, Message, Peer
 
 from .publishing import MAX_AHEAD, as_sent, check_signature, ids_of, is_clear_cut, is_signed
 from .saying import Saying, Speaker
@@ -81,9 +81,9 @@ class Run:
         if message.message_type != kinds.MESSAGE or (self._plain and streams.rules(stream).require_encrypted_data):
             raise Doubt
         now = bus.clock()
-        self._late = timestamp < now - LATE
-        self._from = max(0 if self._late else now - LATE, saying.kept_since if self._signed else 0)
-        self._until = now - LATE - 1 if self._late else now + MAX_AHEAD
+        self._late = timestamp < now - LATE_AFTER
+        self._from = max(0 if self._late else now - LATE_AFTER, saying.kept_since if self._signed else 0)
+        self._until = now - LATE_AFTER - 1 if self._late else now + MAX_AHEAD
         self._last = saying.positions.reached(self._channel, self._publisher)
         self._said: list[RequestedMessage] = []
         if not self._goes_on(message):

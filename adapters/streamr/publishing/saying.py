@@ -15,7 +15,7 @@ from adapters.streamr.wire.message import parse_message
 from gateway.access.auth import KEY
 from gateway.core.bounded import BoundedMap
 from gateway.core.errors import Forbidden, RequestError
-from gateway.core.message import LATE, Message, Peer
+from gateway.core.message import LATE_AFTER, Message, Peer
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 
@@ -226,5 +226,5 @@ class Saying:
     ) -> None:
         self.positions.reach(channel, message.id.publisher_id.lower(), message.id[2:4])
         sent = as_sent(message, ids, channel, sender, control)
-        sent.late = message.id.timestamp < self._context.bus.clock() - LATE
+        sent.late = message.id.timestamp < self._context.bus.clock() - LATE_AFTER
         self._context.bus.publish(sent, origin)

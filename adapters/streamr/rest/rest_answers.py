@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from adapters.streamr.wire.checks import MAX_NAME
 from adapters.streamr.wire.ids import NAME
 from gateway.access.auth import bearer
-from gateway.core.errors import RequestError, Throttled, Unknown
+from gateway.core.errors import RequestError, Throttled, OutcomeUnknown
 from gateway.core.jsontext import dumps
 from gateway.http.bodies import Unread, sender_of
 
@@ -148,7 +148,7 @@ def visitor_of(request: Request) -> Visitor:
 
 
 async def on_disk(bus: Bus) -> None:
-    """Wait until everything that was said so far is on disk; `Unknown` where the disk fails meanwhile."""
+    """Wait until everything that was said so far is on disk; `OutcomeUnknown` where the disk fails meanwhile."""
     done, doubts = anyio.Event(), list[bool]()
     ledger = bus.ledger
 
@@ -159,4 +159,4 @@ async def on_disk(bus: Bus) -> None:
     ledger.when_synced(ledger.next_seq - 1, done.set, doubt)
     await done.wait()
     if doubts:
-        raise Unknown(f"the log cannot be written: {ledger.failing}")
+        raise OutcomeUnknown(f"the log cannot be written: {ledger.failing}")

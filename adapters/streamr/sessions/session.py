@@ -345,7 +345,7 @@ class StreamrSession(ClientSession):
         self.pace(channel)
         self._parts.saying.check(self, request, "direct", channel)
         check_direct(request.message, self.bus.clock(), self._parts.started)
-        peer = self.bus.peers.known(NAME, inbox.peer) if isinstance(inbox.peer, str) else None
+        peer = self.bus.peers.find(NAME, inbox.peer) if isinstance(inbox.peer, str) else None
         number = inbox.peer if isinstance(inbox.peer, int) else -1 if peer is None else peer.number
         sender = self._parts.saying.sender(self, request)
         sent = as_sent(request.message, ids_of(request.message), channel, sender, self.control)

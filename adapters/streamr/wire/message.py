@@ -142,7 +142,7 @@ class StreamMessage:
     def check_content(self) -> None:
         """Raise a `StreamrError` where `parsed_content` would for content that is not encrypted; it makes no value."""
         try:
-            jsontext.check(self.content.encode(errors=jsontext.HALVES))
+            jsontext.check(self.content.encode(errors=jsontext.SURROGATE_ERRORS))
         except ValueError as error:
             raise self._no_json(error) from None
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from adapters.sprout import SproutAdapter
-from gateway.core.message import LATE
+from gateway.core.message import LATE_AFTER
 from gateway.storage import compaction
 from gateway.storage import index as index_module
 from gateway.storage.archive import verify
@@ -114,7 +114,7 @@ def test_an_author_whose_clock_lags_is_heard_whatever_was_retired(short: Any, al
     short.toy().say("more", "other")
     short.index()
     retire(short)
-    alice.now = short.clock() - LATE // 2
+    alice.now = short.clock() - LATE_AFTER // 2
     announce(line, alice.identity, community, alice.reply(community, "late"))
     short.index()
     said = [message.content for message in short.gateway.index.history("lobby")]

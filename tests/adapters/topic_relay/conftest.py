@@ -18,7 +18,7 @@ from gateway.core.channels import Channels
 from gateway.core.contracts import Allowed, Receipt, Throttle
 from gateway.core.frames import payload
 from gateway.core.message import Message, MessageIds
-from gateway.core.peers import Peers
+from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.metrics import Metrics
@@ -84,7 +84,7 @@ class Relay:
         self.ledger = Memory()
         self.metrics = Metrics()
         self.channels = Channels([self.adapter], lambda _channel, _addresses, _open: None, create=create)
-        peers = Peers(
+        peers = PeerRegistry(
             0,
             lambda _first, _count: None,
             lambda _peer: None,

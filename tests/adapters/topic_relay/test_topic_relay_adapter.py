@@ -17,7 +17,7 @@ from adapters.topic_relay.codec import MAX_PACKET, MAX_TOPIC, units
 from gateway.adapter import Request
 from gateway.core.channels import valid_name
 from gateway.core.frames import payload
-from gateway.core.message import Message, Pending
+from gateway.core.message import Message, PendingForm
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.storage.record import decode, encode
@@ -176,7 +176,7 @@ def test_what_does_not_fit_is_not_shown(relay: Relay, character: str, size: int)
         message = stranger.says("t", f'"{text}"'.encode())
         assert message.undelivered == (() if delivered else ("topic_relay",))
         assert len(a.data_to_send()) == delivered
-        assert isinstance(relay.adapter.form(message, "topic_relay"), bytes if delivered else Pending)
+        assert isinstance(relay.adapter.form(message, "topic_relay"), bytes if delivered else PendingForm)
     stranger.tells(a.peer.number, "t", f'"{fitting}"'.encode())  # a Message also names its destination
     assert a.data_to_send() == []
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from adapters.topic_relay import codec
 from adapters.topic_relay.session import VERBS
-from gateway.core.buckets import Buckets
+from gateway.core.buckets import TokenBuckets
 from gateway.core.frames import payload
 from gateway.core.read_pacer import MAX_MALFORMED, ReadPacer
 from gateway.core.message import Peer
@@ -249,7 +249,7 @@ def test_no_bytes_end_a_connection(new_relay: type[Relay], packets: list[bytes])
 
 @pytest.mark.parametrize("data", [b"no json", b"[]", b'{"type":2}', b'{"type":6,"topic":"%b"}' % (b"t" * 31)])
 def test_what_is_no_packet_is_answered_and_without_end_ends_the_connection(relay: Relay, data: bytes) -> None:
-    relay.bus.read_pacer = ReadPacer(Buckets(1e9, 1e9, lambda: 0.0), lambda: 1e6)
+    relay.bus.read_pacer = ReadPacer(TokenBuckets(1e9, 1e9, lambda: 0.0), lambda: 1e6)
     (a,) = relay.members(1)
     for _ in range(MAX_MALFORMED):
         (answer,) = relay.ask(a, data)
@@ -260,7 +260,7 @@ def test_what_is_no_packet_is_answered_and_without_end_ends_the_connection(relay
 
 
 def test_what_is_refused_for_other_reasons_is_no_offence(relay: Relay) -> None:
-    relay.bus.read_pacer = ReadPacer(Buckets(1e9, 1e9, lambda: 0.0), lambda: 1e6)
+    relay.bus.read_pacer = ReadPacer(TokenBuckets(1e9, 1e9, lambda: 0.0), lambda: 1e6)
     (a,) = relay.members(1)
     for _ in range(MAX_MALFORMED + 1):
         (answer,) = relay.ask(a, '{"type":2,"topic":"t"}')

@@ -61,7 +61,7 @@ def play(map: BoundedMap[int, int], step: str, key: int, value: int) -> None:
         case "set":
             map[key] = value
         case "use":
-            assert map.get(key) == map.use(key)
+            assert map.get(key) == map.touch(key)
         case "get":
             assert (map.get(key) is not None) == (key in map)
         case "pop":
@@ -99,7 +99,7 @@ def test_it_keeps_the_newest_within_its_bounds_property(make: Any, max_size: int
 @pytest.mark.parametrize("make", [bounded, sized])
 def test_nothing_can_be_dropped_from_what_is_empty(make: Any) -> None:
     map = make(pytest.fail)
-    assert map.pop(1) is map.use(1) is map.get(1) is None
+    assert map.pop(1) is map.touch(1) is map.get(1) is None
     with pytest.raises(KeyError):
         map.drop_oldest()
     assert getattr(map, "size", 0) == 0

@@ -5,12 +5,12 @@ import sys
 import pytest
 
 from gateway.core import buckets
-from gateway.core.buckets import Buckets
+from gateway.core.buckets import TokenBuckets
 
 
 def test_a_bucket_gives_its_burst_then_its_rate() -> None:
     now = 0.0
-    some = Buckets(2, 3, lambda: now)
+    some = TokenBuckets(2, 3, lambda: now)
     assert [some.take("a") for _ in range(4)] == [0, 0, 0, 0.5]
     assert some.take("b") == 0, "one does not pay for another"
     now = 0.5
@@ -22,7 +22,7 @@ def test_a_bucket_gives_its_burst_then_its_rate() -> None:
 
 def test_what_is_spent_at_once_may_become_a_debt() -> None:
     now = 0.0
-    some = Buckets(10, 100, lambda: now)
+    some = TokenBuckets(10, 100, lambda: now)
     assert [some.spend("a", 60), some.spend("a", 60)] == [0, 2]
     assert some.take("a") == pytest.approx(2.1)
     now = 2.0
@@ -32,7 +32,7 @@ def test_what_is_spent_at_once_may_become_a_debt() -> None:
 
 def test_the_number_of_buckets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buckets, "MAX_BUCKETS", 10)
-    some = Buckets(1, 1, lambda: 0.0)
+    some = TokenBuckets(1, 1, lambda: 0.0)
     for key in range(1000):
         some.take(key)
         some.spend(-key - 1, 1)
@@ -40,7 +40,7 @@ def test_the_number_of_buckets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_long_keys_take_no_more_room_than_short_ones_and_stay_apart() -> None:
-    some = Buckets(1, 1, lambda: 0.0)
+    some = TokenBuckets(1, 1, lambda: 0.0)
     long = "x" * 1_000_000
     assert [some.take(long), some.take(long), some.take(long + "y")] == [0, 1, 0]
     assert some.spend(long + "z", 2) == 1

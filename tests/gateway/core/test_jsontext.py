@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.core.jsontext import MAX_DEPTH, SHORT, check, dumps, is_json, loads, one_line
+from gateway.core.jsontext import MAX_DEPTH, SHORT_SIZE, check, dumps, is_json, loads, one_line
 from gateway.core.nesting import depth, has_more_values
 
 
@@ -92,7 +92,7 @@ def test_one_line_keeps_the_value(value: Any, indent: int | str | None) -> None:
 
 def test_no_text_is_short_and_nested_too_deeply() -> None:
     deepest = "[" * MAX_DEPTH + "]" * MAX_DEPTH
-    assert len(deepest) == SHORT
+    assert len(deepest) == SHORT_SIZE
     assert loads(deepest) == orjson.loads(deepest)
     with pytest.raises(ValueError, match="nested deeper"):
         loads(f"[{deepest}]")

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from gateway.core.message import Message, MessageIds, Peer, Pending
+from gateway.core.message import Message, MessageIds, Peer, PendingForm
 
 
 def test_a_form_is_made_once() -> None:
@@ -20,7 +20,7 @@ def test_a_form_is_made_once() -> None:
 
 
 def test_a_pending_form_wakes_everybody_once() -> None:
-    form, woken = Pending(), list[str]()
+    form, woken = PendingForm(), list[str]()
     form.when_done(lambda: woken.append("a"))
     form.when_done(lambda: woken.append("b"))
     assert (form.done, woken) == (False, [])
@@ -31,7 +31,7 @@ def test_a_pending_form_wakes_everybody_once() -> None:
 
 
 def test_a_form_that_cannot_be_made_is_done_too() -> None:
-    form = Pending()
+    form = PendingForm()
     form.fill(None)
     assert (form.done, form.data) == (True, None)
 

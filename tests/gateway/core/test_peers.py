@@ -7,7 +7,7 @@ import pytest
 
 from gateway.core import peers as peers_module
 from gateway.core.message import Peer
-from gateway.core.peers import BLOCK, RESERVE, Peers
+from gateway.core.peers import BLOCK, RESERVE, PeerRegistry
 
 if TYPE_CHECKING:
     from tests.conftest import Core
@@ -20,7 +20,7 @@ class Desk:
         self.blocks: list[tuple[int, int]] = []
         self.recorded: list[Peer] = []
         self.indexed: list[Peer] = []
-        self.peers = Peers(
+        self.peers = PeerRegistry(
             first, lambda first, count: self.blocks.append((first, count)), self.recorded.append, self.find, self.number
         )
 
@@ -59,10 +59,10 @@ def test_an_identity_keeps_its_number(make_core: Callable[..., Core]) -> None:
     assert core.peers.identity("toy", "alice") is alice
     assert core.peers.identity("other", "alice").number != alice.number
     again = make_core()
-    assert again.peers.identity("toy", "alice") == alice == again.peers.known("toy", "alice")
-    assert again.peers.numbered(alice.number) == alice
-    assert again.peers.known("toy", "bob") is None
-    assert again.peers.numbered(12345) is None
+    assert again.peers.identity("toy", "alice") == alice == again.peers.find("toy", "alice")
+    assert again.peers.with_number(alice.number) == alice
+    assert again.peers.find("toy", "bob") is None
+    assert again.peers.with_number(12345) is None
 
 
 def test_a_new_name_is_taken_over_and_no_name_takes_none_away() -> None:
@@ -81,5 +81,5 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         desk.indexed.append(desk.peers.identity("toy", str(number)))
     assert (len(desk.peers._durable), len(desk.peers._numbers)) == (10, 10)
     assert desk.peers.identity("toy", "0").number == 0
-    assert desk.peers.numbered(1) == Peer(1, "toy", "1")
+    assert desk.peers.with_number(1) == Peer(1, "toy", "1")
     assert len(desk.recorded) == 100

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.buckets import Buckets
+from gateway.core.buckets import TokenBuckets
 from gateway.core.errors import Throttled
 from gateway.core.read_pacer import (
     PENALTY_SECONDS,
@@ -28,7 +28,7 @@ class Paced:
 
     def __init__(self, core: Any, toy_session: Any) -> None:
         self.now = 1024.0
-        core.bus.read_pacer = ReadPacer(Buckets(100, 1000, lambda: self.now), lambda: self.now)
+        core.bus.read_pacer = ReadPacer(TokenBuckets(100, 1000, lambda: self.now), lambda: self.now)
         self.core = core
         self.read_pacer = core.bus.read_pacer
         self._kind = toy_session
@@ -53,7 +53,7 @@ def test_bytes_are_paced_for_a_network_and_not_for_who_has_none(paced: Paced) ->
 
 
 def test_who_sends_little_does_not_wait_for_what_others_of_its_network_have_sent(paced: Paced) -> None:
-    read_pacer = ReadPacer(Buckets(1 << 20, 1 << 20, lambda: paced.now), lambda: paced.now)
+    read_pacer = ReadPacer(TokenBuckets(1 << 20, 1 << 20, lambda: paced.now), lambda: paced.now)
     much, little = paced.new(), paced.new()
     assert read_pacer.record_read(much, 2 << 20) == pytest.approx(1), "of its own share it would have to wait for 8 seconds"
     assert read_pacer.record_read(little, CONNECTION_BURST) == 0
@@ -63,7 +63,7 @@ def test_who_sends_little_does_not_wait_for_what_others_of_its_network_have_sent
 
 
 def test_a_new_connection_pays_nothing_for_one_that_is_gone(paced: Paced) -> None:
-    read_pacer = ReadPacer(Buckets(1, 1, lambda: paced.now), lambda: paced.now)
+    read_pacer = ReadPacer(TokenBuckets(1, 1, lambda: paced.now), lambda: paced.now)
     for _ in range(10):  # each has the place in memory of the one before it
         session = paced.new()
         assert read_pacer.record_read(session, CONNECTION_BURST) == 0
@@ -74,7 +74,7 @@ def test_a_new_connection_pays_nothing_for_one_that_is_gone(paced: Paced) -> Non
 
 def test_while_the_log_is_crowded_each_connection_gets_its_share(paced: Paced) -> None:
     crowded = True
-    read_pacer = ReadPacer(Buckets(1 << 30, 1 << 30, lambda: paced.now), lambda: paced.now, None, lambda: crowded)
+    read_pacer = ReadPacer(TokenBuckets(1 << 30, 1 << 30, lambda: paced.now), lambda: paced.now, None, lambda: crowded)
     one, other = paced.new(), paced.new()
     assert read_pacer.record_read(one, CONNECTION_BURST) == 0
     assert read_pacer.record_read(one, CONNECTION_RATE // 4) == pytest.approx(0.25)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.core.errors import Forbidden, ProtocolError, Throttled, Unavailable
-from gateway.core.message import Form, Message, Pending
+from gateway.core.message import Form, Message, PendingForm
 from gateway.core.outbox import BURST, LOW_WATER, MAX_STREAMS
 from gateway.core.principal import Principal
 from gateway.core.session import Session
@@ -24,8 +24,8 @@ def session(core: Core, toy_session: type[ToySession]) -> ToySession:
     return toy_session(core.bus)
 
 
-def pending(*holders: Session) -> Pending:
-    form = Pending()
+def pending(*holders: Session) -> PendingForm:
+    form = PendingForm()
     for holder in holders:
         holder.put(form)
     return form
@@ -76,7 +76,7 @@ def test_a_form_that_is_still_made_keeps_its_place(session: ToySession) -> None:
 
 
 def test_a_form_that_cannot_be_made_is_skipped(session: ToySession) -> None:
-    failed, done, never = pending(session), Pending(), Pending()
+    failed, done, never = pending(session), PendingForm(), PendingForm()
     done.fill(b"1")
     never.fill(None)
     session.put(done)
@@ -130,7 +130,7 @@ def test_other_output_comes_between_the_frames_of_a_stream(session: ToySession) 
 
 
 def test_a_stream_waits_for_a_form_and_goes_on(session: ToySession) -> None:
-    form, done, never = Pending(), Pending(), Pending()
+    form, done, never = PendingForm(), PendingForm(), PendingForm()
     done.fill(b"3")
     never.fill(None)
     session.stream(iter([b"1", form, never, done, b"4"]))
@@ -161,8 +161,8 @@ def test_an_answer_that_breaks_off_ends_the_connection(session: ToySession) -> N
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_reader_that_never_reads_is_closed(core: Core, session: ToySession, late: bool) -> None:
-    forms = [Pending() for _ in range(30)]
-    held = Pending()
+    forms = [PendingForm() for _ in range(30)]
+    held = PendingForm()
     if late:
         session.put(held)
     for form in forms:

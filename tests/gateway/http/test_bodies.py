@@ -15,7 +15,7 @@ import httpx
 import pytest
 from fastapi import Request
 
-from gateway.core.buckets import Buckets
+from gateway.core.buckets import TokenBuckets
 from gateway.core.budget import Budget
 from gateway.core.read_pacer import MIN_MALFORMED_SIZE, UNLIMITED, MALFORMED_FACTOR, ReadPacer
 from gateway.http import publish
@@ -178,7 +178,7 @@ def test_a_body_that_waits_for_its_turn_is_given_up_where_memory_is_short(backen
 
 @pytest.mark.parametrize("counted", [True, False])
 def test_bytes_of_bodies_are_paced_once_whichever_server_reads_them(counted: bool) -> None:
-    levels = Buckets(1e9, 1e9, lambda: 0.0)
+    levels = TokenBuckets(1e9, 1e9, lambda: 0.0)
     taken: list[float] = []
     spend = levels.spend
     levels.spend = lambda key, amount: (taken.append(amount), spend(key, amount))[1]  # type: ignore[method-assign,func-returns-value]
@@ -259,7 +259,7 @@ def test_the_server_works_off_one_long_body_at_a_time(local: Any, monkeypatch: p
 
 
 def test_a_malformed_body_counts_for_its_network_as_more_than_its_bytes() -> None:
-    levels = Buckets(1.0, MALFORMED_FACTOR * MIN_MALFORMED_SIZE * 2, lambda: 0.0)
+    levels = TokenBuckets(1.0, MALFORMED_FACTOR * MIN_MALFORMED_SIZE * 2, lambda: 0.0)
     read_pacer = ReadPacer(levels, lambda: 0.0)
     read_pacer.charge_malformed_body("192.0.2.1", 1)
     assert read_pacer.record_bytes("192.0.2.1", 0, None) == 0

@@ -30,7 +30,7 @@ from gateway.core.channels import Channels
 from gateway.core.contracts import Receipt
 from gateway.core.frames import text_frame
 from gateway.core.message import Message, MessageIds
-from gateway.core.peers import Peers
+from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.shells import serve, uvicorn_http, uvicorn_websocket
@@ -68,7 +68,7 @@ class Ledger:
 def application() -> FastAPI:
     nobody: Any = lambda *_: None  # noqa: E731
     counts: Any = SimpleNamespace(overflow=nobody)  # nothing is published
-    channels, peers = Channels([], nobody), Peers(1, nobody, nobody, nobody, nobody)
+    channels, peers = Channels([], nobody), PeerRegistry(1, nobody, nobody, nobody, nobody)
     bus, app = Bus(Ledger(), channels, peers, MessageIds(1), lambda: 1, counts), FastAPI()
 
     @app.websocket("/")

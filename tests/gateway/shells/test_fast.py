@@ -25,7 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
-from gateway.core.buckets import Buckets
+from gateway.core.buckets import TokenBuckets
 from gateway.core.budget import Budget
 from gateway.core.bus import Bus
 from gateway.core.channels import Channels
@@ -33,7 +33,7 @@ from gateway.core.contracts import Receipt
 from gateway.core.frames import text_frame
 from gateway.core.read_pacer import PENALTY_BURST, PenalizableSession, ReadPacer
 from gateway.core.message import Message, MessageIds
-from gateway.core.peers import Peers
+from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.shells import fast, serve, uvicorn_http, uvicorn_websocket
@@ -74,7 +74,7 @@ class Counts:
 
 def new_bus() -> Bus:
     nobody: Any = lambda *_: None  # noqa: E731
-    channels, peers = Channels([], nobody), Peers(1, nobody, nobody, nobody, nobody)
+    channels, peers = Channels([], nobody), PeerRegistry(1, nobody, nobody, nobody, nobody)
     return Bus(Ledger(), channels, peers, MessageIds(1), lambda: 1, Counts())
 
 
@@ -555,7 +555,7 @@ def test_a_request_that_is_over_a_limit_or_malformed_is_held_against_its_connect
     async def check() -> None:
         http, _ = await http_connection(app, sock)
         now = 100.0
-        read_pacer = ReadPacer(Buckets(1e9, 1e9, lambda: now), lambda: now)
+        read_pacer = ReadPacer(TokenBuckets(1e9, 1e9, lambda: now), lambda: now)
         http.gateway = type("Gateway", (), {"bus": type("Bus", (), {"read_pacer": read_pacer})})  # type: ignore[assignment]
         for blamed in (False, False, True):
             http.data_received(b"GET / HTTP/1.1\r\n\r\n")
@@ -591,7 +591,7 @@ def test_who_comes_again_is_not_read_before_it_has_paid(sock: socket.socket) -> 
 
     async def check() -> None:
         bus = new_bus()
-        bus.read_pacer = read_pacer = ReadPacer(Buckets(1e9, 1e9, lambda: 100.0), lambda: 100.0)
+        bus.read_pacer = read_pacer = ReadPacer(TokenBuckets(1e9, 1e9, lambda: 100.0), lambda: 100.0)
         for _ in range(2):
             bad = Somewhere(bus)
             bad.record_malformed()
@@ -618,7 +618,7 @@ def test_who_comes_again_is_not_read_before_it_has_paid(sock: socket.socket) -> 
 def test_what_it_sends_meanwhile_is_not_read_either(use_uvloop: bool) -> None:
     async def check() -> None:
         bus, sessions = new_bus(), list[Somewhere]()
-        bus.read_pacer = ReadPacer(Buckets(1e9, 1e9, lambda: 100.0), lambda: 100.0)
+        bus.read_pacer = ReadPacer(TokenBuckets(1e9, 1e9, lambda: 100.0), lambda: 100.0)
         bad = Somewhere(bus)
         bad.record_malformed()
         bus.read_pacer.charge_loop_time(bad, PENALTY_BURST + 1.0)
@@ -885,7 +885,7 @@ def test_a_paced_connection_is_not_read_and_loses_nothing(sock: socket.socket) -
 def test_what_a_transport_hands_over_during_a_pause_counts_for_the_budget(sock: socket.socket) -> None:
     async def check() -> None:
         ((connection, _, session),) = await connections(1, sock)
-        session.bus.inflow = Inflow(Buckets(1e9, 1e9, lambda: 1.0), lambda: 1.0, Budget(1 << 20))
+        session.bus.inflow = Inflow(TokenBuckets(1e9, 1e9, lambda: 1.0), lambda: 1.0, Budget(1 << 20))
         session.bus.inflow.budget.enter(connection)
         connection._unhandled = deque()
         for _ in range(40):
@@ -907,7 +907,7 @@ def test_who_misbehaved_waits_for_its_turn_and_pays_while_others_talk(sock: sock
 
     async def check() -> None:
         (bad, _, session), (good, heard, _) = await connections(2, sock)
-        session.bus.read_pacer = Charging(Buckets(1e9, 1e9, lambda: 1.0), lambda: 1.0)
+        session.bus.read_pacer = Charging(TokenBuckets(1e9, 1e9, lambda: 1.0), lambda: 1.0)
         session.record_malformed()
         bad.data_received(masked(b"alone"))
         assert charged == [0.0]

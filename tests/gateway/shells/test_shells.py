@@ -46,9 +46,9 @@ from gateway.core.channels import Channels
 from gateway.core.contracts import Receipt
 from gateway.core.errors import ProtocolError
 from gateway.core.frames import text_frame
-from gateway.core.message import Message, MessageIds, Pending
+from gateway.core.message import Message, MessageIds, PendingForm
 from gateway.core.outbox import LOW_WATER
-from gateway.core.peers import Peers
+from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.shells import connection, fast, serve, uvicorn_http, uvicorn_websocket
@@ -162,19 +162,19 @@ class Toy(Session):
         self.send(self.frame(rest))
 
 
-class Parts(Pending):
+class Parts(PendingForm):
     """An answer in *count* lines, each made in a later turn of the loop."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
         self.left = count
-        self.goes_on()
+        self.advance()
 
     @property
     def size(self) -> int:
         return super().size + 2 * self.left
 
-    def goes_on(self) -> bool:
+    def advance(self) -> bool:
         if not self.left:
             return False
         self.done, self.data = False, None
@@ -212,7 +212,7 @@ class Server:
         self.bus = Bus(
             self.ledger,
             Channels([], nobody),
-            Peers(1, nobody, nobody, nobody, nobody),
+            PeerRegistry(1, nobody, nobody, nobody, nobody),
             MessageIds(1),
             lambda: int(time.time() * 1000),
             self.counts,

@@ -557,7 +557,7 @@ def check_kept(core: Core) -> None:
     """Everything that a message refers to is known, and what memory says is what the log says."""
     assert core.disk_faults == []
     for message in said(core):
-        assert core.index.peer_numbered(message.sender.number) == core.peers.known("toy", message.sender.identity or "")
+        assert core.index.peer_numbered(message.sender.number) == core.peers.find("toy", message.sender.identity or "")
         assert core.channels.addresses(message.channel) == {"toy": message.channel.upper()}
         assert message.channel in {name for name, _, _ in core.index.channels()}
     for name, addresses, is_open in core.index.channels():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import runtime
-from gateway.core.message import LATE, Message, Peer
+from gateway.core.message import LATE_AFTER, Message, Peer
 from gateway.storage import record_schema
 from gateway.storage import retention as retention_module
 from gateway.storage.log import Sealing
@@ -276,7 +276,7 @@ def test_what_was_accepted_while_the_clock_was_ahead_refuses_nobody(make_core: M
     run(core, core.retention(bytes=1))
     since = core.index.kept_since(core.clock.now)
     assert now < since <= core.clock.now
-    assert core.index.kept_since(now) == now - LATE
+    assert core.index.kept_since(now) == now - LATE_AFTER
 
 
 def test_retention_goes_on_when_the_clock_is_put_back(still: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.message import LATE
+from gateway.core.message import LATE_AFTER
 
 
 def id_of(node: str) -> str:
@@ -26,7 +26,7 @@ def test_who_answers_a_question_is_not_the_author_of_the_answer(
     place: Any, lobby: str, alice: Any, bob: Any, announce: Any
 ) -> None:
     line, new = place.connect(), bob.reply(lobby, "new")
-    announce(line, bob.identity, bob.reply(new, "old", created=place.clock.now - LATE - 1))
+    announce(line, bob.identity, bob.reply(new, "old", created=place.clock.now - LATE_AFTER - 1))
     line.ask(f"response 0 1\n{new}\n")
     assert place.store.seq(id_of(new)) is not None
     assert line.session.identity is None
@@ -35,7 +35,7 @@ def test_who_answers_a_question_is_not_the_author_of_the_answer(
 
 
 def test_nor_is_it_where_the_answer_has_to_wait(place: Any, lobby: str, bob: Any, announce: Any) -> None:
-    long_ago = place.clock.now - LATE - 1
+    long_ago = place.clock.now - LATE_AFTER - 1
     line, missing = place.connect(), bob.reply(lobby, "missing", created=long_ago)
     announce(line, bob.identity, bob.reply(bob.reply(lobby, "asked for"), "old", created=long_ago))
     answer = bob.reply(missing, "new")

@@ -13,7 +13,7 @@ from adapters.sprout.forest import forest, twig
 from adapters.sprout.hub import arrivals
 from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import encode_announce
-from gateway.core.message import LATE
+from gateway.core.message import LATE_AFTER
 from tests.adapters.sprout.conftest import NOW, Forge
 
 ROUNDS = 25  # communities, each with its own pieces in an order of its own
@@ -53,7 +53,7 @@ def pieces(alice: Forge, bob: Forge, community: str, other: str, random: Random)
         alice.reply(community, '{"a": 1}', twig.encode({"json/1": b"true"})),
         alice.reply(community, "expired", twig.encode({"expiration/1": b"2000-01-01T00:00:00Z"})),
         alice.reply(community, "a secret", twig.encode({"private/1": b"true"})),
-        *(alice.reply(community, f"old {n}", created=NOW - LATE - 1000 + n) for n in range(2)),
+        *(alice.reply(community, f"old {n}", created=NOW - LATE_AFTER - 1000 + n) for n in range(2)),
         alice.reply(other, "elsewhere"),
         f"{plain[0].split(' ')[0]} {plain[1].split(' ')[1]}",
         *random.choices(plain, k=3),

@@ -12,7 +12,7 @@ from adapters.sprout.hub.answers import SLICE, SLICE_BYTES, Answer, Found, Gathe
 from adapters.sprout.store.lines import Lines
 from adapters.sprout.wire.codec import MAX_BODY
 from gateway.core.errors import Unavailable
-from gateway.core.message import Form, Pending
+from gateway.core.message import Form, PendingForm
 
 COUNT = 200
 
@@ -131,7 +131,7 @@ def test_a_slice_has_so_many_bytes_and_an_answer_too() -> None:
 
 
 def test_what_is_found_first_stays_where_it_cannot_be_looked_for_again() -> None:
-    pending, rounds = Pending(), 0
+    pending, rounds = PendingForm(), 0
 
     def find() -> Iterator[Found | None]:
         nonlocal rounds

@@ -11,17 +11,17 @@ from adapters.sprout.forest import forest
 from adapters.sprout.hub import telling
 from adapters.sprout.mint.author import Author
 from adapters.sprout.wire import base64url
-from gateway.core.message import Message, Pending
+from gateway.core.message import Message, PendingForm
 
 
 class Signing:
     """Lines that are made when the test says so."""
 
     def __init__(self) -> None:
-        self.lines: list[Pending] = []
+        self.lines: list[PendingForm] = []
 
-    def __call__(self, _message: Message) -> Pending:
-        self.lines.append(Pending())
+    def __call__(self, _message: Message) -> PendingForm:
+        self.lines.append(PendingForm())
         return self.lines[-1]
 
 

@@ -246,7 +246,7 @@ def test_a_direct_message_that_is_not_made_yet_goes_nowhere(place: Any, alice: A
 
 
 def bob_number(place: Any, bob: Any) -> int:
-    number: int = place.bus.peers.known("sprout", bob.id).number
+    number: int = place.bus.peers.find("sprout", bob.id).number
     return number
 
 

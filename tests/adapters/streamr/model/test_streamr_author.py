@@ -17,7 +17,7 @@ from adapters.streamr.model import author
 from adapters.streamr.wire.message import parse_message
 from gateway.core.frames import payload
 from gateway.core.jsontext import dumps
-from gateway.core.message import LATE, Message, Peer
+from gateway.core.message import LATE_AFTER, Message, Peer
 
 OLD = {"controlLayerVersion": "1", "messageLayerVersion": "31"}
 
@@ -135,7 +135,7 @@ def test_senders_have_keys_of_their_own() -> None:
 
 def test_what_came_late_is_a_chain_without_links(broker: Any) -> None:
     reader, sender, now = broker.listener("s"), Peer(7, "toy", "somebody"), broker.clock()
-    late = now - LATE - 1
+    late = now - LATE_AFTER - 1
     messages = [
         broker.say("s", number, sender=sender, timestamp=timestamp, late=timestamp == late)
         for number, timestamp in enumerate([now, late, late, now])

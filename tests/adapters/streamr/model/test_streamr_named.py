@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from adapters.streamr.model import named
-from gateway.core.message import LATE, Message
+from gateway.core.message import LATE_AFTER, Message
 
 
 def shown(broker: Any, listener: Any) -> list[list[Any]]:
@@ -39,7 +39,7 @@ def test_a_partition_what_came_late_and_what_was_put_behind_another_are_found(
     said = [broker.say("s", 1, sender=sender), broker.say("s", 2, sender=sender, timestamp=now - 5)]
     ids = shown(broker, listener)
     assert [id[2:4] for id in ids] == [[now, 0], [now, 1]]
-    late = broker.say("s", 3, sender=sender, timestamp=now - LATE - 1, late=True)
+    late = broker.say("s", 3, sender=sender, timestamp=now - LATE_AFTER - 1, late=True)
     place = broker.adapter.parts.forms.place(late)
     ids.append(["s", 0, *place])
     settle()

@@ -60,7 +60,7 @@ def test_a_replayed_message_is_its_authors_and_the_connection_is_nobody(
 def test_what_is_said_to_the_author_does_not_reach_it(broker: Any, carry: Callable[..., Any], alice: Any) -> None:
     thief = carry(alice.message("s", 1, broker.clock()))
     assert ask(broker, thief, [2, 9, "r", "s", 0, None])[1] == 2
-    author = broker.bus.peers.known("streamr", alice.address)
+    author = broker.bus.peers.find("streamr", alice.address)
     assert direct(broker, author.number) == 0
     assert direct(broker, thief.peer.number) == 1
 
@@ -69,7 +69,7 @@ def test_the_inbox_and_the_key_exchange_of_the_author_stay_closed(
     broker: Any, carry: Callable[..., Any], alice: Any
 ) -> None:
     thief = carry(alice.message("s", 1, broker.clock()))
-    author = broker.bus.peers.known("streamr", alice.address)
+    author = broker.bus.peers.find("streamr", alice.address)
     for stream in (f"s/@{alice.address}", f"s/@{author.number}", f"SYSTEM/keyexchange/{alice.address}"):
         assert ask(broker, thief, [2, 9, "r", stream, 0, None])[4] == "PERMISSION_DENIED", stream
 
@@ -112,7 +112,7 @@ def test_an_author_is_paced_whoever_carries_what_he_signed(broker: Any, carry: C
 
     broker.bus.throttle = throttle
     thief = carry(alice.message("s", 1, broker.clock()), alice.message("s", 2, broker.clock(), 1))
-    author = broker.bus.peers.known("streamr", alice.address)
+    author = broker.bus.peers.find("streamr", alice.address)
     assert asked.count(thief.peer.number) >= 2
     assert asked.count(author.number) == 2
     forged = alice.message("s", 3, broker.clock(), 2)
@@ -125,7 +125,7 @@ def test_an_author_is_paced_whoever_carries_what_he_signed(broker: Any, carry: C
 def test_an_author_who_says_too_much_is_refused_on_every_connection(broker: Any, alice: Any, bob: Any) -> None:
     first = broker.open()
     broker.ask(first, [2, 8, "r", alice.message("s", 1, broker.clock()), None])
-    author = broker.bus.peers.known("streamr", alice.address)
+    author = broker.bus.peers.find("streamr", alice.address)
     broker.bus.throttle = lambda _principal, peer, _channel: float(peer.number == author.number)
     (answer,) = broker.ask(broker.open(), [2, 8, "r", alice.message("s", 2, broker.clock(), 1), None])
     assert "too many requests" in answer[3]

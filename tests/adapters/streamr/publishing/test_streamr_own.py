@@ -13,7 +13,7 @@ from adapters.streamr.crypto.signing import signed
 from adapters.streamr.wire.message import parse_message
 from gateway.adapter import Request
 from gateway.core.frames import payload
-from gateway.core.message import LATE, Message, Peer
+from gateway.core.message import LATE_AFTER, Message, Peer
 from gateway.core.principal import Principal
 
 NOT_SAID = "The publisher is an address of the gateway, which did not say this here"
@@ -61,7 +61,7 @@ def resent(broker: Any, stream: str = "s") -> list[Any]:
 
 def test_what_was_shown_is_a_copy_of_itself(broker: Any, door: Door) -> None:
     reader, toy = broker.listener("s"), broker.toy("s")
-    for fields in ({}, {}, {"timestamp": broker.clock() - LATE - 1}):
+    for fields in ({}, {}, {"timestamp": broker.clock() - LATE_AFTER - 1}):
         broker.say("s", {"n": 1}, sender=TOY, **fields)
     shown, before = rows(broker, reader), resent(broker)
     toy.take()

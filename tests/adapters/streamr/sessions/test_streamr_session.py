@@ -579,12 +579,12 @@ def test_whichever_way_a_key_comes_it_says_who_the_connection_is(guarded: Any, u
     session = guarded.open({})
     if way == "url":  # as `gateway.door` does
         session.principal = guarded.access.holder("trellis_machine")
-        guarded.bus.bind(session, guarded.bus.peers.numbered(number))
+        guarded.bus.bind(session, guarded.bus.peers.with_number(number))
     said = KEYED.get(way, lambda row: [2, 8, "r", row, None])
     assert guarded.ask(session, said(unsigned("s", 1, guarded.clock()))) == []
     *_, heard = guarded.core.index.unapplied("s")
     assert (heard.sender.number, heard.sender.identity, heard.sender.name) == (number, "machine", "machine")
-    assert heard.sender.spoken == "streamr"
+    assert heard.sender.connection_protocol == "streamr"
     assert guarded.bus.sessions_of(number) == [session]
     assert guarded.ask(session, KEYED["v2"](unsigned("s", 2, guarded.clock(), 1))) == []
     assert (session.who.number, session.link, session.address) == (number, False, None)

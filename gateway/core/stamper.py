@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from .message import Message, MessageIds
 
 
-class Stamps:
+class Stamper:
     """Gives messages their seq, time and id. Time never goes back: not below *last_time* (ms) either.
 
     *clock* gives ms since 1970.
@@ -33,7 +33,7 @@ class Stamps:
                 message.timestamp = now
             if not message.id:
                 # as `MessageIds.make` does, which would be a call for each
-                message.id, message.numbered = head + seq.to_bytes(6).hex(), True
+                message.id, message.id_has_seq = head + seq.to_bytes(6).hex(), True
             seq += 1
 
     def stamp_direct(self, message: Message, number: int) -> None:
