@@ -88,7 +88,7 @@ def _admins(settings: Settings) -> Iterator[str]:
 
 
 def _administers(right: Right) -> bool:
-    return right.verb == "admin" and not right.takes
+    return right.verb == "admin" and not right.denies
 
 
 def _origins(settings: Settings) -> Iterator[str]:

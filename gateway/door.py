@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Protocol
 
-from gateway.access.auth import KEY, Access, bearer, identity_of
+from gateway.access.auth import KEY_PREFIX, Access, bearer_token, key_identity
 from gateway.access.limits import Limits
 from gateway.core.bus import Bus
 from gateway.core.message import REST
@@ -63,9 +63,9 @@ class Door:
     ) -> Session | Refusal:
         """A session for a connection from *address*, or why not. Header names are in lower case."""
         query, headers = query or {}, headers or {}
-        if (reason := self._access.unwelcome(headers.get("origin"), headers.get("host"))) is not None:
+        if (reason := self._access.origin_refusal(headers.get("origin"), headers.get("host"))) is not None:
             return self._refuse(adapter, 403, reason)
-        token = bearer(headers.get("authorization")) or query.get("key")
+        token = bearer_token(headers.get("authorization")) or query.get("key")
         principal = self._access.authenticate(adapter.name, token, address)
         if principal is None:
             return self._refuse(adapter, 401, "no such key")
@@ -75,8 +75,8 @@ class Door:
         if isinstance(session, Session):
             self._metrics.count("connections", adapter.name)
             if token is not None:
-                name = principal.name.removeprefix(KEY)
-                self._bus.bind(session, self._bus.peers.identity(REST, identity_of(name), name))
+                name = principal.name.removeprefix(KEY_PREFIX)
+                self._bus.bind(session, self._bus.peers.identity(REST, key_identity(name), name))
         return session
 
     def enter(self, address: str) -> str | None:

@@ -17,10 +17,10 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from gateway.access.auth import Key, KeyFile
+from gateway.access.auth import ApiKey, KeyFile
 from gateway.access.limits import Throttle
 from gateway.access.origins import Origins
-from gateway.access.warden import difference, origins
+from gateway.access.manager import difference, origins
 from gateway.core.buckets import TokenBuckets
 
 from . import certificate
@@ -47,7 +47,7 @@ class Read(NamedTuple):
     """What was read, checked, and can be followed without anything that fails."""
 
     settings: Settings
-    keys: list[Key]
+    keys: list[ApiKey]
     tls: ssl.SSLContext | None
     fingerprint: str | None
     origins: Origins
@@ -66,7 +66,7 @@ async def reload(gateway: Gateway, again: Callable[[], Settings]) -> bool:
     """Follow what is configured now, as a whole; False if anything speaks against it."""
     before = gateway.settings
     try:
-        found = await anyio.to_thread.run_sync(read, gateway.warden.keys, again)
+        found = await anyio.to_thread.run_sync(read, gateway.access_manager.keys, again)
     except BadConfiguration as error:
         return _refuse(error.faults)
     except (OSError, ValueError) as error:
@@ -78,7 +78,7 @@ async def reload(gateway: Gateway, again: Callable[[], Settings]) -> bool:
         return _refuse(reasons)
     if (before.tls_cert is None) != (found.settings.tls_cert is None):
         return _refuse(["tls_cert: whether listeners speak TLS cannot change while they listen; restart the gateway"])
-    told = difference(gateway.access.listed(), found.keys)
+    told = difference(gateway.access.valid_keys(), found.keys)
     new_certificate = found.fingerprint != gateway.certificate.fingerprint
     _follow(gateway, found)
     logger.info("reloaded", settings=changed, keys=told, certificate="new" if new_certificate else "the same")
@@ -116,8 +116,8 @@ def _follow(gateway: Gateway, found: Read) -> None:
     gateway.settings = found.settings
     gateway.certificate.current, gateway.certificate.fingerprint = found.tls, found.fingerprint
     gateway.access.origins = found.origins
-    gateway.access.grant(found.settings.auth.grants)
-    gateway.access.use(found.keys)
+    gateway.access.set_grants(found.settings.auth.grants)
+    gateway.access.set_keys(found.keys)
     gateway.door.limits = limits
     gateway.bus.subscriptions = limits.subscriptions
     if (limits.address, limits.peer, limits.channel) != (before.address, before.peer, before.channel):

@@ -14,9 +14,9 @@ from typing import Any
 
 import structlog
 
-from gateway.access.auth import BadSecret, read_secret, write_secret
+from gateway.access.auth import SecretFileError, read_secret, write_secret
 from gateway.access.limits import Throttle
-from gateway.access.warden import Warden
+from gateway.access.manager import AccessManager
 from gateway.core.buckets import TokenBuckets
 from gateway.core.budget import Budget, Holder
 from gateway.core.bus import Bus
@@ -75,8 +75,8 @@ class Gateway:
         self._lock = lock(settings.data)
         self.home = _home(settings.data / "keys", self.version)
         self.certificate = Certificate(settings)
-        self.warden = Warden(settings, settings.data / "keys")
-        self.access = self.warden.access
+        self.access_manager = AccessManager(settings, settings.data / "keys")
+        self.access = self.access_manager.access
         self.adapters = [row(settings.section(row), self.home) for row in adapters if settings.section(row).enabled]
         self.ready = False
         self.watchdog = Watchdog(self._stalled, self._late)
@@ -114,7 +114,7 @@ class Gateway:
             keep=lambda: self.retention.keep.age,
             handshake=self.settings.limits.handshake_seconds,
         )
-        self.warden.start(self.bus, post, self._worker.do)
+        self.access_manager.start(self.bus, post, self._worker.do)
         for adapter in self.adapters:
             self._start_adapter(adapter, services)
             self.links += [Dialler(adapter.name, link, clock) for link in adapter.links()]
@@ -255,7 +255,7 @@ class Gateway:
         self.budget.audit()
         self.answer_scheduler.tick()
         self.bus.tick()
-        self.warden.tick()
+        self.access_manager.tick()
         self._trimmer.tick()
         self._tell_flows()
         for adapter in self.adapters:
@@ -289,7 +289,7 @@ class Gateway:
         self.watchdog.stop()
         self.retention.stop()
         self._worker.stop()
-        self.warden.stop()
+        self.access_manager.stop()
         self._tell_flows(last=True)
         self.log.close()
         self.index.close()
@@ -372,7 +372,7 @@ def _home(keys: Path, version: str) -> Home:
     try:
         found = json.loads(read_secret(path))
         return Home(keys, found["id"], version, bytes.fromhex(found["secret"]))
-    except BadSecret:
+    except SecretFileError:
         raise
     except (ValueError, KeyError, TypeError) as error:
-        raise BadSecret(f"{path} does not say which gateway this is ({error}); restore it from a backup") from None
+        raise SecretFileError(f"{path} does not say which gateway this is ({error}); restore it from a backup") from None

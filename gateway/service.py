@@ -19,7 +19,7 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
-from gateway.access.auth import BadSecret
+from gateway.access.auth import SecretFileError
 from gateway.access.origins import is_local
 from gateway.shells.tls import TlsServer
 from gateway.shells.uvicorn_http import FastHttp
@@ -58,7 +58,7 @@ def run(settings: Settings, again: Callable[[], Settings] | None = None) -> None
     with _bind(settings.host, settings.port, "--port") as listener:
         try:
             app = create_app(settings)
-        except BadSecret as error:
+        except SecretFileError as error:
             raise CannotStart(str(error)) from None
         except (OSError, ValueError) as error:
             raise CannotStart(f"{settings.data} cannot be used: {error}; choose another with --data") from None

@@ -46,7 +46,7 @@ def assemble(
             post(partial(room.came, id))  # who brought it takes what waits on that connection first
 
     store.came = came
-    rights = Rights(bus, store, services.access.known)
+    rights = Rights(bus, store, services.access.has_any_right)
     audience = Audience(rights)
     mint = Mint(bus, store, signers, key, name, titles, audience.introduce)
     author = Author(services, store, lineage, directs, mint, signers, key)

@@ -13,7 +13,7 @@ from adapters.sprout.forest import openpgp
 from adapters.sprout.forest.forest import NodeError, decode, node_id, sign_identity
 from adapters.sprout.forest.validate import validate
 from adapters.sprout.mint.keyfile import KEY_FILE, read_key
-from gateway.access.auth import BadSecret, read_secret, write_secret
+from gateway.access.auth import SecretFileError, read_secret, write_secret
 from gateway.commands.common import ConfigFile, Data, Failed, data_directory, fields, say
 from gateway.commands.remote import HERE, Key, Remote, Url, path_of
 
@@ -32,7 +32,7 @@ def show_identity(context: typer.Context, data: Data = None, config: ConfigFile 
     try:
         key = read_key(keys / KEY_FILE)
         gateway = None if key is None else json.loads(read_secret(keys / "gateway.json"))["id"]
-    except BadSecret as error:
+    except SecretFileError as error:
         raise Failed(str(error)) from None
     if key is None:
         raise Failed(f"no gateway has run with {keys.parent} yet; `trellis serve` makes its identity")

@@ -140,7 +140,7 @@ class StreamrAdapter(Adapter):
     def accept(self, request: Request) -> StreamrSession | TrackerSession | Refusal:
         """A session in the versions the client asks for; the reference's words where there are no such ones."""
         if request.path == TRACKER:
-            if not self.context.access.known(request.principal):
+            if not self.context.access.has_any_right(request.principal):
                 return Refusal(403, "a tracker is for those who may do something here: connect with a key")
             return TrackerSession(self.context, self.tracker, request, self._url(request), self.options.max_outbox)
         try:

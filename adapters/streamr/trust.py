@@ -31,7 +31,7 @@ class Trust:
         """Whose session token or API key *token* is, who asks from *network*; None if it is not valid."""
         if (address := self._context.logins.address(token, self._context.bus.clock())) is not None:
             return User(Principal(f"{NAME}:{address}", network), address)
-        holder = self._context.access.holder(token, network)
+        holder = self._context.access.principal_of(token, network)
         return None if holder is None else User(holder)
 
     def asker(self, tokens: Iterable[str | None], principal: Principal) -> User:

@@ -19,36 +19,36 @@ from gateway.core.channels import OWN
 from gateway.core.networks import network
 from gateway.core.principal import Principal
 
-from .keyfile import USUAL, Key, KeyFile, digest, now_ms
+from .keyfile import DEFAULT_RIGHTS, ApiKey, KeyFile, digest, now_ms
 from .origins import Origins
-from .rights import VERBS, Right, Rights, deciding, ordered
-from .secretfile import BadSecret, read_secret, write_secret
+from .rights import VERBS, Right, Rights, first_match, denials_first
+from .secretfile import SecretFileError, read_secret, write_secret
 
 # fmt: off
 __all__ = [
-    "ANYBODY", "KEY", "USUAL", "VERBS",
-    "Access", "BadSecret", "Key", "KeyFile", "Right", "Rule", "Verdict",
-    "bearer", "digest", "identity_of", "read_secret", "write_secret",
+    "ANONYMOUS", "KEY_PREFIX", "DEFAULT_RIGHTS", "VERBS",
+    "Access", "SecretFileError", "ApiKey", "KeyFile", "Right", "AccessRule", "AccessDecision",
+    "bearer_token", "digest", "key_identity", "read_secret", "write_secret",
 ]
 # fmt: on
 
-KEY = "key:"  # how the principal of a key begins
-ANYBODY = "anonymous"  # how the principal of those who did not say who they are ends; alone: of whatever protocol
-NOBODY = "(no key)"  # the durable identity of all who come by REST without a key
-MAX_GATHERED = 4096  # principals whose rights are kept together; others are gathered again
-MAX_KEPT_NAME = 128  # characters of their names: peers choose some of these, and memory is not theirs to fill
+KEY_PREFIX = "key:"  # how the principal of a key begins
+ANONYMOUS = "anonymous"  # how the principal of those who did not say who they are ends; alone: of whatever protocol
+NO_KEY = "(no key)"  # the durable identity of all who come by REST without a key
+MAX_CACHED_PRINCIPALS = 4096  # principals whose rights are kept together; others are gathered again
+MAX_CACHED_NAME = 128  # characters of their names: peers choose some of these, and memory is not theirs to fill
 
 logger = structlog.get_logger("trellis")
 
 
-class Rule(NamedTuple):
+class AccessRule(NamedTuple):
     """A right, and whose it is: of a key, a grant, or given by users."""
 
     right: Right
     source: str
 
 
-class Verdict(NamedTuple):
+class AccessDecision(NamedTuple):
     """Whether something is allowed, and why, in words."""
 
     allowed: bool
@@ -63,7 +63,7 @@ class Access:
     have changed, and must not raise.
     """
 
-    keys: Iterable[Key] = ()
+    keys: Iterable[ApiKey] = ()
     grants: Mapping[str, Iterable[str]] = field(default_factory=dict)
     origins: Origins = field(default_factory=Origins)
     clock: Callable[[], int] = now_ms
@@ -71,18 +71,18 @@ class Access:
     def __post_init__(self) -> None:
         self.enabled = False
         self.on_change: list[Callable[[], None]] = []
-        self.used: set[str] = set()  # ids of keys that somebody showed; `LastUse` takes them
+        self.used_key_ids: set[str] = set()  # ids of keys that somebody showed; `LastUse` takes them
         self._given: dict[str, Rights] = {}
-        self._rights_of = lru_cache(maxsize=MAX_GATHERED)(self._gather)
-        self.grant(self.grants)
-        self.use(self.keys)
+        self._rights_of = lru_cache(maxsize=MAX_CACHED_PRINCIPALS)(self._gather)
+        self.set_grants(self.grants)
+        self.set_keys(self.keys)
 
     # What operators and users say
 
-    def use(self, keys: Iterable[Key]) -> None:
+    def set_keys(self, keys: Iterable[ApiKey]) -> None:
         """Take these keys in the place of the former ones; authentication that is on stays on, even without a key."""
         keys = list(keys)
-        rights = {key.id: ordered(map(Right.parse, key.rights)) for key in keys}
+        rights = {key.id: denials_first(map(Right.parse, key.rights)) for key in keys}
         self._keys = {key.id: key for key in keys}
         self._ids = {key.hash: key.id for key in keys}
         self._key_rights = rights
@@ -90,13 +90,13 @@ class Access:
         self._expire()
         self._changed()
 
-    def grant(self, grants: Mapping[str, Iterable[str]]) -> None:
+    def set_grants(self, grants: Mapping[str, Iterable[str]]) -> None:
         """Take these grants in the place of the former ones."""
-        self._grants = {name: ordered(map(Right.parse, rights)) for name, rights in grants.items()}
+        self._grants = {name: denials_first(map(Right.parse, rights)) for name, rights in grants.items()}
         self.enabled = self.enabled or bool(self._grants)
         self._changed()
 
-    def give(self, name: str, rights: Iterable[Right]) -> None:
+    def set_given_rights(self, name: str, rights: Iterable[Right]) -> None:
         """Let the principal called *name* have these *rights* too, in the place of those it was given before.
 
         They are what users give to each other; authentication is switched on by operators alone.
@@ -119,38 +119,38 @@ class Access:
 
     # Who somebody is
 
-    def find(self, secret: str) -> Key | None:
+    def find_key(self, secret: str) -> ApiKey | None:
         """The key that *secret* is, None if it is none, or has expired."""
         id = self._ids.get(digest(secret))
-        if id is None or not self._keys[id].lives(self.clock()):
+        if id is None or not self._keys[id].is_valid_at(self.clock()):
             return None
-        self.used.add(id)
+        self.used_key_ids.add(id)
         return self._keys[id]
 
-    def name_of(self, secret: str) -> str | None:
+    def key_name(self, secret: str) -> str | None:
         """The name of the key that *secret* is, None if it is none."""
-        key = self.find(secret)
+        key = self.find_key(secret)
         return None if key is None else key.name
 
-    def holder(self, secret: str, address: str = "") -> Principal | None:
+    def principal_of(self, secret: str, address: str = "") -> Principal | None:
         """The principal behind *secret*, who came from *address*; None if it is no key of ours."""
-        key = self.find(secret)
-        return None if key is None else Principal(KEY + key.name, address, key.id)
+        key = self.find_key(secret)
+        return None if key is None else Principal(KEY_PREFIX + key.name, address, key.id)
 
     def authenticate(self, protocol: str, token: str | None, address: str = "") -> Principal | None:
         """The principal behind a connection; None when *token* was given and is no key of ours."""
         address = network(address)
-        return Principal(f"{protocol}:{ANYBODY}", address) if token is None else self.holder(token, address)
+        return Principal(f"{protocol}:{ANONYMOUS}", address) if token is None else self.principal_of(token, address)
 
-    def ended(self, principal: Principal) -> bool:
+    def key_has_ended(self, principal: Principal) -> bool:
         """Whether *principal* came with a key that was removed or has expired."""
         return bool(principal.key) and principal.key not in self._keys
 
-    def listed(self) -> list[Key]:
+    def valid_keys(self) -> list[ApiKey]:
         """The keys that are worth something now."""
         return list(self._keys.values())
 
-    def ids(self) -> list[str]:
+    def valid_key_ids(self) -> list[str]:
         """Their ids."""
         return list(self._keys)
 
@@ -162,50 +162,50 @@ class Access:
             verb = _needed(verb, channel)
             if not self.enabled:
                 return verb != "admin"
-            found = deciding(self._rights(principal), verb, channel)
-            return found is not None and not found.takes
+            found = first_match(self._rights(principal), verb, channel)
+            return found is not None and not found.denies
         except Exception as error:  # whatever it is: who cannot be told to have a right has none
             logger.error("a right cannot be decided, and is refused", error=repr(error))
             return False
 
-    def verdict(self, principal: Principal, verb: str, channel: str) -> Verdict:
+    def explain(self, principal: Principal, verb: str, channel: str) -> AccessDecision:
         """What `allowed` answers, and the rule that decides."""
         asked = _needed(verb, channel)
         if not self.enabled:
-            return Verdict(asked != "admin", "there is no key and no grant: everybody may do everything but administer")
+            return AccessDecision(asked != "admin", "there is no key and no grant: everybody may do everything but administer")
         for right, source in self.rules(principal):
             if right.covers(asked, channel):
-                return Verdict(not right.takes, f"{right} of {source}")
+                return AccessDecision(not right.denies, f"{right} of {source}")
         needs = f" ({verb} needs {asked} here)" if asked != verb else ""
-        return Verdict(False, f"no rule of {principal.name} covers it{needs}")
+        return AccessDecision(False, f"no rule of {principal.name} covers it{needs}")
 
-    def known(self, principal: Principal) -> bool:
+    def has_any_right(self, principal: Principal) -> bool:
         """Whether *principal* may do anything at all, on whatever channel."""
-        return not self.enabled or not all(right.takes for right in self._rights(principal))
+        return not self.enabled or not all(right.denies for right in self._rights(principal))
 
-    def holders(self, verb: str, channels: Iterable[str]) -> list[str]:
+    def principals_with(self, verb: str, channels: Iterable[str]) -> list[str]:
         """The principals without a key that have a right of their own to *verb* on one of *channels*."""
         channels = tuple(channels)
         names = dict.fromkeys((*self._grants, *self._given))
         own = {name: (*self._grants.get(name, ()), *self._given.get(name, ())) for name in names}
-        return [name for name, rights in own.items() if any(_gives(rights, verb, channel) for channel in channels)]
+        return [name for name, rights in own.items() if any(_allows(rights, verb, channel) for channel in channels)]
 
-    def rules(self, principal: Principal) -> list[Rule]:
+    def rules(self, principal: Principal) -> list[AccessRule]:
         """Every rule about *principal*, in the order in which they are looked at: the first that covers it decides.
 
         A key has its own rights and no other. Who has none: first the grant in its own name, then that of the
         strangers of its protocol, then that of all strangers, then what users gave it, then what they gave everybody.
         In each of these what takes away comes before what gives.
         """
-        if principal.key or principal.name.startswith(KEY):
+        if principal.key or principal.name.startswith(KEY_PREFIX):
             rights = self._key_rights.get(principal.key, ())
-            return [Rule(right, f"the key {principal.name.removeprefix(KEY)!r}") for right in rights]
+            return [AccessRule(right, f"the key {principal.name.removeprefix(KEY_PREFIX)!r}") for right in rights]
         names = _names(principal.name)
-        granted = [Rule(right, f"auth.grants {name!r}") for name in names for right in self._grants.get(name, ())]
-        given = [Rule(right, f"what users gave {name!r}") for name in names for right in self._given.get(name, ())]
+        granted = [AccessRule(right, f"auth.grants {name!r}") for name in names for right in self._grants.get(name, ())]
+        given = [AccessRule(right, f"what users gave {name!r}") for name in names for right in self._given.get(name, ())]
         return granted + given
 
-    def unwelcome(self, origin: str | None, host: str | None) -> str | None:
+    def origin_refusal(self, origin: str | None, host: str | None) -> str | None:
         """Why a request with these headers may not come in; None if it may."""
         return self.origins.refusal(origin, host, keyless=not self.enabled)
 
@@ -216,15 +216,15 @@ class Access:
         if principal.key:
             return self._key_rights.get(principal.key, ())
         name = principal.name
-        return self._rights_of(name) if len(name) <= MAX_KEPT_NAME else self._gather(name)
+        return self._rights_of(name) if len(name) <= MAX_CACHED_NAME else self._gather(name)
 
     def _gather(self, name: str) -> Rights:
         return tuple(rule.right for rule in self.rules(Principal(name)))
 
-    def _expire(self) -> list[Key]:
+    def _expire(self) -> list[ApiKey]:
         """Forget the keys whose time is over, and tell which."""
         now = self.clock()
-        over = [key for key in self._keys.values() if not key.lives(now)]
+        over = [key for key in self._keys.values() if not key.is_valid_at(now)]
         for key in over:
             del self._keys[key.id], self._ids[key.hash], self._key_rights[key.id]
         return over
@@ -242,22 +242,22 @@ def _needed(verb: str, channel: str) -> str:
 
 def _names(name: str) -> list[str]:
     """Whose rights the principal called *name* has: to say who one is takes nothing away."""
-    return list(dict.fromkeys((name, f"{name.partition(':')[0]}:{ANYBODY}", ANYBODY)))
+    return list(dict.fromkeys((name, f"{name.partition(':')[0]}:{ANONYMOUS}", ANONYMOUS)))
 
 
-def _gives(rights: Rights, verb: str, channel: str) -> bool:
-    found = deciding(rights, verb, channel)
-    return found is not None and not found.takes
+def _allows(rights: Rights, verb: str, channel: str) -> bool:
+    found = first_match(rights, verb, channel)
+    return found is not None and not found.denies
 
 
-def identity_of(key: str | None) -> str:
+def key_identity(key: str | None) -> str:
     """The durable identity of the key with this name, or of all who have none; no two are the same."""
     if key is None:
-        return NOBODY
-    return KEY + key if key.endswith(NOBODY) else key
+        return NO_KEY
+    return KEY_PREFIX + key if key.endswith(NO_KEY) else key
 
 
-def bearer(header: str | None) -> str | None:
+def bearer_token(header: str | None) -> str | None:
     """The token of an `Authorization: Bearer` header."""
     scheme, _, token = (header or "").partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None

@@ -24,11 +24,11 @@ from typing import Any
 from gateway.core.message import REST
 
 from .rights import Right
-from .secretfile import BadSecret, read_secret, write_secret
+from .secretfile import SecretFileError, read_secret, write_secret
 
-PREFIX = "trellis_"
-USUAL = ("subscribe:*", "publish:*", "direct:*", "history:*")  # what a key may do unless it says otherwise
-RESERVED = (REST,)  # the durable identity of all who use REST without a key
+SECRET_PREFIX = "trellis_"
+DEFAULT_RIGHTS = ("subscribe:*", "publish:*", "direct:*", "history:*")  # what a key may do unless it says otherwise
+RESERVED_NAMES = (REST,)  # the durable identity of all who use REST without a key
 MAX_KEY_NAME = 64  # characters: it is shown wherever its messages are
 FOREVER = 253_402_300_800_000  # ms since 1970: the year 10000, which no date can say
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -46,7 +46,7 @@ def digest(secret: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ApiKey:
     """An API key as it is kept: its SHA-256 in hex, its rights as text, and when it ends (ms since 1970, if ever).
 
     Without an *id* (files of the former make have none) it follows from the digest: the same at each reading.
@@ -54,7 +54,7 @@ class Key:
 
     name: str
     hash: str
-    rights: tuple[str, ...] = USUAL
+    rights: tuple[str, ...] = DEFAULT_RIGHTS
     id: str = ""
     expires: int | None = None
 
@@ -62,7 +62,7 @@ class Key:
         if not self.id:
             object.__setattr__(self, "id", digest(f"id of {self.hash}")[:16])
 
-    def lives(self, now: int) -> bool:
+    def is_valid_at(self, now: int) -> bool:
         """Whether it has not expired."""
         return self.expires is None or now < self.expires
 
@@ -74,7 +74,7 @@ class KeyFile:
     path: Path
     _loaded: tuple[int, int] | None = field(default=None, init=False)
 
-    def load(self) -> list[Key]:
+    def load(self) -> list[ApiKey]:
         """All keys, those too that have expired; none if there is no file. A `ValueError` says that it is damaged."""
         self._loaded = self._version()
         if self._loaded is None:
@@ -83,23 +83,23 @@ class KeyFile:
         try:
             keys = [_read(row) for row in json.loads(data)]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise BadSecret(f"{self.path} is no key file ({error}); restore it from a backup") from None
+            raise SecretFileError(f"{self.path} is no key file ({error}); restore it from a backup") from None
         if len({key.id for key in keys}) < len(keys) or len({key.hash for key in keys}) < len(keys):
-            raise BadSecret(f"{self.path} is no key file (the same key twice); restore it from a backup")
+            raise SecretFileError(f"{self.path} is no key file (the same key twice); restore it from a backup")
         return keys
 
     def changed(self) -> bool:
         """Whether the file is another one than at the last `load`."""
         return self._version() != self._loaded
 
-    def add(self, name: str, rights: Iterable[str] = USUAL, expires: int | None = None) -> str:
+    def add(self, name: str, rights: Iterable[str] = DEFAULT_RIGHTS, expires: int | None = None) -> str:
         """Make a key called *name* and return it, the only time it is ever shown."""
         rights = tuple(rights)
         check_name(name)
         check_rights(rights)
         with self._locked():
             keys = self.load()
-            if any(key.name == name and key.lives(now_ms()) for key in keys):
+            if any(key.name == name and key.is_valid_at(now_ms()) for key in keys):
                 raise ValueError(f"there is a key called {name!r} already; remove it first, or rotate it")
             kept = [key for key in keys if key.name != name]
             return self._save_with(kept, name, rights, expires)
@@ -108,14 +108,14 @@ class KeyFile:
         """Give the key called *name* a new secret and return it; the old one ends in *overlap_ms*."""
         with self._locked():
             keys, now = self.load(), now_ms()
-            old = [key for key in keys if key.name == name and key.lives(now)]
+            old = [key for key in keys if key.name == name and key.is_valid_at(now)]
             if not old:
                 raise ValueError(f"there is no key called {name!r}; `trellis key list` shows which there are")
             newest = old[-1]
             ends = now + overlap_ms
             ending = {key.id: replace(key, expires=min(ends, key.expires or ends)) for key in old}
-            kept = [ending.get(key.id, key) for key in keys if key.name != name or key.lives(now)]
-            return self._save_with([key for key in kept if key.lives(now)], name, newest.rights, newest.expires)
+            kept = [ending.get(key.id, key) for key in keys if key.name != name or key.is_valid_at(now)]
+            return self._save_with([key for key in kept if key.is_valid_at(now)], name, newest.rights, newest.expires)
 
     def remove(self, name: str) -> bool:
         """Remove every key called *name*; False if there is none."""
@@ -125,9 +125,9 @@ class KeyFile:
             self._save(kept)
             return len(kept) < len(keys)
 
-    def _save_with(self, keys: list[Key], name: str, rights: tuple[str, ...], expires: int | None) -> str:
-        secret = PREFIX + secrets.token_urlsafe(32)
-        self._save([*keys, Key(name, digest(secret), rights, secrets.token_hex(8), expires)])
+    def _save_with(self, keys: list[ApiKey], name: str, rights: tuple[str, ...], expires: int | None) -> str:
+        secret = SECRET_PREFIX + secrets.token_urlsafe(32)
+        self._save([*keys, ApiKey(name, digest(secret), rights, secrets.token_hex(8), expires)])
         return secret
 
     def _version(self) -> tuple[int, int] | None:
@@ -137,7 +137,7 @@ class KeyFile:
             return None
         return found.st_ino, found.st_mtime_ns
 
-    def _save(self, keys: list[Key]) -> None:
+    def _save(self, keys: list[ApiKey]) -> None:
         write_secret(self.path, json.dumps([_row(key) for key in keys], indent=1).encode())
 
     @contextmanager
@@ -156,22 +156,22 @@ def check_name(name: str) -> None:
     """Raise `ValueError` unless a key can be called *name*."""
     if not 0 < len(name) <= MAX_KEY_NAME or not name.isprintable():
         raise ValueError(f"a key's name has 1 to {MAX_KEY_NAME} printable characters, not {name!r}")
-    if name in RESERVED:
+    if name in RESERVED_NAMES:
         raise ValueError(f"no key is called {name!r}: that is what all who come without a key are called")
 
 
 def check_rights(rights: Sequence[str]) -> None:
     """Raise `ValueError` unless *rights* are rules of which at least one gives something."""
-    if all(Right.parse(right).takes for right in rights):
+    if all(Right.parse(right).denies for right in rights):
         raise ValueError("these rights give nothing; a rule without `!` does")
 
 
-def _row(key: Key) -> dict[str, Any]:
+def _row(key: ApiKey) -> dict[str, Any]:
     expires = {} if key.expires is None else {"expires": key.expires}
     return {"id": key.id, "name": key.name, "hash": key.hash, "rights": list(key.rights), **expires}
 
 
-def _read(row: dict[str, Any]) -> Key:
+def _read(row: dict[str, Any]) -> ApiKey:
     name, hash, rights, id, expires = row["name"], row["hash"], row["rights"], row.get("id", ""), row.get("expires")
     if not (isinstance(name, str) and isinstance(rights, list) and _DIGEST.fullmatch(hash)):
         raise ValueError("a name, a digest or rights that are none")
@@ -179,4 +179,4 @@ def _read(row: dict[str, Any]) -> Key:
         raise ValueError("an id or an end that is none")
     for right in rights:
         Right.parse(right)
-    return Key(name, hash, tuple(rights), id, expires)
+    return ApiKey(name, hash, tuple(rights), id, expires)

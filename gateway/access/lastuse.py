@@ -13,8 +13,8 @@ from pathlib import Path
 from .keyfile import FOREVER
 from .secretfile import write_secret
 
-FILE = "last-used.json"
-EVERY = 60_000  # ms between two writes
+FILE_NAME = "last-used.json"
+WRITE_INTERVAL = 60_000  # ms between two writes
 
 
 class LastUse:
@@ -22,22 +22,22 @@ class LastUse:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._times = read(path)
+        self._times = read_times(path)
         self._written = 0
         self._dirty = False
 
-    def note(self, ids: Iterable[str], now: int) -> None:
+    def record(self, ids: Iterable[str], now: int) -> None:
         """The keys with these *ids* are in use."""
         for id in ids:
             self._times[id] = now
             self._dirty = True
 
-    def due(self, now: int, kept: Iterable[str], *, last: bool = False) -> Callable[[], None] | None:
+    def pending_write(self, now: int, kept: Iterable[str], *, last: bool = False) -> Callable[[], None] | None:
         """What writes the file, to be called in any thread; None where there is nothing new, or it is too early.
 
         *kept* are the ids that there are. Before the *last* time it is never too early.
         """
-        if not self._dirty or (0 <= now - self._written < EVERY and not last):
+        if not self._dirty or (0 <= now - self._written < WRITE_INTERVAL and not last):
             return None
         ids = set(kept)
         self._times = {id: time for id, time in self._times.items() if id in ids}
@@ -46,7 +46,7 @@ class LastUse:
         return lambda: write_secret(self._path, data)
 
 
-def read(path: Path) -> dict[str, int]:
+def read_times(path: Path) -> dict[str, int]:
     """What was written to *path*; nothing where there is no such file, or one that makes no sense."""
     try:
         found = json.loads(path.read_bytes())

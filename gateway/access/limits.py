@@ -61,7 +61,7 @@ class Throttle:
             or (self._channels.take(channel) if channel else 0.0)
         )
 
-    def visit(self, address: str) -> float:
+    def take_address(self, address: str) -> float:
         """Seconds to wait before a request from *address* is looked at, 0 when it may pass."""
         return self._addresses.take(address) if address else 0.0
 

@@ -1,7 +1,7 @@
 """Rights: a verb and a pattern of channels, given or taken away, and the order in which they are looked at.
 
 Laws of this file. The first right in a list that covers a verb on a channel decides, and where none does the answer
-is no. `ordered` puts what takes away before what gives, so within one list the place of a rule means nothing. What
+is no. `denials_first` puts what takes away before what gives, so within one list the place of a rule means nothing. What
 concerns no one channel is asked with an empty name: only a pattern that covers every channel gives it, and whatever
 takes the verb away on any channel takes it away there.
 """
@@ -17,7 +17,7 @@ from gateway.core.channels import INBOX, MAX_NAME, valid_name
 
 VERBS = ("subscribe", "publish", "direct", "history", "admin")
 ALL = "*"  # each verb but admin where it gives, each verb where it takes away
-TAKES = "!"  # how a rule that takes away begins
+DENY_PREFIX = "!"  # how a rule that takes away begins
 _WILD = re.compile(r"[*?\[]")
 _SET = re.compile(r"\[!?\]?[^\]]*\]")  # of characters, of which one stands there
 
@@ -28,7 +28,7 @@ class Right:
 
     verb: str
     pattern: str
-    takes: bool = False
+    denies: bool = False
     _matches: Callable[[str], object] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -37,33 +37,33 @@ class Right:
     @classmethod
     def parse(cls, text: str) -> Right:
         """Read `verb:pattern` or `!verb:pattern`; a `ValueError` says what is wrong with it."""
-        takes = text.startswith(TAKES)
-        verb, colon, pattern = text.removeprefix(TAKES).partition(":")
+        denies = text.startswith(DENY_PREFIX)
+        verb, colon, pattern = text.removeprefix(DENY_PREFIX).partition(":")
         if not colon or not pattern or verb not in (*VERBS, ALL):
             raise ValueError(f"{text!r} is not VERB:PATTERN or !VERB:PATTERN with a verb of {', '.join(VERBS)} or *")
         if (reason := _impossible(pattern)) is not None:
             raise ValueError(f"{text!r} matches no channel: {reason}")
-        return cls(verb, pattern, takes)
+        return cls(verb, pattern, denies)
 
     def __str__(self) -> str:
-        return f"{TAKES if self.takes else ''}{self.verb}:{self.pattern}"
+        return f"{DENY_PREFIX if self.denies else ''}{self.verb}:{self.pattern}"
 
     def covers(self, verb: str, channel: str) -> bool:
         """Whether this right says anything about *verb* on *channel*."""
-        if self.verb != verb and (self.verb != ALL or (verb == "admin" and not self.takes)):
+        if self.verb != verb and (self.verb != ALL or (verb == "admin" and not self.denies)):
             return False
-        return bool(self._matches(channel)) or (self.takes and not channel)
+        return bool(self._matches(channel)) or (self.denies and not channel)
 
 
 Rights = tuple[Right, ...]
 
 
-def ordered(rights: Iterable[Right]) -> Rights:
+def denials_first(rights: Iterable[Right]) -> Rights:
     """*rights* as they are looked at: what takes away first."""
-    return tuple(sorted(rights, key=lambda right: not right.takes))
+    return tuple(sorted(rights, key=lambda right: not right.denies))
 
 
-def deciding(rights: Rights, verb: str, channel: str) -> Right | None:
+def first_match(rights: Rights, verb: str, channel: str) -> Right | None:
     """The first of *rights* that covers *verb* on *channel*; None where there is none, and the answer is no."""
     for right in rights:
         if right.covers(verb, channel):

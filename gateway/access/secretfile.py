@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-class BadSecret(ValueError):
+class SecretFileError(ValueError):
     """A file of secrets cannot be used: which, why, and what to do about it, in one sentence."""
 
 
@@ -24,10 +24,10 @@ def write_secret(path: Path, data: bytes) -> None:
 
 
 def read_secret(path: Path) -> bytes:
-    """The bytes of the file at *path*; `BadSecret` where others may read it, or its owner may not."""
+    """The bytes of the file at *path*; `SecretFileError` where others may read it, or its owner may not."""
     try:
         if path.stat().st_mode & 0o077:
-            raise BadSecret(f"{path} may be read by others than its owner; make it secret with `chmod 600 {path}`")
+            raise SecretFileError(f"{path} may be read by others than its owner; make it secret with `chmod 600 {path}`")
         return path.read_bytes()
     except OSError as error:
-        raise BadSecret(f"{path} cannot be read: {error.strerror}") from None
+        raise SecretFileError(f"{path} cannot be read: {error.strerror}") from None

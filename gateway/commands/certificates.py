@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from gateway.access.auth import BadSecret, read_secret, write_secret
+from gateway.access.auth import SecretFileError, read_secret, write_secret
 
 from .common import Failed, fields, say
 
@@ -99,7 +99,7 @@ def _authority(certificate: Path, key: Path) -> Issuer:
     try:
         found = load_pem_private_key(read_secret(key), None)
         issuer = x509.load_pem_x509_certificate(certificate.read_bytes())
-    except BadSecret as error:
+    except SecretFileError as error:
         raise Failed(str(error)) from None
     except (ValueError, TypeError) as error:
         raise Failed(f"{certificate} and {key} are no authority ({error}); move them away") from None

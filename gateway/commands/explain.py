@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.access.auth import KEY, VERBS, Access, Verdict
+from gateway.access.auth import KEY_PREFIX, VERBS, Access, AccessDecision
 from gateway.access.keyfile import KeyFile, now_ms
 from gateway.core.channels import valid_name
 from gateway.core.principal import Principal
@@ -38,12 +38,12 @@ def explain(
         raise typer.BadParameter(f"{verb!r} is none of {', '.join(VERBS)}", param_hint="VERB")
     if channel and not valid_name(channel):
         raise typer.BadParameter(f"no channel can be called {channel!r}", param_hint="CHANNEL")
-    verdict = _verdict(registry(context), settings, who, verb, channel)
+    verdict = _decide(registry(context), settings, who, verb, channel)
     typer.echo(f"{'yes' if verdict.allowed else 'no'}: {visible(verdict.reason)}")
     raise typer.Exit(0 if verdict.allowed else 1)
 
 
-def _verdict(adapters: Adapters, settings: Settings, who: str, verb: str, channel: str) -> Verdict:
+def _decide(adapters: Adapters, settings: Settings, who: str, verb: str, channel: str) -> AccessDecision:
     file = KeyFile(settings.data / "keys" / "api-keys.json")
     try:
         keys = file.load()
@@ -51,17 +51,17 @@ def _verdict(adapters: Adapters, settings: Settings, who: str, verb: str, channe
         raise Failed(str(error)) from None
     access = Access(keys, settings.auth.grants)
     _give(access, adapters, settings)
-    if not who.startswith(KEY):
+    if not who.startswith(KEY_PREFIX):
         if (reason := impossible_principal(who, adapters)) is not None:
             raise typer.BadParameter(reason, param_hint="WHO")
-        return access.verdict(Principal(who), verb, channel)
-    named = [key for key in keys if KEY + key.name == who]
+        return access.explain(Principal(who), verb, channel)
+    named = [key for key in keys if KEY_PREFIX + key.name == who]
     if not named:
         raise typer.BadParameter(f"there is no {who!r}; `trellis key list` shows which there are", param_hint="WHO")
-    living = [key for key in named if key.lives(now_ms())]
+    living = [key for key in named if key.is_valid_at(now_ms())]
     if not living:
-        return Verdict(False, f"the key {named[-1].name!r} has expired")
-    return access.verdict(Principal(who, key=living[-1].id), verb, channel)
+        return AccessDecision(False, f"the key {named[-1].name!r} has expired")
+    return access.explain(Principal(who, key=living[-1].id), verb, channel)
 
 
 def _give(access: Access, adapters: Adapters, settings: Settings) -> None:

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from gateway.access import lastuse
-from gateway.access.auth import USUAL, VERBS, Key, KeyFile, Right
+from gateway.access.auth import DEFAULT_RIGHTS, VERBS, ApiKey, KeyFile, Right
 from gateway.access.keyfile import now_ms
-from gateway.access.rights import TAKES
+from gateway.access.rights import DENY_PREFIX
 
 from .common import ConfigFile, Data, Failed, data_directory, say, table, visible
 
@@ -38,7 +38,7 @@ def add(
         typer.Option(
             metavar="VERB:PATTERN",
             help=f"A right: a verb of {', '.join(VERBS)} or *, and the channels, such as weather/*. "
-            f"Several are possible.  [default: {' '.join(USUAL)}]",
+            f"Several are possible.  [default: {' '.join(DEFAULT_RIGHTS)}]",
         ),
     ] = None,
     deny: Annotated[
@@ -57,7 +57,7 @@ def add(
     With the first key, authentication is on: from then on nobody may do anything without one, except as
     `auth.grants` in the configuration says.
     """
-    rights = [*(allow or USUAL), *([ADMIN] if admin else []), *(TAKES + right for right in deny or ())]
+    rights = [*(allow or DEFAULT_RIGHTS), *([ADMIN] if admin else []), *(DENY_PREFIX + right for right in deny or ())]
     for right in rights:
         _check(right)
     ends = None if expires is None else now_ms() + _duration(expires, "--expires")
@@ -74,7 +74,7 @@ def add(
 def list_(context: typer.Context, data: Data = None, config: ConfigFile = None) -> None:
     """List the keys: their names, ids and rights, when they end, and when they were last used."""
     file = _key_file(context, config, data)
-    used = lastuse.read(file.path.with_name(lastuse.FILE))
+    used = lastuse.read_times(file.path.with_name(lastuse.FILE_NAME))
     rows = [
         (visible(key.name), key.id, _end(key), _moment(used.get(key.id)) or "never", " ".join(key.rights))
         for key in _load(file)
@@ -118,7 +118,7 @@ def _key_file(context: typer.Context, config: Path | None, data: Path | None) ->
     return KeyFile(data_directory(context, config, data) / "keys" / "api-keys.json")
 
 
-def _load(file: KeyFile) -> list[Key]:
+def _load(file: KeyFile) -> list[ApiKey]:
     try:
         return file.load()
     except ValueError as error:
@@ -129,7 +129,7 @@ def _check(right: str) -> None:
     try:
         Right.parse(right)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--deny" if right.startswith(TAKES) else "--allow") from None
+        raise typer.BadParameter(str(error), param_hint="--deny" if right.startswith(DENY_PREFIX) else "--allow") from None
 
 
 def _duration(text: str, option: str) -> int:
@@ -140,10 +140,10 @@ def _duration(text: str, option: str) -> int:
     return ms
 
 
-def _end(key: Key) -> str:
+def _end(key: ApiKey) -> str:
     """When *key* ends."""
     end = _moment(key.expires) or "never"
-    return end if key.lives(now_ms()) else f"{end} (over)"
+    return end if key.is_valid_at(now_ms()) else f"{end} (over)"
 
 
 def _moment(ms: int | None) -> str:

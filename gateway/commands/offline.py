@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 
-from gateway.access.auth import BadSecret
+from gateway.access.auth import SecretFileError
 from gateway.runtime import Gateway, InUse
 from gateway.service import configure_logging
 from gateway.settings import Settings
@@ -51,7 +51,7 @@ def offline(settings: Settings, adapters: Adapters) -> Iterator[Offline]:
     configure_logging(settings.log_format)
     try:
         here = Offline(settings, adapters)
-    except (InUse, BadSecret) as error:
+    except (InUse, SecretFileError) as error:
         raise Failed(str(error)) from None
     try:
         yield here

@@ -7,7 +7,7 @@ from functools import partial
 
 from fastapi import Request, Response
 
-from gateway.access.auth import KEY, bearer, identity_of
+from gateway.access.auth import KEY_PREFIX, bearer_token, key_identity
 from gateway.core.channels import valid_name
 from gateway.core.errors import Forbidden, Throttled, UnknownChannel
 from gateway.core.message import REST, Peer
@@ -35,7 +35,7 @@ class Caller:
         """
         self.gateway = gateway
         address = enter(gateway, request)
-        token = bearer(request.headers.get("authorization")) or key
+        token = bearer_token(request.headers.get("authorization")) or key
         principal = gateway.access.authenticate(REST, token, address)
         if principal is None:
             raise Problem(401, "no such key; send one as `Authorization: Bearer KEY`", CHALLENGE)
@@ -46,12 +46,12 @@ class Caller:
     def key(self) -> str | None:
         """The name of the API key, None without one."""
         name = self.principal.name
-        return name.removeprefix(KEY) if name.startswith(KEY) else None
+        return name.removeprefix(KEY_PREFIX) if name.startswith(KEY_PREFIX) else None
 
     @property
     def who(self) -> Peer:
         """The durable peer: the key's, or the one of all who have none."""
-        return self.gateway.peers.identity(REST, identity_of(self.key), self.key)
+        return self.gateway.peers.identity(REST, key_identity(self.key), self.key)
 
     def may(self, verb: str, channel: str) -> bool:
         """Whether the caller has the right to *verb* on *channel*."""
@@ -129,11 +129,11 @@ def enter(gateway: Gateway, request: Request) -> str:
     Raises `Problem` 403, or `Throttled`; every request takes a token of its network here.
     """
     headers = request.headers
-    if (reason := gateway.access.unwelcome(headers.get("origin"), headers.get("host"))) is not None:
+    if (reason := gateway.access.origin_refusal(headers.get("origin"), headers.get("host"))) is not None:
         raise Problem(403, reason)
     client = request.scope.get("client")
     address = network(client[0]) if client else ""
-    if gateway.throttle is not None and (wait := gateway.throttle.visit(address)):
+    if gateway.throttle is not None and (wait := gateway.throttle.take_address(address)):
         raise Throttled(wait)
     return address
 

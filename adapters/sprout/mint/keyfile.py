@@ -7,19 +7,19 @@ from typing import Final
 
 from adapters.sprout.forest.openpgp import Key
 from adapters.sprout.forest.packets import OpenPGPError
-from gateway.access.auth import BadSecret, read_secret, write_secret
+from gateway.access.auth import SecretFileError, read_secret, write_secret
 
 KEY_FILE: Final = "sprout.privkey"  # among the gateway's keys
 
 
 def read_key(path: Path) -> Key | None:
-    """The key in the file at *path*, None if there is none yet; `BadSecret` where it is of no use."""
+    """The key in the file at *path*, None if there is none yet; `SecretFileError` where it is of no use."""
     if not path.exists():
         return None
     try:
         return Key(read_secret(path))
     except OpenPGPError as error:
-        raise BadSecret(
+        raise SecretFileError(
             f"{path} holds {error}; restore it from a backup, or move it away, and Arbor sees another gateway"
         ) from None
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from gateway.access.auth import BadSecret, read_secret
+from gateway.access.auth import SecretFileError, read_secret
 from gateway.core.bounded import BoundedMap
 
 from .group_keys import GroupKey, key_bytes
@@ -30,7 +30,7 @@ class Owner(NamedTuple):
 
 
 def read_keys(path: Path) -> list[tuple[Owner, GroupKey]]:
-    """The keys in the file at *path*, none if there is no file yet; `BadSecret` where it is of no use."""
+    """The keys in the file at *path*, none if there is no file yet; `SecretFileError` where it is of no use."""
     if not path.exists():
         return []
     data = read_secret(path)
@@ -38,7 +38,7 @@ def read_keys(path: Path) -> list[tuple[Owner, GroupKey]]:
         rows = json.loads(data)["keys"]
         return [(Owner(stream, publisher), GroupKey(id, key_bytes(digits))) for stream, publisher, id, digits in rows]
     except (ValueError, KeyError, TypeError) as error:
-        raise BadSecret(
+        raise SecretFileError(
             f"{path} holds no group keys ({error}); move it away, and publishers are asked for theirs again"
         ) from None
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.access.auth import BadSecret, read_secret
+from gateway.access.auth import SecretFileError, read_secret
 
 MAX_ENDED = 8_192  # tokens, some 1 MiB of memory and of file
 FILE = "streamr-logouts.json"
@@ -20,14 +20,14 @@ Row = tuple[bytes, str, int]  # the id of a token, the network address that ende
 
 
 def read_logouts(path: Path) -> list[Row]:
-    """The rows in the file at *path*, none if there is no file yet; `BadSecret` where it is of no use."""
+    """The rows in the file at *path*, none if there is no file yet; `SecretFileError` where it is of no use."""
     if not path.exists():
         return []
     data = read_secret(path)
     try:
         return [(bytes.fromhex(id), str(where), int(expires)) for id, where, expires in json.loads(data)["ended"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise BadSecret(
+        raise SecretFileError(
             f"{path} holds no logouts ({error}); move it away, and those tokens are good until they expire"
         ) from None
 

@@ -18,7 +18,7 @@ from pydantic.alias_generators import to_camel
 from adapters.streamr.wire import message as kinds
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address, stream_of
 from adapters.streamr.wire.invalid import invalid
-from gateway.access.auth import ANYBODY, Right
+from gateway.access.auth import ANONYMOUS, Right
 from gateway.core.jsontext import dumps, loads
 from gateway.storage.facts import Life
 from gateway.storage.lookup import PAGE
@@ -316,7 +316,7 @@ class Streams:
             if not operations:
                 del streams[stream]
             given = [right for rights in streams.values() for right in rights]
-            self._access.give(f"{NAME}:{ANYBODY if user is None else user}", given)
+            self._access.set_given_rights(f"{NAME}:{ANONYMOUS if user is None else user}", given)
             if not streams:
                 del self._rights[user]
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from adapters.streamr.crypto.signing import checksum
 from adapters.streamr.wire.ids import NAME
-from gateway.access.auth import KEY, identity_of
+from gateway.access.auth import KEY_PREFIX, key_identity
 from gateway.core.message import REST, Peer
 from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
@@ -27,7 +27,7 @@ class User(NamedTuple):
         if self.address is not None:
             return checksum(self.address)
         name = self.principal.name
-        return name.removeprefix(KEY) if name.startswith(KEY) else None
+        return name.removeprefix(KEY_PREFIX) if name.startswith(KEY_PREFIX) else None
 
     def is_called(self, publisher: str) -> bool:
         """Whether the user's messages may name *publisher* (in lower case).
@@ -45,4 +45,4 @@ class User(NamedTuple):
         if self.address is not None:
             return peers.identity(NAME, self.address)
         name = self.username
-        return None if name is None else peers.identity(REST, identity_of(name), name)
+        return None if name is None else peers.identity(REST, key_identity(name), name)

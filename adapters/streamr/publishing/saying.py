@@ -12,7 +12,7 @@ from adapters.streamr.model.stored import Span
 from adapters.streamr.wire.ids import NAME
 from adapters.streamr.wire.invalid import invalid
 from adapters.streamr.wire.message import parse_message
-from gateway.access.auth import KEY
+from gateway.access.auth import KEY_PREFIX
 from gateway.core.bounded import BoundedMap
 from gateway.core.errors import Forbidden, RequestError
 from gateway.core.message import LATE_AFTER, Message, Peer
@@ -174,7 +174,7 @@ class Saying:
         principal = Principal(f"{NAME}:{publisher.lower()}", speaker.principal.address)
         if not allowed(principal, verb, channel):
             asker, _ = speaker.asker(request)
-            if not asker.name.startswith(KEY) or not allowed(asker, verb, channel):
+            if not asker.name.startswith(KEY_PREFIX) or not allowed(asker, verb, channel):
                 raise invalid(f"{publisher} is not a publisher on stream {stream}", request.message)
 
     def _is_new(self, speaker: Speaker, message: StreamMessage, channel: str) -> bool:

@@ -24,7 +24,7 @@ from adapters.streamr.wire.invalid import Invalid
 from adapters.streamr.wire.layouts import LAYOUTS
 from adapters.streamr.wire.message import LATEST, NONE, StreamMessage, decode_message
 from adapters.streamr.wire.partition import partition_of
-from gateway.access.auth import identity_of
+from gateway.access.auth import key_identity
 from gateway.core import jsontext
 from gateway.core.errors import Forbidden, RequestError, UnknownChannel
 from gateway.core.message import REST, Message, Peer
@@ -89,7 +89,7 @@ class RestSpeaker:
     def who(self) -> Peer:
         """The user of the session token, the name of the API key, or the one peer of all who have neither."""
         peers, user = self._context.bus.peers, self.user
-        return (user and user.peer(peers)) or peers.identity(REST, identity_of(None))
+        return (user and user.peer(peers)) or peers.identity(REST, key_identity(None))
 
     @property
     def address(self) -> str | None:

@@ -64,7 +64,7 @@ class Desk:
 
     def admit(self, origin: str | None, host: str | None) -> None:
         """Raise unless who calls the gateway *host*, perhaps a page of *origin*, may ask here, as on the WebSocket."""
-        if (reason := self._context.access.unwelcome(origin, host)) is not None:
+        if (reason := self._context.access.origin_refusal(origin, host)) is not None:
             raise Refused(403, reason)
 
     def throttle(self, visitor: Visitor, channel: str = "") -> None:
@@ -101,7 +101,7 @@ class Desk:
         key = fields.get("apiKey")
         if not isinstance(key, str):
             raise Refused(400, "expected an apiKey")
-        if self._context.access.name_of(key) is None:
+        if self._context.access.key_name(key) is None:
             raise Refused(401, "no such API key")
         return {"token": key, "expires": _moment(self._context.bus.clock() + TOKEN_LIFE)}
 
@@ -233,7 +233,7 @@ class Desk:
 
     def _holders(self, operation: str, stream: str) -> set[str]:
         """The addresses with a right of their own to do this on a partition of *stream*."""
-        names = self._context.access.holders(NEEDS[operation][0], self._streams.channels_of(stream))
+        names = self._context.access.principals_with(NEEDS[operation][0], self._streams.channels_of(stream))
         found = (name.partition(":")[2] for name in names if name.startswith(f"{NAME}:"))
         return {address.lower() for address in found if ADDRESS.fullmatch(address)}
 

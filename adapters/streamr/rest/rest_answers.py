@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from adapters.streamr.wire.checks import MAX_NAME
 from adapters.streamr.wire.ids import NAME
-from gateway.access.auth import bearer
+from gateway.access.auth import bearer_token
 from gateway.core.errors import RequestError, Throttled, OutcomeUnknown
 from gateway.core.jsontext import dumps
 from gateway.http.bodies import Unread, sender_of
@@ -144,7 +144,7 @@ def named(segment: str) -> str:
 
 def visitor_of(request: Request) -> Visitor:
     """Who makes a request."""
-    return Visitor(bearer(request.headers.get("authorization")), sender_of(request))
+    return Visitor(bearer_token(request.headers.get("authorization")), sender_of(request))
 
 
 async def on_disk(bus: Bus) -> None:

@@ -16,7 +16,7 @@ from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.ids import NAME
 from adapters.streamr.wire.invalid import Invalid
 from adapters.streamr.wire.refusals import Unauthenticated
-from gateway.access.auth import bearer
+from gateway.access.auth import bearer_token
 from gateway.core.errors import Forbidden, UnknownChannel
 from gateway.core.jsontext import dumps
 from gateway.core.message import Message
@@ -143,7 +143,7 @@ def _checked(handle: Handler) -> Handler:
 
     async def answer(request: Request) -> Response:
         header = request.headers.get("authorization")
-        if header is not None and bearer(header) is None:
+        if header is not None and bearer_token(header) is None:
             raise BadQuery(MALFORMED)
         return await handle(request)
 

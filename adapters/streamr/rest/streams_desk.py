@@ -8,7 +8,7 @@ from adapters.streamr.model.login import ADDRESS
 from adapters.streamr.model.streams import OPERATIONS, BadDescription
 from adapters.streamr.wire.checks import MAX_NAME
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of
-from gateway.access.auth import ANYBODY
+from gateway.access.auth import ANONYMOUS
 from gateway.core.jsontext import MAX_VALUES, loads
 from gateway.core.principal import Principal
 
@@ -90,7 +90,7 @@ class StreamsDesk(Desk):
         """What users were given on a stream, and what everybody may do there without."""
         self._manage(visitor, stream, "stream_share")
         given = self._streams.permissions(stream)
-        anybody = Principal(f"{NAME}:{ANYBODY}")
+        anybody = Principal(f"{NAME}:{ANONYMOUS}")
         told = {permission.operation for permission in given if permission.user is None}
         open_to_all = (name for name in OPERATIONS if name not in told and self._may(anybody, name, stream))
         return [

@@ -142,7 +142,7 @@ class StreamrSession(ClientSession):
     def is_still_allowed(self) -> bool:
         """Whether it may still be told what is being resent, and hear the key exchanges that it does."""
         resent = (resending.asked for resending in self.resends if resending.asked is not None)
-        known, askers = self._parts.context.access.known, self._parts.exchange.askers(self)
+        known, askers = self._parts.context.access.has_any_right, self._parts.exchange.askers(self)
         return all(self.bus.allowed(who, "history", channel) for who, channel in resent) and all(
             any(map(known, each)) for each in askers
         )
@@ -252,7 +252,7 @@ class StreamrSession(ClientSession):
 
     def _admit_to_exchange(self, verb: str, stream: str, *askers: Principal) -> None:
         """Raise unless one of *askers* may do something here: a key exchange is no channel that rights could name."""
-        if not any(map(self._parts.context.access.known, askers)):
+        if not any(map(self._parts.context.access.has_any_right, askers)):
             raise Forbidden(verb, stream)
 
     def _admit_to_listen(self, request: Subscribe, address: str) -> tuple[Principal, ...]:

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 
 from adapters.streamr import StreamrAdapter
 from adapters.streamr.sessions.session import StreamrSession
-from gateway.access.auth import Access, Key
+from gateway.access.auth import Access, ApiKey
 from gateway.adapter import Home, Request, Services
 from gateway.app import RawPaths
 from gateway.core.frames import payload
@@ -90,7 +90,7 @@ class Broker:
         toy_session: Any,
         *,
         grants: Mapping[str, tuple[str, ...]] | None = None,
-        keys: tuple[Key, ...] = (),
+        keys: tuple[ApiKey, ...] = (),
         create: bool = True,
         secrets: Path = Path(),
         **settings: Any,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.access.auth import VERBS, Access, Key, KeyFile, Right, bearer, digest
+from gateway.access.auth import VERBS, Access, ApiKey, KeyFile, Right, bearer_token, digest
 from gateway.core.principal import Principal
 
-ANYBODY = Principal("topic_relay:anonymous")
+ANONYMOUS = Principal("topic_relay:anonymous")
 
 
 def holder(access: Access, secret: str) -> Principal:
@@ -24,10 +24,10 @@ def holder(access: Access, secret: str) -> Principal:
 def test_without_keys_and_grants_everybody_may_everything_but_administer() -> None:
     access = Access()
     assert not access.enabled
-    assert access.allowed(ANYBODY, "publish", "lobby")
-    assert not access.allowed(ANYBODY, "admin", "lobby")
-    assert not access.allowed(ANYBODY, "admin", "")
-    assert not access.allowed(ANYBODY, "publish", "gateway/stats")
+    assert access.allowed(ANONYMOUS, "publish", "lobby")
+    assert not access.allowed(ANONYMOUS, "admin", "lobby")
+    assert not access.allowed(ANONYMOUS, "admin", "")
+    assert not access.allowed(ANONYMOUS, "publish", "gateway/stats")
 
 
 def test_a_key_is_kept_as_its_hash_and_found_by_its_secret(tmp_path: Path) -> None:
@@ -67,9 +67,9 @@ def test_a_name_is_taken_once_and_free_again_when_removed(tmp_path: Path) -> Non
 )
 def test_rights_cover_a_verb_and_a_pattern(right: str, verb: str, channel: str, expected: bool) -> None:
     assert Right.parse(right).covers(verb, channel) is expected
-    access = Access([Key("k", digest("s"), (right,))])
+    access = Access([ApiKey("k", digest("s"), (right,))])
     assert access.allowed(holder(access, "s"), verb, channel) is expected
-    assert not access.allowed(ANYBODY, verb, channel), "who has no right has none"
+    assert not access.allowed(ANONYMOUS, verb, channel), "who has no right has none"
 
 
 @pytest.mark.parametrize("text", ["", "publish", "publish:", "shout:x", ":x", "!", "!!publish:x"])
@@ -90,7 +90,7 @@ def test_a_pattern_that_matches_some_channel_is_taken(pattern: str) -> None:
 
 
 def test_only_admins_speak_as_the_gateway() -> None:
-    access = Access([Key("a", digest("a"), ("admin:*",)), Key("b", digest("b"))])
+    access = Access([ApiKey("a", digest("a"), ("admin:*",)), ApiKey("b", digest("b"))])
     assert access.allowed(holder(access, "a"), "publish", "gateway/stats")
     assert not access.allowed(holder(access, "b"), "publish", "gateway/stats")
     assert access.allowed(holder(access, "b"), "subscribe", "gateway/stats")
@@ -107,7 +107,7 @@ def test_grants_give_rights_to_those_without_a_key() -> None:
     ("header", "token"), [(None, None), ("Bearer x", "x"), ("bearer  x ", "x"), ("Basic x", None), ("Bearer", None)]
 )
 def test_the_token_of_a_header(header: str | None, token: str | None) -> None:
-    assert bearer(header) == token
+    assert bearer_token(header) == token
 
 
 def test_who_says_who_he_is_may_what_strangers_may() -> None:
@@ -116,58 +116,58 @@ def test_who_says_who_he_is_may_what_strangers_may() -> None:
     assert access.allowed(alice, "publish", "news")
     assert access.allowed(alice, "subscribe", "news")
     assert access.allowed(other, "subscribe", "news")
-    assert access.known(other)
+    assert access.has_any_right(other)
     assert not access.allowed(other, "publish", "news")
     assert not access.allowed(Principal("sprout:anonymous"), "subscribe", "news")
 
 
 def test_a_removed_key_has_nothing_even_where_a_key_is_called_anonymous() -> None:
-    access = Access([Key("anonymous", digest("a")), Key("k", digest("s"))])
+    access = Access([ApiKey("anonymous", digest("a")), ApiKey("k", digest("s"))])
     k = holder(access, "s")
-    access.use([Key("anonymous", digest("a"))])
-    assert not access.known(k)
-    assert access.ended(k)
+    access.set_keys([ApiKey("anonymous", digest("a"))])
+    assert not access.has_any_right(k)
+    assert access.key_has_ended(k)
 
 
 def test_a_key_of_the_same_name_gives_nothing_to_who_came_with_the_removed_one(tmp_path: Path) -> None:
     file = KeyFile(tmp_path / "api-keys.json")
     access = Access()
     first = file.add("alice")
-    access.use(file.load())
+    access.set_keys(file.load())
     connected = holder(access, first)
     assert access.allowed(connected, "publish", "lobby")
     file.remove("alice")
     second = file.add("alice")
-    access.use(file.load())
+    access.set_keys(file.load())
     assert not access.allowed(connected, "publish", "lobby")
-    assert not access.known(connected)
+    assert not access.has_any_right(connected)
     assert access.allowed(holder(access, second), "publish", "lobby")
     assert holder(access, second).name == connected.name, "others know both by one name"
 
 
 def test_a_name_alone_is_no_key() -> None:
-    access = Access([Key("k", digest("s"))], grants={"key:k": ("*:*",), "key:anonymous": ("*:*",)})
+    access = Access([ApiKey("k", digest("s"))], grants={"key:k": ("*:*",), "key:anonymous": ("*:*",)})
     assert not access.allowed(Principal("key:k"), "publish", "lobby")
 
 
 def test_half_a_surrogate_is_a_wrong_key() -> None:
-    assert Access([Key("k", digest("s"))]).authenticate("rest", "trellis_\ud800") is None
+    assert Access([ApiKey("k", digest("s"))]).authenticate("rest", "trellis_\ud800") is None
 
 
 def test_a_question_that_cannot_be_decided_is_answered_with_no(monkeypatch: pytest.MonkeyPatch) -> None:
-    access = Access([Key("k", digest("s"))])
+    access = Access([ApiKey("k", digest("s"))])
     k = holder(access, "s")
 
     def fail(*_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr("gateway.access.auth.deciding", fail)
+    monkeypatch.setattr("gateway.access.auth.first_match", fail)
     assert access.allowed(k, "publish", "lobby") is False
 
 
 def test_an_expired_key_is_worth_nothing() -> None:
     now = [1_000]
-    access = Access([Key("k", digest("s"), expires=2_000)], clock=lambda: now[0])
+    access = Access([ApiKey("k", digest("s"), expires=2_000)], clock=lambda: now[0])
     k = holder(access, "s")
     changes: list[int] = []
     access.on_change.append(lambda: changes.append(now[0]))
@@ -179,25 +179,25 @@ def test_an_expired_key_is_worth_nothing() -> None:
     assert access.authenticate("rest", "s") is None, "at once, before anything ticks"
     access.tick()
     assert not access.allowed(k, "publish", "lobby")
-    assert access.ended(k)
+    assert access.key_has_ended(k)
     assert changes == [2_000]
     assert access.enabled, "it never lets everybody in"
 
 
 def test_keys_that_have_all_expired_let_nobody_in() -> None:
-    access = Access([Key("k", digest("s"), expires=1)])
+    access = Access([ApiKey("k", digest("s"), expires=1)])
     assert access.enabled
-    assert not access.allowed(ANYBODY, "publish", "lobby")
+    assert not access.allowed(ANONYMOUS, "publish", "lobby")
 
 
 def test_a_rule_that_takes_away_wins_over_the_others_of_its_list() -> None:
-    access = Access([Key("k", digest("s"), ("*:*", "!publish:secret/*"))])
+    access = Access([ApiKey("k", digest("s"), ("*:*", "!publish:secret/*"))])
     k = holder(access, "s")
     assert access.allowed(k, "publish", "lobby")
     assert not access.allowed(k, "publish", "secret/x")
     assert access.allowed(k, "subscribe", "secret/x")
     assert not access.allowed(k, "publish", ""), "who may not everywhere may not where all channels are meant"
-    assert access.known(k)
+    assert access.has_any_right(k)
 
 
 def test_the_own_grant_comes_before_that_of_the_strangers_and_users_come_last() -> None:
@@ -209,7 +209,7 @@ def test_the_own_grant_comes_before_that_of_the_strangers_and_users_come_last() 
             "anonymous": ("history:*", "subscribe:secret/*"),
         }
     )
-    access.give("streamr:anonymous", [Right("publish", "secret/a"), Right("publish", "open")])
+    access.set_given_rights("streamr:anonymous", [Right("publish", "secret/a"), Right("publish", "open")])
     a, b, c = (Principal(f"streamr:0x{x}") for x in "abc")
     assert access.allowed(a, "subscribe", "secret/a")
     assert not access.allowed(a, "subscribe", "secret/b")
@@ -218,7 +218,7 @@ def test_the_own_grant_comes_before_that_of_the_strangers_and_users_come_last() 
     assert access.allowed(c, "publish", "open")
     assert not access.allowed(c, "publish", "secret/a"), "what the operator took, users cannot give"
     assert access.allowed(Principal("rest:anonymous"), "subscribe", "secret/a"), "whatever the protocol"
-    assert access.holders("subscribe", ["secret/a"]) == ["streamr:0xa", "anonymous"]
+    assert access.principals_with("subscribe", ["secret/a"]) == ["streamr:0xa", "anonymous"]
 
 
 def test_names_that_peers_choose_do_not_fill_memory() -> None:
@@ -245,23 +245,23 @@ def test_a_list_of_rules_says_what_its_parts_say(rights: list[Right], verb: str,
     """Against the definition in words, with `fnmatch` asked each time."""
 
     def covers(right: Right) -> bool:
-        meant = right.verb == verb or (right.verb == "*" and (verb != "admin" or right.takes))
-        return meant and (fnmatchcase(channel, right.pattern) or (right.takes and channel == ""))
+        meant = right.verb == verb or (right.verb == "*" and (verb != "admin" or right.denies))
+        return meant and (fnmatchcase(channel, right.pattern) or (right.denies and channel == ""))
 
-    taken = any(covers(right) for right in rights if right.takes)
-    given = any(covers(right) for right in rights if not right.takes)
-    access = Access([Key("k", digest("s"), tuple(map(str, rights)))])
+    taken = any(covers(right) for right in rights if right.denies)
+    given = any(covers(right) for right in rights if not right.denies)
+    access = Access([ApiKey("k", digest("s"), tuple(map(str, rights)))])
     access.enabled = True
     assert access.allowed(holder(access, "s"), verb, channel) == (given and not taken)
 
 
 def test_rights_that_users_give_can_be_taken_back_and_switch_nothing_on() -> None:
     access = Access()
-    access.give("streamr:0xa", [Right("publish", "s")])
+    access.set_given_rights("streamr:0xa", [Right("publish", "s")])
     assert not access.enabled
-    access.use([Key("k", digest("s"))])
+    access.set_keys([ApiKey("k", digest("s"))])
     alice = Principal("streamr:0xa")
     assert access.allowed(alice, "publish", "s")
     assert not access.allowed(alice, "publish", "t")
-    access.give("streamr:0xa", [])
+    access.set_given_rights("streamr:0xa", [])
     assert not access.allowed(alice, "publish", "s")

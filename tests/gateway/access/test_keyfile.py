@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gateway.access.auth import BadSecret, digest
-from gateway.access.keyfile import Key, KeyFile, now_ms
+from gateway.access.auth import SecretFileError, digest
+from gateway.access.keyfile import ApiKey, KeyFile, now_ms
 
 HASH = digest("trellis_x")
 HOUR = 3_600_000
@@ -62,14 +62,14 @@ DAMAGES: dict[str, Any] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_is_refused_as_a_whole(file: KeyFile, damage: str) -> None:
     write(file, DAMAGES[damage])
-    with pytest.raises(BadSecret, match="no key file"):
+    with pytest.raises(SecretFileError, match="no key file"):
         file.load()
 
 
 def test_a_file_that_others_may_read_is_refused(file: KeyFile) -> None:
     file.add("alice")
     file.path.chmod(0o640)
-    with pytest.raises(BadSecret, match="chmod 600"):
+    with pytest.raises(SecretFileError, match="chmod 600"):
         file.load()
 
 
@@ -106,7 +106,7 @@ def test_a_rotated_key_has_two_secrets_until_the_old_one_ends(file: KeyFile) -> 
 def test_rotating_without_an_overlap_ends_the_old_secret_at_once(file: KeyFile) -> None:
     file.add("alice")
     new = file.rotate("alice", 0)
-    living = [key for key in file.load() if key.lives(now_ms())]
+    living = [key for key in file.load() if key.is_valid_at(now_ms())]
     assert [key.hash for key in living] == [digest(new)]
 
 
@@ -140,5 +140,5 @@ def test_commands_at_once_lose_no_key(file: KeyFile) -> None:
 
 
 def test_a_key_is_told_apart_by_its_digest_alone() -> None:
-    assert Key("a", digest("x")).id != Key("a", digest("y")).id
-    assert Key("a", digest("x")).id == Key("b", digest("x")).id
+    assert ApiKey("a", digest("x")).id != ApiKey("a", digest("y")).id
+    assert ApiKey("a", digest("x")).id == ApiKey("b", digest("x")).id

@@ -56,9 +56,9 @@ def test_a_name_that_is_configured_is_ours_too() -> None:
 
 def test_the_first_key_makes_names_indifferent() -> None:
     access = Access(origins=Origins(private=True))
-    assert access.unwelcome(None, "evil.example") is not None
+    assert access.origin_refusal(None, "evil.example") is not None
     access = Access(grants={"rest:anonymous": ("subscribe:*",)}, origins=Origins(private=True))
-    assert access.unwelcome(None, "evil.example") is None
+    assert access.origin_refusal(None, "evil.example") is None
 
 
 @pytest.mark.parametrize(

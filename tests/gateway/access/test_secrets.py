@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from gateway.access.auth import BadSecret, KeyFile, digest, read_secret, write_secret
+from gateway.access.auth import SecretFileError, KeyFile, digest, read_secret, write_secret
 from gateway.cli import app
 from tests.server import Server
 
@@ -82,9 +82,9 @@ def test_only_what_the_owner_alone_may_read_is_read(tmp_path: Path) -> None:
     path.chmod(0o400)
     assert read_secret(path) == b"psst"
     path.chmod(0o604)
-    with pytest.raises(BadSecret, match="chmod 600"):
+    with pytest.raises(SecretFileError, match="chmod 600"):
         read_secret(path)
-    with pytest.raises(BadSecret, match="No such file"):
+    with pytest.raises(SecretFileError, match="No such file"):
         read_secret(tmp_path / "none")
 
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from gateway.access.auth import Access, Key, Right, digest
+from gateway.access.auth import Access, ApiKey, Right, digest
 from gateway.access.keyfile import KeyFile, now_ms
 from gateway.cli import app
 from gateway.core.principal import Principal
@@ -105,12 +105,12 @@ def test_what_users_gave_is_found_while_the_gateway_runs_and_after(tmp_path: Pat
 
 
 def test_the_verdict_is_what_is_allowed() -> None:
-    access = Access([Key("k", digest("s"), ("*:a*", "!publish:ab"))], grants={"toy:anonymous": ("subscribe:*",)})
-    access.give("toy:x", [Right("publish", "ab")])
+    access = Access([ApiKey("k", digest("s"), ("*:a*", "!publish:ab"))], grants={"toy:anonymous": ("subscribe:*",)})
+    access.set_given_rights("toy:x", [Right("publish", "ab")])
     k = access.authenticate("toy", "s")
     assert k is not None
     for principal in (k, Principal("toy:x"), Principal("toy:anonymous"), Principal("key:k")):
         for verb in ("subscribe", "publish", "admin"):
             for channel in ("", "a", "ab", "b", "gateway/x"):
                 asked: Any = (principal, verb, channel)
-                assert access.verdict(*asked).allowed == access.allowed(*asked), asked
+                assert access.explain(*asked).allowed == access.allowed(*asked), asked

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from fastapi import Request
 
-from gateway.access.auth import NOBODY, Access, Key, KeyFile, digest, identity_of
+from gateway.access.auth import NO_KEY, Access, ApiKey, KeyFile, digest, key_identity
 from gateway.core.errors import Throttled, UnknownChannel
 from gateway.http.callers import Caller
 from gateway.http.problems import Problem
@@ -65,21 +65,21 @@ def test_what_cannot_be_a_name_is_no_key_of_any_bucket(make_still: Callable[...,
 
 
 def test_a_key_is_nobody_else_whatever_it_is_called(still: Any) -> None:
-    names = ("rest", NOBODY, f"key:{NOBODY}", "anonymous")
+    names = ("rest", NO_KEY, f"key:{NO_KEY}", "anonymous")
     gateway, keys = still.gateway, {name: f"the secret of {name}" for name in names}
-    gateway.access.use(Key(name, digest(secret)) for name, secret in keys.items())
+    gateway.access.set_keys(ApiKey(name, digest(secret)) for name, secret in keys.items())
     stranger = caller(gateway).who
     peers = {name: caller(gateway, key=key).who for name, key in keys.items()}
     assert len({stranger.number, *(peer.number for peer in peers.values())}) == len(names) + 1
     assert (peers["rest"].identity, peers["rest"].name) == ("rest", "rest"), "keys are who they were"
-    assert (stranger.identity, stranger.name) == (NOBODY, None)
-    assert len({identity_of(name) for name in (None, *names)}) == len(names) + 1
+    assert (stranger.identity, stranger.name) == (NO_KEY, None)
+    assert len({key_identity(name) for name in (None, *names)}) == len(names) + 1
 
 
 def test_half_a_character_is_no_key(make_local: Callable[..., Any]) -> None:
-    access = Access([Key("k", digest("secret"))])
+    access = Access([ApiKey("k", digest("secret"))])
     assert access.authenticate("rest", HALF) is None
-    assert access.name_of(HALF) is None
+    assert access.key_name(HALF) is None
     local = make_local()
     assert httpx.get(f"{local.url}/v1/channels/lobby/events?key=%ED%A0%80").status_code == 401
     with pytest.raises(Problem, match="no such key"):

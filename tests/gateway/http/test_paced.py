@@ -274,7 +274,7 @@ def test_who_loses_a_right_while_it_reads_is_not_told_the_rest(
         def taken(show: Callable[..., Any], *given: Any) -> Any:
             shown.append(1)
             if len(shown) == until:
-                (gateway.access.use if lost == "key" else gateway.access.grant)({})
+                (gateway.access.set_keys if lost == "key" else gateway.access.set_grants)({})
             return show(*given)
 
         for what in ("message", "peer"):

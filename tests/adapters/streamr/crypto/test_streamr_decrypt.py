@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from adapters.streamr.crypto import decrypt, encryption, held, keyring
 from adapters.streamr.crypto.group_keys import MAX_ID, GroupKey
-from gateway.access.auth import BadSecret, write_secret
+from gateway.access.auth import SecretFileError, write_secret
 from gateway.core.errors import Unavailable
 from gateway.core.message import Message
 
@@ -548,10 +548,10 @@ def test_a_damaged_file_of_keys_is_said_when_the_gateway_starts(
 ) -> None:
     file = tmp_path / keyring.FILE
     write_secret(file, text.encode())
-    with pytest.raises(BadSecret, match=f"{keyring.FILE} holds no group keys .*; move it away"):
+    with pytest.raises(SecretFileError, match=f"{keyring.FILE} holds no group keys .*; move it away"):
         make_reading()
     file.chmod(0o644)
-    with pytest.raises(BadSecret, match="may be read by others"):
+    with pytest.raises(SecretFileError, match="may be read by others"):
         make_reading()
 
 

@@ -10,7 +10,7 @@ import pytest
 from adapters.streamr.model import login, logouts
 from adapters.streamr.model.login import LoginError, Logins
 from adapters.streamr.model.logouts import Logouts, read_logouts
-from gateway.access.auth import BadSecret, write_secret
+from gateway.access.auth import SecretFileError, write_secret
 
 NOW = 1_763_700_000_000
 SECRET = b"s" * 32
@@ -131,7 +131,7 @@ def test_a_file_of_logouts_that_is_none_ends_the_start(tmp_path: Path) -> None:
     path = tmp_path / logouts.FILE
     assert read_logouts(path) == []
     write_secret(path, b'{"ended": [["zz", 1]]}')
-    with pytest.raises(BadSecret, match="holds no logouts"):
+    with pytest.raises(SecretFileError, match="holds no logouts"):
         read_logouts(path)
 
 

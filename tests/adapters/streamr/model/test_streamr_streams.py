@@ -12,7 +12,7 @@ from adapters import ADAPTERS
 from adapters.streamr import StreamrAdapter
 from adapters.streamr.model import streams
 from adapters.streamr.model.streams import BadDescription
-from gateway.access.auth import Key, digest
+from gateway.access.auth import ApiKey, digest
 from gateway.config import BadConfiguration, load
 from gateway.core.principal import Principal
 
@@ -94,7 +94,7 @@ def test_more_partitions_are_there_at_once(broker: Any) -> None:
 
 
 def test_a_permission_is_a_right_until_it_is_revoked(make_broker: Callable[..., Any], alice: Any, bob: Any) -> None:
-    broker = make_broker(keys=(Key("k", digest("trellis_k")),), streams={"open": {"public": True}})
+    broker = make_broker(keys=(ApiKey("k", digest("trellis_k")),), streams={"open": {"public": True}})
     known = broker.adapter.streams
     known.describe("a*b", {"partitions": 2})
     given = known.grant("a*b", "stream_publish", alice.address)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.access.auth import Key, digest
+from gateway.access.auth import ApiKey, digest
 
 
 def subscribe(broker: Any, session: Any, address: str, token: str | None = None) -> str:
@@ -21,7 +21,7 @@ def subscribe(broker: Any, session: Any, address: str, token: str | None = None)
 @pytest.fixture
 def guarded(make_broker: Callable[..., Any], alice: Any, bob: Any) -> Any:
     rights = ("subscribe:s", "publish:s")
-    keys = (Key("robot", digest("trellis_robot"), ("*:*",)),)
+    keys = (ApiKey("robot", digest("trellis_robot"), ("*:*",)),)
     return make_broker(grants={f"streamr:{who.address}": rights for who in (alice, bob)}, keys=keys)
 
 

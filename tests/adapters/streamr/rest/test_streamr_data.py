@@ -15,7 +15,7 @@ import pytest
 
 from adapters.streamr.rest import rest_data
 from adapters.streamr.rest.data import NO_BODY, NO_END, NO_OFFSETS
-from gateway.access.auth import Key, digest
+from gateway.access.auth import ApiKey, digest
 from gateway.access.limits import Limits, Rate, Throttle
 from gateway.core import answer_scheduler
 from gateway.http import paced
@@ -332,7 +332,7 @@ def test_ids_come_encoded_or_with_bare_slashes(call: Caller) -> None:
 def test_rights_decide_who_says_and_who_reads(make_broker: Any, make_caller: Any, alice: Any, bob: Any) -> None:
     broker = make_broker(
         grants={f"streamr:{alice.address}": ("publish:s",), f"streamr:{bob.address}": ("history:s",)},
-        keys=(Key("machine", digest("trellis_machine")),),
+        keys=(ApiKey("machine", digest("trellis_machine")),),
     )
     call = make_caller(broker)
     writer, reader = broker.token(alice), broker.token(bob)
@@ -405,7 +405,7 @@ def test_who_loses_his_key_while_he_reads_is_not_told_the_rest(
     make_broker: Any, make_caller: Any, portal: Any, monkeypatch: pytest.MonkeyPatch, path: str, status: int
 ) -> None:
     monkeypatch.setattr(paced, "LOW_WATER", 1)
-    broker, sent = make_broker(keys=(Key("machine", digest("trellis_machine")),)), list[Any]()
+    broker, sent = make_broker(keys=(ApiKey("machine", digest("trellis_machine")),)), list[Any]()
     for stream in ["s"] * 9 + [f"{number}" for number in range(200)]:
         broker.say(stream, "x" * 20_000)
     broker.core.settle()
@@ -414,7 +414,7 @@ def test_who_loses_his_key_while_he_reads_is_not_told_the_rest(
     def ask(*given: Any) -> Any:
         asked.append(1)
         if len(asked) == 5:  # it was let in, and has a slice or two
-            broker.access.use([])
+            broker.access.set_keys([])
         return asker(*given)
 
     async def send(event: Any) -> None:

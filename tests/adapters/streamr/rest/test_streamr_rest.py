@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adapters.streamr.rest.desk import LOOKED_AT, Desk, Visitor
-from gateway.access.auth import Key, digest
+from gateway.access.auth import ApiKey, digest
 
 Caller = Callable[..., httpx.Response]
 
@@ -29,7 +29,7 @@ def guarded(make_broker: Callable[..., Any], alice: Any, bob: Any) -> Any:
             f"streamr:{alice.address}": ("subscribe:s", "publish:s"),
             f"streamr:{bob.address}": ("subscribe:s",),
         },
-        keys=(Key("machine", digest("trellis_machine")),),
+        keys=(ApiKey("machine", digest("trellis_machine")),),
     )
 
 

@@ -9,7 +9,7 @@ import anyio
 import httpx
 import pytest
 
-from gateway.access.auth import Key, digest
+from gateway.access.auth import ApiKey, digest
 from gateway.access.limits import Limits, Rate, Throttle
 from gateway.http import bodies
 
@@ -33,7 +33,7 @@ def guarded(make_broker: Callable[..., Any], alice: Any) -> Any:
     """A gateway with one operator's key, where alice may use the streams called `a/...`."""
     return make_broker(
         grants={f"streamr:{alice.address}": ("subscribe:a/*", "publish:a/*")},
-        keys=(Key("machine", digest(KEY), ("*:*", "admin:*")),),
+        keys=(ApiKey("machine", digest(KEY), ("*:*", "admin:*")),),
     )
 
 
@@ -210,7 +210,7 @@ def test_an_api_key_is_a_session_token_as_long_as_there_is_the_key(guarded: Any,
     token = call("POST", "/login/apikey", json={"apiKey": KEY}).json()
     assert set(token) == {"token", "expires"}
     assert call("GET", "/users/me", token["token"]).json() == {"name": "machine", "username": "machine"}
-    guarded.access.use([])
+    guarded.access.set_keys([])
     assert call("GET", "/users/me", token["token"]).status_code == 401
     assert call("POST", "/login/apikey", json={"apiKey": KEY}).status_code == 401
     assert call("POST", "/login/apikey", json={}).status_code == 400

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from adapters.streamr.model.stored import SLICE
-from gateway.access.revoke import POLICY, RIGHT_ENDED, Revocation
+from gateway.access.revocation import POLICY, RIGHT_ENDED, Revocation
 from gateway.core import answer_scheduler
 from gateway.core.errors import Unavailable
 from gateway.core.outbox import MAX_STREAMS
@@ -273,15 +273,15 @@ def test_who_loses_the_right_in_the_middle_is_told_no_more(make_broker: Callable
         broker.core.drain()
         begun = broker.frames(sessions[0])
     assert 1 < len(begun) < 8 * SLICE, "in the middle"
-    broker.access.grant({f"streamr:{alice.address}": ("history:s", "publish:s")})
+    broker.access.set_grants({f"streamr:{alice.address}": ("history:s", "publish:s")})
     broker.core.drain()
     assert [session.closing for session in sessions] == [None, None], "that changes nothing for it"
     sessions[0].receive_data(json.dumps([2, 11, "again", "s", 0, 99, token]).encode())
-    broker.access.grant({f"streamr:{alice.address}": ("publish:s",)})
+    broker.access.set_grants({f"streamr:{alice.address}": ("publish:s",)})
     broker.core.drain()
     assert [session.closing for session in sessions] == [(POLICY, RIGHT_ENDED), None], "of a key exchange any is enough"
     assert [frame[1] for frame in broker.frames(sessions[0])] == []
-    broker.access.grant({"streamr:anonymous": ()})
+    broker.access.set_grants({"streamr:anonymous": ()})
     broker.core.drain()
     assert sessions[1].closing == (POLICY, RIGHT_ENDED)
 

@@ -17,7 +17,7 @@ from adapters.streamr.crypto.signing import checksum
 from adapters.streamr.publishing import publishing
 from adapters.streamr.sessions import client_session
 from adapters.streamr.wire.codec import encode_broadcast
-from gateway.access.auth import Key, digest
+from gateway.access.auth import ApiKey, digest
 from gateway.adapter import Refusal, Request
 from gateway.core.message import Message
 from gateway.core.principal import Principal
@@ -478,7 +478,7 @@ def guarded(make_broker: Callable[..., Any], alice: Any, bob: Any) -> Any:
             f"streamr:{bob.address}": ("subscribe:s",),
             "streamr:anonymous": ("subscribe:open",),
         },
-        keys=(Key("machine", digest("trellis_machine"), ("*:s",)),),
+        keys=(ApiKey("machine", digest("trellis_machine"), ("*:s",)),),
     )
 
 
@@ -578,7 +578,7 @@ def test_whichever_way_a_key_comes_it_says_who_the_connection_is(guarded: Any, u
     number = guarded.bus.peers.identity("rest", "machine", "machine").number
     session = guarded.open({})
     if way == "url":  # as `gateway.door` does
-        session.principal = guarded.access.holder("trellis_machine")
+        session.principal = guarded.access.principal_of("trellis_machine")
         guarded.bus.bind(session, guarded.bus.peers.with_number(number))
     said = KEYED.get(way, lambda row: [2, 8, "r", row, None])
     assert guarded.ask(session, said(unsigned("s", 1, guarded.clock()))) == []
@@ -597,7 +597,7 @@ def derived(username: str) -> str:
 
 def test_a_username_stands_for_its_user_however_they_logged_in(guarded: Any, alice: Any, unsigned: Any) -> None:
     token, by_url = guarded.token(alice), guarded.open()
-    by_url.principal = guarded.access.holder("trellis_machine")
+    by_url.principal = guarded.access.principal_of("trellis_machine")
     machine = guarded.bus.peers.identity("rest", "machine", "machine")
     guarded.bus.bind(by_url, machine)
     author = guarded.bus.peers.identity("streamr", alice.address)
@@ -622,7 +622,7 @@ def test_a_username_stands_for_its_user_however_they_logged_in(guarded: Any, ali
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_username_stands_for_nobody_else(guarded: Any, alice: Any, bob: Any, unsigned: Any, at_once: bool) -> None:
-    guarded.access.grant({"anonymous": ("*:*",)})
+    guarded.access.set_grants({"anonymous": ("*:*",)})
     names = {"machine": "trellis_machine", checksum(alice.address): guarded.token(alice), "anonymous": None, "": None}
     tokens = [*names.values(), guarded.token(bob), None]
     for number, (username, token) in enumerate(product(names, tokens)):
@@ -643,9 +643,9 @@ def test_a_username_stands_for_nobody_else(guarded: Any, alice: Any, bob: Any, u
 
 def test_a_username_ends_with_the_login(guarded: Any, unsigned: Any) -> None:
     session, now = guarded.open(), guarded.clock()
-    guarded.access.grant({"anonymous": ("*:*",)})
+    guarded.access.set_grants({"anonymous": ("*:*",)})
     frame = [2, 8, "r", unsigned("s", 1, now, publisher=derived("machine")), "trellis_machine"]
-    guarded.access.use([])
+    guarded.access.set_keys([])
     assert error(guarded.ask(session, frame))[1] == "AUTHENTICATION_FAILED"
     assert error(guarded.ask(session, [*frame[:-1], None]))[1] == FAILED
 
@@ -654,11 +654,11 @@ def test_a_connection_ends_with_the_key_that_it_showed(guarded: Any) -> None:
     sessions = [guarded.open() for _ in range(2)]
     for session, token in zip(sessions, ("trellis_machine", None), strict=True):
         guarded.ask(session, [2, 9, "r", "open", 0, token])
-    guarded.access.used.clear()
+    guarded.access.used_key_ids.clear()
     guarded.bus.tick()
     assert [session.closing for session in sessions] == [None, None]
-    assert len(guarded.access.used) == 1, "a key of a connection that is open is in use"
-    guarded.access.use([])
+    assert len(guarded.access.used_key_ids) == 1, "a key of a connection that is open is in use"
+    guarded.access.set_keys([])
     guarded.bus.tick()
     assert [session.closing and session.closing.code for session in sessions] == [1008, None]
 

@@ -26,7 +26,7 @@ from adapters.streamr.wire.network import (
     decode_network,
     encode_network,
 )
-from gateway.access.auth import Key, digest
+from gateway.access.auth import ApiKey, digest
 from gateway.access.limits import Limits, Rate, Throttle
 from gateway.adapter import Request
 from gateway.core.frames import payload
@@ -315,7 +315,7 @@ def test_what_is_no_object_is_answered_by_an_array(broker: Any, frame: Any) -> N
 
 
 def test_rights_and_tokens_count_as_on_the_other_websocket(make_broker: Callable[..., Any], alice: Any) -> None:
-    broker = make_broker(keys=(Key("k", digest("x")),), grants={f"streamr:{alice.address}": ("subscribe:s",)})
+    broker = make_broker(keys=(ApiKey("k", digest("x")),), grants={f"streamr:{alice.address}": ("subscribe:s",)})
     node = Node(broker)
     assert node.ask(2, 9, "r", "s", 0, None)[0][1] == 7
     assert node.ask(2, 9, "r", "s", 0, broker.token(alice)) == [[2, 2, "r", "s", 0]]

@@ -11,22 +11,22 @@ import structlog
 from gateway.core.bus import Bus
 from gateway.settings import Settings
 
-from .auth import Access, Key, KeyFile
-from .lastuse import FILE, LastUse
+from .auth import Access, ApiKey, KeyFile
+from .lastuse import FILE_NAME, LastUse
 from .origins import Origins, is_local
-from .revoke import Revocation
+from .revocation import Revocation
 
 Work = Callable[[Callable[[], Any], Callable[[Any], None]], None]
 
 logger = structlog.get_logger("trellis")
 
 
-class Warden:
+class AccessManager:
     """The keys in *secrets* and the grants of *settings*, as one `Access` that a running gateway asks."""
 
     def __init__(self, settings: Settings, secrets: Path) -> None:
         self.keys = KeyFile(secrets / "api-keys.json")
-        self._uses = LastUse(secrets / FILE)
+        self._uses = LastUse(secrets / FILE_NAME)
         self.access = Access(self.keys.load(), settings.auth.grants, origins(settings))
 
     def start(self, bus: Bus, post: Callable[[Callable[[], None]], None], work: Work) -> None:
@@ -38,37 +38,37 @@ class Warden:
     def tick(self) -> None:
         """A second has passed."""
         if self.keys.changed():
-            self.follow()
+            self.reload_keys()
         self.access.tick()
-        self._note_uses()
-        if (write := self._uses.due(self.access.clock(), self.access.ids())) is not None:
+        self._record_uses()
+        if (write := self._uses.pending_write(self.access.clock(), self.access.valid_key_ids())) is not None:
             self._work(write, lambda _: None)
 
     def stop(self) -> None:
         """Write what is known of the last uses; nothing is under way any more."""
-        self._note_uses()
-        write = self._uses.due(self.access.clock(), self.access.ids(), last=True)
+        self._record_uses()
+        write = self._uses.pending_write(self.access.clock(), self.access.valid_key_ids(), last=True)
         try:
             if write is not None:
                 write()
         except OSError as error:
             logger.error("when keys were last used cannot be written", error=str(error))
 
-    def follow(self) -> None:
+    def reload_keys(self) -> None:
         """Follow what `trellis key` did; a file that cannot be read changes nothing, and the log says so."""
-        before = self.access.listed()
+        before = self.access.valid_keys()
         try:
-            self.access.use(self.keys.load())
+            self.access.set_keys(self.keys.load())
         except (OSError, ValueError) as error:
             logger.error("the key file cannot be read", error=str(error), consequence="the keys stay as they were")
         else:
-            logger.info("the keys were read again", **difference(before, self.access.listed()))
+            logger.info("the keys were read again", **difference(before, self.access.valid_keys()))
 
-    def _note_uses(self) -> None:
+    def _record_uses(self) -> None:
         """Keys that were shown since the last time, and those whose connections are open."""
-        used, self.access.used = self.access.used, set()
+        used, self.access.used_key_ids = self.access.used_key_ids, set()
         live = {key for session in self._bus.sessions() if (key := session.principal.key)}
-        self._uses.note(used | live, self.access.clock())
+        self._uses.record(used | live, self.access.clock())
 
 
 def origins(settings: Settings) -> Origins:
@@ -76,7 +76,7 @@ def origins(settings: Settings) -> Origins:
     return Origins(settings.auth.origins, private=is_local(settings.host) and not settings.open_to_all)
 
 
-def difference(before: list[Key], after: list[Key]) -> dict[str, list[str]]:
+def difference(before: list[ApiKey], after: list[ApiKey]) -> dict[str, list[str]]:
     """What became of the keys, by their names, without anything that is secret; empty where nothing did."""
     old, new = {key.id: key for key in before}, {key.id: key for key in after}
     found = {

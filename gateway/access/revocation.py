@@ -53,7 +53,7 @@ class Revocation:
                 yield from self._look_at(session)
 
     def _look_at(self, session: Member) -> Iterator[None]:
-        if self._access.ended(session.principal):
+        if self._access.key_has_ended(session.principal):
             session.close(POLICY, KEY_ENDED)
         for channel in tuple(session.channels):
             yield

@@ -17,9 +17,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from gateway.access.auth import Access, Key, KeyFile, Right, digest
+from gateway.access.auth import Access, ApiKey, KeyFile, Right, digest
 from gateway.access.keyfile import now_ms
-from gateway.access.revoke import KEY_ENDED, POLICY, RIGHT_ENDED, SLICE, Revocation
+from gateway.access.revocation import KEY_ENDED, POLICY, RIGHT_ENDED, SLICE, Revocation
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from tests.server import Server
@@ -198,46 +198,46 @@ class Listener(Session):
 
 
 def test_who_listens_where_users_took_the_right_back_is_closed(core: Any) -> None:
-    access, posted = Access([Key("k", digest("s"))]), Posted()
+    access, posted = Access([ApiKey("k", digest("s"))]), Posted()
     core.bus.allowed = access.allowed
     Revocation(access, core.bus, posted.put)
     alice, bob = (Listener(core.bus, Principal(f"toy:{name}")) for name in ("alice", "bob"))
     for name in ("toy:alice", "toy:bob"):
-        access.give(name, [Right("subscribe", "lobby")])
+        access.set_given_rights(name, [Right("subscribe", "lobby")])
     for session in (alice, bob):
         core.bus.subscribe(session, "lobby")
     posted.drain()
     assert alice.closing is None
-    access.give("toy:alice", [])
+    access.set_given_rights("toy:alice", [])
     posted.drain()
     assert alice.closing == (POLICY, RIGHT_ENDED)
     assert bob.closing is None
 
 
 def test_looking_at_many_takes_turns_and_misses_nobody(core: Any) -> None:
-    access, posted = Access([Key("k", digest("s"))]), Posted()
+    access, posted = Access([ApiKey("k", digest("s"))]), Posted()
     Revocation(access, core.bus, posted.put)
     principal = access.authenticate("toy", "s")
     assert principal is not None
     sessions = [Listener(core.bus, principal) for _ in range(2 * SLICE)]
-    access.use([])
+    access.set_keys([])
     turns = 0
     while not posted.empty():
         posted.get_nowait()()
         turns += 1
         if turns == 1:
             assert sessions[-1].closing is None
-            access.use([])  # once more, while it is under way
+            access.set_keys([])  # once more, while it is under way
     assert all(session.closing == (POLICY, KEY_ENDED) for session in sessions)
     assert 2 < turns < 10
 
 
 def test_a_name_that_lost_nothing_is_left_alone() -> None:
-    access = Access([Key("k", digest("s"))])
+    access = Access([ApiKey("k", digest("s"))])
     calls: list[None] = []
     access.on_change.append(lambda: calls.append(None))
-    access.give("toy:a", [Right("subscribe", "x")])
-    access.give("toy:a", [Right("subscribe", "x")])
+    access.set_given_rights("toy:a", [Right("subscribe", "x")])
+    access.set_given_rights("toy:a", [Right("subscribe", "x")])
     assert len(calls) == 1
 
 
