@@ -16,7 +16,7 @@ from typing import Any
 
 from adapters import ADAPTERS
 from gateway.app import create_app
-from gateway.core.presence import Room
+from gateway.core.presence import Roster
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.runtime import Gateway
@@ -86,16 +86,18 @@ class Steps:
 
 def fill(gateway: Gateway) -> None:
     """Make the channels and the peers."""
-    gateway.channels.settle(ROOM)
+    gateway.channels.register(ROOM)
     bus = gateway.bus
     for _ in range(PEERS):
         session = Listener(bus, Principal("anonymous", ""))
         session.channels[ROOM] = None
         bus._members.setdefault(ROOM, {})[session] = None
-        bus.presence._rooms.setdefault(ROOM, Room()).add(session.who)  # as `enter` does, which tells all others
+        bus.presence._rosters.setdefault(ROOM, Roster()).add(
+            session.who
+        )  # as `add_listener` does, which tells all others
     for number in range(CHANNELS):
         name = f"channel-{number:06}"
-        gateway.channels.load(name, {"streamr": name})
+        gateway.channels.restore(name, {"streamr": name})
         gateway.metrics._row(name)
 
 

@@ -18,8 +18,8 @@ from gateway.core.session import Session
 
 if TYPE_CHECKING:
     from gateway.access.auth import Access
-    from gateway.core.bus import Bus
     from gateway.core.answer_scheduler import AnswerScheduler
+    from gateway.core.bus import Bus
     from gateway.storage.facts import Life
     from gateway.storage.index import Index
     from gateway.storage.log import Log
@@ -120,9 +120,9 @@ class Services:
 
     *post* runs a callable on the event loop, from any thread. *work* runs one in the worker thread, in order, and
     gives its result to the callback on the loop (None where it raised; that is logged and counted). *fact* logs a
-    fact and makes it known. *access* knows the keys, for adapters whose requests can carry one. *answer_scheduler* gives long
-    answers their turns. *keep* tells how long messages are kept, in ms, None for as long as there is room. *handshake*
-    is how long a connection may say nothing whole, in seconds.
+    fact and makes it known. *access* knows the keys, for adapters whose requests can carry one. *answer_scheduler*
+    gives long answers their turns. *keep* tells how long messages are kept, in ms, None for as long as there is room.
+    *handshake* is how long a connection may say nothing whole, in seconds.
     """
 
     bus: Bus
@@ -196,7 +196,7 @@ class Adapter(ABC):
     def form(self, message: Message, key: str) -> Form:
         """The *message*, live or out of the log, from anywhere, in this protocol's form called *key*."""
 
-    def settled(self, channel: str) -> None:
+    def channel_registered(self, channel: str) -> None:
         """*channel* exists from now on, or has another address; what has to be made for it is made now."""
 
     def preparing(self, channel: str) -> PendingForm | None:  # noqa: ARG002  (most addresses follow from the name)

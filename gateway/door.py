@@ -120,7 +120,9 @@ class Door:
 
     def full(self, address: str) -> str | None:
         """Why there is no room for another session from *address*; None where there is."""
-        while (reason := self._beyond(self._bus.session_count, self._bus.session_count_from(network(address)))) is DESCRIPTORS:
+        while (
+            reason := self._beyond(self._bus.session_count, self._bus.session_count_from(network(address)))
+        ) is DESCRIPTORS:
             if not self._make_room(None):
                 break
         return reason

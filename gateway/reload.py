@@ -19,8 +19,8 @@ import structlog
 
 from gateway.access.auth import ApiKey, KeyFile
 from gateway.access.limits import Throttle
-from gateway.access.origins import Origins
 from gateway.access.manager import difference, origins
+from gateway.access.origins import Origins
 from gateway.core.buckets import TokenBuckets
 
 from . import certificate

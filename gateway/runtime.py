@@ -17,14 +17,14 @@ import structlog
 from gateway.access.auth import SecretFileError, read_secret, write_secret
 from gateway.access.limits import Throttle
 from gateway.access.manager import AccessManager
+from gateway.core.answer_scheduler import AnswerScheduler
 from gateway.core.buckets import TokenBuckets
 from gateway.core.budget import Budget, Holder
 from gateway.core.bus import Bus
 from gateway.core.channels import Channels, valid_name
-from gateway.core.read_pacer import ReadPacer
 from gateway.core.message import MessageIds, Peer
-from gateway.core.answer_scheduler import AnswerScheduler
 from gateway.core.peers import PeerRegistry
+from gateway.core.read_pacer import ReadPacer
 from gateway.core.watchdog import Progress, Watchdog
 from gateway.shells.links import Dialler
 from gateway.storage import permissions
@@ -218,11 +218,11 @@ class Gateway:
         """Take over what the log says of a channel; an address that another one has is left out, and said."""
         if not valid_name(name):
             return
-        taken = {key for key, address in addresses.items() if self.channels.holder(key, address) not in (None, name)}
+        taken = {key for key, address in addresses.items() if self.channels.owner(key, address) not in (None, name)}
         if taken:
             self.metrics.count("faults", "channel")
             logger.error("addresses of a channel are another's", channel=name, left_out=sorted(taken))
-        self.channels.load(name, {key: each for key, each in addresses.items() if key not in taken}, open=is_open)
+        self.channels.restore(name, {key: each for key, each in addresses.items() if key not in taken}, open=is_open)
 
     def _configure_channels(self) -> None:
         """Make the channels that the operator names; a pin that comes too late is not followed, and said."""
@@ -304,7 +304,7 @@ class Gateway:
         self.log.fact("channel", {"channel": channel, "addresses": dict(addresses), "open": is_open})
         if is_open and self.ready:  # until then each adapter looks for itself what there is
             for adapter in self.adapters:
-                adapter.settled(channel)
+                adapter.channel_registered(channel)
 
     def _block_fact(self, first: int, count: int) -> None:
         self.log.fact("peer", {"first": first, "count": count})
@@ -375,4 +375,6 @@ def _home(keys: Path, version: str) -> Home:
     except SecretFileError:
         raise
     except (ValueError, KeyError, TypeError) as error:
-        raise SecretFileError(f"{path} does not say which gateway this is ({error}); restore it from a backup") from None
+        raise SecretFileError(
+            f"{path} does not say which gateway this is ({error}); restore it from a backup"
+        ) from None

@@ -144,7 +144,7 @@ class Core:
         )
         self.channels = Channels(self.rules, self._channel, create=self.create)
         for name, addresses, is_open in self.index.channels():
-            self.channels.load(name, addresses, open=is_open)
+            self.channels.restore(name, addresses, open=is_open)
         self.peers = PeerRegistry(
             self.index.next_number,
             lambda first, count: void(self.log.fact("peer", {"first": first, "count": count})),

@@ -76,13 +76,15 @@ class SproutAdapter(Adapter):
         titles = TITLES | {each.name: getattr(each, "title", each.name) for each in bus.translators}
         name = f"Trellis {self.home.gateway_id}"
         self.mint, self.author, self.shared = assemble(services, self.options, key, name, titles)
-        for channel in bus.channels.settled():
-            self.settled(channel)
+        for channel in bus.channels.registered():
+            self.channel_registered(channel)
 
     def tick(self, now: int) -> None:
         """A second has passed: Arbor is told who came and left; retention may have taken something."""
         with suppress(Unavailable):
-            self.shared.intake.kept_since = self.services.index.kept_since(now) - LATE_AFTER  # clocks of authors may lag
+            self.shared.intake.kept_since = (
+                self.services.index.kept_since(now) - LATE_AFTER
+            )  # clocks of authors may lag
         self.shared.nodes.store.look()
         self.shared.presence.tick(now)
 
@@ -116,7 +118,7 @@ class SproutAdapter(Adapter):
         """Any community, known yet or not."""
         return is_node_id(address)
 
-    def settled(self, channel: str) -> None:
+    def channel_registered(self, channel: str) -> None:
         """A channel exists: those who wait for its community join, and where it has none it gets one."""
         community = self.bus.channels.address(NAME, channel)
         if community is None:

@@ -15,20 +15,33 @@ from typing import NamedTuple
 
 import structlog
 
-from gateway.core.channels import OWN
+from gateway.core.channels import GATEWAY_PREFIX
 from gateway.core.networks import network
 from gateway.core.principal import Principal
 
 from .keyfile import DEFAULT_RIGHTS, ApiKey, KeyFile, digest, now_ms
 from .origins import Origins
-from .rights import VERBS, Right, Rights, first_match, denials_first
+from .rights import VERBS, Right, Rights, denials_first, first_match
 from .secretfile import SecretFileError, read_secret, write_secret
 
 # fmt: off
 __all__ = [
-    "ANONYMOUS", "KEY_PREFIX", "DEFAULT_RIGHTS", "VERBS",
-    "Access", "SecretFileError", "ApiKey", "KeyFile", "Right", "AccessRule", "AccessDecision",
-    "bearer_token", "digest", "key_identity", "read_secret", "write_secret",
+    "ANONYMOUS",
+    "DEFAULT_RIGHTS",
+    "KEY_PREFIX",
+    "VERBS",
+    "Access",
+    "AccessDecision",
+    "AccessRule",
+    "ApiKey",
+    "KeyFile",
+    "Right",
+    "SecretFileError",
+    "bearer_token",
+    "digest",
+    "key_identity",
+    "read_secret",
+    "write_secret",
 ]
 # fmt: on
 
@@ -172,7 +185,9 @@ class Access:
         """What `allowed` answers, and the rule that decides."""
         asked = _needed(verb, channel)
         if not self.enabled:
-            return AccessDecision(asked != "admin", "there is no key and no grant: everybody may do everything but administer")
+            return AccessDecision(
+                asked != "admin", "there is no key and no grant: everybody may do everything but administer"
+            )
         for right, source in self.rules(principal):
             if right.covers(asked, channel):
                 return AccessDecision(not right.denies, f"{right} of {source}")
@@ -202,7 +217,9 @@ class Access:
             return [AccessRule(right, f"the key {principal.name.removeprefix(KEY_PREFIX)!r}") for right in rights]
         names = _names(principal.name)
         granted = [AccessRule(right, f"auth.grants {name!r}") for name in names for right in self._grants.get(name, ())]
-        given = [AccessRule(right, f"what users gave {name!r}") for name in names for right in self._given.get(name, ())]
+        given = [
+            AccessRule(right, f"what users gave {name!r}") for name in names for right in self._given.get(name, ())
+        ]
         return granted + given
 
     def origin_refusal(self, origin: str | None, host: str | None) -> str | None:
@@ -237,7 +254,7 @@ class Access:
 
 def _needed(verb: str, channel: str) -> str:
     """The verb that is needed: only who administers speaks on the gateway's own channels."""
-    return "admin" if channel.startswith(OWN) and verb in ("publish", "direct") else verb
+    return "admin" if channel.startswith(GATEWAY_PREFIX) and verb in ("publish", "direct") else verb
 
 
 def _names(name: str) -> list[str]:

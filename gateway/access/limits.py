@@ -40,7 +40,9 @@ class Limits(BaseModel):
         default=20_000, ge=1, description="sessions of all protocols together; as many again may only ask by HTTP"
     )
     connections_per_address: int = Field(default=10_000, ge=1)
-    subscriptions: int = Field(default=MAX_SUBSCRIPTIONS, ge=1, description="channels that one connection may listen to")
+    subscriptions: int = Field(
+        default=MAX_SUBSCRIPTIONS, ge=1, description="channels that one connection may listen to"
+    )
     handshake_seconds: float = Field(default=10.0, gt=0, description="a connection that says nothing is dropped")
     keep_alive_seconds: float = Field(default=65.0, gt=0, description="an HTTP connection that was used is kept")
 

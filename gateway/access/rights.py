@@ -1,9 +1,9 @@
 """Rights: a verb and a pattern of channels, given or taken away, and the order in which they are looked at.
 
-Laws of this file. The first right in a list that covers a verb on a channel decides, and where none does the answer
-is no. `denials_first` puts what takes away before what gives, so within one list the place of a rule means nothing. What
-concerns no one channel is asked with an empty name: only a pattern that covers every channel gives it, and whatever
-takes the verb away on any channel takes it away there.
+Laws of this file. The first right in a list that covers a verb on a channel decides; if none does, the verb is denied.
+`denials_first` puts denials before grants, so the order within one list has no effect. A question that concerns no one
+channel has an empty channel name: only a pattern that covers every channel grants it, and a denial of the verb on any
+channel denies it.
 """
 
 from __future__ import annotations

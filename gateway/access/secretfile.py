@@ -27,7 +27,9 @@ def read_secret(path: Path) -> bytes:
     """The bytes of the file at *path*; `SecretFileError` where others may read it, or its owner may not."""
     try:
         if path.stat().st_mode & 0o077:
-            raise SecretFileError(f"{path} may be read by others than its owner; make it secret with `chmod 600 {path}`")
+            raise SecretFileError(
+                f"{path} may be read by others than its owner; make it secret with `chmod 600 {path}`"
+            )
         return path.read_bytes()
     except OSError as error:
         raise SecretFileError(f"{path} cannot be read: {error.strerror}") from None

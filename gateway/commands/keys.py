@@ -129,7 +129,9 @@ def _check(right: str) -> None:
     try:
         Right.parse(right)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--deny" if right.startswith(DENY_PREFIX) else "--allow") from None
+        raise typer.BadParameter(
+            str(error), param_hint="--deny" if right.startswith(DENY_PREFIX) else "--allow"
+        ) from None
 
 
 def _duration(text: str, option: str) -> int:

@@ -168,7 +168,9 @@ class AnswerScheduler:
 
     def _is_queue_full(self, network: str) -> bool:
         waiting = self._waiting
-        return len(waiting.get(network, ())) >= MAX_WAITING_PER_NETWORK or sum(map(len, waiting.values())) >= MAX_WAITING
+        return (
+            len(waiting.get(network, ())) >= MAX_WAITING_PER_NETWORK or sum(map(len, waiting.values())) >= MAX_WAITING
+        )
 
     def _grant(self, slot: AnswerSlot) -> None:
         self._granted[slot.network] += 1

@@ -14,24 +14,28 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from .bounded import BoundedMap
-from .channels import OWN, Channels
+from .channels import GATEWAY_PREFIX, Channels
 from .contracts import Allowed, Counters, Ledger, Receipt, Throttle, Translator
 from .errors import AlreadySubscribed, NotSubscribed, RequestError, Throttled, TooManySubscriptions, Unavailable
 from .flows import Flow, Flows
-from .read_pacer import ReadPacer
 from .member import Member
 from .message import Message, MessageIds, Peer
 from .outbox import FanoutBatch
 from .peers import PeerRegistry
 from .presence import Presence
 from .principal import Principal
+from .read_pacer import ReadPacer
 from .stamper import Stamper
 
 DIRECT_ID_LIFETIME = 5 * 60_000  # ms for which the id of a direct message is remembered
 MAX_DIRECT_IDS = 100_000
-MAX_SUBSCRIPTIONS = 10_000  # channels that one session may listen to, so that `channels.limit` is not one peer's to use up
+MAX_SUBSCRIPTIONS = (
+    10_000  # channels that one session may listen to, so that `channels.limit` is not one peer's to use up
+)
 MAX_ID = 1024  # characters; a Streamr id has a stream, a publisher and a chain of 255 each at most
-FIRST_DIRECT_NUMBER = 1 << 43  # what the ids of direct messages carry for a sequence: numbers that the log never reaches
+FIRST_DIRECT_NUMBER = (
+    1 << 43
+)  # what the ids of direct messages carry for a sequence: numbers that the log never reaches
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +191,7 @@ class Bus:
             raise TooManySubscriptions(f"not more than {self.subscriptions:,} (limits.subscriptions)")
         members = self._members.get(channel)
         if members is None:
-            self.channels.enter(channel)
+            self.channels.hold(channel)
             members = self._members[channel] = {}
         others = self.presence.add_listener(channel, session.who)
         members[session] = session.channels[channel] = None
@@ -204,7 +208,7 @@ class Bus:
         self._fanout.pop(channel, None)
         if not members:
             del self._members[channel]
-            self.channels.leave(channel)
+            self.channels.release(channel)
         self.presence.stop_telling(channel, session)
         self.presence.remove_listener(channel, session.who)
 
@@ -262,7 +266,7 @@ class Bus:
         ledger = self.ledger
         if ledger.congested:
             self.check_log()
-        self.channels.settle(run[0].channel)
+        self.channels.register(run[0].channel)
         parent = found = None  # many of a run may answer the same
         for message in run:
             if message.parent is not None:
@@ -347,7 +351,9 @@ class Bus:
         classes: dict[tuple[type[Member], str], list[Member]] = {}
         for session in self._members.get(channel, ()):
             classes.setdefault((type(session), session.dialect(channel)), []).append(session)
-        flows = Flows() if channel.startswith(OWN) else self.flows  # what the gateway says of itself is not counted
+        flows = (
+            Flows() if channel.startswith(GATEWAY_PREFIX) else self.flows
+        )  # what the gateway says of itself is not counted
         groups = [Group(kind, sessions, flows.to(kind.protocol)) for (kind, _), sessions in classes.items()]
         if groups:
             self._fanout[channel] = groups

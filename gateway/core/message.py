@@ -16,11 +16,11 @@ LATE_AFTER = 10 * 60_000  # ms between a message's making and its arrival, beyon
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who says something: a connection, or an identity that outlives connections.
+    """A sender or receiver of messages: a connection, or an identity that outlives connections.
 
-    `number` is unique for the gateway's life; `identity` is the protocol's own durable name (an Arbor
-    author, an Ethereum address, the name of an API key) or None for a mere connection. `protocol` is what that belongs
-    to; `connection_protocol` is the protocol of the connection where that is another one: who has an API key may speak any.
+    `number` is unique for the gateway's life. `identity` is the durable name in `protocol` (an Arbor author, an
+    Ethereum address, the name of an API key), None for a mere connection. `connection_protocol` is the protocol of the
+    connection if it differs from `protocol`, as it may for an identity with an API key.
     """
 
     number: int

@@ -231,7 +231,9 @@ class Outbox:
             if unfinished:
                 queue += run
                 continue
-            before = [data for form in run if (data := form.data if isinstance(form, PendingForm) else form) is not None]
+            before = [
+                data for form in run if (data := form.data if isinstance(form, PendingForm) else form) is not None
+            ]
             after = change(before)
             queue += after
             self._size += sum(map(len, after)) - sum(map(len, before))

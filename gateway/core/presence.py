@@ -1,9 +1,9 @@
-"""Who is in a channel, and who hears of it.
+"""Presence: which peers are in a channel, and who is told when they come and leave.
 
-A peer is in a channel while one of its connections listens there. Where a protocol has a word for it, a peer may also
-say that it is there, although it listens elsewhere (a *guest*, until a time it names), or that it is not, although a
-connection of its still listens (*away*, until it says otherwise or comes anew). Nothing of this is ever logged. Where
-many listen they are told of it a few at a time, but always before they hear anything from a newcomer.
+A peer is in a channel while one of its connections listens there. Some protocols also let a peer claim that it is
+present although it listens elsewhere (a *guest*, until a time it names), or that it is absent although one of its
+connections listens (until it claims otherwise or starts to listen anew). Presence is never logged. Where many sessions
+listen they are told of it a few at a time, but always before they receive a message from the newcomer.
 """
 
 from __future__ import annotations
@@ -18,243 +18,238 @@ from .bounded import BoundedMap
 from .member import Member
 from .message import Peer
 
-MAX_GUESTS = 1000  # of one channel; beyond them the one that was heard of longest ago leaves
+MAX_GUESTS = 1000  # of one channel; beyond them the guest that was heard of longest ago leaves
 MAX_ALL_GUESTS = 10_000  # of all channels together; likewise
-SLICE = 256  # sessions that are told of somebody in one turn of the loop, which may be a write for each
-MAX_NEWS = 64  # comings and goings that many are still to be told of; beyond them the oldest is told at once
+SLICE = 256  # sessions that are told of a peer in one turn of the loop, which may be a write for each
+MAX_NOTICES = 64  # that are still to be delivered; beyond them the oldest is delivered at once
 
 
 class PresenceClaim(NamedTuple):
-    """What a peer says of itself: that it is here until a time (ms) or, without one, that it is away."""
+    """What a peer claims: that it is present until a time (ms) or, if that is None, that it is absent."""
 
     peer: Peer
     until: int | None
 
 
 class Roster:
-    """Who listens to one channel: the peers by their numbers, first come first, and each one's connections there.
+    """The peers that listen to one channel, by number in the order of arrival, and the connections of each there.
 
-    A peer with connections of several protocols is shown as what speaks the one that came last, of those that are left.
+    A peer with connections of several protocols is shown with the protocol of the remaining one that came last.
     """
 
     __slots__ = ("connections", "peers")
 
     def __init__(self) -> None:
         self.peers: dict[int, Peer] = {}
-        self.connections: dict[int, dict[str | None, int]] = {}  # by what each of them speaks (`Peer.connection_protocol`)
+        self.connections: dict[int, dict[str | None, int]] = {}  # counts, by `Peer.connection_protocol`
 
     def add(self, peer: Peer) -> None:
-        """Another connection of *peer* listens."""
+        """Count another connection of *peer*."""
         self.peers[peer.number] = peer
         connections = self.connections.setdefault(peer.number, {})
         connections[peer.connection_protocol] = connections.pop(peer.connection_protocol, 0) + 1
 
     def remove(self, peer: Peer) -> None:
-        """A connection of *peer* listens no more."""
+        """Count one connection of *peer* less."""
         connections = self.connections[peer.number]
         connections[peer.connection_protocol] -= 1
         if connections[peer.connection_protocol]:
             return
         del connections[peer.connection_protocol]
         if connections:
-            self.peers[peer.number] = replace(self.peers[peer.number], connection_protocol=next(reversed(connections)))
+            last = next(reversed(connections))
+            self.peers[peer.number] = replace(self.peers[peer.number], connection_protocol=last)
         else:
             del self.peers[peer.number], self.connections[peer.number]
 
 
 class _Notice:
-    """That *peer* came to *channel*, or left it, and who is still to be told: those who listened then, and still do."""
+    """That *peer* joined or left *channel*, with the sessions to tell: those that listened then and still do."""
 
-    __slots__ = ("_came", "_gone", "_rest", "channel", "peer")
+    __slots__ = ("_excluded", "_joined", "_remaining", "channel", "peer")
 
-    def __init__(self, channel: str, peer: Peer, members: Iterator[Member], *, came: bool) -> None:
+    def __init__(self, channel: str, peer: Peer, members: Iterator[Member], *, joined: bool) -> None:
         self.channel = channel
         self.peer = peer
-        self._rest = members
-        self._came = came
-        self._gone: set[Member] = set()
+        self._remaining = members
+        self._joined = joined
+        self._excluded: set[Member] = set()
 
-    def leaves(self, session: Member) -> None:
-        """*session* listens no more; if it comes again it knows who is there."""
-        self._gone.add(session)
+    def exclude(self, session: Member) -> None:
+        """Do not tell *session*, which stopped listening; if it comes again it is given the present peers."""
+        self._excluded.add(session)
 
-    def tell(self, most: int) -> bool:
-        """Tell *most* sessions; False once nobody is left."""
+    def deliver(self, most: int) -> bool:
+        """Tell at most *most* sessions; False once all have been told."""
         told = 0
-        for member in islice(self._rest, most):
+        for member in islice(self._remaining, most):
             told += 1
-            if member.who.number != self.peer.number and member not in self._gone:
-                (member.peer_joined if self._came else member.peer_left)(self.channel, self.peer)
+            if member.who.number != self.peer.number and member not in self._excluded:
+                (member.peer_joined if self._joined else member.peer_left)(self.channel, self.peer)
         return told == most
 
 
 class Presence:
-    """Keeps what peers say of themselves; *members* are the sessions that listen, by channel.
+    """Keeps what peers claim, and tells sessions who joined and left; *members* are the listening sessions by channel.
 
-    Whether somebody is in a channel is told without a look at the others there. `post` runs a call in a later turn of
-    the loop; without it everybody is told at once.
+    To find out whether a peer is in a channel costs the same however many are there. `post` runs a call in a later turn
+    of the loop; without it every session is told at once.
     """
 
     def __init__(self, members: Mapping[str, Mapping[Member, None]]) -> None:
         self.post: Callable[[Callable[[], None]], None] | None = None
         self._members = members
-        self._news: deque[_Notice] = deque()  # the oldest first
-        self._rooms: dict[str, Roster] = {}
-        self._words: dict[str, dict[int, PresenceClaim]] = {}  # of guests, and of those who listen and are away
-        self._guests = BoundedMap[tuple[str, int], Peer](MAX_ALL_GUESTS, self._leave)  # by channel and number
+        self._notices: deque[_Notice] = deque()  # the oldest first
+        self._rosters: dict[str, Roster] = {}
+        self._claims: dict[str, dict[int, PresenceClaim]] = {}  # of guests, and of absent peers that listen
+        self._guests = BoundedMap[tuple[str, int], Peer](MAX_ALL_GUESTS, self._drop_guest)  # by channel and number
 
     def peers(self, channel: str) -> dict[int, Peer]:
         """The peers in *channel* by their numbers, in the order in which they came; guests are last."""
-        room = self._rooms.get(channel)
-        here = {} if room is None else room.peers.copy()
-        for number, word in self._words.get(channel, {}).items():
-            if word.until is None:
-                here.pop(number, None)
+        roster = self._rosters.get(channel)
+        present = {} if roster is None else roster.peers.copy()
+        for number, claim in self._claims.get(channel, {}).items():
+            if claim.until is None:
+                present.pop(number, None)
             else:
-                here[number] = word.peer
-        return here
+                present[number] = claim.peer
+        return present
 
     def contains(self, channel: str, number: int) -> bool:
         """Whether the peer with *number* is in *channel*."""
-        word = self._words.get(channel, {}).get(number)
-        return self._listens(channel, number) if word is None else word.until is not None
+        claim = self._claims.get(channel, {}).get(number)
+        return self._listens(channel, number) if claim is None else claim.until is not None
 
     def guest_numbers(self) -> set[int]:
-        """The numbers of those who are somewhere by their own word."""
+        """The numbers of all guests."""
         return {number for _, number in self._guests}
 
     def guest_channels(self, number: int) -> list[str]:
         """The channels in which the peer with *number* is a guest."""
-        return [channel for channel, words in self._words.items() if number in words and self.contains(channel, number)]
+        return [name for name, claims in self._claims.items() if number in claims and self.contains(name, number)]
 
-    # What the bus says of its sessions
+    # Called by the bus for its sessions
 
     def add_listener(self, channel: str, peer: Peer) -> list[Peer]:
-        """A connection of *peer* is about to listen to *channel*; who is there."""
+        """Record that a connection of *peer* is about to listen to *channel*; return the peers that are there."""
         others = self.peers(channel)
         if peer.number not in others:
-            self._greet(channel, peer)
-        self._forget(channel, peer.number)
-        self._rooms.setdefault(channel, Roster()).add(peer)
+            self._tell(channel, peer, joined=True)
+        self._drop_claim(channel, peer.number)
+        self._rosters.setdefault(channel, Roster()).add(peer)
         return list(others.values())
 
-    def remove_listener(self, channel: str, peer: Peer, but: Member | None = None) -> None:
-        """A connection of *peer* listens to *channel* no more; all *but* one hear of it."""
-        room = self._rooms[channel]
-        room.remove(peer)
-        if not room.peers:
-            del self._rooms[channel]
-        if not self._listens(channel, peer.number) and self._forget(channel, peer.number) is None:
-            self._farewell(channel, peer, but)
+    def remove_listener(self, channel: str, peer: Peer, untold: Member | None = None) -> None:
+        """Record that a connection of *peer* stopped listening to *channel*; all sessions but *untold* are told."""
+        roster = self._rosters[channel]
+        roster.remove(peer)
+        if not roster.peers:
+            del self._rosters[channel]
+        if not self._listens(channel, peer.number) and self._drop_claim(channel, peer.number) is None:
+            self._tell(channel, peer, untold, joined=False)
 
     def rename(self, session: Member, before: Peer) -> None:
-        """Who was known as *before*, where *session* listens, has another number or name now."""
+        """Record that *session*, which was shown as *before*, is shown with another number or name now."""
         who = session.who
         for channel in session.channels:
             if who.number == before.number:
-                self._rooms[channel].peers[who.number] = who
+                self._rosters[channel].peers[who.number] = who
                 continue
             self.remove_listener(channel, before, session)
-            word = self._forget(channel, who.number)
-            known = self._listens(channel, who.number) if word is None else word.until is not None
-            self._rooms.setdefault(channel, Roster()).add(who)
+            claim = self._drop_claim(channel, who.number)
+            known = self._listens(channel, who.number) if claim is None else claim.until is not None
+            self._rosters.setdefault(channel, Roster()).add(who)
             if not known:
-                self._greet(channel, who, session)
+                self._tell(channel, who, session, joined=True)
 
-    # What peers say of themselves
+    # Called for what peers claim
 
     def announce_present(self, channel: str, peer: Peer, until: int) -> None:
-        """*peer* says that it is in *channel*: until *until* (ms), unless it says so again or listens anyway."""
+        """Take the claim of *peer* to be in *channel*: until *until* (ms), unless one of its connections listens."""
         known = self.contains(channel, peer.number)
-        self._forget(channel, peer.number)
+        self._drop_claim(channel, peer.number)
         if not self._listens(channel, peer.number):
-            self._say(channel, PresenceClaim(peer, until))
+            self._add_claim(channel, PresenceClaim(peer, until))
         if not known:
-            self._greet(channel, peer)
+            self._tell(channel, peer, joined=True)
 
     def announce_absent(self, channel: str, peer: Peer) -> None:
-        """*peer* says that it is not in *channel*, or no more."""
+        """Take the claim of *peer* not to be in *channel*."""
         known = self.contains(channel, peer.number)
-        self._forget(channel, peer.number)
+        self._drop_claim(channel, peer.number)
         if self._listens(channel, peer.number):
-            self._say(channel, PresenceClaim(peer, None))
+            self._add_claim(channel, PresenceClaim(peer, None))
         if known:
-            self._farewell(channel, peer)
+            self._tell(channel, peer, joined=False)
 
     def tick(self, now: int) -> None:
-        """Guests who have not said anything for too long leave."""
-        for channel, words in list(self._words.items()):
-            for peer in [word.peer for word in words.values() if word.until is not None and word.until <= now]:
+        """End the claims of guests whose time is before *now* (ms)."""
+        for channel, claims in list(self._claims.items()):
+            for peer in [claim.peer for claim in claims.values() if claim.until is not None and claim.until <= now]:
                 self.announce_absent(channel, peer)
 
-    def _say(self, channel: str, word: PresenceClaim) -> None:
-        words = self._words.setdefault(channel, {})
-        words[word.peer.number] = word
-        guests = [each.peer for each in words.values() if each.until is not None] if len(words) > MAX_GUESTS else []
+    def _add_claim(self, channel: str, claim: PresenceClaim) -> None:
+        claims = self._claims.setdefault(channel, {})
+        claims[claim.peer.number] = claim
+        guests = [each.peer for each in claims.values() if each.until is not None] if len(claims) > MAX_GUESTS else []
         if len(guests) > MAX_GUESTS:
             self.announce_absent(channel, guests[0])
-        if word.until is not None:
-            self._guests[channel, word.peer.number] = word.peer
+        if claim.until is not None:
+            self._guests[channel, claim.peer.number] = claim.peer
 
-    def _leave(self, place: tuple[str, int], peer: Peer) -> None:
-        """There are too many guests."""
-        self.announce_absent(place[0], peer)
+    def _drop_guest(self, key: tuple[str, int], peer: Peer) -> None:
+        """Let a guest leave because there are too many."""
+        self.announce_absent(key[0], peer)
 
-    def _forget(self, channel: str, number: int) -> PresenceClaim | None:
-        """What a peer said of itself counts no more; what it was."""
-        words = self._words.get(channel, {})
-        word = words.pop(number, None)
+    def _drop_claim(self, channel: str, number: int) -> PresenceClaim | None:
+        """Forget and return what a peer claimed."""
+        claims = self._claims.get(channel, {})
+        claim = claims.pop(number, None)
         self._guests.pop((channel, number))
-        if not words:
-            self._words.pop(channel, None)
-        return word
+        if not claims:
+            self._claims.pop(channel, None)
+        return claim
 
     def _listens(self, channel: str, number: int) -> bool:
-        room = self._rooms.get(channel)
-        return room is not None and number in room.peers
+        roster = self._rosters.get(channel)
+        return roster is not None and number in roster.peers
 
-    # Who hears of it
+    # Telling sessions
 
-    def leaves(self, channel: str, session: Member) -> None:
-        """*session* listens to *channel* no more, and is told nothing more of who came and left."""
-        for news in self._news:
-            if news.channel == channel:
-                news.leaves(session)
+    def stop_telling(self, channel: str, session: Member) -> None:
+        """Tell *session*, which stopped listening to *channel*, nothing more of it."""
+        for notice in self._notices:
+            if notice.channel == channel:
+                notice.exclude(session)
 
     def tell_arrival(self, channel: str, number: int) -> None:
-        """The peer with *number* says something in *channel*: before that everybody there hears that it came."""
-        while any(news.channel == channel and news.peer.number == number for news in self._news):
-            self._tell_oldest()
+        """Deliver what is still to be told of the peer with *number* in *channel*, before its message is delivered."""
+        while any(notice.channel == channel and notice.peer.number == number for notice in self._notices):
+            self._deliver_oldest()
 
-    def _greet(self, channel: str, peer: Peer, but: Member | None = None) -> None:
-        self._tell(channel, peer, but, came=True)
-
-    def _farewell(self, channel: str, peer: Peer, but: Member | None = None) -> None:
-        self._tell(channel, peer, but, came=False)
-
-    def _tell(self, channel: str, peer: Peer, but: Member | None, *, came: bool) -> None:
+    def _tell(self, channel: str, peer: Peer, untold: Member | None = None, *, joined: bool) -> None:
         members = self._members.get(channel, {})
-        news = _Notice(channel, peer, iter(tuple(members)), came=came)
-        if but is not None:
-            news.leaves(but)
-        if self.post is None or (len(members) <= SLICE and not self._news):
-            news.tell(len(members) + 1)
+        notice = _Notice(channel, peer, iter(tuple(members)), joined=joined)
+        if untold is not None:
+            notice.exclude(untold)
+        if self.post is None or (len(members) <= SLICE and not self._notices):
+            notice.deliver(len(members) + 1)
             return
-        if len(self._news) == MAX_NEWS:
-            self._tell_oldest()
-        if not self._news:
-            self.post(self._go_on)
-        self._news.append(news)
+        if len(self._notices) == MAX_NOTICES:
+            self._deliver_oldest()
+        if not self._notices:
+            self.post(self._deliver_slice)
+        self._notices.append(notice)
 
-    def _go_on(self) -> None:
-        """Tell a few, and go on in the next turn."""
+    def _deliver_slice(self) -> None:
+        """Tell `SLICE` sessions, and post the next slice."""
         assert self.post is not None
-        if self._news:
-            self.post(self._go_on)  # first: whatever happens below
-            if not self._news[0].tell(SLICE):
-                self._news.popleft()
+        if self._notices:
+            self.post(self._deliver_slice)  # first, so that it goes on whatever happens below
+            if not self._notices[0].deliver(SLICE):
+                self._notices.popleft()
 
-    def _tell_oldest(self) -> None:
-        news = self._news.popleft()
-        while news.tell(SLICE):
+    def _deliver_oldest(self) -> None:
+        notice = self._notices.popleft()
+        while notice.deliver(SLICE):
             pass

@@ -25,10 +25,10 @@ from typing import ClassVar, Self
 
 from .bus import Bus
 from .errors import Forbidden, ProtocolError, Throttled
-from .read_pacer import Penalty
 from .message import Message, Peer
 from .outbox import LOW_WATER, MAX_STREAMS, Outbox
 from .principal import Principal
+from .read_pacer import Penalty
 
 
 class Session(Outbox, ABC):

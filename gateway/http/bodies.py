@@ -18,8 +18,8 @@ from anyio.lowlevel import RunVar
 from fastapi import Request
 
 from gateway.core.errors import RequestError
-from gateway.core.read_pacer import ReadPacer
 from gateway.core.networks import network
+from gateway.core.read_pacer import ReadPacer
 
 SOON = 1 << 16  # bytes of JSON that are checked on the loop, without waiting: half a millisecond's work
 BODY_SECONDS = 30.0  # for a body to arrive

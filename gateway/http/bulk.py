@@ -17,7 +17,7 @@ from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from gateway.core.errors import RequestError, Throttled, Unavailable, OutcomeUnknown
+from gateway.core.errors import OutcomeUnknown, RequestError, Throttled, Unavailable
 from gateway.core.message import REST
 
 from .bodies import SOON, queue, sender_of

@@ -1,8 +1,8 @@
 """HTTP answers of any length, made at the pace at which their readers take them.
 
 An answer is an iterator of slices: each `next` is a little work and gives some bytes, perhaps none. Slices are made in
-the turns that `AnswerScheduler` gives, the next only when the one before it was taken, so that an answer of any length holds
-one piece of memory. What fits in one piece is an ordinary response. Until the first piece is made the request may
+the turns that `AnswerScheduler` gives, the next only when the one before it was taken, so that an answer of any length
+holds one piece of memory. What fits in one piece is an ordinary response. Until the first piece is made the request may
 still be refused; what fails later ends the connection, as half an answer must not look whole. Whether its reader may
 still have it is asked before each slice: keys, tokens and rights end while an answer is under way.
 """
@@ -20,10 +20,10 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message as Event
 from starlette.types import Receive, Scope, Send
 
+from gateway.core.answer_scheduler import MAX_WAIT, WRITE_SECONDS, AnswerScheduler, AnswerSlot, SlotState
 from gateway.core.budget import Budget
 from gateway.core.errors import RequestError, Throttled
 from gateway.core.outbox import LOW_WATER
-from gateway.core.answer_scheduler import MAX_WAIT, WRITE_SECONDS, AnswerScheduler, AnswerSlot, SlotState
 
 MOST = 2 * LOW_WATER  # bytes that are sent at once
 STALLED_SECONDS = 60.0  # for a client to take a piece; then the answer ends where it is

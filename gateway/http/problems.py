@@ -21,11 +21,11 @@ from gateway.core.channels import MAX_NAME, valid_name
 from gateway.core.errors import (
     Conflict,
     Forbidden,
+    OutcomeUnknown,
     RequestError,
     Throttled,
     TooManyChannels,
     Unavailable,
-    OutcomeUnknown,
     UnknownChannel,
 )
 from gateway.core.jsontext import dumps

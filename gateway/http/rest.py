@@ -162,7 +162,7 @@ class Rest:
         caller.check("publish", name)
         self.gateway.bus.check_log()
         existed = self.gateway.channels.exists(name)
-        self.gateway.channels.settle(name)
+        self.gateway.channels.register(name)
         await self._prepared(name)
         await synced(self.gateway.log, self.gateway.log.next_seq - 1)
         return views.answer(views.channel(self.gateway, name), 200 if existed else 201)

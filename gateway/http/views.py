@@ -69,7 +69,8 @@ def channels(gateway: Gateway, names: Sequence[str]) -> list[dict[str, Any]]:
     last = gateway.index.last_seqs(names)
     bus = gateway.bus
     return [
-        {"name": name} | bus.describe(name) | {"members": bus.listener_count(name), "sequence": last[name]} for name in names
+        {"name": name} | bus.describe(name) | {"members": bus.listener_count(name), "sequence": last[name]}
+        for name in names
     ]
 
 

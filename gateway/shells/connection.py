@@ -224,8 +224,8 @@ class Connection(asyncio.Protocol):
             return
         if self._unhandled is not None:  # TLS may hand over what it has although reading is paused
             self._unhandled.append(data)
-            if session.bus.inflow is not None:
-                session.bus.inflow.budget.grew(len(data))
+            if session.bus.read_pacer is not None:
+                session.bus.read_pacer.budget.grew(len(data))
         elif len(data) > (FIRST_PORTION if portion is None else portion.size):
             self._unhandled = deque((data,))
             self._pause_reading()
@@ -279,7 +279,9 @@ class Connection(asyncio.Protocol):
             seconds = taken if self._turns.shared else 0.0  # that nobody waits for costs nobody anything
         if session is None:
             return
-        if session.bus.read_pacer is not None and (wait := session.bus.read_pacer.record_read(session, len(data), seconds)):
+        if session.bus.read_pacer is not None and (
+            wait := session.bus.read_pacer.record_read(session, len(data), seconds)
+        ):
             self._pause_reading()
             self._pause_timer = self._loop.call_later(wait, self._pause_over)
         elif not session.ask_to_read():

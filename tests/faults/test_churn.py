@@ -74,7 +74,7 @@ class House:
         session.receive_data("\n".join(("announce 1 3", *lines, "")).encode())
         self.settle()
         session.receive_eof()
-        for channel in bus.channels.settled():
+        for channel in bus.channels.registered():
             bus.channels.close(channel)
         self.settle()
 

@@ -59,7 +59,7 @@ def template() -> Path:
     atexit.register(shutil.rmtree, folder)
     house = House(folder)
     for name in NAMES:
-        house.gateway.channels.settle(name)
+        house.gateway.channels.register(name)
     house.settle(synced=True)
     house.stop()
     return folder

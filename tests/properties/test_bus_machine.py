@@ -95,7 +95,9 @@ class BusMachine(RuleBasedStateMachine):
         self.ledger = Memory()
         self.now = 1000
         self.durable: dict[str, Peer] = {}
-        peers = PeerRegistry(0, lambda _first, _count: None, lambda _peer: None, lambda *_key: None, lambda _number: None)
+        peers = PeerRegistry(
+            0, lambda _first, _count: None, lambda _peer: None, lambda *_key: None, lambda _number: None
+        )
         channels = Channels([], lambda *_fact: None)
         self.bus = Bus(self.ledger, channels, peers, MessageIds(7), lambda: self.now, Metrics())
         self.models: dict[Session, Model] = {}

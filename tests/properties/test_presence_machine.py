@@ -106,7 +106,9 @@ class PresenceMachine(RuleBasedStateMachine):
         listening = {session.who.number for session in self.members["lobby"]}
         here = (listening - self.away) | self.guests.keys()
         assert set(self.presence.peers("lobby")) == here
-        assert all(self.presence.contains("lobby", number) == (number in here) for number in (*range(5), *range(1000, 1004)))
+        assert all(
+            self.presence.contains("lobby", number) == (number in here) for number in (*range(5), *range(1000, 1004))
+        )
         for session in self.members["lobby"]:
             assert isinstance(session, Watcher)
             assert session.view == here - {session.who.number}

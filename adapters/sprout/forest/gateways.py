@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from gateway.core.channels import OWN, valid_name
+from gateway.core.channels import GATEWAY_PREFIX, valid_name
 
 from . import twig
 from .forest import Community, Identity, Node
@@ -38,7 +38,7 @@ class Gateways:
         if node.author not in self._ids:
             return None
         name = twig.decode(node.metadata.blob).get(CHANNEL, b"").decode(errors="replace")
-        return name if valid_name(name) and not name.startswith(OWN) else None
+        return name if valid_name(name) and not name.startswith(GATEWAY_PREFIX) else None
 
     def speak_for(self, author: str) -> bool:
         """Whether *author* is one of them, or somebody from elsewhere for whom one of them signs."""

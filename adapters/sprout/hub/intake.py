@@ -210,7 +210,7 @@ class Intake:
             return self._alias(line, node, said, session)
         name = said or self._nodes.channel(line.id) or name_of(line.id, node.name.text or "", self._bus.channels)
         self._rights.admit(session, "publish", name, node.author)
-        self._bus.channels.know(name)  # raises where channels are only configured
+        self._bus.channels.reserve(name)  # raises where channels are only configured
         seq = self._store.entity(line)
         self._audience.tell(line.line, name, skip=session)
         self._bus.channels.assign(NAME, name, line.id)

@@ -6,7 +6,7 @@ from typing import Final
 
 from adapters.sprout.store.store import Store
 from adapters.sprout.store.tables import NAME
-from gateway.core.channels import OWN, Channels, valid_name
+from gateway.core.channels import GATEWAY_PREFIX, Channels, valid_name
 from gateway.core.errors import UnknownChannel
 from gateway.storage.record import Fact
 
@@ -16,7 +16,7 @@ DIGEST: Final = 6  # characters of a community's id that tell it from others of 
 
 def name_of(id: str, name: str, channels: Channels) -> str:
     """The name for the community *id*: its own *name*, or one that no community among *channels* has."""
-    usable = valid_name(name) and not name.startswith(OWN)
+    usable = valid_name(name) and not name.startswith(GATEWAY_PREFIX)
     if usable and not channels.exists(name) and channels.address(NAME, name) is None:
         return name
     digest = id.partition("__")[2]  # the first: a digest may have some itself

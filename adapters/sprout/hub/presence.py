@@ -188,10 +188,11 @@ class Presence:
 
         Who finds no *room* any more hears of it a second later.
         """
-        has = self._bus.presence.has
+        contains = self._bus.presence.contains
         heard = self._heard.get(channel)
         words = [*self._told.get(channel, {}).values(), *(word for _, word in (heard.items() if heard else ()))]
-        words = [word for word in words if has(channel, word.peer.number) and word.line.data is not None][-MAX_PEERS:]
+        words = [word for word in words if contains(channel, word.peer.number) and word.line.data is not None]
+        words = words[-MAX_PEERS:]
         sessions, told = self._newcomers[channel], 0
         while sessions and told < room:
             session = next(iter(sessions))

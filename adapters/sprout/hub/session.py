@@ -153,7 +153,12 @@ class SproutSession(Connection):
         gathered = 0 if self._answering is None else self._answering.size
         left = sum(form.left for form in self._queue if isinstance(form, Response)) if self._pending_count else 0
         return (
-            super().held_size - left + gathered + self._parser.size + self._arrivals.size + _PER_WANTED * len(self.wanted)
+            super().held_size
+            - left
+            + gathered
+            + self._parser.size
+            + self._arrivals.size
+            + _PER_WANTED * len(self.wanted)
         )
 
     def _expects(self, id: int) -> bool:

@@ -1,8 +1,8 @@
 """The direct messages of the last minutes: who said them, so that a reply to one finds its way back.
 
-Nothing here is ever on disk, and no text is kept. An entry is good for `DIRECT_ID_LIFETIME`; it is remembered longer, so
-that a reply that comes too late can be told from one to a node that nobody knows. So is a private node that was handed
-over by another run of the gateway, or too long ago, once somebody shows it.
+Nothing here is ever on disk, and no text is kept. An entry is good for `DIRECT_ID_LIFETIME`; it is remembered for
+longer, so that a reply that comes too late can be told from one to a node that nobody knows. So is a private node that
+was handed over by another run of the gateway, or too long ago, once somebody shows it.
 """
 
 from __future__ import annotations

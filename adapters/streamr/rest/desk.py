@@ -190,7 +190,9 @@ class Desk:
     def subscribers(self, visitor: Visitor, stream: str) -> dict[str, Any]:
         """The addresses that listen to a stream now, or have a right of their own to."""
         self._look(visitor, stream)
-        present = (peer for channel in self._streams.channels_of(stream) for peer in self._context.bus.peers_in(channel))
+        present = (
+            peer for channel in self._streams.channels_of(stream) for peer in self._context.bus.peers_in(channel)
+        )
         listening = {peer.identity for peer in present if peer.protocol == NAME and peer.identity is not None}
         return {"addresses": sorted({*listening, *self._holders("stream_subscribe", stream)})[:MAX_ADDRESSES]}
 
@@ -274,8 +276,8 @@ class Desk:
         try:
             channels.channel(NAME, channel)
             if not channels.exists(channel) and not self._context.bus.listener_count(channel):
-                channels.enter(channel)
-                channels.leave(channel)
+                channels.hold(channel)
+                channels.release(channel)
         except UnknownChannel:
             return False
         return True

@@ -173,7 +173,11 @@ def _endpoint(running: Callable[[], Running], call: Call) -> Handler:
 
 async def _in_slices(parts: Parts, desk: Desk, request: Request, slices: Iterator[bytes]) -> Response:
     """A long answer, at the pace of all of them (`paced`), while the visitor's token is worth something."""
-    answer_scheduler, network, read_pacer = parts.context.services.answer_scheduler, sender_of(request), parts.context.bus.read_pacer
+    answer_scheduler, network, read_pacer = (
+        parts.context.services.answer_scheduler,
+        sender_of(request),
+        parts.context.bus.read_pacer,
+    )
     if request.method == HEAD:  # its length is told
         made = list[bytes]()
         while (part := await in_turn(answer_scheduler, network, partial(next, slices, None))) is not None:

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from adapters.streamr.wire.checks import MAX_NAME
 from adapters.streamr.wire.ids import NAME
 from gateway.access.auth import bearer_token
-from gateway.core.errors import RequestError, Throttled, OutcomeUnknown
+from gateway.core.errors import OutcomeUnknown, RequestError, Throttled
 from gateway.core.jsontext import dumps
 from gateway.http.bodies import Unread, sender_of
 

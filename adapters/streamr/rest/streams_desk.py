@@ -43,7 +43,7 @@ class StreamsDesk(Desk):
         if not channels.exists(channel):
             if not self._streams.fixed(stream):
                 self._describe(stream, fields)
-            channels.settle(channel)
+            channels.register(channel)
         return self._streams.shown(stream)
 
     def update(self, visitor: Visitor, stream: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -140,7 +140,9 @@ class StreamsDesk(Desk):
         """Close who listens where he may not any more; whoever may do something else comes back for that."""
         bus = self._context.bus
         for session in bus.sessions():
-            if not all(bus.allowed(session.subscription_principal(name), "subscribe", name) for name in session.channels):
+            if not all(
+                bus.allowed(session.subscription_principal(name), "subscribe", name) for name in session.channels
+            ):
                 session.close(1008, "a right that this connection needs was taken away")
 
     def _manage(self, visitor: Visitor, stream: str, operation: str) -> None:

@@ -17,17 +17,17 @@ from adapters.streamr.wire.checks import MAX_INTEGER
 from adapters.streamr.wire.codec import encode, encode_unicast
 from adapters.streamr.wire.control import Answer, ControlType, Resend
 from adapters.streamr.wire.errors import RESEND_FAILED
+from gateway.core.answer_scheduler import MAX_WAIT, SlotState
 from gateway.core.errors import RequestError, Throttled
 from gateway.core.frames import text_frame
-from gateway.core.answer_scheduler import MAX_WAIT, SlotState
 
 if TYPE_CHECKING:
     from adapters.streamr.forms import Forms
     from adapters.streamr.model.stored import Shows, Stored
     from adapters.streamr.wire.message import MessageRef
+    from gateway.core.answer_scheduler import AnswerScheduler
     from gateway.core.message import Form, Message
     from gateway.core.outbox import Close
-    from gateway.core.answer_scheduler import AnswerScheduler
     from gateway.core.principal import Principal
 
 IN_A_ROW = 4  # slices while nobody talks

@@ -258,7 +258,7 @@ def vectors() -> Path:
 @pytest.fixture
 def community(place: Any) -> str:
     """The id of the community that is minted for lobby."""
-    place.bus.channels.settle("lobby")
+    place.bus.channels.register("lobby")
     place.settle()
     id: str = place.bus.channels.address("sprout", "lobby")
     return id

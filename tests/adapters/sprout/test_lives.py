@@ -148,7 +148,7 @@ def test_what_is_above_a_reply_that_is_kept_stays(short: Any, alice: Any, bob: A
 
 def test_what_was_minted_is_minted_again_as_it_was(short: Any, make_place: Callable[..., Any]) -> None:
     """The conversation of a day and an identity that nobody needs go; the gateway's own identity and community stay."""
-    short.bus.channels.settle("lobby")
+    short.bus.channels.register("lobby")
     short.settle()
     toy = short.toy()
     toy.say("hello")

@@ -55,7 +55,7 @@ def test_communities_of_one_name_are_channels_of_different_names(
 
 
 def test_a_channel_that_exists_keeps_its_name_and_its_community(place: Any, alice: Any, announce: Any) -> None:
-    place.bus.channels.settle("lobby")  # its community is being made
+    place.bus.channels.register("lobby")  # its community is being made
     community = alice.community("lobby")
     announce(place.connect(), alice.identity, community)
     assert channel_of(place, community).startswith("lobby~")
@@ -85,7 +85,7 @@ def test_where_channels_are_configured_communities_do_not_make_any(
     line = place.connect()
     assert "status 77 0" in announce(line, alice.identity)
     assert "status 77 1" in announce(line, alice.community("new"))
-    assert place.bus.channels.settled() == ["lobby"]
+    assert place.bus.channels.registered() == ["lobby"]
     assert line.send("list 1 1 9\n").startswith("response 1 1\n"), "the minted one"
 
 

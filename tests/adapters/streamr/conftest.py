@@ -20,9 +20,9 @@ from adapters.streamr.sessions.session import StreamrSession
 from gateway.access.auth import Access, ApiKey
 from gateway.adapter import Home, Request, Services
 from gateway.app import RawPaths
+from gateway.core.answer_scheduler import AnswerScheduler
 from gateway.core.frames import payload
 from gateway.core.message import Message
-from gateway.core.answer_scheduler import AnswerScheduler
 from gateway.core.principal import Principal
 
 V32 = {"controlLayerVersion": "2", "messageLayerVersion": "32"}

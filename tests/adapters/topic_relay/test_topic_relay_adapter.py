@@ -104,7 +104,7 @@ def test_names_and_topics_stay_one_to_one(new_relay: type[Relay], used: list[tup
     entered: dict[str, str] = {}
     for by_name, name, topic in used:
         channel = name if by_name else channels.channel("topic_relay", topic)
-        channels.enter(channel)
+        channels.hold(channel)
         entered[channel] = channels.address("topic_relay", channel) or ""
     assert len(set(entered.values())) == len(entered)
     assert all(channels.channel("topic_relay", topic) == channel for channel, topic in entered.items())

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.topic_relay.session import TopicRelaySession
-from gateway.core.outbox import BURST, LOW_WATER
+from gateway.core.outbox import BURST_FACTOR, LOW_WATER
 
 Peers = list[TopicRelaySession]
 
@@ -105,7 +105,7 @@ def test_who_does_not_read_a_burst_is_closed_alone(relay: Any, peers: Peers) -> 
     assert slow.data_to_send() == []
     assert quick.closing is None
     assert relay.metrics.counts["overflows"]["topic_relay",] == 1
-    for _ in range(BURST * quick.max_outbox // 60_000 + 2):
+    for _ in range(BURST_FACTOR * quick.max_outbox // 60_000 + 2):
         a.receive_data(text)
     assert quick._batch.frames
     assert quick.waiting == 0

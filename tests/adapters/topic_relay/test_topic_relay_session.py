@@ -13,8 +13,8 @@ from adapters.topic_relay import codec
 from adapters.topic_relay.session import VERBS
 from gateway.core.buckets import TokenBuckets
 from gateway.core.frames import payload
-from gateway.core.read_pacer import MAX_MALFORMED, ReadPacer
 from gateway.core.message import Peer
+from gateway.core.read_pacer import MAX_MALFORMED, ReadPacer
 
 if TYPE_CHECKING:
     from .conftest import Relay

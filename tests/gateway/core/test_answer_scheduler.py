@@ -8,7 +8,16 @@ from collections.abc import Callable
 import pytest
 
 from gateway.core import answer_scheduler
-from gateway.core.answer_scheduler import BURST, QUIET, MAX_WAIT, MAX_SLOTS_PER_NETWORK, LOOP_SHARE, AnswerScheduler, AnswerSlot, SlotState
+from gateway.core.answer_scheduler import (
+    BURST,
+    LOOP_SHARE,
+    MAX_SLOTS_PER_NETWORK,
+    MAX_WAIT,
+    QUIET,
+    AnswerScheduler,
+    AnswerSlot,
+    SlotState,
+)
 
 
 class Loop:

@@ -103,7 +103,7 @@ def test_nothing_is_taken_while_the_disk_cannot(core: Core, join: Make) -> None:
     before = core.log.next_seq
     with pytest.raises(Unavailable):
         core.say(channel="another")
-    assert (a.take(), core.log.next_seq, core.channels.settled()) == ([], before, [])
+    assert (a.take(), core.log.next_seq, core.channels.registered()) == ([], before, [])
     assert core.bus.congested
 
 
@@ -240,7 +240,7 @@ def test_many_hear_of_a_newcomer_a_few_at_a_time_and_before_it_says_anything(
     for each in many[:9]:
         each.take()
 
-    monkeypatch.setattr(presence, "MAX_NEWS", 2)
+    monkeypatch.setattr(presence, "MAX_NOTICES", 2)
     newcomers = [join("lobby") for _ in range(3)]
     assert [len(each.heard) for each in many] == [1] * 10, "where too much waits the first is told at once"
     told()
@@ -253,7 +253,7 @@ def test_a_channel_without_listeners_is_forgotten_unless_settled(core: Core, joi
     assert core.bus.active_channels() == ["lobby", "other"]
     core.bus.leave(a)
     assert core.bus.active_channels() == []
-    assert core.channels.settled() == ["lobby"]
+    assert core.channels.registered() == ["lobby"]
     assert core.bus.peers_in("lobby") == []
 
 

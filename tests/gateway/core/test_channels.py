@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.channels import LIMIT, MAX_NAME, REMEMBERED, Channels, valid_name
+from gateway.core.channels import LIMIT, MAX_NAME, NAMES_FACTOR, Channels, valid_name
 from gateway.core.errors import TooManyChannels, UnknownChannel
 
 
@@ -51,7 +51,7 @@ class Desk:
         """What the log's facts make of it."""
         again = Desk(**options)  # type: ignore[arg-type]
         for name, addresses, is_open in {fact[0]: fact for fact in self.facts}.values():
-            again.table.load(name, addresses, open=is_open)
+            again.table.restore(name, addresses, open=is_open)
         return again
 
     def _record(self, channel: str, addresses: Mapping[str, str], is_open: bool) -> None:
@@ -67,7 +67,7 @@ def test_names(name: str) -> None:
 def test_what_is_no_name(name: str) -> None:
     assert not valid_name(name)
     with pytest.raises(UnknownChannel):
-        Desk().table.enter(name)
+        Desk().table.hold(name)
 
 
 def test_looking_up_makes_nothing() -> None:
@@ -77,7 +77,7 @@ def test_looking_up_makes_nothing() -> None:
     assert desk.table.address("minted", "lobby") is None
     assert desk.table.addresses("lobby") == {"capitals": "LOBBY"}
     assert not desk.table.exists("lobby")
-    assert (desk.facts, desk.table.settled()) == ([], [])
+    assert (desk.facts, desk.table.registered()) == ([], [])
     with pytest.raises(UnknownChannel):
         desk.table.channel("minted", "anything")
     with pytest.raises(UnknownChannel):
@@ -86,30 +86,30 @@ def test_looking_up_makes_nothing() -> None:
 
 def test_entering_is_memory_only_and_settling_a_fact() -> None:
     desk = Desk()
-    desk.table.enter("lobby")
+    desk.table.hold("lobby")
     assert not desk.table.exists("lobby")
-    desk.table.leave("lobby")
+    desk.table.release("lobby")
     assert desk.facts == []
-    desk.table.settle("lobby")
-    desk.table.settle("lobby")
-    desk.table.leave("lobby")
-    assert desk.table.settled() == ["lobby"]
+    desk.table.register("lobby")
+    desk.table.register("lobby")
+    desk.table.release("lobby")
+    assert desk.table.registered() == ["lobby"]
     assert desk.facts == [("lobby", {"capitals": "LOBBY"}, True)]
-    assert desk.restarted().table.settled() == ["lobby"]
+    assert desk.restarted().table.registered() == ["lobby"]
 
 
 def test_two_channels_never_share_an_address() -> None:
     desk = Desk()
-    desk.table.settle("lobby")
-    desk.table.settle("LOBBY")
+    desk.table.register("lobby")
+    desk.table.register("LOBBY")
     assert desk.table.address("capitals", "LOBBY") == "LOBBY!"
     assert desk.table.channel("capitals", "LOBBY!") == "LOBBY"
     assert desk.table.channel("capitals", "LOBBY") == "lobby"
     again = desk.restarted().table
     assert again.channel("capitals", "LOBBY!") == "LOBBY"
-    again.enter("Lobby")
+    again.hold("Lobby")
     assert again.address("capitals", "Lobby") == "LOBBY!!"
-    again.leave("Lobby")
+    again.release("Lobby")
     assert again.channel("capitals", "LOBBY!!") == "lobby!!"
 
 
@@ -136,27 +136,27 @@ def test_a_closed_channel_is_off_the_list_until_somebody_uses_it() -> None:
     again = desk.restarted()
     assert not again.table.exists("lobby")
     assert again.table.channel("minted", "0xabc") == "lobby"
-    again.table.enter("lobby")
-    again.table.leave("lobby")
+    again.table.hold("lobby")
+    again.table.release("lobby")
     assert again.table.channel("minted", "0xabc") == "lobby"
-    again.table.settle("lobby")
+    again.table.register("lobby")
     assert again.facts == [("lobby", {"capitals": "LOBBY", "minted": "0xabc"}, True)]
 
 
 def test_where_channels_are_only_configured() -> None:
     desk = Desk(create=False)
-    for use in (desk.table.enter, desk.table.settle):
+    for use in (desk.table.hold, desk.table.register):
         with pytest.raises(UnknownChannel):
             use("lobby")
     with pytest.raises(UnknownChannel):
         desk.table.assign("minted", "lobby", "0xabc")
     desk.table.configure("lobby")
     desk.table.configure("lobby")
-    desk.table.enter("lobby")
-    desk.table.settle("lobby")
+    desk.table.hold("lobby")
+    desk.table.register("lobby")
     assert desk.facts == [("lobby", {"capitals": "LOBBY"}, True)]
     desk.table.close("lobby")
-    for use in (desk.table.enter, desk.table.settle):
+    for use in (desk.table.hold, desk.table.register):
         with pytest.raises(UnknownChannel):
             use("lobby")
     desk.table.configure("lobby")
@@ -171,9 +171,9 @@ def test_an_adapter_that_was_switched_off_catches_up() -> None:
     assert desk.table.address("capitals", "lobby") == "LOBBY"
     assert desk.table.addresses("lobby") == {"capitals": "LOBBY", "minted": "0xdef"}
     assert desk.facts == []
-    desk.table.settle("lobby")
-    desk.table.settle("lobby")
-    desk.table.settle("LOBBY")
+    desk.table.register("lobby")
+    desk.table.register("lobby")
+    desk.table.register("LOBBY")
     assert desk.facts == [
         ("lobby", {"capitals": "LOBBY", "minted": "0xdef"}, True),
         ("LOBBY", {"capitals": "LOBBY!", "minted": "0xabc"}, True),
@@ -203,8 +203,8 @@ def test_a_pin_says_what_a_channel_is_called() -> None:
 
 def test_a_pin_moves_nothing() -> None:
     desk = Desk()
-    desk.table.settle("weather")
-    desk.table.settle("lobby")
+    desk.table.register("weather")
+    desk.table.register("lobby")
     for channel, addresses in [("weather", {"capitals": "WX"}), ("new", {"capitals": "LOBBY"})]:
         with pytest.raises(ValueError, match="already"):
             desk.table.pin(channel, {"minted": "m1"} | addresses)
@@ -217,56 +217,56 @@ def test_a_pin_moves_nothing() -> None:
 def test_a_closed_channel_takes_no_place_once_nothing_of_it_is_kept() -> None:
     desk = Desk(limit=2)
     for name in ("one", "two"):
-        desk.table.settle(name)
+        desk.table.register(name)
     desk.kept.add("one")
     desk.table.close("one")
     with pytest.raises(TooManyChannels):
-        desk.table.settle("three")
+        desk.table.register("three")
     desk.table.close("two")
-    desk.table.settle("three")
+    desk.table.register("three")
     with pytest.raises(TooManyChannels):
-        desk.table.enter("two")
+        desk.table.hold("two")
     desk.kept.clear()  # retention takes what was said
-    desk.table.enter("two")
+    desk.table.hold("two")
     assert desk.table.listed("", 9) == ["three", "two"]
     assert desk.table.channel("capitals", "ONE") == "one", "its address stays its own"
 
 
 def test_who_listens_to_a_closed_channel_takes_its_place() -> None:
     desk = Desk(limit=1)
-    desk.table.settle("one")
-    desk.table.enter("one")
+    desk.table.register("one")
+    desk.table.hold("one")
     desk.table.close("one")
     for _ in range(2):
         with pytest.raises(TooManyChannels):
-            desk.table.settle("two")
-    desk.table.leave("one")
-    desk.table.settle("two")
+            desk.table.register("two")
+    desk.table.release("one")
+    desk.table.register("two")
 
 
 def test_names_are_not_remembered_without_end() -> None:
     desk = Desk(limit=1)
-    for number in range(REMEMBERED):
-        desk.table.settle(str(number))
+    for number in range(NAMES_FACTOR):
+        desk.table.register(str(number))
         desk.table.close(str(number))
     with pytest.raises(TooManyChannels, match="names"):
-        desk.table.settle("one more")
-    desk.table.settle("0")
+        desk.table.register("one more")
+    desk.table.register("0")
 
 
 def test_users_make_only_so_many() -> None:
     desk = Desk(limit=2)
-    desk.table.settle("one")
-    desk.table.enter("two")
-    for make in (desk.table.enter, desk.table.settle):
+    desk.table.register("one")
+    desk.table.hold("two")
+    for make in (desk.table.hold, desk.table.register):
         with pytest.raises(TooManyChannels, match="2 channels"):
             make("three")
-    desk.table.settle("two")
+    desk.table.register("two")
     desk.table.configure("three")
     desk.table.pin("four", {"capitals": "4"})
-    assert desk.table.settled() == ["four", "one", "three", "two"], "the operator may make more"
-    assert desk.restarted(limit=2).table.settled() == ["four", "one", "three", "two"]
+    assert desk.table.registered() == ["four", "one", "three", "two"], "the operator may make more"
+    assert desk.restarted(limit=2).table.registered() == ["four", "one", "three", "two"]
     desk = Desk(limit=1)
-    desk.table.enter("one")
-    desk.table.leave("one")
-    desk.table.enter("two")
+    desk.table.hold("one")
+    desk.table.release("one")
+    desk.table.hold("two")

@@ -12,7 +12,7 @@ import pytest
 from websockets.sync.client import connect
 
 from gateway.core import flows
-from gateway.core.channels import OWN
+from gateway.core.channels import GATEWAY_PREFIX
 from gateway.core.flows import BOUNDS, SAMPLES, Flow, Flows
 from gateway.core.message import Message
 from tests.server import Server
@@ -93,8 +93,8 @@ def test_a_sample_ends_when_the_outbox_is_given_to_the_wire(core: Core, join: Ma
 
 
 def test_the_gateways_own_channels_are_not_counted(core: Core, join: Make) -> None:
-    listener = join(OWN + "stats")
-    core.say(channel=OWN + "stats")
+    listener = join(GATEWAY_PREFIX + "stats")
+    core.say(channel=GATEWAY_PREFIX + "stats")
     assert listener.waiting == 1
     assert core.bus.flows.tell() == []
 

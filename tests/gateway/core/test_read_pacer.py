@@ -8,19 +8,19 @@ import pytest
 
 from gateway.core.buckets import TokenBuckets
 from gateway.core.errors import Throttled
+from gateway.core.message import Message
 from gateway.core.read_pacer import (
+    CONNECTION_BURST,
+    CONNECTION_RATE,
+    FREE_REFUSALS,
+    MAX_MALFORMED,
+    MAX_PAUSE,
+    PENALTY_BURST,
     PENALTY_SECONDS,
     PENALTY_SHARE,
-    PENALTY_BURST,
-    FREE_REFUSALS,
-    MAX_PAUSE,
     REFUSAL_PAUSE,
-    CONNECTION_RATE,
-    CONNECTION_BURST,
-    MAX_MALFORMED,
     ReadPacer,
 )
-from gateway.core.message import Message
 
 
 class Paced:
@@ -55,7 +55,9 @@ def test_bytes_are_paced_for_a_network_and_not_for_who_has_none(paced: Paced) ->
 def test_who_sends_little_does_not_wait_for_what_others_of_its_network_have_sent(paced: Paced) -> None:
     read_pacer = ReadPacer(TokenBuckets(1 << 20, 1 << 20, lambda: paced.now), lambda: paced.now)
     much, little = paced.new(), paced.new()
-    assert read_pacer.record_read(much, 2 << 20) == pytest.approx(1), "of its own share it would have to wait for 8 seconds"
+    assert read_pacer.record_read(much, 2 << 20) == pytest.approx(1), (
+        "of its own share it would have to wait for 8 seconds"
+    )
     assert read_pacer.record_read(little, CONNECTION_BURST) == 0
     assert read_pacer.record_read(little, CONNECTION_RATE // 2) == pytest.approx(0.5)
     paced.now += 2

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.core.errors import Forbidden, ProtocolError, Throttled, Unavailable
 from gateway.core.message import Form, Message, PendingForm
-from gateway.core.outbox import BURST, LOW_WATER, MAX_STREAMS
+from gateway.core.outbox import BURST_FACTOR, LOW_WATER, MAX_STREAMS
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 
@@ -184,7 +184,7 @@ def test_who_was_told_much_at_once_is_not_too_slow(session: ToySession) -> None:
     """Before the shell could write nothing is judged but a multiple of the limit; then who does not read is."""
     session.blocked = False
     piece = b"x" * (session.max_outbox // 2)
-    for _ in range(2 * BURST):
+    for _ in range(2 * BURST_FACTOR):
         session.put(piece)
     assert session.closing is None
     session.put(piece)

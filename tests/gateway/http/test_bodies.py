@@ -17,7 +17,7 @@ from fastapi import Request
 
 from gateway.core.buckets import TokenBuckets
 from gateway.core.budget import Budget
-from gateway.core.read_pacer import MIN_MALFORMED_SIZE, UNLIMITED, MALFORMED_FACTOR, ReadPacer
+from gateway.core.read_pacer import MALFORMED_FACTOR, MIN_MALFORMED_SIZE, UNLIMITED, ReadPacer
 from gateway.http import publish
 from gateway.http.bodies import ALLOWANCE, COUNTED, SHARE, SOON, Queue, Unread, body_of
 
@@ -273,7 +273,15 @@ def test_a_malformed_body_counts_for_its_network_as_more_than_its_bytes() -> Non
 def test_malformed_bodies_slow_their_network_down_also_with_a_connection_for_each(
     make_local: Callable[..., Any], content: bytes
 ) -> None:
-    local = make_local(limits={"rates": "on", "bytes": {"rate": 4 * MALFORMED_FACTOR * MIN_MALFORMED_SIZE, "burst": 2 * MALFORMED_FACTOR * MIN_MALFORMED_SIZE}})
+    local = make_local(
+        limits={
+            "rates": "on",
+            "bytes": {
+                "rate": 4 * MALFORMED_FACTOR * MIN_MALFORMED_SIZE,
+                "burst": 2 * MALFORMED_FACTOR * MIN_MALFORMED_SIZE,
+            },
+        }
+    )
     assert [post(local, b"1") for _ in range(5)] == [201] * 5
     assert local.gateway.bus.read_pacer.record_bytes("127.0.0.1", 0, 0) == 0, "they owe nothing"
     good = time.monotonic()

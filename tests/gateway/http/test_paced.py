@@ -16,11 +16,11 @@ from fastapi import Response
 
 from gateway.access.auth import KeyFile
 from gateway.core import answer_scheduler
+from gateway.core.answer_scheduler import AnswerScheduler
 from gateway.core.budget import Budget
 from gateway.core.errors import Forbidden, Throttled, Unavailable
 from gateway.core.message import Peer
 from gateway.core.outbox import LOW_WATER
-from gateway.core.answer_scheduler import AnswerScheduler
 from gateway.http import paced, views
 from gateway.http.history import Query
 from gateway.http.paced import in_turn

@@ -31,10 +31,10 @@ from gateway.core.bus import Bus
 from gateway.core.channels import Channels
 from gateway.core.contracts import Receipt
 from gateway.core.frames import text_frame
-from gateway.core.read_pacer import PENALTY_BURST, PenalizableSession, ReadPacer
 from gateway.core.message import Message, MessageIds
 from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
+from gateway.core.read_pacer import PENALTY_BURST, PenalizableSession, ReadPacer
 from gateway.core.session import Session
 from gateway.shells import fast, serve, uvicorn_http, uvicorn_websocket
 from gateway.shells.flusher import MAX_TURNS, MAX_WAIT, flusher_of
@@ -885,13 +885,13 @@ def test_a_paced_connection_is_not_read_and_loses_nothing(sock: socket.socket) -
 def test_what_a_transport_hands_over_during_a_pause_counts_for_the_budget(sock: socket.socket) -> None:
     async def check() -> None:
         ((connection, _, session),) = await connections(1, sock)
-        session.bus.inflow = Inflow(TokenBuckets(1e9, 1e9, lambda: 1.0), lambda: 1.0, Budget(1 << 20))
-        session.bus.inflow.budget.enter(connection)
+        session.bus.read_pacer = ReadPacer(TokenBuckets(1e9, 1e9, lambda: 1.0), lambda: 1.0, Budget(1 << 20))
+        session.bus.read_pacer.budget.enter(connection)
         connection._unhandled = deque()
         for _ in range(40):
             connection.data_received(bytes(1 << 16))
             await asyncio.sleep(0)
-        assert connection.holding < 1 << 20
+        assert connection.held_size < 1 << 20
         assert session.closing is not None
 
     asyncio.run(check())

@@ -167,7 +167,7 @@ def test_who_is_there_stays(core: Core, toy_session: Any) -> None:
     who = core.peers.identity("toy", "here")
     core.bus.bind(session, who)
     churn(core, 1)
-    core.channels.enter("channel 1")
+    core.channels.hold("channel 1")
     core.clock.now += 10_000
     core.say(b'"today"')
     core.settle()

@@ -46,8 +46,8 @@ def test_peers_channels_and_numbers_come_back(make_core: MakeCore) -> None:
     peer = core.peers.identity("toy", "alice", "Alice")
     core.peers.identity("toy", "bob")
     core.peers.identity("toy", "bob", "Bob")
-    core.channels.settle("lobby")
-    core.channels.settle("gone")
+    core.channels.register("lobby")
+    core.channels.register("gone")
     core.channels.close("gone")
     again = make_core()
     assert again.index.peer("toy", "alice") == peer == again.index.peer_numbered(peer.number)
@@ -63,7 +63,7 @@ def test_all_channels_are_told_however_many(make_core: MakeCore) -> None:
     core = make_core()
     names = [f"channel {number:04d}" for number in range(2 * PAGE + 1)]
     for name in names:
-        core.channels.settle(name)
+        core.channels.register(name)
     assert [name for name, _, _ in make_core().index.channels()] == names
 
 

@@ -64,7 +64,7 @@ PATHS = [by_announce, by_link, by_import]
 def test_a_community_is_named_by_how_its_id_begins(
     created: int, path: Callable[..., None], place: Any, alice: Any, tmp_path: Path
 ) -> None:
-    place.bus.channels.settle("lobby")
+    place.bus.channels.register("lobby")
     place.settle()
     node = community(alice, created)
     assert "__" in digest_of(node)
@@ -114,7 +114,7 @@ def test_a_fault_in_a_burst_is_charged_to_the_node_that_shows_it(
 def test_a_name_that_is_taken_in_every_length_is_no_crash(place: Any, alice: Any) -> None:
     node = community(alice, FAR)
     for name in ("lobby", *(f"lobby~{digest_of(node)[:size]}" for size in range(DIGEST, 44))):
-        place.bus.channels.settle(name)
+        place.bus.channels.register(name)
     place.settle()
     line = place.connect()
     assert line.ask(f"announce 1 2\n{alice.identity}\n{node}\n") == "status 1 0\n"
@@ -124,7 +124,7 @@ def test_a_name_that_is_taken_in_every_length_is_no_crash(place: Any, alice: Any
 
 def test_ten_thousand_ids_make_as_many_names(place: Any) -> None:
     """Whatever stands in them: one in forty has two underscores or more."""
-    place.bus.channels.settle("lobby")
+    place.bus.channels.register("lobby")
     place.settle()
     chance = random.Random(1)
     ids = [f"SHA512_B32__{base64url.encode(chance.randbytes(32)).decode()}" for _ in range(10_000)]

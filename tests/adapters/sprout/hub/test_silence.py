@@ -9,8 +9,8 @@ import pytest
 from adapters.sprout.hub.peering import Peering
 from adapters.sprout.hub.rights import PEER
 from adapters.sprout.wire import base64url
-from gateway.core.read_pacer import MAX_MALFORMED
 from gateway.core.principal import Principal
+from gateway.core.read_pacer import MAX_MALFORMED
 
 SECONDS = 10  # limits.handshake_seconds unless it is set
 

@@ -128,7 +128,7 @@ def test_a_node_under_another_id_is_refused(place: Any, lobby: str, alice: Any, 
 def test_every_invalid_vector_stays_off_the_bus(place: Any, valid: dict[str, str], announce: Any, vectors: Any) -> None:
     announce(place.connect(), *valid.values())
     toy, line = place.toy(), place.connect()
-    for channel in place.bus.channels.settled():
+    for channel in place.bus.channels.registered():
         place.bus.subscribe(toy, channel)
     for vector in json.loads((vectors / "invalid.json").read_text()):
         raw = base64url.decode(vector["node"]["raw_b64u"].encode())

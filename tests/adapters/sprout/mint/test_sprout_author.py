@@ -48,7 +48,7 @@ def test_a_channel_becomes_a_community_of_the_gateways(place: Any, community: st
 
 def test_a_new_community_goes_to_every_connection(place: Any) -> None:
     lines = [place.connect(), place.connect()]
-    place.bus.channels.settle("new")
+    place.bus.channels.register("new")
     place.settle()
     for line in lines:
         ((_, node, _),) = nodes(line.read())

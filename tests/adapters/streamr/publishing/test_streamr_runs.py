@@ -52,7 +52,9 @@ people = st.sampled_from(["alice", "alice", "alice", "bob", None])
 places = st.sampled_from([("s", 0), ("s", 0), ("s", 0), ("s", 11), ("s", 12), ("s1", 0), ("closed", 0), ("proven", 0)])
 elsewhere = st.sampled_from([("secret", 0), ("s/@7", 0), ("SYSTEM/keyexchange/0x1", 0)])
 times = st.one_of(
-    st.integers(0, 30), st.integers(0, 30), st.sampled_from([MAX_AHEAD + 1, -LATE_AFTER - 1, -LATE_AFTER - 2, -LATE_AFTER, -NOW + 5])
+    st.integers(0, 30),
+    st.integers(0, 30),
+    st.sampled_from([MAX_AHEAD + 1, -LATE_AFTER - 1, -LATE_AFTER - 2, -LATE_AFTER, -NOW + 5]),
 )
 contents = st.sampled_from(
     [

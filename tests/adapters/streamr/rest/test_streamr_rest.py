@@ -118,7 +118,7 @@ def test_inboxes_are_answered_for(call: Caller, alice: Any) -> None:
 def test_looking_makes_nothing_and_making_does(call: Caller, broker: Any) -> None:
     call("GET", "/streams/new")
     assert call("GET", "/streams?name=new&public=false").json() == []
-    assert broker.core.channels.settled() == []
+    assert broker.core.channels.registered() == []
     for body in ('{"name":"new"}', '{"id":"new","partitions":7}'):
         assert call("POST", "/streams", content=body, headers={"Content-Type": "text/plain"}).json()["id"] == "new"
     assert [stream["id"] for stream in call("GET", "/streams").json()] == ["new"]
@@ -239,8 +239,8 @@ def test_streams_are_listed_in_slices_of_a_little_work_each(broker: Any) -> None
     channels = broker.bus.channels
     names = [name for n in range(500) for name in (f"s{n:03}", f"s{n:03}#1", f"s{n:03}#2")]
     for name in names:
-        channels.load(name, {})
-    channels.load("closed", {}, open=False)
+        channels.restore(name, {})
+    channels.restore("closed", {}, open=False)
     desk, visitor, looked = Desk(broker.adapter.parts), Visitor(None), list[str]()
     exists = channels.exists
 
@@ -270,7 +270,7 @@ def test_streams_are_listed_in_slices_of_a_little_work_each(broker: Any) -> None
 
 def test_a_long_list_of_streams_arrives_whole(call: Caller, broker: Any) -> None:
     for n in range(400):
-        broker.bus.channels.load(f"{n:03}" + "x" * 200, {})
+        broker.bus.channels.restore(f"{n:03}" + "x" * 200, {})
     answer = call("GET", "/streams")
     assert [stream["id"][:3] for stream in answer.json()] == [f"{n:03}" for n in range(256)]
     assert len(answer.content) > 1 << 16

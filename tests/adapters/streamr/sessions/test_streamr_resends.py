@@ -11,9 +11,9 @@ import pytest
 from adapters.streamr.model.stored import SLICE
 from gateway.access.revocation import POLICY, RIGHT_ENDED, Revocation
 from gateway.core import answer_scheduler
+from gateway.core.answer_scheduler import MAX_WAIT, QUIET
 from gateway.core.errors import Unavailable
 from gateway.core.outbox import MAX_STREAMS
-from gateway.core.answer_scheduler import QUIET, MAX_WAIT
 
 TEN_SECONDS = 10_000
 
