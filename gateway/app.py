@@ -19,9 +19,9 @@ from gateway.core.errors import RequestError
 from gateway.core.message import REST
 from gateway.core.session import Session
 from gateway.http import rest
-from gateway.http.callers import enter
-from gateway.http.persistent import Persistent
-from gateway.http.problems import answer, explain
+from gateway.http.callers import admit_request
+from gateway.http.persistent import PersistentConnections
+from gateway.http.problems import problem_of, problem_response
 from gateway.shells import fast, serve
 from gateway.shells.flusher import flusher_of
 from gateway.shells.turns import turns_of
@@ -72,7 +72,7 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
     app.include_router(rest.router(gateway))
     app.add_middleware(Guard, gateway=gateway)
     app.add_middleware(RawPaths)
-    app.add_middleware(Persistent, seconds=settings.limits.keep_alive_seconds)
+    app.add_middleware(PersistentConnections, seconds=settings.limits.keep_alive_seconds)
     return app
 
 
@@ -98,10 +98,10 @@ class Guard:
         app = self._app
         if scope["type"] == "http" and not scope["path"].startswith(RAW_PATHS) and scope["path"] not in HEALTH:
             try:
-                enter(self._gateway, Request(scope))
+                admit_request(self._gateway, Request(scope))
             except RequestError as error:
-                self._gateway.metrics.count("refused", REST, str(explain(error).status))
-                app = answer(explain(error))
+                self._gateway.metrics.count("refused", REST, str(problem_of(error).status))
+                app = problem_response(problem_of(error))
         await app(scope, receive, send)
 
 

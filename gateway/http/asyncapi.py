@@ -1,4 +1,4 @@
-"""What is said on the wires that OpenAPI has no words for, as an AsyncAPI 3.0 document, made from the adapters' tables.
+"""Describes what OpenAPI cannot, WebSockets and TCP, as an AsyncAPI 3.0 document made from the tables of the adapters.
 
 It is told from the gateway's side: what it receives, others send.
 """
@@ -16,7 +16,7 @@ WEBSOCKETS = "websockets"  # what the server of all WebSockets is called; a TCP 
 _UNFIT = re.compile(r"[^A-Za-z0-9]+")
 
 
-class Wire(NamedTuple):
+class Endpoint(NamedTuple):
     """A path or a listener of a protocol, and what is said there."""
 
     key: str
@@ -30,7 +30,7 @@ def document(
     adapters: Iterable[Adapter], version: str, host: str, listening: Mapping[str, str | None], *, secure: bool
 ) -> dict[str, Any]:
     """The document of a gateway that is reached at *host* and is *listening* on TCP there, by the listeners' names."""
-    wires = [wire for adapter in adapters for wire in _wires(adapter, listening)]
+    endpoints = [endpoint for adapter in adapters for endpoint in _endpoints(adapter, listening)]
     servers = {WEBSOCKETS: {"host": host, "protocol": "wss" if secure else "ws"}}
     servers |= {name: {"host": place, "protocol": "tcp"} for name, place in listening.items() if place is not None}
     return {
@@ -38,51 +38,53 @@ def document(
         "info": {"title": "Trellis", "version": version, "description": "REST is described at `/openapi.json`."},
         "defaultContentType": "application/json",
         "servers": servers,
-        "channels": {wire.key: _channel(wire) for wire in wires},
-        "operations": {name: operation for wire in wires for name, operation in _operations(wire)},
+        "channels": {endpoint.key: _channel(endpoint) for endpoint in endpoints},
+        "operations": {name: operation for endpoint in endpoints for name, operation in _operations(endpoint)},
         "components": {
-            "messages": {_message_key(wire, said): _message(said) for wire in wires for said in wire.messages}
+            "messages": {
+                _message_key(endpoint, said): _message(said) for endpoint in endpoints for said in endpoint.messages
+            }
         },
     }
 
 
-def _wires(adapter: Adapter, listening: Mapping[str, str | None]) -> Iterator[Wire]:
+def _endpoints(adapter: Adapter, listening: Mapping[str, str | None]) -> Iterator[Endpoint]:
     for place, messages in adapter.spoken().items():
         key = "_".join(filter(None, (adapter.name, _UNFIT.sub("_", place).strip("_"))))
         if place in adapter.paths:
-            yield Wire(key, f"{adapter.title} at {place}", WEBSOCKETS, place, messages)
+            yield Endpoint(key, f"{adapter.title} at {place}", WEBSOCKETS, place, messages)
         elif listening.get(place) is not None:
-            yield Wire(key, f"{adapter.title} on TCP", place, None, messages)
+            yield Endpoint(key, f"{adapter.title} on TCP", place, None, messages)
 
 
-def _channel(wire: Wire) -> dict[str, Any]:
+def _channel(endpoint: Endpoint) -> dict[str, Any]:
     return {
-        "address": wire.address,
-        "title": wire.title,
-        "servers": [{"$ref": f"#/servers/{wire.server}"}],
+        "address": endpoint.address,
+        "title": endpoint.title,
+        "servers": [{"$ref": f"#/servers/{endpoint.server}"}],
         "messages": {
-            said.name: {"$ref": f"#/components/messages/{_message_key(wire, said)}"} for said in wire.messages
+            said.name: {"$ref": f"#/components/messages/{_message_key(endpoint, said)}"} for said in endpoint.messages
         },
     }
 
 
-def _operations(wire: Wire) -> Iterator[tuple[str, dict[str, Any]]]:
+def _operations(endpoint: Endpoint) -> Iterator[tuple[str, dict[str, Any]]]:
     for action, chosen in (
-        ("receive", [said for said in wire.messages if said.received]),
-        ("send", [said for said in wire.messages if said.sent]),
+        ("receive", [said for said in endpoint.messages if said.received]),
+        ("send", [said for said in endpoint.messages if said.sent]),
     ):
         yield (
-            f"{wire.key}_{action}",
+            f"{endpoint.key}_{action}",
             {
                 "action": action,
-                "channel": {"$ref": f"#/channels/{wire.key}"},
-                "messages": [{"$ref": f"#/channels/{wire.key}/messages/{said.name}"} for said in chosen],
+                "channel": {"$ref": f"#/channels/{endpoint.key}"},
+                "messages": [{"$ref": f"#/channels/{endpoint.key}/messages/{said.name}"} for said in chosen],
             },
         )
 
 
-def _message_key(wire: Wire, said: Spoken) -> str:
-    return f"{wire.key}.{said.name}"
+def _message_key(endpoint: Endpoint, said: Spoken) -> str:
+    return f"{endpoint.key}.{said.name}"
 
 
 def _message(said: Spoken) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 What is kept of a body while it comes, and while it waits, counts in the memory budget (`gateway.core.budget`),
 whichever server there is; `uvicorn_http.FastHttp` counts what it was not asked for yet. To check and publish a MiB
-takes 10 to 40 ms, and a hundred may come at once. So the bodies longer than `SOON` take turns, network by network, and
-together they get `SHARE` of the time of the loop.
+takes 10 to 40 ms, and a hundred may come at once. So bodies longer than `SHORT_BODY` take turns, network by network,
+and together they get `SHARE` of the time of the loop.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from gateway.core.errors import RequestError
 from gateway.core.networks import network
 from gateway.core.read_pacer import ReadPacer
 
-SOON = 1 << 16  # bytes of JSON that are checked on the loop, without waiting: half a millisecond's work
+SHORT_BODY = 1 << 16  # bytes of JSON that are checked on the loop, without waiting: half a millisecond's work
 BODY_SECONDS = 30.0  # for a body to arrive
 SHARE = 0.2  # of the time: what long bodies get together
 ALLOWANCE = 0.05  # seconds that they may take at once before they are kept to their share
-COUNTED = "trellis.counted"  # an ASGI extension: the server paces the bytes that it reads
+PACED_EXTENSION = "trellis.counted"  # an ASGI extension: the server paces the bytes that it reads
 
 
-class Unread(RequestError):
+class BodyRefused(RequestError):
     """A body that was not read to its end, with the HTTP *status* that says why."""
 
     def __init__(self, status: int, reason: str, headers: Mapping[str, str]) -> None:
@@ -37,7 +37,7 @@ class Unread(RequestError):
         self.headers = headers
 
 
-class Body:
+class IncomingBody:
     """A body that is coming, or waits for its turn: a holder of the memory budget."""
 
     def __init__(self, network: str) -> None:
@@ -55,7 +55,7 @@ class Body:
         self.scope.cancel()
 
 
-class Queue:
+class TurnQueue:
     """Turns for what takes long: one at a time, the networks in a ring, all together for `SHARE` of the time.
 
     *clock* gives seconds, *sleep* waits for some.
@@ -86,7 +86,7 @@ class Queue:
             finally:
                 self._used = self._level() + self._clock() - begin
         finally:
-            self._next()
+            self._pass_on()
 
     def _level(self) -> float:
         """The seconds used lately, now."""
@@ -101,7 +101,7 @@ class Queue:
             await event.wait()
         except BaseException:  # whoever waits was cancelled
             if event.is_set():
-                self._next()
+                self._pass_on()
             else:
                 self._leave(network, event)
             raise
@@ -112,7 +112,7 @@ class Queue:
         if not theirs:
             del self._waiting[network]
 
-    def _next(self) -> None:
+    def _pass_on(self) -> None:
         """The turn goes on to the next network's first, and that network to the end of the ring."""
         self._busy = bool(self._waiting)
         if self._busy:
@@ -123,58 +123,60 @@ class Queue:
                 self._waiting[network] = theirs
 
 
-_queue: RunVar[Queue] = RunVar("trellis-long-bodies")
+_turn_queue: RunVar[TurnQueue] = RunVar("trellis-long-bodies")
 
 
-def queue() -> Queue:
+def turn_queue() -> TurnQueue:
     """The turns of the loop that runs."""
-    if (found := _queue.get(None)) is None:
-        found = Queue()
-        _queue.set(found)
+    if (found := _turn_queue.get(None)) is None:
+        found = TurnQueue()
+        _turn_queue.set(found)
     return found
 
 
-def sender_of(request: Request) -> str:
+def network_of(request: Request) -> str:
     """The network that *request* comes from."""
     client = request.scope.get("client")
     return network(client[0]) if client else ""
 
 
 @asynccontextmanager
-async def body_of(request: Request, limit: int, read_pacer: ReadPacer | None) -> AsyncIterator[bytes]:
+async def read_body(request: Request, limit: int, read_pacer: ReadPacer | None) -> AsyncIterator[bytes]:
     """The body of *request*, while its turn lasts if it is long. Look first at all that can be refused without it.
 
-    Raises `Unread`: 413 once it is known to be longer than *limit* bytes, 408 if it does not come within
+    Raises `BodyRefused`: 413 once it is known to be longer than *limit* bytes, 408 if it does not come within
     `BODY_SECONDS`, 503 where the memory budget of *read_pacer* is used up.
     """
     read_pacer = read_pacer or ReadPacer(None, perf_counter)
     # Who is told 413 or 408 may be sending still, for ever: the connection ends (HTTP/2 has other words for that).
     ending = {"Connection": "close"} if request.scope.get("http_version") in ("1.0", "1.1") else {}
-    too_long = Unread(413, f"more than {limit:,} bytes; send less, or in parts", ending)
+    too_long = BodyRefused(413, f"more than {limit:,} bytes; send less, or in parts", ending)
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or len(length) > len(str(limit)) or int(length) > limit:
         raise too_long
-    body = Body(sender_of(request))
+    body = IncomingBody(network_of(request))
     read_pacer.budget.enter(body)
     try:
         async with AsyncExitStack() as stack:
             with body.scope:
                 if not await _read(request, body, limit, read_pacer):
-                    raise Unread(408, f"the body took more than {BODY_SECONDS:.0f} s; send less, or in parts", ending)
+                    raise BodyRefused(
+                        408, f"the body took more than {BODY_SECONDS:.0f} s; send less, or in parts", ending
+                    )
                 if len(body.data) > limit:
                     raise too_long
-                if len(body.data) > SOON:
-                    await stack.enter_async_context(queue().turn(body.network))
+                if len(body.data) > SHORT_BODY:
+                    await stack.enter_async_context(turn_queue().turn(body.network))
             if body.scope.cancel_called:
-                raise Unread(503, "the gateway is short of memory; try again in a moment", {"Retry-After": "1"})
+                raise BodyRefused(503, "the gateway is short of memory; try again in a moment", {"Retry-After": "1"})
             yield bytes(body.data)
     finally:
         read_pacer.budget.leave(body)
 
 
-async def _read(request: Request, body: Body, limit: int, read_pacer: ReadPacer) -> bool:
+async def _read(request: Request, body: IncomingBody, limit: int, read_pacer: ReadPacer) -> bool:
     """Read until the end of *body*, or beyond its *limit*; False where it does not come in time."""
-    counted = COUNTED in request.scope.get("extensions", ())
+    counted = PACED_EXTENSION in request.scope.get("extensions", ())
     with anyio.move_on_after(BODY_SECONDS):
         async with aclosing(request.stream()) as chunks:
             async for chunk in chunks:

@@ -20,13 +20,13 @@ from starlette.types import Receive, Scope, Send
 from gateway.core.errors import OutcomeUnknown, RequestError, Throttled, Unavailable
 from gateway.core.message import REST
 
-from .bodies import SOON, queue, sender_of
-from .kit import in_doubt, synced
-from .problems import Problem, explain
-from .publish import MAX_CONTENT, SPACE, TOO_LONG, Content, Publisher, content_read
+from .bodies import SHORT_BODY, network_of, turn_queue
+from .kit import outcome_unknown, wait_until_synced
+from .problems import Problem, problem_of
+from .publish import MAX_CONTENT, TOO_LONG, WHITESPACE, ParsedContent, Publisher, parse_request_content
 
 MAX_UNSENT = 4 << 20  # bytes of results that wait for the disk or the client; beyond it no line is read
-SLICE = 128  # lines that are taken in one turn of the loop
+LINES_PER_TURN = 128  # lines that are taken in one turn of the loop
 STALLED_SECONDS = 60.0  # for a client to read a result; then the connection ends
 NO_MEMORY = "the gateway is short of memory; send this line and the rest again in a moment"
 STOP_SECONDS = 1.0  # the same, while the gateway stops
@@ -39,10 +39,10 @@ class _Result(NamedTuple):
 
     number: int
     seq: int
-    said: bytes
+    text: bytes
 
 
-class Lines:
+class LineSplitter:
     """Cuts a stream of bytes into lines; one of more than *limit* bytes comes out as None."""
 
     def __init__(self, limit: int = MAX_CONTENT) -> None:
@@ -69,7 +69,7 @@ class Lines:
         """What is left when the line, or the stream, ends here."""
         line, self._rest = bytes(self._rest), bytearray()
         skipped, self._skipping = self._skipping, False
-        return [None] if skipped else [line] if line.strip(SPACE) else []
+        return [None] if skipped else [line] if line.strip(WHITESPACE) else []
 
     def _add(self, data: bytes) -> None:
         if not self._skipping:
@@ -79,7 +79,7 @@ class Lines:
                 self._rest = bytearray()
 
 
-class Signal:
+class AutoResetEvent:
     """Wakes one task, again and again; a call of `set` is never missed."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Signal:
         self._event = anyio.Event()
 
 
-class Bulk(Response):
+class BulkResponse(Response):
     """The response to a body of lines: one result on each line, in order, while the body is still being read."""
 
     def __init__(self, publisher: Publisher, request: Request) -> None:
@@ -107,16 +107,16 @@ class Bulk(Response):
         self._results: deque[_Result] = deque()
         self._unsent = 0
         self._numbers = count(1)
-        self._over = False
-        self._doubtful = False  # nobody knows whether what waits for the disk is accepted
-        self._ready = Signal()
-        self._room = Signal()
+        self._read_all = False
+        self._outcome_unknown = False  # nobody knows whether what waits for the disk is accepted
+        self._ready = AutoResetEvent()
+        self._room = AutoResetEvent()
         self._reading = anyio.CancelScope()
         self._sending = anyio.CancelScope()
-        self._patience = STALLED_SECONDS
-        self._lines = Lines()
+        self._send_seconds = STALLED_SECONDS
+        self._lines = LineSplitter()
         self._given_up = False
-        self.network = sender_of(request)
+        self.network = network_of(request)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI
         """Answer until the body ends and its last line is on disk."""
@@ -134,7 +134,7 @@ class Bulk(Response):
 
     def _stop(self) -> None:
         """The gateway stops: no further line is taken, and those that were are answered."""
-        self._patience = STOP_SECONDS
+        self._send_seconds = STOP_SECONDS
         self._reading.cancel()
         self._sending.deadline = min(self._sending.deadline, anyio.current_time() + STOP_SECONDS)
 
@@ -157,17 +157,17 @@ class Bulk(Response):
         with self._reading, suppress(ClientDisconnect):  # nobody is told; a line that was cut off is none
             async with aclosing(self._request.stream()) as chunks:
                 async for chunk in chunks:
-                    await self._take(lines.feed(chunk))
+                    await self._publish_all(lines.feed(chunk))
                     if self._gateway.log.failing is not None or self._reading.cancel_called:
                         break
                 else:
-                    await self._take(lines.end())
+                    await self._publish_all(lines.end())
         if self._given_up:
             self._results.append(self._refused(next(self._numbers), Unavailable(NO_MEMORY)))
-        self._over = True
+        self._read_all = True
         self._ready.set()
 
-    async def _take(self, lines: list[bytes | None]) -> None:
+    async def _publish_all(self, lines: list[bytes | None]) -> None:
         """Publish *lines*, no faster than the limits, the disk and the client allow."""
         todo = deque([await self._content(line) for line in lines])
         while todo:
@@ -176,25 +176,25 @@ class Bulk(Response):
                 await self._room.wait()
             while self._gateway.bus.congested and self._gateway.log.failing is None:
                 with suppress(OutcomeUnknown):  # the next line is refused
-                    await synced(self._gateway.log, self._gateway.log.next_seq - 1)
+                    await wait_until_synced(self._gateway.log, self._gateway.log.next_seq - 1)
 
-    async def _content(self, line: bytes | None) -> Content | Problem:
+    async def _content(self, line: bytes | None) -> ParsedContent | Problem:
         """What *line* says, or why that is nothing."""
         if line is None:
             return Problem(413, TOO_LONG)
         caller = self._publisher.caller
         try:
-            if len(line) <= SOON:
-                return await content_read(caller, line)
-            async with queue().turn(self.network):
-                return await content_read(caller, line)
+            if len(line) <= SHORT_BODY:
+                return await parse_request_content(caller, line)
+            async with turn_queue().turn(self.network):
+                return await parse_request_content(caller, line)
         except Problem as problem:
             return problem
 
-    def _publish(self, todo: deque[Content | Problem]) -> float:
+    def _publish(self, todo: deque[ParsedContent | Problem]) -> float:
         """Publish a few lines of *todo*; return the seconds to wait before the next."""
         last = wait = 0.0
-        for _ in range(min(SLICE, len(todo))):
+        for _ in range(min(LINES_PER_TURN, len(todo))):
             try:
                 result = self._result(todo[0])
             except Throttled as error:  # it is not refused: its turn comes later
@@ -202,12 +202,12 @@ class Bulk(Response):
                 break
             todo.popleft()
             last = max(last, result.seq)
-            self._unsent += len(result.said)
+            self._unsent += len(result.text)
             self._results.append(result)
-        self._gateway.log.when_synced(int(last), self._ready.set, self._doubt)
+        self._gateway.log.when_synced(int(last), self._ready.set, self._on_write_failure)
         return wait
 
-    def _result(self, line: Content | Problem) -> _Result:
+    def _result(self, line: ParsedContent | Problem) -> _Result:
         number = next(self._numbers)
         try:
             self._publisher.pace()
@@ -222,13 +222,13 @@ class Bulk(Response):
         return _Result(number, taken.seq, self._publisher.answer(taken) + b"\n")
 
     def _refused(self, number: int, error: RequestError) -> _Result:
-        problem = explain(error)
+        problem = problem_of(error)
         self._gateway.metrics.count("refused", REST, str(problem.status))
         return _Result(number, 0, problem.body(line=number) + b"\n")
 
-    def _doubt(self) -> None:
+    def _on_write_failure(self) -> None:
         """The disk has failed for long: what waits for it is told so, and nothing more is taken."""
-        self._doubtful = True
+        self._outcome_unknown = True
         self._reading.cancel()
         self._ready.set()
 
@@ -236,30 +236,30 @@ class Bulk(Response):
 
     async def _write(self, send: Send) -> None:
         """Send results as their messages reach the disk, until the last or until the client does not read them."""
-        while not (self._over and not self._results):
-            told = self._told()
-            if not told:
+        while not (self._read_all and not self._results):
+            settled = self._settled()
+            if not settled:
                 await self._ready.wait()
                 continue
-            await self._send(send, b"".join(map(self._final, told)), more=True)
+            await self._send(send, b"".join(map(self._with_outcome, settled)), more=True)
             if self._sending.cancelled_caught:
                 return
-            self._unsent -= sum(len(result.said) for result in told)
+            self._unsent -= sum(len(result.text) for result in settled)
             self._room.set()
         await self._send(send, b"", more=False)
 
-    def _told(self) -> list[_Result]:
+    def _settled(self) -> list[_Result]:
         """The next results of which it is known, or never will be, whether they are on disk."""
-        told = []
-        while self._results and (self._doubtful or self._results[0].seq <= self._gateway.log.synced_seq):
-            told.append(self._results.popleft())
-        return told
+        settled = []
+        while self._results and (self._outcome_unknown or self._results[0].seq <= self._gateway.log.synced_seq):
+            settled.append(self._results.popleft())
+        return settled
 
-    def _final(self, result: _Result) -> bytes:
+    def _with_outcome(self, result: _Result) -> bytes:
         if result.seq <= self._gateway.log.synced_seq:
-            return result.said
-        return self._refused(result.number, in_doubt(self._gateway.log)).said
+            return result.text
+        return self._refused(result.number, outcome_unknown(self._gateway.log)).text
 
     async def _send(self, send: Send, body: bytes, *, more: bool) -> None:
-        with anyio.move_on_after(self._patience) as self._sending:
+        with anyio.move_on_after(self._send_seconds) as self._sending:
             await send({"type": "http.response.body", "body": body, "more_body": more})

@@ -15,8 +15,8 @@ from gateway.core.networks import network
 from gateway.core.principal import Principal
 from gateway.runtime import Gateway
 
-from .kit import decoded
-from .paced import paced
+from .kit import decode_segment
+from .paced import paced_response
 from .problems import Problem, shortened
 
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="trellis"'}
@@ -34,7 +34,7 @@ class Caller:
         `Throttled`.
         """
         self.gateway = gateway
-        address = enter(gateway, request)
+        address = admit_request(gateway, request)
         token = bearer_token(request.headers.get("authorization")) or key
         principal = gateway.access.authenticate(REST, token, address)
         if principal is None:
@@ -66,10 +66,10 @@ class Caller:
 
         What concerns no one channel is asked with an empty one, which only a right to all channels covers.
         """
-        self.demand(verb, channel)
+        self.authorize(verb, channel)
         self.pace(channel)
 
-    def demand(self, verb: str, channel: str) -> None:
+    def authorize(self, verb: str, channel: str) -> None:
         """Raise `Forbidden` unless the caller has the right to *verb* on *channel*."""
         if not self.may(verb, channel):
             if not self.key and self.gateway.access.enabled:
@@ -88,29 +88,31 @@ class Caller:
         if self.gateway.throttle is not None:
             self.gateway.throttle.charge(self.principal.address, requests)
 
-    def waste(self, size: int) -> None:
+    def charge_malformed(self, size: int) -> None:
         """Count *size* bytes that were read for nothing: what they said had no sense."""
         if (read_pacer := self.gateway.bus.read_pacer) is not None:
             read_pacer.charge_malformed_body(self.principal.address, size)
 
-    async def paced(self, slices: Iterator[bytes], media_type: str, verb: str, channel: str) -> Response:
+    async def paced_response(self, slices: Iterator[bytes], media_type: str, verb: str, channel: str) -> Response:
         """The response that carries *slices*, at the caller's pace and while it may *verb* on *channel*.
 
         See `gateway.http.paced`.
         """
-        gateway, ask = self.gateway, partial(self.demand, verb, channel)
-        return await paced(gateway.answer_scheduler, gateway.budget, self.principal.address, slices, media_type, ask)
+        gateway, ask = self.gateway, partial(self.authorize, verb, channel)
+        return await paced_response(
+            gateway.answer_scheduler, gateway.budget, self.principal.address, slices, media_type, ask
+        )
 
-    def look(self, verb: str, segment: str, *, paced: bool = True) -> str:
+    def resolve_channel(self, verb: str, segment: str, *, paced: bool = True) -> str:
         """The channel that a path's *segment* names, if the caller may *verb* there and there can be one.
 
         What cannot be a name is refused before anything is looked up or counted by it. What is not *paced* here is so
         later, part by part.
         """
-        channel = unquoted(segment)
+        channel = path_segment(segment)
         if not valid_name(channel):
             raise UnknownChannel(channel)
-        self.demand(verb, channel)
+        self.authorize(verb, channel)
         if paced:
             self.pace(channel)
         gateway = self.gateway
@@ -123,7 +125,7 @@ class Caller:
         return channel
 
 
-def enter(gateway: Gateway, request: Request) -> str:
+def admit_request(gateway: Gateway, request: Request) -> str:
     """The network that *request* comes from, if its page may ask here, by this name of the gateway's, and now.
 
     Raises `Problem` 403, or `Throttled`; every request takes a token of its network here.
@@ -138,9 +140,9 @@ def enter(gateway: Gateway, request: Request) -> str:
     return address
 
 
-def unquoted(segment: str) -> str:
+def path_segment(segment: str) -> str:
     """What a raw *segment* of a path says (RFC 3986, section 2.1); UTF-8, percent-encoded or not."""
     try:
-        return decoded(segment)
+        return decode_segment(segment)
     except UnicodeError:
         raise Problem(400, f"{shortened(segment)} is not percent-encoded UTF-8") from None

@@ -28,7 +28,7 @@ from gateway.storage.layout import BEYOND_ALL
 
 from . import listing, views
 from .callers import Caller
-from .paced import in_turn
+from .paced import run_in_turn
 from .problems import Problem
 
 PAGE = 32  # messages that are read from the log in one turn of the loop
@@ -51,8 +51,8 @@ class EventSession(Session):
         self._unsynced: deque[Message] = deque()  # heard, but not on disk yet
         self._seen = after or 0
         self._boundary: int | None = None  # the first sequence that the bus brings
-        self._behind = after is not None
-        self._waits = False  # for the disk, until what lies below the boundary is on it
+        self._replaying = after is not None
+        self._awaiting_sync = False  # for the disk, until what lies below the boundary is on it
         if caller.key is not None:
             self.bus.bind(self, caller.who)
         try:
@@ -60,9 +60,9 @@ class EventSession(Session):
         except BaseException:
             self.receive_eof()
             raise
-        slices = listing.slices("peers", map(views.peer, others), **views.peer(self.who), channel=channel)
+        slices = listing.list_slices("peers", map(views.peer, others), **views.peer(self.who), channel=channel)
         self._welcome: Iterator[bytes] | None = chain((b"event: welcome\ndata: ",), slices, (b"\n\n",))
-        if len(others) <= listing.TURN:
+        if len(others) <= listing.BATCH:
             self.send(b"".join(self._welcome))
             self._welcome = None
 
@@ -75,10 +75,10 @@ class EventSession(Session):
         """Show a direct message now, any other one when it is on disk."""
         if message.target is not None:
             self.put(event("direct", views.message(self.bus.peers, message)))
-        elif self.closing is None and (not self._behind or self._boundary is not None):
+        elif self.closing is None and (not self._replaying or self._boundary is not None):
             self._unsynced.append(message)
-            if len(self._unsynced) == 1 and not self._behind:
-                self.bus.ledger.when_synced(message.seq, self._on_disk)
+            if len(self._unsynced) == 1 and not self._replaying:
+                self.bus.ledger.when_synced(message.seq, self._on_synced)
 
     def peer_joined(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # a stream has one
         """Say who came."""
@@ -103,7 +103,7 @@ class EventSession(Session):
             self._welcome = None
         try:
             page = (
-                self._page() if self._catching_up else []
+                self._next_page() if self._catching_up else []
             )  # asked for first: behind the last one the outbox is filled
         except Unavailable as error:  # who comes back goes on where this ends
             self.close(1013, str(error))
@@ -113,18 +113,18 @@ class EventSession(Session):
     async def next_data(self) -> list[bytes]:
         """The same; for what is long, when there is a turn for that."""
         if self._welcome is not None or self._catching_up:
-            return await in_turn(self._gateway.answer_scheduler, self.network, self.data_to_send)
+            return await run_in_turn(self._gateway.answer_scheduler, self.network, self.data_to_send)
         return self.data_to_send()
 
-    def last_words(self, reason: str) -> bytes:
+    def closing_comment(self, reason: str) -> bytes:
         """A comment that says why the stream ends; what is half said is no event without an empty line behind it."""
         return (b": %b\n\n" if self._welcome is None else b"\n: %b\n") % reason.encode()
 
     @property
     def _catching_up(self) -> bool:
-        return self._behind and not self._waits and self.closing is None
+        return self._replaying and not self._awaiting_sync and self.closing is None
 
-    def _page(self) -> list[bytes]:
+    def _next_page(self) -> list[bytes]:
         """The next page; behind the last one there is a boundary, and behind that the bus."""
         page = self._gateway.index.history(
             self._channel, after=self._seen, before=self._boundary, limit=PAGE, size=LOW_WATER
@@ -138,36 +138,36 @@ class EventSession(Session):
         if page:
             self._seen = page[-1].seq
         if page or gap:
-            return gap + [self._form(message) for message in page]
+            return gap + [self._event_of(message) for message in page]
         if self._boundary is None:
             self._boundary = self.bus.ledger.next_seq
-            self._waits = True
-            self.bus.ledger.when_synced(self._boundary - 1, self._below)
-            return [] if self._waits else self._page()
-        self._behind = False
+            self._awaiting_sync = True
+            self.bus.ledger.when_synced(self._boundary - 1, self._on_boundary_synced)
+            return [] if self._awaiting_sync else self._next_page()
+        self._replaying = False
         if self._unsynced:
-            self.bus.ledger.when_synced(self._unsynced[0].seq, self._on_disk)
+            self.bus.ledger.when_synced(self._unsynced[0].seq, self._on_synced)
         return []
 
-    def _below(self) -> None:
+    def _on_boundary_synced(self) -> None:
         """Everything below the boundary is on disk."""
-        self._waits = False
+        self._awaiting_sync = False
         self.wake()
 
-    def _on_disk(self) -> None:
+    def _on_synced(self) -> None:
         """The first message that waits is on disk, and perhaps others."""
         on_disk = self._gateway.log.synced_seq
         while self._unsynced and self._unsynced[0].seq <= on_disk:
-            self.put(self._form(self._unsynced.popleft()))
+            self.put(self._event_of(self._unsynced.popleft()))
         if self._unsynced:
-            self.bus.ledger.when_synced(self._unsynced[0].seq, self._on_disk)
+            self.bus.ledger.when_synced(self._unsynced[0].seq, self._on_synced)
 
-    def _form(self, message: Message) -> bytes:
-        form = message.form(REST, self._make)
+    def _event_of(self, message: Message) -> bytes:
+        form = message.form(REST, self._make_event)
         assert isinstance(form, bytes)
         return form
 
-    def _make(self, message: Message, _key: str) -> bytes:
+    def _make_event(self, message: Message, _key: str) -> bytes:
         return b"id: %d\n%b" % (message.seq, event("message", views.message(self.bus.peers, message)))
 
 
@@ -206,16 +206,16 @@ async def _events(session: EventSession) -> AsyncIterator[bytes]:
         woken = anyio.Event()
         session.wake = woken.set
         if data := await session.next_data():
-            for piece in pieces(data):
+            for piece in join_chunks(data):
                 yield piece
         elif session.closing is not None:
-            yield session.last_words(session.closing.reason)
+            yield session.closing_comment(session.closing.reason)
             return
         else:
             await woken.wait()
 
 
-def pieces(data: list[bytes]) -> list[bytes]:
+def join_chunks(data: list[bytes]) -> list[bytes]:
     """Events joined to pieces that are worth a write and do not fill memory."""
     joined: list[bytes] = []
     some: list[bytes] = []

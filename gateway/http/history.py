@@ -25,7 +25,7 @@ MAX_ANSWER = 4 << 20  # bytes of content after which an answer ends early; `next
 
 
 @dataclass
-class Query:
+class HistoryQuery:
     """What is asked of the history of a channel, and how far it was answered."""
 
     channel: str
@@ -35,7 +35,7 @@ class Query:
     sender: int | None
     order: Order
 
-    def answer(self, gateway: Gateway) -> Iterator[bytes]:
+    def slices(self, gateway: Gateway) -> Iterator[bytes]:
         """One page, and where the next begins, a slice at a time; for `gateway.http.paced`."""
         count = size = 0
         before, more = b'{"messages":[', True
@@ -48,10 +48,10 @@ class Query:
                 before = b","
                 count += 1
                 size += len(parts[-1])
-                self._move(message)
+                self._advance(message)
             yield b"".join(parts)
         more = more and bool(self._read(gateway, 1))
-        next = dumps(self._address() if more else None)
+        next = dumps(self._next_url() if more else None)
         yield b'%b],"next":%b}' % (b"" if count else before, next)
 
     def _read(self, gateway: Gateway, limit: int) -> list[Message]:
@@ -65,18 +65,18 @@ class Query:
             size=LOW_WATER,
         )
 
-    def _move(self, message: Message) -> None:
+    def _advance(self, message: Message) -> None:
         if self.order == "desc":
             self.before = message.seq
         else:
             self.after = message.seq
 
-    def _address(self) -> str:
+    def _next_url(self) -> str:
         asked = {name: value for name, value in vars(self).items() if name != "channel" and value is not None}
         return f"/v1/channels/{quote(self.channel, safe='')}/messages?{urlencode(asked)}"
 
 
-def find(gateway: Gateway, channel: str, id: str) -> Message:
+def find_message(gateway: Gateway, channel: str, id: str) -> Message:
     """The message of *channel* with this canonical or native id; `Problem` 404 without one."""
     canonical = gateway.bus.canonical_id(id)
     found = None if canonical is None else gateway.index.message(canonical)

@@ -10,7 +10,7 @@ from gateway.core.contracts import Ledger
 from gateway.core.errors import OutcomeUnknown
 
 
-def decoded(segment: str) -> str:
+def decode_segment(segment: str) -> str:
     """The text of a raw *segment* of a path (RFC 3986, section 2.1), percent-encoded or not.
 
     Raises `UnicodeError` where that is not UTF-8.
@@ -18,20 +18,20 @@ def decoded(segment: str) -> str:
     return unquote_to_bytes(segment.encode("latin-1")).decode()
 
 
-async def synced(ledger: Ledger, seq: int) -> None:
+async def wait_until_synced(ledger: Ledger, seq: int) -> None:
     """Wait until everything up to *seq* is on disk; `OutcomeUnknown` where the disk fails meanwhile."""
-    done, doubts = anyio.Event(), list[bool]()
+    done, failures = anyio.Event(), list[bool]()
 
-    def doubt() -> None:
-        doubts.append(True)
+    def fail() -> None:
+        failures.append(True)
         done.set()
 
-    ledger.when_synced(seq, done.set, doubt)
+    ledger.when_synced(seq, done.set, fail)
     await done.wait()
-    if doubts:
-        raise in_doubt(ledger)
+    if failures:
+        raise outcome_unknown(ledger)
 
 
-def in_doubt(ledger: Ledger) -> OutcomeUnknown:
+def outcome_unknown(ledger: Ledger) -> OutcomeUnknown:
     """The error for those who wait for a disk that fails: whether they are accepted is not known."""
     return OutcomeUnknown(f"the log cannot be written: {ledger.failing}")

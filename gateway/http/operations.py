@@ -17,10 +17,10 @@ from .bulk import NDJSON
 from .callers import Caller
 from .events import MAX_OUTBOX
 from .publish import MAX_CONTENT
-from .routes import MAX, After, Route
+from .routes import MAX_INTEGER, After, Route
 
 # What REST is, beside the adapters: the same as they say of themselves.
-OWN: Final[dict[str, Any]] = {
+REST_DESCRIPTION: Final[dict[str, Any]] = {
     "name": REST,
     "title": "REST",
     "versions": ["1"],
@@ -67,49 +67,49 @@ class Operations:
             }
             for adapter in self.gateway.adapters
         ]
-        return views.answer({"protocols": [*rows, OWN]})
+        return views.json_response({"protocols": [*rows, REST_DESCRIPTION]})
 
     async def log(
         self,
         request: Request,
         after: After = 0,
-        limit: Annotated[int, Query(ge=1, le=MAX, description="How many lines at most.")] = 1_000,
+        limit: Annotated[int, Query(ge=1, le=MAX_INTEGER, description="How many lines at most.")] = 1_000,
     ) -> Response:
         """The log's own lines, as they are on disk (right: `admin`)."""
         caller = Caller(self.gateway, request)
         caller.check("admin", "")
-        return await caller.paced(history.log_lines(self.gateway, after, limit), NDJSON[0], "admin", "")
+        return await caller.paced_response(history.log_lines(self.gateway, after, limit), NDJSON[0], "admin", "")
 
     async def stats(self, request: Request) -> Response:
         """What was counted since the start, by protocol, channel and direction; and what the pipeline last wrote."""
         caller = Caller(self.gateway, request)
         caller.check("history", "")
         caller.charge(stats.COST)
-        pipeline = await anyio.to_thread.run_sync(stats.written, self.gateway.settings.warehouse)
-        return views.answer(stats.report(self.gateway) | {"pipeline": pipeline})
+        pipeline = await anyio.to_thread.run_sync(stats.pipeline_tables, self.gateway.settings.warehouse)
+        return views.json_response(stats.report(self.gateway) | {"pipeline": pipeline})
 
     async def home(self) -> Response:
         """Where to go from here."""
         links = {"api": "/docs", "channels": "/v1/channels", "protocols": "/v1/protocols", "health": "/readyz"}
-        return views.answer({"name": "Trellis", "version": self.gateway.version, **links})
+        return views.json_response({"name": "Trellis", "version": self.gateway.version, **links})
 
     async def asyncapi(self, request: Request) -> Response:
         """What is said on the WebSockets and on TCP, as an AsyncAPI document."""
         listening = getattr(request.app.state, "listening", {})
         host, secure = request.url.netloc, request.url.scheme == "https"
-        return views.answer(
+        return views.json_response(
             asyncapi.document(self.gateway.adapters, self.gateway.version, host, listening, secure=secure)
         )
 
     async def healthz(self) -> Response:
         """Whether the process lives."""
-        return views.answer({"status": "alive"})
+        return views.json_response({"status": "alive"})
 
     async def readyz(self) -> Response:
         """Whether all is well, or 503 and everything that is not."""
         if troubles := self.gateway.troubles():
-            return views.answer({"status": "; ".join(troubles)}, 503)
-        return views.answer({"status": "ready"})
+            return views.json_response({"status": "; ".join(troubles)}, 503)
+        return views.json_response({"status": "ready"})
 
     async def metrics(self, request: Request) -> Response:
         """Everything that is counted, for Prometheus; where there are keys, one with `history:*` is needed."""

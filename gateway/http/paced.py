@@ -25,16 +25,16 @@ from gateway.core.budget import Budget
 from gateway.core.errors import RequestError, Throttled
 from gateway.core.outbox import LOW_WATER
 
-MOST = 2 * LOW_WATER  # bytes that are sent at once
+MAX_WRITE = 2 * LOW_WATER  # bytes that are sent at once
 STALLED_SECONDS = 60.0  # for a client to take a piece; then the answer ends where it is
 
 Result = TypeVar("Result")
-Ask = Callable[[], object]
+Check = Callable[[], object]
 
 logger = logging.getLogger(__name__)
 
 
-async def in_turn(scheduler: AnswerScheduler, network: str, make: Callable[[], Result]) -> Result:
+async def run_in_turn(scheduler: AnswerScheduler, network: str, make: Callable[[], Result]) -> Result:
     """What *make* returns or raises, called when the turn of *network* has come; never once nobody waits for it."""
     done = anyio.Event()
     wanted = True
@@ -60,16 +60,21 @@ async def in_turn(scheduler: AnswerScheduler, network: str, make: Callable[[], R
     return results[0]
 
 
-async def paced(
-    scheduler: AnswerScheduler, budget: Budget | None, network: str, slices: Iterator[bytes], media_type: str, ask: Ask
+async def paced_response(
+    scheduler: AnswerScheduler,
+    budget: Budget | None,
+    network: str,
+    slices: Iterator[bytes],
+    media_type: str,
+    check: Check,
 ) -> Response:
     """The response that carries *slices* to *network*; `Throttled` where too many long answers are under way.
 
-    *ask* raises `RequestError` where the reader may not have them, or not any more.
+    *check* raises `RequestError` where the reader may not have them, or not any more.
     """
     slot = await _slot(scheduler, network)
     try:
-        pieces = _Pieces(scheduler, network, slices, ask)
+        pieces = _ChunkBuilder(scheduler, network, slices, check)
         await pieces.make()
     except BaseException:
         slot.release()
@@ -77,7 +82,7 @@ async def paced(
     if pieces.over and len(pieces.piece) <= LOW_WATER:
         slot.release()
         return Response(pieces.piece, media_type=media_type)
-    return _Paced(pieces, slot, budget, media_type)
+    return _PacedResponse(pieces, slot, budget, media_type)
 
 
 async def _slot(scheduler: AnswerScheduler, network: str) -> AnswerSlot:
@@ -94,40 +99,40 @@ async def _slot(scheduler: AnswerScheduler, network: str) -> AnswerSlot:
     return slot
 
 
-class _Pieces:
+class _ChunkBuilder:
     """The slices of an answer, put together to pieces that are worth a write."""
 
-    def __init__(self, scheduler: AnswerScheduler, network: str, slices: Iterator[bytes], ask: Ask) -> None:
+    def __init__(self, scheduler: AnswerScheduler, network: str, slices: Iterator[bytes], check: Check) -> None:
         self.network = network
         self.piece = b""  # that was made last, and not taken yet
         self.over = False  # nothing comes behind it
         self._scheduler = scheduler
         self._slices = slices
-        self._ask = ask
+        self._check = check
 
     async def make(self) -> None:
         """Make the next piece: `LOW_WATER` bytes, or what the last slice brings beyond them, or the rest."""
         some: list[bytes] = []
         while not self.over and sum(map(len, some)) < LOW_WATER:
-            part = await in_turn(self._scheduler, self.network, self._next)
+            part = await run_in_turn(self._scheduler, self.network, self._next)
             some.append(part or b"")
             self.over = part is None
         self.piece = b"".join(some)
         self._scheduler.charge(WRITE_SECONDS * len(self.piece))
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         """Let go of what is left: anyio keeps whoever was cancelled until a collection of garbage."""
         self.piece, self._slices = b"", iter(())
 
     def _next(self) -> bytes | None:
-        self._ask()
+        self._check()
         return next(self._slices, None)
 
 
-class _Paced(StreamingResponse):
+class _PacedResponse(StreamingResponse):
     """Sends pieces; a holder of the memory budget. Whatever its end is, it gives back its slot."""
 
-    def __init__(self, pieces: _Pieces, slot: AnswerSlot, budget: Budget | None, media_type: str) -> None:
+    def __init__(self, pieces: _ChunkBuilder, slot: AnswerSlot, budget: Budget | None, media_type: str) -> None:
         super().__init__((), media_type=media_type)
         self.network = pieces.network
         self._pieces = pieces
@@ -152,7 +157,7 @@ class _Paced(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._pieces.drop()
+            self._pieces.discard()
             self._slot.release()
             if self._budget is not None:
                 self._budget.leave(self)
@@ -169,18 +174,20 @@ class _Paced(StreamingResponse):
                 raise
 
     async def _stream(self, send: Send) -> None:
-        await _patient(send, {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await _send_or_stall(
+            send, {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
         pieces = self._pieces
         while pieces.piece:
-            for at in range(0, len(pieces.piece), MOST):  # a transport keeps what it is given at once
-                body = pieces.piece[at : at + MOST]
-                await _patient(send, {"type": "http.response.body", "body": body, "more_body": True})
+            for at in range(0, len(pieces.piece), MAX_WRITE):  # a transport keeps what it is given at once
+                body = pieces.piece[at : at + MAX_WRITE]
+                await _send_or_stall(send, {"type": "http.response.body", "body": body, "more_body": True})
             pieces.piece = b""
             await pieces.make()
-        await _patient(send, {"type": "http.response.body", "body": b"", "more_body": False})
+        await _send_or_stall(send, {"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _patient(send: Send, event: Event | dict[str, Any]) -> None:
+async def _send_or_stall(send: Send, event: Event | dict[str, Any]) -> None:
     with anyio.move_on_after(STALLED_SECONDS) as sending:
         await send(event)
     if sending.cancelled_caught:

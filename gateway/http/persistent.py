@@ -15,13 +15,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .problems import MEDIA_TYPE, Problem
 
-LINGER_BYTES = 24 << 20  # of a body that nobody wants: many times what may be sent
-LINGER_SECONDS = 5.0  # for them to come
+MAX_DISCARDED = 24 << 20  # of a body that nobody wants: many times what may be sent
+DISCARD_SECONDS = 5.0  # for them to come
 
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-def refusal(problem: Problem) -> bytes:
+def raw_response(problem: Problem) -> bytes:
     """The last answer on a connection on which nobody can be asked for one."""
     body = problem.body()
     headers = {"Content-Type": MEDIA_TYPE, "Content-Length": len(body), "Connection": "close", **problem.headers}
@@ -29,12 +29,12 @@ def refusal(problem: Problem) -> bytes:
     return f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}\r\n{lines}\r\n".encode() + body
 
 
-class Persistent:
+class PersistentConnections:
     """Tells clients for how many *seconds* a connection is kept, and lets answers arrive before it ends."""
 
     def __init__(self, app: ASGIApp, seconds: float) -> None:
         self._app = app
-        self._kept = (b"keep-alive", b"timeout=%d" % seconds)
+        self._keep_alive = (b"keep-alive", b"timeout=%d" % seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer as the application does."""
@@ -42,7 +42,7 @@ class Persistent:
             await self._app(scope, receive, send)
             return
         headers = scope["headers"]
-        kept = self._kept if scope["http_version"] == "1.1" and not _ends(headers) else None
+        kept = self._keep_alive if scope["http_version"] == "1.1" and not _closes(headers) else None
         if any(
             name == b"transfer-encoding" or (name == b"content-length" and value != b"0") for name, value in headers
         ):
@@ -52,7 +52,7 @@ class Persistent:
 
         async def tell(message: Message) -> None:
             if kept is not None and message["type"] == "http.response.start":
-                _tell(message, kept)
+                _add_keep_alive(message, kept)
             await send(message)
 
         await self._app(scope, receive, tell)
@@ -64,7 +64,7 @@ class _Exchange:
     def __init__(self, receive: Receive, send: Send, kept: tuple[bytes, bytes] | None) -> None:
         self._receive = receive
         self._send = send
-        self._kept = kept
+        self._keep_alive = kept
         self._more = True  # of the body is to come
         self._lingers = False  # the client knows where the answer ends without the connection's end
 
@@ -75,41 +75,41 @@ class _Exchange:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            if self._kept is not None:
-                _tell(message, self._kept)
+            if self._keep_alive is not None:
+                _add_keep_alive(message, self._keep_alive)
             self._lingers = any(name.lower() == b"content-length" for name, _ in message["headers"])
         elif self._more and self._lingers and not message.get("more_body", False):
             await self._send({**message, "more_body": True})
-            await self._linger()
+            await self._discard_body()
             return
         await self._send(message)
 
-    async def _linger(self) -> None:
+    async def _discard_body(self) -> None:
         """Throw the rest of the body away, and end. Beyond the limits it is still read, while the server ends."""
         enough = anyio.Event()
 
-        async def throw_away() -> None:
-            thrown = 0
+        async def discard() -> None:
+            discarded = 0
             while self._more:
-                thrown += len((await self.receive()).get("body", b""))
-                if thrown > LINGER_BYTES:
+                discarded += len((await self.receive()).get("body", b""))
+                if discarded > MAX_DISCARDED:
                     enough.set()
             enough.set()
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(throw_away)
-            with anyio.move_on_after(LINGER_SECONDS):
+            tasks.start_soon(discard)
+            with anyio.move_on_after(DISCARD_SECONDS):
                 await enough.wait()
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
             tasks.cancel_scope.cancel()
 
 
-def _ends(headers: Headers) -> bool:
+def _closes(headers: Headers) -> bool:
     """Whether *headers* say that the connection ends with this answer."""
     return any(name.lower() == b"connection" and b"close" in value.lower() for name, value in headers)
 
 
-def _tell(message: Message, kept: tuple[bytes, bytes]) -> None:
+def _add_keep_alive(message: Message, kept: tuple[bytes, bytes]) -> None:
     """Say for how long the connection is kept, unless it is not."""
-    if not _ends(message["headers"]):
+    if not _closes(message["headers"]):
         message["headers"] = [*message["headers"], kept]

@@ -31,11 +31,11 @@ from gateway.core.errors import (
 from gateway.core.jsontext import dumps
 from gateway.core.message import REST
 
-from .bodies import Unread
+from .bodies import BodyRefused
 
 MEDIA_TYPE = "application/problem+json"
 
-NAMES = f"a name has 1 to {MAX_NAME} characters, no control characters and no /@"
+NAME_RULE = f"a name has 1 to {MAX_NAME} characters, no control characters and no /@"
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -70,13 +70,13 @@ def _throttled(error: Throttled) -> Problem:
     return Problem(429, str(error), {"Retry-After": str(ceil(error.retry_after_seconds))})
 
 
-def _unknown(error: UnknownChannel) -> Problem:
+def _unknown_channel(error: UnknownChannel) -> Problem:
     if not valid_name(str(error)):
-        return Problem(404, f"no channel can be called {shortened(str(error))}: {NAMES}")
+        return Problem(404, f"no channel can be called {shortened(str(error))}: {NAME_RULE}")
     return Problem(404, f"there is no channel {str(error)!r}; GET /v1/channels lists those that you may see")
 
 
-def _full(error: TooManyChannels) -> Problem:
+def _too_many_channels(error: TooManyChannels) -> Problem:
     return Problem(507, f"{error}; use one that there is: GET /v1/channels lists those that you may see")
 
 
@@ -88,34 +88,34 @@ def _unavailable(error: Unavailable) -> Problem:
     return Problem(503, f"{error}; nothing was accepted", {"Retry-After": "1"})
 
 
-def _in_doubt(error: OutcomeUnknown) -> Problem:
+def _outcome_unknown(error: OutcomeUnknown) -> Problem:
     return Problem(503, f"{error}; it may be accepted later; say it again with the same Idempotency-Key to learn that")
 
 
-EXPLAINED: dict[type[RequestError], Callable[[Any], Problem]] = {
+PROBLEMS: dict[type[RequestError], Callable[[Any], Problem]] = {
     Problem: lambda problem: problem,
-    Unread: lambda error: Problem(error.status, str(error), error.headers),
+    BodyRefused: lambda error: Problem(error.status, str(error), error.headers),
     Forbidden: _forbidden,
     Throttled: _throttled,
-    UnknownChannel: _unknown,
-    TooManyChannels: _full,
+    UnknownChannel: _unknown_channel,
+    TooManyChannels: _too_many_channels,
     Conflict: _conflict,
     Unavailable: _unavailable,
-    OutcomeUnknown: _in_doubt,
+    OutcomeUnknown: _outcome_unknown,
 }
 
 
-def explain(error: RequestError) -> Problem:
+def problem_of(error: RequestError) -> Problem:
     """The problem that *error* is to whoever made the request."""
-    return EXPLAINED.get(type(error), lambda other: Problem(400, str(other)))(error)
+    return PROBLEMS.get(type(error), lambda other: Problem(400, str(other)))(error)
 
 
-def answer(problem: Problem) -> Response:
+def problem_response(problem: Problem) -> Response:
     """The response that carries *problem*."""
     return Response(problem.body(), problem.status, problem.headers, MEDIA_TYPE)
 
 
-async def guarded(handler: Handler, request: Request) -> Response:
+async def handle_errors(handler: Handler, request: Request) -> Response:
     """What *handler* answers, or the problem that its failure is; each is counted."""
     try:
         return await handler(request)
@@ -123,15 +123,15 @@ async def guarded(handler: Handler, request: Request) -> Response:
         problem = _problem(error, request)
         error.__traceback__ = None  # of frames that hold it: they, and the body, would stay until a collection
     request.app.state.gateway.metrics.count("refused", REST, str(problem.status))
-    return answer(problem)
+    return problem_response(problem)
 
 
 def _problem(error: Exception, request: Request) -> Problem:
     match error:
         case RequestError():
-            return explain(error)
+            return problem_of(error)
         case RequestValidationError():
-            return Problem(422, _faults(error))
+            return Problem(422, _parameter_faults(error))
         case HTTPException():
             return Problem(error.status_code, error.detail, error.headers)
         case ClientDisconnect():
@@ -142,5 +142,5 @@ def _problem(error: Exception, request: Request) -> Problem:
     return Problem(500, "something is wrong with the gateway; its log says more")
 
 
-def _faults(error: RequestValidationError) -> str:
+def _parameter_faults(error: RequestValidationError) -> str:
     return "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors())

@@ -12,7 +12,7 @@ from gateway.core.jsontext import check, dumps, one_line
 from gateway.core.message import REST, Message
 
 from . import views
-from .bodies import SOON
+from .bodies import SHORT_BODY
 from .callers import Caller
 from .problems import Problem
 
@@ -20,31 +20,31 @@ MAX_CONTENT = 1 << 20  # bytes of one message; a record of the log can hold that
 MAX_KEY = 512  # characters of an Idempotency-Key
 
 TOO_LONG = f"a message has at most {MAX_CONTENT} bytes; send less, or in parts"
-SPACE = b" \t\r\n"
+WHITESPACE = b" \t\r\n"
 
 
-class Content(NamedTuple):
+class ParsedContent(NamedTuple):
     """What is said: JSON text on one line, and the id of what it answers, if it names one."""
 
     text: bytes
     parent: str | None
 
 
-def content_of(body: bytes) -> Content:
+def parse_content(body: bytes) -> ParsedContent:
     """The one JSON value in *body*; `Problem` 400 where it is none."""
-    text = body.strip(SPACE)
+    text = body.strip(WHITESPACE)
     try:
-        return Content(one_line(text), check(text))
+        return ParsedContent(one_line(text), check(text))
     except ValueError as error:
         raise Problem(400, f"the content is not one JSON value: {error}") from None
 
 
-async def content_read(caller: Caller, body: bytes) -> Content:
+async def parse_request_content(caller: Caller, body: bytes) -> ParsedContent:
     """The same for what *caller* sent; a long *body* is looked at beside the loop, and needs a turn (`bodies`)."""
     try:
-        return content_of(body) if len(body) <= SOON else await anyio.to_thread.run_sync(content_of, body)
+        return parse_content(body) if len(body) <= SHORT_BODY else await anyio.to_thread.run_sync(parse_content, body)
     except Problem:
-        caller.waste(len(body))
+        caller.charge_malformed(len(body))
         raise
 
 
@@ -61,9 +61,9 @@ class Publisher:
         self._who = caller.who
         self._key = key
 
-    def publish(self, content: Content, *line: int) -> Receipt | Message:
+    def publish(self, content: ParsedContent, *line: int) -> Receipt | Message:
         """Take one message (the *line*-th of a request); raises `RequestError` where it is refused."""
-        self.caller.demand("publish", self.channel)
+        self.caller.authorize("publish", self.channel)
         if self._key is None:
             return self._publish(content)
         key = f"key:{dumps([self._who.identity, self.channel, self._key, *line]).decode()}"
@@ -83,6 +83,6 @@ class Publisher:
         """What the sender of *taken* is told."""
         return views.accepted(self.channel_json, taken)
 
-    def _publish(self, content: Content, key: str | None = None) -> Message:
+    def _publish(self, content: ParsedContent, key: str | None = None) -> Message:
         message = Message(self.channel, self._who, REST, content.text, parent=content.parent, key=key)
         return self.gateway.bus.publish(message)

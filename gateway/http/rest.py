@@ -18,32 +18,34 @@ from gateway.core.message import REST, Message
 from gateway.runtime import Gateway
 
 from . import history, listing, operations, views, whois
-from .bodies import body_of
-from .bulk import NDJSON, Bulk
-from .callers import Caller, enter, unquoted
+from .bodies import read_body
+from .bulk import NDJSON, BulkResponse
+from .callers import Caller, admit_request, path_segment
 from .events import open_stream
-from .kit import synced
+from .kit import wait_until_synced
 from .problems import Problem, shortened
-from .publish import MAX_CONTENT, Publisher, content_read
-from .routes import MAX, After, ProblemRoute, Route, add
+from .publish import MAX_CONTENT, Publisher, parse_request_content
+from .routes import MAX_INTEGER, After, ProblemRoute, Route, add_route
 
 MAX_LIMIT = 256  # messages or channels in one answer
 PREPARE_SECONDS = 10.0  # for all that a new channel needs, which is signatures; usually a few milliseconds
-UNPREPARED = "there is a channel %r now, but it has no address in %s yet; PUT it again to wait for that"
+NO_ADDRESS_YET = "there is a channel %r now, but it has no address in %s yet; PUT it again to wait for that"
 
-# What FastAPI reads out of a request, and what /docs says about it. Paths come raw: see `callers.unquoted`.
+# What FastAPI reads out of a request, and what /docs says about it. Paths come raw: see `callers.path_segment`.
 CHANNEL = "The channel's name, percent-encoded: `weather%2Fberlin`."
 IDEMPOTENCY_KEY = "Publishes once, however often it is sent; each line of NDJSON counts on its own."
 Channel = Annotated[str, Path(description=CHANNEL)]
 Id = Annotated[str, Path(description="A message's canonical id, or its id in any protocol; percent-encoded.")]
-Number = Annotated[int, Path(ge=0, le=MAX, description="A peer's number.")]
+Number = Annotated[int, Path(ge=0, le=MAX_INTEGER, description="A peer's number.")]
 AfterName = Annotated[str, Query(max_length=MAX_NAME, description="Only channels whose names come later.")]
-Before = Annotated[int | None, Query(ge=0, le=MAX, description="Only what has a lower sequence.")]
+Before = Annotated[int | None, Query(ge=0, le=MAX_INTEGER, description="Only what has a lower sequence.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="How many at most.")]
-Sender = Annotated[int | None, Query(ge=0, le=MAX, description="Only what the peer with this number said.")]
+Sender = Annotated[int | None, Query(ge=0, le=MAX_INTEGER, description="Only what the peer with this number said.")]
 Order = Annotated[history.Order, Query(description="`asc`: oldest first; `desc`: newest first.")]
-Resume = Annotated[int | None, Query(ge=0, le=MAX, description="As `Last-Event-ID`, for a first connection.")]
-LastEventId = Annotated[int | None, Header(ge=0, le=MAX, description="The `id` of the last `message` event seen.")]
+Resume = Annotated[int | None, Query(ge=0, le=MAX_INTEGER, description="As `Last-Event-ID`, for a first connection.")]
+LastEventId = Annotated[
+    int | None, Header(ge=0, le=MAX_INTEGER, description="The `id` of the last `message` event seen.")
+]
 Key = Annotated[str | None, Query(description="The API key, for an `EventSource`, which cannot send headers.")]
 
 ANY_JSON = {"description": "Any JSON value.", "example": {"text": "hello"}}
@@ -80,15 +82,15 @@ class Rest:
         headers = request.headers
         caller = Caller(self.gateway, request)
         lines = headers.get("content-type", "").partition(";")[0].strip().lower() in NDJSON
-        channel = caller.look("publish", request.path_params["channel"], paced=not lines)
+        channel = caller.resolve_channel("publish", request.path_params["channel"], paced=not lines)
         publisher = Publisher(caller, channel, headers.get("idempotency-key"))
         if not lines or self.gateway.log.failing is not None:  # lines wait for a disk that is merely slow
             self.gateway.bus.check_log()
         if lines:
-            return Bulk(publisher, request)
-        async with body_of(request, MAX_CONTENT, self.gateway.bus.read_pacer) as body:
-            taken = publisher.publish(await content_read(caller, body))
-        await synced(self.gateway.log, taken.seq)
+            return BulkResponse(publisher, request)
+        async with read_body(request, MAX_CONTENT, self.gateway.bus.read_pacer) as body:
+            taken = publisher.publish(await parse_request_content(caller, body))
+        await wait_until_synced(self.gateway.log, taken.seq)
         return Response(publisher.answer(taken), 201, media_type=views.MEDIA_TYPE)
 
     async def messages(
@@ -103,15 +105,15 @@ class Rest:
     ) -> Response:
         """What was said on a channel, a page at a time; `next` is the address of the next page, or null."""
         caller = Caller(self.gateway, request)
-        name = caller.look("history", channel)
+        name = caller.resolve_channel("history", channel)
         caller.charge(limit / history.PAGE)
-        query = history.Query(name, after, before, limit, sender, order)
-        return await caller.paced(query.answer(self.gateway), views.MEDIA_TYPE, "history", name)
+        query = history.HistoryQuery(name, after, before, limit, sender, order)
+        return await caller.paced_response(query.slices(self.gateway), views.MEDIA_TYPE, "history", name)
 
     async def message(self, request: Request, channel: Channel, id: Id) -> Response:
         """One message, by its canonical id or by its id in any protocol."""
-        name = Caller(self.gateway, request).look("history", channel)
-        found = history.find(self.gateway, name, unquoted(id))
+        name = Caller(self.gateway, request).resolve_channel("history", channel)
+        found = history.find_message(self.gateway, name, path_segment(id))
         return Response(views.message(self.gateway.peers, found), media_type=views.MEDIA_TYPE)
 
     async def events(
@@ -129,7 +131,7 @@ class Rest:
         something.
         """
         caller = Caller(self.gateway, request, key)
-        name = caller.look("subscribe", channel)
+        name = caller.resolve_channel("subscribe", channel)
         return open_stream(caller, name, after if last_event_id is None else last_event_id)
 
     # Channels
@@ -141,38 +143,38 @@ class Rest:
         """
         caller = Caller(self.gateway, request)
         caller.pace("")
-        caller.charge(limit / listing.TURN)
-        names, more = await listing.visible(caller, after, limit)
-        shown = await listing.described(self.gateway, names)
+        caller.charge(limit / listing.BATCH)
+        names, more = await listing.visible_channels(caller, after, limit)
+        shown = await listing.describe_channels(self.gateway, names)
         url = str(request.url.include_query_params(after=more).query) if more is not None else None
-        return views.answer({"channels": shown, "next": url and f"/v1/channels?{url}"})
+        return views.json_response({"channels": shown, "next": url and f"/v1/channels?{url}"})
 
     async def channel(self, request: Request, channel: Channel) -> Response:
         """One channel: how each protocol calls it, how many connections listen, the sequence of its last message."""
-        return views.answer(views.channel(self.gateway, self._existing(Caller(self.gateway, request), channel)))
+        return views.json_response(views.channel(self.gateway, self._existing(Caller(self.gateway, request), channel)))
 
     async def make_channel(self, request: Request, channel: Channel) -> Response:
         """Make a channel; 200 if there is one already.
 
         Answers once the channel is on disk and has its address in every protocol.
         """
-        caller, name = Caller(self.gateway, request), unquoted(channel)
+        caller, name = Caller(self.gateway, request), path_segment(channel)
         if not valid_name(name):
             raise UnknownChannel(name)
         caller.check("publish", name)
         self.gateway.bus.check_log()
         existed = self.gateway.channels.exists(name)
         self.gateway.channels.register(name)
-        await self._prepared(name)
-        await synced(self.gateway.log, self.gateway.log.next_seq - 1)
-        return views.answer(views.channel(self.gateway, name), 200 if existed else 201)
+        await self._wait_until_prepared(name)
+        await wait_until_synced(self.gateway.log, self.gateway.log.next_seq - 1)
+        return views.json_response(views.channel(self.gateway, name), 200 if existed else 201)
 
     async def close_channel(self, request: Request, channel: Channel) -> Response:
         """Take a channel off the list until somebody uses it again; its history and its addresses stay."""
         name = self._existing(Caller(self.gateway, request), channel, "admin")
         self.gateway.bus.check_log()
         self.gateway.channels.close(name)
-        await synced(self.gateway.log, self.gateway.log.next_seq - 1)
+        await wait_until_synced(self.gateway.log, self.gateway.log.next_seq - 1)
         return Response(status_code=204)
 
     # Peers
@@ -180,25 +182,25 @@ class Rest:
     async def peers(self, request: Request, channel: Channel) -> Response:
         """Who listens to a channel, on any protocol; each peer once."""
         caller = Caller(self.gateway, request)
-        name = caller.look("subscribe", channel)
+        name = caller.resolve_channel("subscribe", channel)
         peers = self.gateway.bus.peers_in(name)
-        caller.charge(len(peers) / listing.TURN)
-        slices = listing.slices("peers", map(views.peer, peers))
-        return await caller.paced(slices, views.MEDIA_TYPE, "subscribe", name)
+        caller.charge(len(peers) / listing.BATCH)
+        slices = listing.list_slices("peers", map(views.peer, peers))
+        return await caller.paced_response(slices, views.MEDIA_TYPE, "subscribe", name)
 
     async def direct(self, request: Request, channel: Channel, number: Number) -> Response:
         """Say something to one peer in a channel; it is never logged, and 202 says how many connections got it."""
         caller = Caller(self.gateway, request)
-        name = caller.look("direct", channel)
-        async with body_of(request, MAX_CONTENT, self.gateway.bus.read_pacer) as body:
-            content = await content_read(caller, body)
+        name = caller.resolve_channel("direct", channel)
+        async with read_body(request, MAX_CONTENT, self.gateway.bus.read_pacer) as body:
+            content = await parse_request_content(caller, body)
             message = Message(name, caller.who, REST, content.text)
             delivered = self.gateway.bus.direct(message, number)
         if message.undelivered and not delivered:
             raise Problem(404, f"peer {number} cannot get it: too long for {', '.join(message.undelivered)}; send less")
         if not delivered:
             raise Problem(404, f"peer {number} is not in {name!r}; GET its /peers lists who is")
-        return views.answer({"id": message.id, "delivered": delivered}, 202)
+        return views.json_response({"id": message.id, "delivered": delivered}, 202)
 
     async def peer(self, request: Request, number: Number) -> Response:
         """All that is known of a sender: its names everywhere, where it is, and where it said something.
@@ -211,18 +213,18 @@ class Rest:
         found = await whois.report(caller, number)
         if found is None:
             raise Problem(404, f"nobody is number {number} now; GET a channel's /peers lists who is there")
-        return views.answer(found)
+        return views.json_response(found)
 
     # What they need
 
     def _existing(self, caller: Caller, segment: str, verb: str = "subscribe") -> str:
         """The channel named by *segment*, which somebody made or listens to."""
-        name = caller.look(verb, segment)
+        name = caller.resolve_channel(verb, segment)
         if not self.gateway.channels.exists(name) and not self.gateway.bus.listener_count(name):
             raise Problem(404, f"there is no channel {name!r}; PUT makes one, and so does its first message")
         return name
 
-    async def _prepared(self, channel: str) -> None:
+    async def _wait_until_prepared(self, channel: str) -> None:
         """Wait until *channel* has its address in every protocol; `Problem` 503 where that does not come."""
         for adapter in self.gateway.adapters:
             if (pending := adapter.preparing(channel)) is None:
@@ -232,7 +234,7 @@ class Rest:
             with anyio.move_on_after(PREPARE_SECONDS):
                 await made.wait()
             if pending.data is None:
-                raise Problem(503, UNPREPARED % (channel, adapter.title), {"Retry-After": "1"})
+                raise Problem(503, NO_ADDRESS_YET % (channel, adapter.title), {"Retry-After": "1"})
 
 
 # fmt: off
@@ -257,12 +259,12 @@ def router(gateway: Gateway) -> APIRouter:
     routes = APIRouter(route_class=ProblemRoute)
     for owner, table in ((Rest(gateway), ROUTES), (operations.Operations(gateway), operations.ROUTES)):
         for route in table:
-            add(routes, owner, route)
+            add_route(routes, owner, route)
     served = list(routes.routes)
 
-    async def elsewhere(request: Request) -> Response:
+    async def not_found(request: Request) -> Response:
         """Say that there is nothing here, or nothing for this method."""
-        enter(gateway, request)
+        admit_request(gateway, request)
         partly = (route for route in served if route.matches(request.scope)[0] == Match.PARTIAL)
         methods = {method for route in partly for method in getattr(route, "methods", ())}
         if methods:
@@ -271,5 +273,5 @@ def router(gateway: Gateway) -> APIRouter:
         raise Problem(404, f"there is nothing at {shortened(request.url.path)}; GET /docs says what there is")
 
     methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-    routes.add_api_route("/v1/{path:path}", elsewhere, methods=methods, include_in_schema=False)
+    routes.add_api_route("/v1/{path:path}", not_found, methods=methods, include_in_schema=False)
     return routes

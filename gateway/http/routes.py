@@ -14,12 +14,12 @@ from starlette.types import Receive, Scope, Send
 
 from . import views
 from .problems import MEDIA_TYPE as PROBLEM_TYPE
-from .problems import Handler, guarded
+from .problems import Handler, handle_errors
 
 PREFIX = "/v1/"
-MAX = 1 << 62  # of sequences and numbers
+MAX_INTEGER = 1 << 62  # of sequences and numbers
 
-After = Annotated[int, Query(ge=0, le=MAX, description="Only what has a higher sequence.")]
+After = Annotated[int, Query(ge=0, le=MAX_INTEGER, description="Only what has a higher sequence.")]
 
 PROBLEM = {"description": "What is wrong, and what to do about it.", "content": {PROBLEM_TYPE: {}}}
 
@@ -46,7 +46,7 @@ class ProblemRoute(APIRoute):
 
     def get_route_handler(self) -> Handler:
         """FastAPI's own handler, with its errors translated."""
-        return partial(guarded, super().get_route_handler())
+        return partial(handle_errors, super().get_route_handler())
 
 
 class RawRoute(ProblemRoute):
@@ -57,11 +57,11 @@ class RawRoute(ProblemRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the handler with the request alone."""
-        response = await guarded(self.endpoint, Request(scope, receive, send))
+        response = await handle_errors(self.endpoint, Request(scope, receive, send))
         await response(scope, receive, send)
 
 
-def add(router: APIRouter, owner: object, route: Route) -> None:
+def add_route(router: APIRouter, owner: object, route: Route) -> None:
     """Serve the *route*, whose handler is a method of *owner*; the handler's docstring describes it."""
     content: dict[str, Any] = {} if route.status == 204 else {"content": {route.media_type: {}}}
     done = {"description": "Done."} | content

@@ -34,7 +34,7 @@ def report(gateway: Gateway) -> dict[str, Any]:
     }
 
 
-def written(warehouse: Path) -> dict[str, Any] | None:
+def pipeline_tables(warehouse: Path) -> dict[str, Any] | None:
     """What the pipeline last wrote into each table below *warehouse*, None where there is nothing; it reads files."""
     tables = [found for path in sorted(warehouse.glob(MANIFEST))[:MAX_TABLES] if (found := _table(warehouse, path))]
     return {"warehouse": str(warehouse), "tables": tables} if tables else None

@@ -6,7 +6,7 @@ no digit of it changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import Response
@@ -79,12 +79,6 @@ def channel(gateway: Gateway, name: str) -> dict[str, Any]:
     return channels(gateway, (name,))[0]
 
 
-def joined(name: bytes, items: Iterable[bytes], **more: Any) -> bytes:
-    """An object with a list of JSON texts called *name*, and *more* members."""
-    rest = b"".join(b',"%b":%b' % (key.encode(), dumps(value)) for key, value in more.items())
-    return b'{"%b":[%b]%b}' % (name, b",".join(items), rest)
-
-
-def answer(value: Any, status: int = 200) -> Response:
+def json_response(value: Any, status: int = 200) -> Response:
     """A JSON answer."""
     return Response(dumps(value), status, media_type=MEDIA_TYPE)

@@ -15,12 +15,12 @@ from .callers import Caller
 
 COST = 20  # requests that one for all of this counts as
 MAX_SEARCHED = 1024  # channels, by name, that are looked at for what somebody said, or where it is
-SAID = "SELECT seq FROM records WHERE channel = ? AND sender = ? ORDER BY seq DESC LIMIT 1"
+NEWEST_SEQ = "SELECT seq FROM records WHERE channel = ? AND sender = ? ORDER BY seq DESC LIMIT 1"
 MAX_LISTED = 256  # channels in an answer
 TURN = 64  # channels that are looked at in one turn of the loop
 
 
-class _Found(NamedTuple):
+class _SentChannels(NamedTuple):
     """A peer, by which protocol it said something last in the first of the channels, and in which there is any."""
 
     peer: Peer
@@ -35,7 +35,7 @@ async def report(caller: Caller, number: int) -> dict[str, Any] | None:
     """
     gateway = caller.gateway
     connections = gateway.bus.sessions_of(number)
-    found = await _search(caller, number)
+    found = await _find_sent(caller, number)
     peer = gateway.peers.with_number(number)
     if peer is None and connections:
         peer = connections[0].peer
@@ -45,7 +45,7 @@ async def report(caller: Caller, number: int) -> dict[str, Any] | None:
         return None
     bound = connections[0].who if connections and connections[0].who.number != number else None
     who = bound or peer
-    here = await _present(caller, who.number, connections)
+    here = await _channels_of(caller, who.number, connections)
     protocols = list(dict.fromkeys(session.protocol for session in connections))
     if not protocols:
         protocols = [peer.protocol if found is None else found.protocol]
@@ -61,7 +61,7 @@ async def report(caller: Caller, number: int) -> dict[str, Any] | None:
     }
 
 
-async def _present(caller: Caller, number: int, connections: list[Member]) -> list[str]:
+async def _channels_of(caller: Caller, number: int, connections: list[Member]) -> list[str]:
     """The channels in which the peer with *number* is, of those that *caller* may know, by name."""
     presence = caller.gateway.bus.presence
     listening = (channel for session in connections for channel in list(session.channels))
@@ -75,24 +75,24 @@ async def _present(caller: Caller, number: int, connections: list[Member]) -> li
     return sorted(here)
 
 
-async def _search(caller: Caller, number: int) -> _Found | None:
+async def _find_sent(caller: Caller, number: int) -> _SentChannels | None:
     """Where the peer said something that *caller* may read."""
     index, said, name = caller.gateway.index, list[str](), ""
     for _ in range(MAX_SEARCHED // TURN):
         names = caller.gateway.channels.listed(name, TURN)
-        said += [name for name in names if caller.may("history", name) and _spoke(caller, name, number)]
+        said += [name for name in names if caller.may("history", name) and _has_sent(caller, name, number)]
         if len(names) < TURN:
             break
         name = names[-1]
         await anyio.sleep(0)
     found = (index.history(name, sender=number, newest_first=True, limit=1) for name in said)
     last = next((messages[0] for messages in found if messages), None)
-    return None if last is None else _Found(last.sender, last.protocol, said[:MAX_LISTED])
+    return None if last is None else _SentChannels(last.sender, last.protocol, said[:MAX_LISTED])
 
 
-def _spoke(caller: Caller, channel: str, number: int) -> bool:
+def _has_sent(caller: Caller, channel: str, number: int) -> bool:
     """Whether the peer said something in *channel*; no message is read for that."""
     index = caller.gateway.index
-    return index.one(SAID, (channel, number)) is not None or any(
+    return index.one(NEWEST_SEQ, (channel, number)) is not None or any(
         message.sender.number == number for message in index.unapplied(channel)
     )

@@ -20,7 +20,7 @@ from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 
 from gateway.core.networks import network
 from gateway.core.outbox import LOW_WATER
-from gateway.http.persistent import refusal
+from gateway.http.persistent import raw_response
 from gateway.http.problems import Problem
 from gateway.runtime import Gateway
 
@@ -61,7 +61,7 @@ class HypercornConnection(TCPServer):
             if not isinstance(self.stream, trio.SSLStream) and self.gateway.door.parts():
                 try:
                     with trio.move_on_after(LINGER_SECONDS), suppress(*DISCONNECTED):
-                        await self.stream.send_all(refusal(Problem(503, reason, RETRY_HEADERS)))
+                        await self.stream.send_all(raw_response(Problem(503, reason, RETRY_HEADERS)))
                     await self._close()
                 finally:
                     self.gateway.door.parted()

@@ -17,8 +17,8 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from gateway.core.networks import network
-from gateway.http.bodies import COUNTED
-from gateway.http.persistent import refusal
+from gateway.http.bodies import PACED_EXTENSION
+from gateway.http.persistent import raw_response
 from gateway.http.problems import Problem
 
 from .connection import half_close
@@ -98,7 +98,7 @@ class FastHttp(TimedHttp):
         if (reason := self._enter()) is None:
             self._start_head_timer()
             return
-        transport.write(refusal(Problem(503, reason, RETRY_HEADERS)))
+        transport.write(raw_response(Problem(503, reason, RETRY_HEADERS)))
         self._refused = self.gateway is not None and self.gateway.door.parts()
         if self._refused:
             self._linger()
@@ -205,7 +205,7 @@ class FastHttp(TimedHttp):
     def on_message_begin(self) -> None:
         """A request begins, the first or another."""
         super().on_message_begin()
-        self.scope["extensions"] = {COUNTED: {}}
+        self.scope["extensions"] = {PACED_EXTENSION: {}}
         self._body_size = self._body_length = 0
         self._start_head_timer()
 
@@ -287,7 +287,7 @@ class FastHttp(TimedHttp):
         """What came is no request, and this is the last answer: nobody knows where another one begins."""
         self.answered(400)
         self._forget_requests()
-        self.transport.write(refusal(Problem(400, msg)))
+        self.transport.write(raw_response(Problem(400, msg)))
         self._linger()
 
     def _linger(self) -> None:

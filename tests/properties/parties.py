@@ -28,7 +28,7 @@ from gateway.http import history
 from gateway.http.callers import Caller
 from gateway.http.events import EventSession
 from gateway.http.problems import Problem
-from gateway.http.publish import Publisher, content_of
+from gateway.http.publish import Publisher, parse_content
 from tests.properties.house import House
 from tests.still import Clock
 
@@ -305,7 +305,7 @@ class RestParty(Party):
         super().leave(channel)
 
     def say(self, channel: str, text: str) -> None:
-        Publisher(self._caller(), channel, None).publish(content_of(json.dumps({"content": text}).encode()))
+        Publisher(self._caller(), channel, None).publish(parse_content(json.dumps({"content": text}).encode()))
 
     def tell(self, channel: str, number: int, text: str) -> bool:
         request = self._request({"content": text})
@@ -324,7 +324,7 @@ class RestParty(Party):
         stream.receive_eof()
         for id in (*self.ids, *strange):
             with pytest.raises(Problem, match="there is no message"):
-                history.find(self.house.gateway, channel, id)
+                history.find_message(self.house.gateway, channel, id)
 
     def _caller(self) -> Caller:
         return Caller(self.house.gateway, self._request(None))

@@ -25,7 +25,7 @@ from gateway.core.jsontext import one_line
 from gateway.core.message import Message, Peer
 from gateway.core.peers import PeerRegistry
 from gateway.http import views
-from gateway.http.publish import content_of
+from gateway.http.publish import parse_content
 
 SENDER = Peer(7, "toy")
 PEERS = PeerRegistry(0, lambda *_: None, lambda _: None, lambda *_: None, lambda _: None)
@@ -54,7 +54,7 @@ def read_frame(frame: bytes) -> bytes:
 def read_shown(shown: bytes) -> bytes:
     """The content of a message as REST shows it; its text is between two members that are always there."""
     begin, end = shown.index(b'"content":') + len(b'"content":'), shown.rindex(b',"inReplyTo":')
-    return content_of(shown[begin:end])[0]
+    return parse_content(shown[begin:end])[0]
 
 
 # fmt: off

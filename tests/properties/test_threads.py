@@ -21,7 +21,7 @@ from gateway.core.message import Message
 from gateway.http import history
 from gateway.http.callers import Caller
 from gateway.http.publish import Publisher as RestPublisher
-from gateway.http.publish import content_of
+from gateway.http.publish import parse_content
 from tests.adapters.streamr.conftest import Publisher
 from tests.properties.house import NAMES, House, template
 from tests.properties.parties import NOW, Party, RelayParty, RestParty, SproutParty, StreamrParty
@@ -63,7 +63,7 @@ class Table:
                 self.streamr.send([2, 8, "r", row, None])
             case "rest":
                 publisher = RestPublisher(Caller(self.house.gateway, self.rest._request(None)), CHANNEL, None)
-                publisher.publish(content_of(json.dumps(content).encode()))
+                publisher.publish(parse_content(json.dumps(content).encode()))
             case "sprout":
                 self.reply(content["content"], below)
         return next(m for m in self.house.gateway.index.unapplied(CHANNEL)[::-1] if m.seq >= before)
@@ -143,4 +143,4 @@ def test_rest_has_a_message_by_every_id(table: Table, asker: str) -> None:
     parents, (place,) = table.heard()
     table.level()
     for id in (list(parents)[-1], place, said.id):
-        assert history.find(table.house.gateway, CHANNEL, id).id == said.id
+        assert history.find_message(table.house.gateway, CHANNEL, id).id == said.id

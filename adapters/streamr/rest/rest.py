@@ -17,8 +17,8 @@ from fastapi import APIRouter, Request, Response
 
 from adapters.streamr.wire.ids import NAME
 from gateway.core.jsontext import loads
-from gateway.http.bodies import body_of, sender_of
-from gateway.http.paced import in_turn, paced
+from gateway.http.bodies import network_of, read_body
+from gateway.http.paced import paced_response, run_in_turn
 
 from . import rest_data
 from .data import Data
@@ -175,16 +175,16 @@ async def _in_slices(parts: Parts, desk: Desk, request: Request, slices: Iterato
     """A long answer, at the pace of all of them (`paced`), while the visitor's token is worth something."""
     answer_scheduler, network, read_pacer = (
         parts.context.services.answer_scheduler,
-        sender_of(request),
+        network_of(request),
         parts.context.bus.read_pacer,
     )
     if request.method == HEAD:  # its length is told
         made = list[bytes]()
-        while (part := await in_turn(answer_scheduler, network, partial(next, slices, None))) is not None:
+        while (part := await run_in_turn(answer_scheduler, network, partial(next, slices, None))) is not None:
             made.append(part)
         return Response(b"".join(made), media_type=JSON)
     budget, ask = None if read_pacer is None else read_pacer.budget, partial(desk.ask, visitor_of(request))
-    return await paced(answer_scheduler, budget, network, slices, JSON, ask)
+    return await paced_response(answer_scheduler, budget, network, slices, JSON, ask)
 
 
 def _described(call: Call) -> dict[str, Any]:
@@ -207,11 +207,11 @@ async def _value(bus: Bus, request: Request, kind: type) -> Any:
     """The body as a JSON value, whatever its type is said to be: clients also send it as plain text."""
     read_pacer = bus.read_pacer
     try:
-        async with body_of(request, MAX_BODY, read_pacer) as body:
+        async with read_body(request, MAX_BODY, read_pacer) as body:
             value = loads(body)
     except ValueError as error:
         if read_pacer is not None:
-            read_pacer.charge_malformed_body(sender_of(request), len(body))
+            read_pacer.charge_malformed_body(network_of(request), len(body))
         raise Refused(400, f"not JSON: {error}") from None
     if not isinstance(value, kind):
         raise Refused(400, f"expected a JSON {'object' if kind is dict else 'array'}")

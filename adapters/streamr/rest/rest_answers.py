@@ -20,7 +20,7 @@ from adapters.streamr.wire.ids import NAME
 from gateway.access.auth import bearer_token
 from gateway.core.errors import OutcomeUnknown, RequestError, Throttled
 from gateway.core.jsontext import dumps
-from gateway.http.bodies import Unread, sender_of
+from gateway.http.bodies import BodyRefused, network_of
 
 from .desk import Refused, Visitor
 
@@ -108,7 +108,7 @@ def _check_target(request: Request) -> None:
 def explained(error: Exception) -> tuple[int, str]:
     """The status and the text for an *error*; what is a bug is not told."""
     match error:
-        case Refused() | Unread():
+        case Refused() | BodyRefused():
             return error.status, str(error)
         case Throttled():
             return 429, str(error)
@@ -121,7 +121,7 @@ def explained(error: Exception) -> tuple[int, str]:
 
 
 def _headers(error: Exception) -> Mapping[str, str]:
-    if isinstance(error, Unread):
+    if isinstance(error, BodyRefused):
         return error.headers
     return {"Retry-After": str(ceil(error.retry_after_seconds))} if isinstance(error, Throttled) else {}
 
@@ -144,7 +144,7 @@ def named(segment: str) -> str:
 
 def visitor_of(request: Request) -> Visitor:
     """Who makes a request."""
-    return Visitor(bearer_token(request.headers.get("authorization")), sender_of(request))
+    return Visitor(bearer_token(request.headers.get("authorization")), network_of(request))
 
 
 async def on_disk(bus: Bus) -> None:

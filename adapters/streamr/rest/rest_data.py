@@ -20,8 +20,8 @@ from gateway.access.auth import bearer_token
 from gateway.core.errors import Forbidden, UnknownChannel
 from gateway.core.jsontext import dumps
 from gateway.core.message import Message
-from gateway.http.bodies import body_of
-from gateway.http.paced import paced
+from gateway.http.bodies import read_body
+from gateway.http.paced import paced_response
 
 from .data import BadQuery, Format, Metadata
 from .rest_answers import HEAD, Handler, HeadedRoute, Running, answering, as_json, explained, named, on_disk, visitor_of
@@ -97,7 +97,7 @@ def _endpoint(running: Callable[[], Running], name: str) -> Handler:
         visitor, stream = visitor_of(request), named(request.path_params["stream"])
         data.admit(visitor, stream, request.query_params)
         read_pacer = parts.context.bus.read_pacer
-        async with body_of(request, MAX_BODY, read_pacer) as body:
+        async with read_body(request, MAX_BODY, read_pacer) as body:
             try:
                 data.produce(visitor, stream, request.query_params, body)
             except (Invalid, StreamrError, BadQuery):
@@ -124,7 +124,9 @@ def _endpoint(running: Callable[[], Running], name: str) -> Handler:
         read_pacer, visitor = parts.context.bus.read_pacer, visitor_of(request)
         budget = None if read_pacer is None else read_pacer.budget
         ask = partial(data.ask, visitor, *_place(request))
-        return await paced(parts.context.services.answer_scheduler, budget, visitor.address, slices, media_type, ask)
+        return await paced_response(
+            parts.context.services.answer_scheduler, budget, visitor.address, slices, media_type, ask
+        )
 
     async def storage(request: Request) -> Response:
         running().data.all(visitor_of(request), *_place(request))

@@ -19,7 +19,7 @@ from gateway.core.buckets import TokenBuckets
 from gateway.core.budget import Budget
 from gateway.core.read_pacer import MALFORMED_FACTOR, MIN_MALFORMED_SIZE, UNLIMITED, ReadPacer
 from gateway.http import publish
-from gateway.http.bodies import ALLOWANCE, COUNTED, SHARE, SOON, Queue, Unread, body_of
+from gateway.http.bodies import ALLOWANCE, PACED_EXTENSION, SHARE, SHORT_BODY, BodyRefused, TurnQueue, read_body
 
 BOTH = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 HEAD = b"POST /v1/channels/lobby/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
@@ -67,7 +67,7 @@ class Clock:
 def test_long_bodies_are_worked_off_one_at_a_time_and_networks_take_turns(backend: str) -> None:
     clock, order, now = Clock(), list[str](), list[int]()
 
-    async def work(queue: Queue, name: str, all_here: anyio.Event) -> None:
+    async def work(queue: TurnQueue, name: str, all_here: anyio.Event) -> None:
         async with queue.turn(name[0]):
             now.append(1)
             await all_here.wait()
@@ -76,7 +76,7 @@ def test_long_bodies_are_worked_off_one_at_a_time_and_networks_take_turns(backen
             now.pop()
 
     async def run() -> None:
-        queue, all_here = Queue(clock, clock.sleep), anyio.Event()
+        queue, all_here = TurnQueue(clock, clock.sleep), anyio.Event()
         async with anyio.create_task_group() as tasks:
             for name in ("a1", "a2", "a3", "a4", "b1", "b2", "c1"):
                 tasks.start_soon(work, queue, name, all_here)
@@ -91,7 +91,7 @@ def test_long_bodies_get_their_share_of_the_time() -> None:
     clock = Clock()
 
     async def run() -> None:
-        queue = Queue(clock, clock.sleep)
+        queue = TurnQueue(clock, clock.sleep)
         for _ in range(100):
             async with queue.turn("a"):
                 clock.now += 0.02
@@ -106,7 +106,7 @@ def test_who_gives_up_waiting_takes_no_turn(backend: str) -> None:
     order: list[str] = []
 
     async def run() -> None:
-        queue = Queue()
+        queue = TurnQueue()
         scopes = {name: anyio.CancelScope() for name in "abcd"}
 
         async def work(name: str) -> None:
@@ -138,15 +138,15 @@ def test_a_body_counts_in_the_budget_while_it_comes_and_while_it_waits(backend: 
     def chunks() -> Iterator[bytes]:
         for _ in range(4):
             held.append(budget.held)
-            yield b"x" * SOON
+            yield b"x" * SHORT_BODY
 
     async def take() -> None:
-        async with body_of(request(chunks()), 1 << 20, free(budget)) as body:
+        async with read_body(request(chunks()), 1 << 20, free(budget)) as body:
             held.append(budget.held)
-            assert len(body) == 4 * SOON
+            assert len(body) == 4 * SHORT_BODY
 
     anyio.run(take, backend=backend)
-    assert held == [0, SOON, 2 * SOON, 3 * SOON, 4 * SOON]
+    assert held == [0, SHORT_BODY, 2 * SHORT_BODY, 3 * SHORT_BODY, 4 * SHORT_BODY]
     assert budget.held == 0
 
 
@@ -157,12 +157,12 @@ def test_a_body_that_waits_for_its_turn_is_given_up_where_memory_is_short(backen
 
     async def take(name: str) -> None:
         try:
-            async with body_of(request(iter([b"x" * SOON, name.encode()]), name), 1 << 20, free(budget)):
+            async with read_body(request(iter([b"x" * SHORT_BODY, name.encode()]), name), 1 << 20, free(budget)):
                 budget.audit()
                 budget.audit()
                 await anyio.sleep(0.01)
                 told.append(200)
-        except Unread as error:
+        except BodyRefused as error:
             told.append(error.status)
 
     async def run() -> None:
@@ -182,10 +182,10 @@ def test_bytes_of_bodies_are_paced_once_whichever_server_reads_them(counted: boo
     taken: list[float] = []
     spend = levels.spend
     levels.spend = lambda key, amount: (taken.append(amount), spend(key, amount))[1]  # type: ignore[method-assign,func-returns-value]
-    extensions: dict[str, Any] = {"extensions": {COUNTED: {}}} if counted else {}
+    extensions: dict[str, Any] = {"extensions": {PACED_EXTENSION: {}}} if counted else {}
 
     async def take() -> None:
-        async with body_of(request(iter([b"123", b"45"]), **extensions), 9, ReadPacer(levels, lambda: 0.0)):
+        async with read_body(request(iter([b"123", b"45"]), **extensions), 9, ReadPacer(levels, lambda: 0.0)):
             pass
 
     anyio.run(take)
@@ -201,10 +201,10 @@ def test_a_body_that_is_said_to_be_too_long_is_not_read(length: str) -> None:
             raise AssertionError
             yield b""
 
-        async with body_of(request(never(), headers=headers), 9, None):
+        async with read_body(request(never(), headers=headers), 9, None):
             pass
 
-    with pytest.raises(Unread) as refused:
+    with pytest.raises(BodyRefused) as refused:
         anyio.run(take)
     assert refused.value.status == 413
 
@@ -237,19 +237,19 @@ def test_half_a_line_counts_too_and_is_given_up_where_memory_is_short(local: Any
 
 
 def test_the_server_works_off_one_long_body_at_a_time(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    content_of, now, most = publish.content_of, list[int](), list[int]()
+    parse_content, now, most = publish.parse_content, list[int](), list[int]()
 
     def counted(body: bytes) -> Any:
         now.append(1)
         most.append(len(now))
         try:
             time.sleep(0.02)
-            return content_of(body)
+            return parse_content(body)
         finally:
             now.pop()
 
-    monkeypatch.setattr(publish, "content_of", counted)
-    body = b'"' + b"x" * SOON + b'"'
+    monkeypatch.setattr(publish, "parse_content", counted)
+    body = b'"' + b"x" * SHORT_BODY + b'"'
     with ThreadPoolExecutor(4) as clients:
         assert list(clients.map(partial(post, local), [body] * 4)) == [201] * 4
     assert max(most) == 1
@@ -269,7 +269,7 @@ def test_a_malformed_body_counts_for_its_network_as_more_than_its_bytes() -> Non
     assert read_pacer.record_bytes("192.0.2.2", 1, None) == 0
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * SOON + b"["])
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * SHORT_BODY + b"["])
 def test_malformed_bodies_slow_their_network_down_also_with_a_connection_for_each(
     make_local: Callable[..., Any], content: bytes
 ) -> None:

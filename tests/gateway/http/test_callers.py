@@ -58,9 +58,9 @@ def test_what_cannot_be_a_name_is_no_key_of_any_bucket(make_still: Callable[...,
     gateway.bus.throttle = throttle
     for name in ("x" * 60_000, "", "a%00b", "a/@7"):
         with pytest.raises(UnknownChannel):
-            caller(gateway).look("subscribe", name)
+            caller(gateway).resolve_channel("subscribe", name)
     assert not taken
-    caller(gateway).look("subscribe", "lobby")
+    caller(gateway).resolve_channel("subscribe", "lobby")
     assert taken == ["lobby"]
 
 

@@ -71,7 +71,7 @@ def test_a_stream_begins_with_its_number_and_shows_a_message_once_it_is_on_disk(
     assert (heard.name, heard.id, heard.data["sequence"]) == ("message", said.seq, said.seq)
 
 
-@pytest.mark.parametrize("count", [listing.TURN, listing.TURN + 1, 5 * listing.TURN])
+@pytest.mark.parametrize("count", [listing.BATCH, listing.BATCH + 1, 5 * listing.BATCH])
 def test_a_long_welcome_is_made_a_few_peers_at_a_time(still: Any, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(10_000, 10_000 + count):
         still.gateway.bus.presence.announce_present("lobby", Peer(number, "toy"), 1 << 60)
@@ -83,14 +83,14 @@ def test_a_long_welcome_is_made_a_few_peers_at_a_time(still: Any, count: int, mo
 
     monkeypatch.setattr(views, "peer", show)
     said, session = still.say(), still.listen(0)
-    assert len(shown) <= listing.TURN + 1
+    assert len(shown) <= listing.BATCH + 1
     other = still.listen()  # of which the first one hears behind its welcome
     still.sync()
     pieces = list[bytes]()
     while not pieces or not pieces[-1].startswith(b"id:"):
         before = len(shown)
         pieces += session.data_to_send() or pytest.fail("something is missing")
-        assert len(shown) - before <= listing.TURN
+        assert len(shown) - before <= listing.BATCH
     welcome, *rest = parse(pieces)
     assert [peer["number"] for peer in welcome.data["peers"]] == list(range(10_000, 10_000 + count))
     assert welcome.data["name"] is None
@@ -105,7 +105,7 @@ def test_a_welcome_that_is_cut_short_is_no_event(still: Any) -> None:
     pieces = [*session.data_to_send(), *session.data_to_send()]
     session.close(1008, "a right was taken away")
     pieces += session.data_to_send()
-    pieces.append(session.last_words(session.closing.reason))
+    pieces.append(session.closing_comment(session.closing.reason))
     assert b"".join(pieces).startswith(b'event: welcome\ndata: {"number":')
     assert b"\n\n" not in b"".join(pieces)
     assert b"\n: a right was taken away\n" in pieces[-1]
@@ -313,10 +313,10 @@ def retire(data: Path) -> None:
 
 def test_a_piece_is_about_a_write() -> None:
     data = [b"x" * 1_000] * 200
-    joined = events.pieces(data)
+    joined = events.join_chunks(data)
     assert b"".join(joined) == b"".join(data)
     assert all(len(piece) < LOW_WATER + 1_000 for piece in joined)
-    assert events.pieces([]) == []
+    assert events.join_chunks([]) == []
 
 
 # Behind a server

@@ -52,8 +52,8 @@ def pages(http: httpx.Client, path: str) -> Iterator[list[str]]:
 def test_who_may_see_few_channels_gets_them_all_in_pages_that_end_early(
     tmp_path: Path, make_local: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "TURN", 4)
-    monkeypatch.setattr(listing, "MAX_LOOKED_AT", 8)
+    monkeypatch.setattr(listing, "BATCH", 4)
+    monkeypatch.setattr(listing, "MAX_SCANNED", 8)
     key = KeyFile(tmp_path / "data" / "keys" / "api-keys.json").add("k", ("subscribe:b*",))
     local = make_local(channels={"names": [f"{letter}{number}" for letter in "abc" for number in range(20)]})
     with httpx.Client(base_url=local.url, timeout=PATIENCE, headers={"Authorization": f"Bearer {key}"}) as http:
@@ -63,7 +63,7 @@ def test_who_may_see_few_channels_gets_them_all_in_pages_that_end_early(
         assert [] in shown, "there was a turn in which nothing was found"
 
 
-@pytest.mark.parametrize("count", [0, 1, listing.TURN - 1, listing.TURN, listing.TURN + 1, 900])
+@pytest.mark.parametrize("count", [0, 1, listing.BATCH - 1, listing.BATCH, listing.BATCH + 1, 900])
 def test_a_list_of_many_peers_is_written_in_parts(count: int, local: Any, http: httpx.Client) -> None:
     guests = [Peer(number, "toy", f"né {number}") for number in range(1, count + 1)]
     for guest in guests:

@@ -22,8 +22,8 @@ from gateway.core.errors import Forbidden, Throttled, Unavailable
 from gateway.core.message import Peer
 from gateway.core.outbox import LOW_WATER
 from gateway.http import paced, views
-from gateway.http.history import Query
-from gateway.http.paced import in_turn
+from gateway.http.history import HistoryQuery
+from gateway.http.paced import run_in_turn
 
 Events = list[dict[str, Any]]
 
@@ -84,7 +84,7 @@ def test_what_nobody_takes_is_not_made(run: Any, monkeypatch: pytest.MonkeyPatch
 
     async def check(answers: AnswerScheduler) -> Events:
         slices = counted((b"x" * LOW_WATER for _ in range(64)), made)
-        response = await paced.paced(answers, budget, "a", slices, "text/plain", anybody)
+        response = await paced.paced_response(answers, budget, "a", slices, "text/plain", anybody)
 
         async def take() -> None:
             held.append(budget.held)
@@ -115,8 +115,10 @@ def test_history_is_read_as_it_is_taken(run: Any, still: Any, monkeypatch: pytes
     before: list[int] = []
 
     async def check(answers: AnswerScheduler) -> Events:
-        query = Query("lobby", 0, None, 100, None, "asc")
-        response = await paced.paced(answers, None, "a", query.answer(still.gateway), "application/json", anybody)
+        query = HistoryQuery("lobby", 0, None, 100, None, "asc")
+        response = await paced.paced_response(
+            answers, None, "a", query.slices(still.gateway), "application/json", anybody
+        )
 
         async def take() -> None:
             before.append(len(reads))
@@ -126,7 +128,7 @@ def test_history_is_read_as_it_is_taken(run: Any, still: Any, monkeypatch: pytes
     events = run(check)
     assert before[:2] == [1, 1], "the first piece is read before anything is sent, and nothing more"
     assert before[-1] >= 20
-    assert max(len(event.get("body", b"")) for event in events) <= paced.MOST
+    assert max(len(event.get("body", b"")) for event in events) <= paced.MAX_WRITE
     assert body(events).count(b'"sequence":') == 40
     assert body(events).endswith(b'],"next":null}')
 
@@ -136,7 +138,7 @@ def test_a_short_answer_is_an_ordinary_one_and_keeps_no_place(run: Any, monkeypa
 
     async def check(answers: AnswerScheduler) -> None:
         for _ in range(2):
-            response = await paced.paced(answers, None, "a", iter([b"", b"a", b"b"]), "text/plain", anybody)
+            response = await paced.paced_response(answers, None, "a", iter([b"", b"a", b"b"]), "text/plain", anybody)
             assert response.headers["content-length"] == "2"
             assert body(await told(response)) == b"ab"
 
@@ -150,7 +152,7 @@ def test_long_answers_wait_for_each_other(run: Any, monkeypatch: pytest.MonkeyPa
     async def check(answers: AnswerScheduler) -> None:
         async def ask(name: str) -> None:
             slices = (b"x" * LOW_WATER for _ in range(3))
-            response = await paced.paced(answers, None, "a", slices, "text/plain", anybody)
+            response = await paced.paced_response(answers, None, "a", slices, "text/plain", anybody)
             order.append(f"{name} begins")
             assert len(body(await told(response))) == 3 * LOW_WATER
             order.append(f"{name} ends")
@@ -178,8 +180,8 @@ def test_what_fails_at_once_is_refused_and_later_cut_off(run: Any, monkeypatch: 
 
     async def check(answers: AnswerScheduler) -> Events:
         with pytest.raises(Unavailable):
-            await paced.paced(answers, None, "a", fails(0), "text/plain", anybody)
-        return await told(await paced.paced(answers, None, "a", fails(2), "text/plain", anybody))
+            await paced.paced_response(answers, None, "a", fails(0), "text/plain", anybody)
+        return await told(await paced.paced_response(answers, None, "a", fails(2), "text/plain", anybody))
 
     events = run(check)
     assert len(body(events)) == 2 * LOW_WATER
@@ -197,9 +199,9 @@ def test_an_answer_ends_visibly_where_its_reader_may_not_have_the_rest(run: Any)
     async def check(answers: AnswerScheduler) -> Events:
         slices = counted((b"x" * LOW_WATER for _ in range(9)), made)
         with pytest.raises(Forbidden):
-            await paced.paced(answers, None, "a", slices, "text/plain", ask)
+            await paced.paced_response(answers, None, "a", slices, "text/plain", ask)
         rights.append("history")
-        response = await paced.paced(answers, None, "a", slices, "text/plain", ask)
+        response = await paced.paced_response(answers, None, "a", slices, "text/plain", ask)
 
         async def take() -> None:
             if len(made) == 3:
@@ -217,7 +219,9 @@ def test_an_answer_that_the_budget_gives_up_ends_where_it_is(run: Any) -> None:
     budget = Budget(LOW_WATER // 2)
 
     async def check(answers: AnswerScheduler) -> Events:
-        response = await paced.paced(answers, budget, "a", (b"x" * LOW_WATER for _ in range(9)), "text/plain", anybody)
+        response = await paced.paced_response(
+            answers, budget, "a", (b"x" * LOW_WATER for _ in range(9)), "text/plain", anybody
+        )
 
         async def take() -> None:
             budget.audit()
@@ -236,8 +240,8 @@ def test_who_does_not_wait_any_more_costs_no_slice(run: Any) -> None:
             answers.schedule(lambda: None, "a")
         with anyio.CancelScope() as scope:
             scope.cancel()
-            await in_turn(answers, "a", partial(made.append, 1))
-        assert await in_turn(answers, "a", lambda: "next") == "next"
+            await run_in_turn(answers, "a", partial(made.append, 1))
+        assert await run_in_turn(answers, "a", lambda: "next") == "next"
 
     run(check)
     assert made == []
@@ -248,7 +252,9 @@ def test_what_is_written_counts_as_time(run: Any, monkeypatch: pytest.MonkeyPatc
 
     async def check(answers: AnswerScheduler) -> None:
         monkeypatch.setattr(answers, "charge", spent.append)
-        response = await paced.paced(answers, None, "a", (b"x" * LOW_WATER for _ in range(3)), "text/plain", anybody)
+        response = await paced.paced_response(
+            answers, None, "a", (b"x" * LOW_WATER for _ in range(3)), "text/plain", anybody
+        )
         await told(response)
 
     run(check)

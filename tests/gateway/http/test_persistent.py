@@ -286,8 +286,8 @@ def test_and_that_it_may_not_ask_at_all(server: Server) -> None:
 def test_a_body_without_an_end_is_not_read_for_ever(
     make_local: Any, monkeypatch: pytest.MonkeyPatch, seconds: float, most: int
 ) -> None:
-    monkeypatch.setattr(persistent, "LINGER_SECONDS", seconds)
-    monkeypatch.setattr(persistent, "LINGER_BYTES", most)
+    monkeypatch.setattr(persistent, "DISCARD_SECONDS", seconds)
+    monkeypatch.setattr(persistent, "MAX_DISCARDED", most)
     with socket.create_connection(("127.0.0.1", make_local().port), PATIENCE) as peer:
         peer.sendall(b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n" % ROUTES[0].encode())
         peer.sendall(bytes(2 << 20))

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from gateway.access.auth import KeyFile
 from gateway.core import jsontext
 from gateway.http import bodies, bulk, operations, publish, rest
-from gateway.http.bulk import Lines
+from gateway.http.bulk import LineSplitter
 from gateway.storage import log
 
 PATIENCE = 60.0
@@ -182,7 +182,7 @@ def test_lines_are_answered_in_order_refused_ones_too(http: httpx.Client) -> Non
 @settings(max_examples=200)
 @given(text=st.binary(max_size=200), cuts=st.lists(st.integers(0, 200)), limit=st.integers(1, 60))
 def test_property_lines_are_the_same_however_they_are_cut(text: bytes, cuts: list[int], limit: int) -> None:
-    cutter = Lines(limit)
+    cutter = LineSplitter(limit)
     places = sorted({0, *cuts, len(text)})
     found = [line for a, b in pairwise(places) for line in cutter.feed(text[a:b])] + cutter.end()
     whole = [line for line in text.split(b"\n") if line.strip(b" \t\r\n") or len(line) > limit]

@@ -25,7 +25,7 @@ from gateway.access.auth import KeyFile
 from gateway.adapter import LIMITED, WORDS
 from gateway.clients import RelayClient, RestClient, SproutClient, StreamrClient
 from gateway.http import rest
-from gateway.http.operations import OWN
+from gateway.http.operations import REST_DESCRIPTION
 from tests.conformance.forge import SequoiaForge
 from tests.server import Server
 
@@ -273,7 +273,7 @@ def test_what_each_protocol_carries_is_said_in_code_in_the_documents_and_by_rest
     rows: dict[str, Any] = {
         adapter.name: {"carries": adapter.carries, "limits": adapter.limits} for adapter in ADAPTERS
     }
-    rows["rest"] = {"carries": OWN["carries"], "limits": OWN["limits"]}
+    rows["rest"] = {"carries": REST_DESCRIPTION["carries"], "limits": REST_DESCRIPTION["limits"]}
     for name, row in rows.items():
         assert (list(row["carries"]), list(row["limits"])) == (list(WORDS), list(LIMITED)), name
     assert documented("| | ") == {
