@@ -25,7 +25,7 @@ from coincurve import PrivateKey
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from adapters.streamr.crypto.signing import address_of, signed
+from adapters.streamr.crypto.signing import address_of, sign_message
 from adapters.streamr.wire.message import MessageID, MessageRef, StreamMessage
 from gateway.core.jsontext import dumps
 from gateway.core.message import Message, Peer
@@ -149,7 +149,7 @@ def measure_integrity(watch: Watch, spark: SparkSession, folder: Path, count: in
     wires = []
     for n in range(count):
         said = StreamMessage(MessageID("s", 0, n + 1, 0, address, "c"), f'{{"n":{n}}}', MessageRef(n, 0) if n else None)
-        wires.append(signed(said, KEY).row(32).decode())
+        wires.append(sign_message(said, KEY).encode(32).decode())
     rows = [("g", n, "message", "streamr", "{}", wire) for n, wire in enumerate(wires)]
     path = str(folder / "wires.parquet")
     shape = "gateway_id string, seq bigint, kind string, protocol string, native string, wire string"

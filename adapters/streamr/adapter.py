@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from adapters.streamr.crypto.keyring import FILE, read_keys
+from adapters.streamr.crypto.background_file import BackgroundFile
+from adapters.streamr.crypto.keyring import KEYRING_FILE, read_keys
 from adapters.streamr.crypto.keys import DerivedKeys
-from adapters.streamr.crypto.saved import SavedFile
 from adapters.streamr.model import logouts, named, publishers, stored, streams
 from adapters.streamr.model.author import Author
 from adapters.streamr.model.login import Logins
@@ -95,7 +95,7 @@ class StreamrAdapter(Adapter):
         super().__init__(settings, home)
         self.logouts = Logouts(read_logouts(home.secrets / logouts.FILE))
         self.logins = Logins(home.secret, self.logouts)
-        self.known_keys = read_keys(home.secrets / FILE)  # what is of no use ends the start before anything begins
+        self.known_keys = read_keys(home.secrets / KEYRING_FILE)  # an unusable file ends the start at once
         self.author = Author(DerivedKeys(home.secret, home.gateway_id))
         self.publishers = Publishers(self.author.address)
         self.streams = Streams(settings.streams, settings.partitions)
@@ -112,7 +112,7 @@ class StreamrAdapter(Adapter):
         self.author.start(services.index)
         self.streams.start(services)
         self.publishers.start(services.index)
-        self.logouts.changed = SavedFile(self.home.secrets / logouts.FILE, self.logouts.data, services.work).save
+        self.logouts.changed = BackgroundFile(self.home.secrets / logouts.FILE, self.logouts.data, services.work).save
         self.tracker = Tracker(services.bus.clock)
         self.context = self._make_context(services)
         self.parts = Parts.of(self.context, self.known_keys)

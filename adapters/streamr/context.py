@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from adapters.streamr.crypto.keys import Signer
+    from adapters.streamr.crypto.keys import EthereumAccount
     from adapters.streamr.model.author import Author
     from adapters.streamr.model.login import Logins
     from adapters.streamr.model.publishers import Publishers
@@ -28,4 +28,4 @@ class Context:
     author: Author
     publishers: Publishers
     logins: Logins
-    own: Signer
+    own: EthereumAccount

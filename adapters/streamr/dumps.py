@@ -104,4 +104,4 @@ def _signed(message: StreamMessage, before: MessageRef | None) -> StreamMessage:
 def _whole(message: StreamMessage) -> StreamMessage:
     """*message* with the text that it has in the latest version."""
     bare = replace(message, wire=None, version=LATEST, verbatim=False)
-    return replace(bare, wire=bare.row(LATEST), verbatim=True)
+    return replace(bare, wire=bare.encode(LATEST), verbatim=True)

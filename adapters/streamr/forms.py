@@ -69,14 +69,16 @@ class Forms:
     def frame(self, message: StreamMessage, key: str) -> bytes | None:
         """*message* for a client with the versions of *key*; None where those cannot show all of it."""
         control, version = PAIRS[key]
-        return text_frame(encode_broadcast(control, message.row(version))) if message.is_lossless_in(version) else None
+        return (
+            text_frame(encode_broadcast(control, message.encode(version))) if message.is_lossless_in(version) else None
+        )
 
     # Live or out of the log
 
     def stream_message(self, message: Message, version: int = LATEST) -> StreamMessage | None:
         """What a *message* is in Streamr, live or out of the log; None if it has no form here.
 
-        What comes from elsewhere is signed for readers of *version*; `StreamMessage.row` writes it.
+        What comes from elsewhere is signed for readers of *version*; `StreamMessage.encode` writes it.
         """
         if _is_native(message):
             return parse_message(message.wire or b"")
@@ -89,7 +91,7 @@ class Forms:
     def stored_row(self, message: Message, version: int) -> bytes | None:
         """The array of a *message* out of the log in *version*; None where that cannot show all of it."""
         found = self.stream_message(message, version)
-        return found.row(version) if found is not None and found.is_lossless_in(version) else None
+        return found.encode(version) if found is not None and found.is_lossless_in(version) else None
 
     def shows(self, version: int, message: Message) -> bool:
         """Whether `stored_row` has something for *version*; without signing anything."""
@@ -109,7 +111,7 @@ class Forms:
         return self._author.place(message) if NAME in message.refs else None
 
     def _seal(self, message: Message, key: str) -> bytes:
-        return self._author.seal(message, utf16=key == SEALED_UTF16).row(LATEST)
+        return self._author.seal(message, utf16=key == SEALED_UTF16).encode(LATEST)
 
 
 def _is_native(message: Message) -> bool:

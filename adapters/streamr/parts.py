@@ -16,7 +16,7 @@ from .trust import Trust
 
 if TYPE_CHECKING:
     from adapters.streamr.crypto.group_keys import GroupKey
-    from adapters.streamr.crypto.keyring import Owner
+    from adapters.streamr.crypto.keyring import KeyOwner
 
     from .context import Context
 
@@ -35,7 +35,7 @@ class Parts:
     started: int
 
     @classmethod
-    def of(cls, context: Context, known: Iterable[tuple[Owner, GroupKey]]) -> Self:
+    def of(cls, context: Context, known: Iterable[tuple[KeyOwner, GroupKey]]) -> Self:
         """All of them; *known* are the group keys that publishers gave the gateway before."""
         bus = context.bus
         trust = Trust(context)

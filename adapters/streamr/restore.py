@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from adapters.streamr.model.users import User
-from adapters.streamr.wire.control import Publish
+from adapters.streamr.wire.control import PublishRequest
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.ids import NAME, channel_of
 from gateway.core.errors import RequestError, Unavailable
@@ -53,7 +53,7 @@ class _Speaker:
     def charge(self, author: Peer) -> None:
         """Nothing: what is imported was said at another time."""
 
-    def asker(self, _request: Publish) -> User:
+    def asker(self, _request: PublishRequest) -> User:
         """The operator."""
         return self.user
 
@@ -85,7 +85,7 @@ def _say(adapter: StreamrAdapter, speaker: _Speaker, place: str, message: Stream
         report.flaws.append((place, str(error)))
 
     try:
-        taken = adapter.parts.saying.say(speaker, Publish(message=message), channel, refuse)
+        taken = adapter.parts.saying.say(speaker, PublishRequest(message=message), channel, refuse)
     except Unavailable:
         return False
     except (RequestError, StreamrError) as error:

@@ -14,7 +14,7 @@ from adapters.streamr.wire.refusals import Unauthenticated
 from gateway.core.principal import Principal
 
 if TYPE_CHECKING:
-    from adapters.streamr.crypto.keys import Signer
+    from adapters.streamr.crypto.keys import EthereumAccount
 
     from .context import Context
 
@@ -70,7 +70,7 @@ class Trust:
 
     # For whom the gateway signs
 
-    def signer(self, stream: str, address: str) -> Signer | None:
+    def signer(self, stream: str, address: str) -> EthereumAccount | None:
         """The foreign sender on *stream* for whom the gateway signs by *address*; None if there is none."""
         author = self._context.author
         for channel in self._context.streams.channels_of(stream):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from adapters.streamr.crypto.signing import verify
 from adapters.streamr.wire.codec import decode_control
-from adapters.streamr.wire.control import Publish
+from adapters.streamr.wire.control import PublishRequest
 from benchmarks.streamr import Timestamps
 from benchmarks.streamr_load import messages
 
@@ -16,7 +16,7 @@ def test_messages_are_signed_distinct_and_of_one_length() -> None:
         frames = messages(30, signed=signed, start=1_795_236_878_000)
         assert len({len(frame) for frame in frames}) == 1
         found = [decode_control(frame[HEAD:]) for frame in frames]
-        said = [frame.message for frame in found if isinstance(frame, Publish)]
+        said = [frame.message for frame in found if isinstance(frame, PublishRequest)]
         assert len({message.id for message in said}) == 30
         assert all(verify(message) is signed for message in said)
 

@@ -145,7 +145,7 @@ def streamr_message(data: bytes) -> None:
         found = message.parse_message(data)
         for version in layouts.LAYOUTS:
             if found.is_lossless_in(version):
-                again = message.parse_message(found.row(version))
+                again = message.parse_message(found.encode(version))
                 assert again.id == found.id
 
 

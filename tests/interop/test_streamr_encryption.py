@@ -14,7 +14,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from adapters.streamr.crypto.decrypt import HOLD
+from adapters.streamr.crypto.decrypt import KEY_WAIT
 from gateway.clients import Heard, RelayClient, SproutClient
 from tests.adapters.streamr.conftest import Publisher
 from tests.conformance.forge import SequoiaForge
@@ -115,9 +115,9 @@ def test_what_nobody_gives_a_key_for_is_passed_on_as_it_came_after_a_while(serve
             row = Publisher(0xDEAD).message("read/it", "ab" * 32, now, encryption=2, group_key="lost")
             await writer.send(json.dumps([2, 8, "r", row, None]))
             before = time.monotonic()
-            found = await relay.next(3 * HOLD / 1000)
+            found = await relay.next(3 * KEY_WAIT / 1000)
             assert found.content == {"encrypted": {"groupKeyId": "lost", "content": "ab" * 32}}
-            assert time.monotonic() - before > HOLD / 2000
+            assert time.monotonic() - before > KEY_WAIT / 2000
         async with httpx.AsyncClient() as http:
             metrics = (await http.get(f"http://{server.http}/metrics")).text
         assert 'trellis_undecrypted_total{protocol="streamr"} 1.0' in metrics

@@ -10,7 +10,7 @@ from typing import Any
 
 from coincurve import PrivateKey
 
-from adapters.streamr.crypto.signing import address_of, signed
+from adapters.streamr.crypto.signing import address_of, sign_message
 from adapters.streamr.wire.message import MessageID, MessageRef, StreamMessage
 from gateway.core.jsontext import dumps
 from gateway.core.message import Message, Peer
@@ -116,9 +116,9 @@ def mixed(count: int) -> list[Entry]:
                 entries.append(_node(seq, time, nodes.pop(0)["node"]))
             case 1:
                 id = MessageID("s", 0, time, 0, address_of(key.public_key), "c")
-                said = signed(StreamMessage(id, json.dumps({"n": seq}), previous), key)
+                said = sign_message(StreamMessage(id, json.dumps({"n": seq}), previous), key)
                 previous = MessageRef(time, 0)
-                more: dict[str, Any] = {"wire": said.row(32), "native": {"streamr": list(id)}, "protocol": "streamr"}
+                more: dict[str, Any] = {"wire": said.encode(32), "native": {"streamr": list(id)}, "protocol": "streamr"}
                 if seq % 20 != 1:
                     entries.append(message(seq, time, said.content.encode(), **more))
                     continue

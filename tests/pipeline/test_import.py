@@ -67,9 +67,9 @@ def test_dumps_and_groves_become_history_on_every_protocol(make_run: MakeRun, tm
     dumps.mkdir()
     for form in FORMS:
         (dumps / form).write_bytes(dump(without_half(form), form))
-    forged = parse_message(conversation(1, "old/raw")[0].row(32).replace(b'\\"a\\":1', b'\\"a\\":2'))
+    forged = parse_message(conversation(1, "old/raw")[0].encode(32).replace(b'\\"a\\":1', b'\\"a\\":2'))
     with (dumps / "raw").open("ab") as file:
-        file.write(b"\n[32,1]\n" + forged.row(32) + b"\n")
+        file.write(b"\n[32,1]\n" + forged.encode(32) + b"\n")
     run = make_run(source=DumpSource(dumps), output=tmp_path / "streamr")
     rejects = make(run, tmp_path / "streamr")
     assert [(Path(one["file"]).name, one["line"]) for one in rejects] == [("raw", 6), ("raw", 7)]

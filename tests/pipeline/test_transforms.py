@@ -15,7 +15,7 @@ import pytest
 from coincurve import PrivateKey
 from pyspark.sql import DataFrame, SparkSession
 
-from adapters.streamr.crypto.signing import address_of, payloads, sign, signed
+from adapters.streamr.crypto.signing import address_of, sign, sign_message, signed_payloads
 from adapters.streamr.wire.message import ETH_LEGACY, MessageID, MessageRef, StreamMessage
 from gateway.core.message import Peer
 from gateway.storage.record import Entry, Fact
@@ -45,7 +45,7 @@ def dicts(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def stream_entry(seq: int, said: StreamMessage) -> Entry:
-    more: dict[str, Any] = {"protocol": "streamr", "wire": said.row(32), "native": {"streamr": list(said.id)}}
+    more: dict[str, Any] = {"protocol": "streamr", "wire": said.encode(32), "native": {"streamr": list(said.id)}}
     return message(seq, START + seq, said.content.encode(), sender=Peer(1, "streamr", ADDRESS), **more)
 
 
@@ -57,7 +57,7 @@ def said(
 
 
 def test_streamr_is_decoded(spark: SparkSession) -> None:
-    good = signed(said(5, 1, (4, None)), KEY)
+    good = sign_message(said(5, 1, (4, None)), KEY)
     broken = message(3, START, protocol="streamr", wire=b'[32,["s",0],null]')
     found = dicts(decode.streamr(bronze(spark, [stream_entry(2, good), broken, message(4, START)])))
     assert [set(row) for row in found] == [set(STREAMR.schema.fieldNames())] * 2
@@ -73,9 +73,9 @@ def test_streamr_is_decoded(spark: SparkSession) -> None:
 
 
 def test_what_the_gateway_could_read_of_an_encrypted_message_is_its_content(spark: SparkSession) -> None:
-    sealed = signed(said(5, content="c0ffee", encryption_type=2, group_key_id="k"), KEY)
+    sealed = sign_message(said(5, content="c0ffee", encryption_type=2, group_key_id="k"), KEY)
     wrapped = b'{"encrypted":{"groupKeyId":"k","content":"c0ffee"}}'
-    given = {"protocol": "streamr", "wire": sealed.row(32), "native": {"streamr": list(sealed.id)}}
+    given = {"protocol": "streamr", "wire": sealed.encode(32), "native": {"streamr": list(sealed.id)}}
     rows: list[Entry] = [message(2, START, b'{"a": 1}', **given), message(3, START, wrapped, **given)]
     found = sorted(dicts(decode.streamr(bronze(spark, rows))), key=lambda row: row["log_seq"])
     assert [row["content"] for row in found] == ['{"a": 1}', "c0ffee"]
@@ -85,11 +85,11 @@ def test_what_the_gateway_could_read_of_an_encrypted_message_is_its_content(spar
 def test_every_kind_of_signature_gets_its_verdict(spark: SparkSession) -> None:
     legacy = said(6, content='{"old":"ü"}', signature_type=ETH_LEGACY)
     legacy = StreamMessage(
-        legacy.id, legacy.content, signature_type=ETH_LEGACY, signature=sign(payloads(legacy)[0], KEY)
+        legacy.id, legacy.content, signature_type=ETH_LEGACY, signature=sign(signed_payloads(legacy)[0], KEY)
     )
-    good = signed(said(5), KEY)
+    good = sign_message(said(5), KEY)
     forged = StreamMessage(good.id, '{"a":2}', signature_type=2, signature=good.signature)
-    utf16 = signed(said(7, content='{"a":"ü"}'), KEY, utf16=True)
+    utf16 = sign_message(said(7, content='{"a":"ü"}'), KEY, utf16=True)
     bare = StreamMessage(good.id, "{}", signature_type=2)
     all_of_them = [good, legacy, forged, utf16, said(8), bare]
     rows = bronze(spark, [stream_entry(seq, one) for seq, one in enumerate(all_of_them, 2)])

@@ -18,7 +18,7 @@ from adapters.sprout.forest import content as arbor
 from adapters.sprout.forest.forest import Content
 from adapters.streamr.publishing.publishing import as_sent, ids_of
 from adapters.streamr.wire.codec import decode_control, encode_broadcast
-from adapters.streamr.wire.control import Publish
+from adapters.streamr.wire.control import PublishRequest
 from adapters.streamr.wire.message import MessageID, StreamMessage
 from adapters.topic_relay import codec as relay
 from gateway.core.jsontext import one_line
@@ -40,14 +40,14 @@ class Way(NamedTuple):
 
 def write_frame(content: bytes) -> bytes:
     """A BroadcastMessage, whose message a client can publish as it is."""
-    row = StreamMessage(MessageID("s", 0, 1, 0, "0xab", "c"), content.decode()).row(32)
+    row = StreamMessage(MessageID("s", 0, 1, 0, "0xab", "c"), content.decode()).encode(32)
     return encode_broadcast(2, row)
 
 
 def read_frame(frame: bytes) -> bytes:
     _, _, _, row = json.loads(frame)
     request = decode_control(json.dumps([2, 8, "r", row, None]).encode())
-    assert isinstance(request, Publish)
+    assert isinstance(request, PublishRequest)
     return as_sent(request.message, ids_of(request.message), "s", SENDER, 2).content
 
 

@@ -7,7 +7,7 @@ solved for Q once. Each signature then costs the root for R and some 16 addition
 
 Forged signatures among them go unnoticed with a probability of 1 in 2**48. Weights are drawn anew each time, so nobody
 can search beforehand for forgeries that pass, only send them and hope. Where the key is not that of the address they
-should be of, each signature is checked by itself, which takes a millisecond for `FEWEST` of them: one loop that does
+should be of, each signature is checked by itself, which takes a millisecond for `MIN_BATCH` of them: one loop that does
 nothing else lets some through once in 8,900 years.
 
 Source: Bellare, Garay and Rabin, Fast Batch Verification for Modular Exponentiation and Digital Signatures (1998),
@@ -28,18 +28,18 @@ from gmpy2 import invert, mpz  # int takes twice as long for products of this si
 
 from adapters.streamr.wire.message import StreamMessage
 
-from .signing import V, address_at, digests, raw_signature, recover_point, verify
+from .signing import V_EVEN, address_of_point, digests, parse_signature, recover_point, verify
 
-FEWEST = 12  # signatures of a publisher; for fewer it does not pay
-MOST = 512  # that are checked together: so many are looked at again where one is forged
+MIN_BATCH = 12  # signatures of a publisher; for fewer it does not pay
+MAX_BATCH = 512  # that are checked together: so many are looked at again where one is forged
 WEIGHT_BITS = 48
-LANE_BITS = 64  # a weight's room in the one big number of `_by_digit`: three times the weight fits
+LANE_BITS = 64  # a weight's room in the one big number of `_terms_by_digit`: three times the weight fits
 ORDER: Final = mpz(0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141)  # SEC 2, section 2.4.1
 _CONTEXT: Final = GLOBAL_CONTEXT.ctx
 _BITS: Final = bytes.maketrans(b"01", b"\0\1")  # makes "0" false for `compress`
-_PREFIXES: Final = {V: b"\2", V + 1: b"\3"}  # of an x whose y is as v says (SEC 1, section 2.3.3)
+_PREFIXES: Final = {V_EVEN: b"\2", V_EVEN + 1: b"\3"}  # of an x whose y is as v says (SEC 1, section 2.3.3)
 
-Claim = tuple[bytes, bytes]  # a signature, as `raw_signature` has it, and the digest that it is said to be of
+Claim = tuple[bytes, bytes]  # a signature, as `parse_signature` has it, and the digest that it is said to be of
 
 
 def verify_all(messages: Sequence[StreamMessage]) -> list[bool]:
@@ -48,11 +48,11 @@ def verify_all(messages: Sequence[StreamMessage]) -> list[bool]:
     for message in messages:
         publishers.setdefault(message.id.publisher_id.lower(), []).append(message)
     for publisher, said in publishers.items():
-        prove(publisher, said)
+        mark_verified(publisher, said)
     return [verify(message) for message in messages]
 
 
-def prove(publisher: str, messages: Sequence[StreamMessage]) -> None:
+def mark_verified(publisher: str, messages: Sequence[StreamMessage]) -> None:
     """Mark as `verified` those of *messages* that *publisher* certainly signed; `verify` looks at the others by itself.
 
     All of them claim to be of *publisher*, an address in lower case.
@@ -60,21 +60,21 @@ def prove(publisher: str, messages: Sequence[StreamMessage]) -> None:
     claiming: list[StreamMessage] = []
     claims: list[Claim] = []
     for message in messages:
-        raw = raw_signature(message.signature or "")
+        raw = parse_signature(message.signature or "")
         digest = next(iter(digests(message).values()), None)  # of the most likely text
         if raw is not None and digest is not None:
             claiming.append(message)
             claims.append((raw, digest))
-    if len(claims) < FEWEST:
+    if len(claims) < MIN_BATCH:
         return
-    for begin in range(0, len(claims), MOST):
-        chunk = slice(begin, begin + MOST)
-        if signer(claims[chunk]) == publisher:
+    for begin in range(0, len(claims), MAX_BATCH):
+        chunk = slice(begin, begin + MAX_BATCH)
+        if common_address(claims[chunk]) == publisher:
             for message in claiming[chunk]:
                 message.verified = True
 
 
-def signer(claims: Sequence[Claim]) -> str | None:
+def common_address(claims: Sequence[Claim]) -> str | None:
     """The address whose key made every one of *claims*.
 
     Where they are not all of one key, it is some address or None: compare it with the one you expect.
@@ -83,21 +83,21 @@ def signer(claims: Sequence[Claim]) -> str | None:
     weights = [number >> LANE_BITS - WEIGHT_BITS for number in unpack(f">{count}Q", urandom(LANE_BITS // 8 * count))]
     array = ffi.new("secp256k1_pubkey[]", 2 * count)
     points = [array + at for at in range(2 * count)]  # valid while `array` lives
-    factors = _factors(claims, weights)
+    factors = _coefficients(claims, weights)
     if factors is None or not _parse_points(claims, points):
         return None
-    total = _sum(_by_digit(points, weights))
+    total = _sum(_terms_by_digit(points, weights))
     if total is None:
         return None
     # The sum as a signature: its R is the total, and its s and z are such that z/s and r/s are the factors.
     of_base, of_key = factors
     s = mpz.from_bytes(total[1:]) * invert(of_key, ORDER) % ORDER
     z = of_base * s % ORDER
-    point = recover_point(total[1:] + s.to_bytes(32) + bytes((V + total[0] - 2,)), z.to_bytes(32))
-    return None if point is None else address_at(point)
+    point = recover_point(total[1:] + s.to_bytes(32) + bytes((V_EVEN + total[0] - 2,)), z.to_bytes(32))
+    return None if point is None else address_of_point(point)
 
 
-def _factors(claims: Iterable[Claim], weights: Iterable[int]) -> tuple[mpz, mpz] | None:
+def _coefficients(claims: Iterable[Claim], weights: Iterable[int]) -> tuple[mpz, mpz] | None:
     """The a and b for which the sum of the weighted R is a G + b Q; None where an r or s is out of range, or b is 0.
 
     One inversion for all: the fractions have one common denominator, the product of all s.
@@ -130,7 +130,7 @@ def _parse_points(claims: Sequence[Claim], points: Sequence[Any]) -> bool:
     return True
 
 
-def _by_digit(points: Sequence[Any], weights: Sequence[int]) -> list[list[Any]]:
+def _terms_by_digit(points: Sequence[Any], weights: Sequence[int]) -> list[list[Any]]:
     """What is added for each digit of the weights, from the highest down; *points* are as `_parse_points` leaves them.
 
     The digits are 0, 1 and -1, two out of three of them 0: three times a weight less the weight, without carrying, is

@@ -1,10 +1,12 @@
-"""The gateway as a subscriber of encrypted streams: it asks for group keys, and opens what they were used for.
+"""The gateway as a subscriber of encrypted streams: it asks for group keys, and decrypts messages.
 
-Laws of this file. Whatever is taken is said: opened, or after `HOLD` as it came. What one publisher says in one
-partition is said in the order it came, so what follows a message that waits for its key waits as well, and nothing
-else does. What waits is bounded; beyond that whoever waits with most is given up. A key is believed if its publisher
-signed for it: an answer by who was asked, an announce by who publishes on the stream. RSA is done in the worker.
-See S0, GroupKeyRequest and the types after it.
+Every message that is submitted is delivered: decrypted, or encrypted once `KEY_WAIT` is over. The messages of one
+publisher in one partition are delivered in the order in which they came, so those that follow a held message are held
+as well, and no others. What is held is bounded; beyond the bound the largest queue is delivered encrypted. A key is
+accepted only with its publisher's signature: a response from the publisher that was asked, an announcement from an
+address that publishes on the stream. RSA is left to the worker thread.
+
+Source: S0, GroupKeyRequest and the types after it.
 """
 
 from __future__ import annotations
@@ -21,53 +23,54 @@ from gateway.core import jsontext
 from gateway.core.bounded import BoundedMap
 from gateway.core.session import Session
 
-from .encryption import KEY_BYTES, RsaPair, aes_decrypt
+from .background_file import Work
+from .ciphers import KEY_BYTES, RsaPair, aes_decrypt
 from .group_keys import (
     MAX_ID,
+    EncryptedGroupKey,
     GroupKey,
     KeyAnnounce,
     KeyMessage,
     KeyRefusal,
     KeyRequest,
     KeyResponse,
-    SealedKey,
-    key_bytes,
+    checked_key,
+    decode_group_key,
     parse_key_message,
     parse_new_key,
-    sized,
 )
-from .held import Held, Lane, Lanes, Refuse, Say
-from .keyring import Keyring, Owner
-from .saved import Work
+from .held_messages import Deliver, HeldMessage, HeldMessages, QueueKey, Refuse
+from .keyring import KeyOwner, Keyring
 
-HOLD = 8_000  # ms that a message waits for its key; genuine publishers answer in one second, three when all is busy
-ASK_AGAIN = 2_000  # ms after which a request that nobody answered is sent again
-FORGET = 60_000  # ms for which nothing waits for a publisher that gave no key
-MAX_WANTED = 4_096  # keys that are asked for, or could not be had lately
-MAX_UNSEALING = 64  # messages with keys in the worker at a time
+KEY_WAIT = 8_000  # ms that a message waits for its key; genuine publishers answer in one second, under load in three
+RETRY_INTERVAL = 2_000  # ms after which an unanswered request is sent again
+FAILURE_MEMORY = 60_000  # ms during which no message waits for a publisher that gave no key
+MAX_KEY_REQUESTS = 4_096  # pending and recently failed ones
+MAX_DECRYPTING = 64  # key messages in the worker at a time
 
-# What is counted: a message that is bridged as it came, and a group-key message that is not for the gateway.
+# What is counted: a message that is bridged encrypted, and a group-key message that the gateway cannot use.
 UNDECRYPTED, IGNORED = "undecrypted", "ignored"
 
-OPENED = frozenset({kinds.AES, kinds.NEW_KEY_AND_AES})
+ENCRYPTED = frozenset({kinds.AES, kinds.NEW_KEY_AND_AES})
 
-Key = tuple[Owner, str | None]  # the name of a key; None is the one in use
+KeyName = tuple[KeyOwner, str | None]  # the id of a key, None for the publisher's current one
 
 
 @dataclass(slots=True)
-class Want:
-    """A key that is asked for: the id of the request, when it was first and last sent, when it was given up (ms)."""
+class PendingRequest:
+    """A request for a key. All times are in ms: when it was made, last sent, and when it failed."""
 
-    since: int
+    created: int
     request_id: str = field(default_factory=lambda: f"trellis-{secrets.token_hex(12)}")
-    asked: int | None = None
-    given_up: int | None = None
+    sent: int | None = None
+    failed: int | None = None
 
 
-class Decryption:
-    """Opens messages. *ask* sends a request to a publisher; *believes* tells whose keys for a stream are of use.
+class Decryptor:
+    """Decrypts messages, and asks publishers for the keys.
 
-    *count* is told `UNDECRYPTED` and `IGNORED`. *work* is as in `gateway.adapter.Services`.
+    *ask* sends a request to a publisher; *believes* tells whether to take keys for a stream from an address. *count*
+    is called with `UNDECRYPTED` and `IGNORED`. *work* is that of `gateway.adapter.Services`.
     """
 
     def __init__(
@@ -86,216 +89,224 @@ class Decryption:
         self._believes = believes
         self._count = count
         self._pair: RsaPair | None = None
-        self._pairing = False
-        self._unsealing = 0
-        self._lanes = Lanes(self._open)
-        self._wanted: dict[Key, Want] = {}
-        self._silent = BoundedMap[Owner, int](MAX_WANTED)  # who gave no key, and when
+        self._making_pair = False
+        self._decrypting = 0
+        self._held = HeldMessages(self._decrypt)
+        self._requests: dict[KeyName, PendingRequest] = {}
+        self._unresponsive = BoundedMap[KeyOwner, int](MAX_KEY_REQUESTS)  # who gave no key, and when
 
     def prepare(self) -> None:
         """Make the RSA key that requests need, before the first of them."""
-        if self._pair is None and not self._pairing:
-            self._pairing = True
-            self._work(RsaPair, self._paired)
+        if self._pair is None and not self._making_pair:
+            self._making_pair = True
+            self._work(RsaPair, self._pair_made)
 
-    # What is said
+    # Messages
 
-    def take(self, message: StreamMessage, say: Say, refuse: Refuse, bearer: Session | None = None) -> None:
-        """*say* a *message* opened, now or when its key is there; as it is, when it needs none or that does not come.
+    def submit(self, message: StreamMessage, deliver: Deliver, refuse: Refuse, origin: Session | None = None) -> None:
+        """Call *deliver* with the decrypted *message*, now or when its key arrives.
 
-        What *say* raises now is the caller's; what it raises later goes to *refuse*. *bearer* brought it.
+        A message that is not encrypted is delivered at once; one whose key does not arrive is delivered encrypted. What
+        *deliver* raises now is raised here; what it raises later is given to *refuse*. *origin* brought the message.
         """
-        lane = Lane(owner_of(message), message.id.stream_partition)
-        if lane not in self._lanes and (opened := self._open(message)) is not None:
-            say(opened)
+        queue = QueueKey(key_owner(message), message.id.stream_partition)
+        if queue not in self._held and (decrypted := self._decrypt(message)) is not None:
+            deliver(decrypted)
             return
-        self._lanes.hold(lane, Held(message, say, refuse, bearer))
-        while self._lanes.full and (largest := self._lanes.largest) is not None:
-            self._hush(largest.owner)
+        self._held.append(queue, HeldMessage(message, deliver, refuse, origin))
+        while self._held.full and (largest := self._held.largest) is not None:
+            self._mark_unresponsive(largest.owner)
             self._release(largest)
 
-    def learn(self, message: StreamMessage) -> None:
-        """Take over the key in a GroupKeyRotate (S2), if the one before is known."""
-        owner = owner_of(message)
+    def learn_rotation(self, message: StreamMessage) -> None:
+        """Take the key out of a GroupKeyRotate (S2), if its predecessor is known."""
+        owner = key_owner(message)
         key = self._keyring.find(owner, message.group_key_id)
         if key is None or message.encryption_type != kinds.AES:
             return
         try:
-            sealed = parse_new_key(aes_decrypt(message.content, key.secret).decode())
-            self._learned(owner, [GroupKey(sealed.id, key_bytes(sealed.digits))])
+            rotated = parse_new_key(aes_decrypt(message.content, key.secret).decode())
+            self._add_keys(owner, [GroupKey(rotated.id, decode_group_key(rotated.digits))])
         except (ValueError, StreamrError):
             self._count(IGNORED)
 
     def tick(self, now: int) -> None:
-        """A second has passed: ask again, or give up."""
-        for (owner, id), want in list(self._wanted.items()):
-            if want.given_up is not None:
-                if now >= want.given_up + FORGET:
-                    del self._wanted[owner, id]
-            elif now >= want.since + HOLD:
-                self._give_up(owner, want)
-            elif want.asked is not None and now >= want.asked + ASK_AGAIN:
-                self._send(owner, id, want)
-        self._silent.drop_while(lambda since: now >= since + FORGET)
+        """A second has passed: send requests again, or give them up."""
+        for (owner, id), request in list(self._requests.items()):
+            if request.failed is not None:
+                if now >= request.failed + FAILURE_MEMORY:
+                    del self._requests[owner, id]
+            elif now >= request.created + KEY_WAIT:
+                self._give_up(owner, request)
+            elif request.sent is not None and now >= request.sent + RETRY_INTERVAL:
+                self._send(owner, id, request)
+        self._unresponsive.drop_while(lambda since: now >= since + FAILURE_MEMORY)
 
-    def borne(self, bearer: Session) -> int:
-        """How much waits that *bearer* brought."""
-        return self._lanes.borne(bearer)
+    def held_size(self, origin: Session) -> int:
+        """The size of the held messages that *origin* brought."""
+        return self._held.size_from(origin)
 
-    def give_up(self, bearer: Session) -> None:
-        """Say what *bearer* brought, and what waits with it, as it came: the gateway is short of memory."""
-        for lane in self._lanes.of(bearer):
-            self._hush(lane.owner)
-            self._release(lane)
+    def release_from(self, origin: Session) -> None:
+        """Deliver what *origin* brought, and the rest of those queues, encrypted: the gateway is short of memory."""
+        for queue in self._held.queues_from(origin):
+            self._mark_unresponsive(queue.owner)
+            self._release(queue)
 
-    def release(self) -> None:
-        """Say everything that waits: the gateway stops."""
-        while (lane := self._lanes.oldest) is not None:
-            self._release(lane)
+    def release_all(self) -> None:
+        """Deliver every held message encrypted: the gateway stops."""
+        while (queue := self._held.oldest) is not None:
+            self._release(queue)
 
-    def _release(self, lane: Lane) -> None:
-        for _ in range(self._lanes.release(lane)):
+    def _release(self, queue: QueueKey) -> None:
+        for _ in range(self._held.release(queue)):
             self._count(UNDECRYPTED)
 
-    # What is opened
+    # Decryption
 
-    def _open(self, message: StreamMessage) -> StreamMessage | None:
-        """*message* opened, or as it is where that cannot be; None if it has to wait for its key."""
-        if message.encryption_type not in OPENED:
+    def _decrypt(self, message: StreamMessage) -> StreamMessage | None:
+        """*message* decrypted, or unchanged if that is not possible; None if it has to wait for its key."""
+        if message.encryption_type not in ENCRYPTED:
             return message
-        owner, id = owner_of(message), message.group_key_id
+        owner, id = key_owner(message), message.group_key_id
         key = self._keyring.find(owner, id)
         if key is not None:
             try:
-                return self._opened(message, owner, key)
+                return self._decrypt_with(message, owner, key)
             except (ValueError, StreamrError):
-                pass  # where the key has no name there may be a newer one; else it is the publisher's mistake
-        if (key is None or id is None) and self._awaited(owner, id):
+                pass  # a key without an id may have a successor; otherwise the publisher made a mistake
+        if (key is None or id is None) and self._may_wait(owner, id):
             return None
         self._count(UNDECRYPTED)
         return message
 
-    def _opened(self, message: StreamMessage, owner: Owner, key: GroupKey) -> StreamMessage:
+    def _decrypt_with(self, message: StreamMessage, owner: KeyOwner, key: GroupKey) -> StreamMessage:
         plain = aes_decrypt(message.content, key.secret)
         successor = None
-        if message.encryption_type == kinds.NEW_KEY_AND_AES:  # of version 31: the next key comes before the content
-            successor, plain = GroupKey(f"start:{message.id.timestamp}", sized(plain[:KEY_BYTES])), plain[KEY_BYTES:]
+        if message.encryption_type == kinds.NEW_KEY_AND_AES:  # of version 31: the next key precedes the content
+            secret, plain = checked_key(plain[:KEY_BYTES]), plain[KEY_BYTES:]
+            successor = GroupKey(f"start:{message.id.timestamp}", secret)
         elif message.new_group_key is not None:
-            sealed = parse_new_key(message.new_group_key)
-            successor = GroupKey(sealed.id, sized(aes_decrypt(sealed.digits, key.secret)))
+            encrypted = parse_new_key(message.new_group_key)
+            successor = GroupKey(encrypted.id, checked_key(aes_decrypt(encrypted.digits, key.secret)))
         content = plain.decode()
         jsontext.check(plain)
         if successor is not None:
             self._keyring.add(owner, successor)
         return replace(message, content=content, encryption_type=kinds.NONE, group_key_id=None, new_group_key=None)
 
-    # What is asked
+    # Requests
 
-    def _awaited(self, owner: Owner, id: str | None) -> bool:
-        """Whether a message may wait for this key, which is asked for unless it was lately, or nobody can be asked."""
+    def _may_wait(self, owner: KeyOwner, id: str | None) -> bool:
+        """Whether a message may wait for this key; a request for the key is sent unless one was sent lately."""
         if not owner.publisher or (id is not None and len(id) > MAX_ID):
             return False
-        want = self._wanted.get((owner, id))
-        if want is None:
-            if len(self._wanted) >= MAX_WANTED:
+        request = self._requests.get((owner, id))
+        if request is None:
+            if len(self._requests) >= MAX_KEY_REQUESTS:
                 return False
-            want = self._wanted[owner, id] = Want(self._clock())
-            self._send(owner, id, want)
-        return want.given_up is None and owner not in self._silent
+            request = self._requests[owner, id] = PendingRequest(self._clock())
+            self._send(owner, id, request)
+        return request.failed is None and owner not in self._unresponsive
 
-    def _send(self, owner: Owner, id: str | None, want: Want) -> None:
+    def _send(self, owner: KeyOwner, id: str | None, request: PendingRequest) -> None:
         if self._pair is not None:
-            want.asked = self._clock()
+            request.sent = self._clock()
             ids = () if id is None else (id,)
-            request = KeyRequest(want.request_id, owner.stream_id, self._pair.public, ids, id is not None)
-            self._ask(request, owner.publisher)
+            asked = KeyRequest(request.request_id, owner.stream_id, self._pair.public, ids, id is not None)
+            self._ask(asked, owner.publisher)
         else:
             self.prepare()
 
-    def _paired(self, pair: RsaPair | None) -> None:
-        self._pair, self._pairing = pair, False
-        for (owner, id), want in list(self._wanted.items()) if pair is not None else ():
-            self._send(owner, id, want)
+    def _pair_made(self, pair: RsaPair | None) -> None:
+        self._pair, self._making_pair = pair, False
+        for (owner, id), request in list(self._requests.items()) if pair is not None else ():
+            self._send(owner, id, request)
 
-    def _give_up(self, owner: Owner, want: Want) -> None:
-        want.given_up = self._clock()
-        self._hush(owner)
-        self._lanes.drain(owner)
+    def _give_up(self, owner: KeyOwner, request: PendingRequest) -> None:
+        request.failed = self._clock()
+        self._mark_unresponsive(owner)
+        self._held.drain(owner)
 
-    def _hush(self, owner: Owner) -> None:
-        self._silent[owner] = self._clock()
+    def _mark_unresponsive(self, owner: KeyOwner) -> None:
+        self._unresponsive[owner] = self._clock()
 
-    # What is answered
+    # Responses
 
     def receive(self, message: StreamMessage) -> None:
-        """A group-key *message* for the gateway, whose signature was checked; a `StreamrError` if it is unreadable."""
+        """Handle a group-key *message* to the gateway, with a valid signature; `StreamrError` if it is malformed."""
         publisher = message.id.publisher_id.lower()
-        whole = message.encryption_type == kinds.RSA and not message.content.lstrip().startswith(("[", "{"))
-        said = None if whole else parse_key_message(message)
-        if isinstance(said, KeyRefusal) or (isinstance(said, KeyResponse) and not said.keys):
-            self._refused(publisher, said.request_id)
-        elif self._pair is None or self._unsealing >= MAX_UNSEALING or not self._expected(publisher, said):
+        fully_encrypted = message.encryption_type == kinds.RSA and not message.content.lstrip().startswith(("[", "{"))
+        parsed = None if fully_encrypted else parse_key_message(message)
+        if isinstance(parsed, KeyRefusal) or (isinstance(parsed, KeyResponse) and not parsed.keys):
+            self._refused(publisher, parsed.request_id)
+        elif self._pair is None or self._decrypting >= MAX_DECRYPTING or not self._expected(publisher, parsed):
             self._count(IGNORED)
         else:
-            self._unsealing += 1
-            self._work(partial(unseal, message, self._pair, whole=whole), partial(self._unsealed, publisher))
+            self._decrypting += 1
+            job = partial(decrypt_keys, message, self._pair, fully_encrypted=fully_encrypted)
+            self._work(job, partial(self._keys_decrypted, publisher))
 
-    def _expected(self, publisher: str, said: KeyMessage | None) -> bool:
-        """Whether what *publisher* said is worth the work; None is what cannot be read before it is decrypted."""
-        match said:
+    def _expected(self, publisher: str, message: KeyMessage | None) -> bool:
+        """Whether *message* from *publisher* is worth decrypting; None stands for one that is encrypted as a whole."""
+        match message:
             case None:
-                return any(owner.publisher == publisher for owner, _ in self._wanted)
+                return any(owner.publisher == publisher for owner, _ in self._requests)
             case KeyResponse():
-                return self._asked_as(publisher, said.request_id) is not None
+                return self._requested_key(publisher, message.request_id) is not None
             case KeyAnnounce():
-                return self._believes(said.stream_id, publisher)
+                return self._believes(message.stream_id, publisher)
         return False
 
-    def _asked_as(self, publisher: str, request_id: str) -> Key | None:
-        """The key that *publisher* was asked for by this request."""
-        asked = (key for key, want in self._wanted.items() if want.request_id == request_id)
-        return next((key for key in asked if key[0].publisher == publisher), None)
+    def _requested_key(self, publisher: str, request_id: str) -> KeyName | None:
+        """The key that *publisher* was asked for by this request, None if it was not."""
+        names = (name for name, request in self._requests.items() if request.request_id == request_id)
+        return next((name for name in names if name[0].publisher == publisher), None)
 
     def _refused(self, publisher: str, request_id: str) -> None:
-        key = self._asked_as(publisher, request_id)
-        if key is not None and self._wanted[key].given_up is None:
-            self._give_up(key[0], self._wanted[key])
+        name = self._requested_key(publisher, request_id)
+        if name is not None and self._requests[name].failed is None:
+            self._give_up(name[0], self._requests[name])
 
-    def _unsealed(self, publisher: str, found: tuple[KeyMessage, list[GroupKey]] | None) -> None:
-        self._unsealing -= 1
-        said, keys = found or (None, [])
-        if said is None or not self._expected(publisher, said):
+    def _keys_decrypted(self, publisher: str, found: tuple[KeyMessage, list[GroupKey]] | None) -> None:
+        self._decrypting -= 1
+        message, keys = found or (None, [])
+        if message is None or not self._expected(publisher, message):
             self._count(IGNORED)
             return
-        owner = Owner(said.stream_id, publisher)
-        if isinstance(said, KeyResponse) and (asked := self._asked_as(publisher, said.request_id)) is not None:
-            self._wanted[asked].given_up = self._clock()  # whatever it gave: it is not asked the same at once again
-            owner = asked[0]
-        self._learned(owner, keys)
+        owner = KeyOwner(message.stream_id, publisher)
+        if (
+            isinstance(message, KeyResponse)
+            and (name := self._requested_key(publisher, message.request_id)) is not None
+        ):
+            self._requests[name].failed = self._clock()  # whatever it gave: the same is not requested again at once
+            owner = name[0]
+        self._add_keys(owner, keys)
 
-    def _learned(self, owner: Owner, keys: list[GroupKey]) -> None:
-        self._silent.pop(owner)
+    def _add_keys(self, owner: KeyOwner, keys: list[GroupKey]) -> None:
+        self._unresponsive.pop(owner)
         for key in keys:
             self._keyring.add(owner, key)
-            self._wanted.pop((owner, key.id), None)
-        self._lanes.drain(owner)
+            self._requests.pop((owner, key.id), None)
+        self._held.drain(owner)
 
 
-def owner_of(message: StreamMessage) -> Owner:
-    """Whose group key the content of *message* is encrypted with."""
-    return Owner(message.id.stream_id, message.id.publisher_id.lower())
+def key_owner(message: StreamMessage) -> KeyOwner:
+    """The publisher and the stream whose group key encrypts the content of *message*."""
+    return KeyOwner(message.id.stream_id, message.id.publisher_id.lower())
 
 
-def unseal(message: StreamMessage, pair: RsaPair, *, whole: bool) -> tuple[KeyMessage, list[GroupKey]] | None:
-    """What a message with keys says, and its keys; None where they are not for *pair*. For the worker."""
+def decrypt_keys(
+    message: StreamMessage, pair: RsaPair, *, fully_encrypted: bool
+) -> tuple[KeyMessage, list[GroupKey]] | None:
+    """The parsed *message* and its keys; None if they are not encrypted for *pair*. It is run by the worker."""
     try:
-        said = parse_key_message(message, pair.decrypt(message.content).decode() if whole else None)
-        if not isinstance(said, KeyResponse | KeyAnnounce):
+        parsed = parse_key_message(message, pair.decrypt(message.content).decode() if fully_encrypted else None)
+        if not isinstance(parsed, KeyResponse | KeyAnnounce):
             return None
-        return said, [GroupKey(key.id, _secret(key, pair, whole=whole)) for key in said.keys]
+        return parsed, [GroupKey(key.id, _secret(key, pair, fully_encrypted=fully_encrypted)) for key in parsed.keys]
     except (ValueError, StreamrError):
         return None
 
 
-def _secret(key: SealedKey, pair: RsaPair, *, whole: bool) -> bytes:
-    return key_bytes(key.digits) if whole else sized(pair.decrypt(key.digits))
+def _secret(key: EncryptedGroupKey, pair: RsaPair, *, fully_encrypted: bool) -> bytes:
+    return decode_group_key(key.digits) if fully_encrypted else checked_key(pair.decrypt(key.digits))

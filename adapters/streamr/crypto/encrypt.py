@@ -22,14 +22,14 @@ from adapters.streamr.wire import message as kinds
 from adapters.streamr.wire.message import StreamMessage
 from gateway.core.jsontext import dumps
 
-from .encryption import IV_BYTES, KEY_BYTES, aes_encrypt, rsa_encrypt
-from .group_keys import GroupKey, KeyRefusal, KeyRequest, KeyResponse, SealedKey, parse_key_message
-from .keys import Signer
-from .saved import Work
+from .background_file import Work
+from .ciphers import IV_BYTES, KEY_BYTES, aes_encrypt, rsa_encrypt
+from .group_keys import EncryptedGroupKey, GroupKey, KeyRefusal, KeyRequest, KeyResponse, parse_key_message
+from .keys import EthereumAccount
 
 DAY = 86_400_000  # ms that a key is used for
 MAX_KEYS = 1_024  # derived keys in memory
-MAX_ANSWERING = 64  # requests in the worker at a time; who is not answered asks again
+MAX_PENDING_RESPONSES = 64  # requests in the worker at a time; who is not answered asks again
 _ID_BYTES = 16
 _ID = re.compile(r"([0-9]{1,9})-[0-9a-f]{32}")
 
@@ -39,7 +39,7 @@ class _Derived(NamedTuple):
     vectors: bytes  # the key of the MAC that makes initialisation vectors
 
 
-class OwnGroupKeys:
+class DerivedGroupKeys:
     """Gives every stream its key of each day. Safe to ask from any thread."""
 
     def __init__(self, secret: bytes) -> None:
@@ -71,7 +71,7 @@ class OwnGroupKeys:
         return _Derived(GroupKey(f"{day}-{id.hex()}", secret), vectors)
 
 
-class KeyGiver:
+class KeyResponder:
     """Answers those who ask the gateway's publishers for a key.
 
     *signer* finds who of them has an address on a stream, None if nobody; *may_read* tells whether an address may
@@ -81,12 +81,12 @@ class KeyGiver:
 
     def __init__(
         self,
-        keys: OwnGroupKeys,
+        keys: DerivedGroupKeys,
         work: Work,
         clock: Callable[[], int],
-        signer: Callable[[str, str], Signer | None],
+        signer: Callable[[str, str], EthereumAccount | None],
         may_read: Callable[[str, str], bool],
-        send: Callable[[Signer, str, int, str, str | None], None],
+        send: Callable[[EthereumAccount, str, int, str, str | None], None],
     ) -> None:
         self._keys = keys
         self._work = work
@@ -94,7 +94,7 @@ class KeyGiver:
         self._signer = signer
         self._may_read = may_read
         self._send = send
-        self._answering = 0
+        self._pending = 0
 
     def answer(self, message: StreamMessage, address: str) -> bool:
         """Answer a request to *address*, whose signature was checked; False if it is to nobody of the gateway's.
@@ -117,16 +117,20 @@ class KeyGiver:
             unknown_only = replace(request, ids=unknown)
             self._refuse(signer, asker, unknown_only, "UNKNOWN_GROUP_KEY", "this publisher has no such group key")
         found = [key for key in keys.values() if key is not None] if request.named else [self._current(request)]
-        if found and self._answering < MAX_ANSWERING:
-            self._answering += 1
-            self._work(partial(seal, found, request.public_key), partial(self._sealed, signer, asker, request))
+        if found and self._pending < MAX_PENDING_RESPONSES:
+            self._pending += 1
+            self._work(
+                partial(encrypt_keys, found, request.public_key), partial(self._keys_encrypted, signer, asker, request)
+            )
         return True
 
     def _current(self, request: KeyRequest) -> GroupKey:
         return self._keys.of(request.stream_id, self._clock() // DAY)
 
-    def _sealed(self, signer: Signer, asker: str, request: KeyRequest, keys: tuple[SealedKey, ...] | None) -> None:
-        self._answering -= 1
+    def _keys_encrypted(
+        self, signer: EthereumAccount, asker: str, request: KeyRequest, keys: tuple[EncryptedGroupKey, ...] | None
+    ) -> None:
+        self._pending -= 1
         if keys is None:
             self._refuse(signer, asker, request, "INVALID_GROUP_KEY_REQUEST", "that is no RSA public key in PEM")
             return
@@ -135,14 +139,14 @@ class KeyGiver:
         content = response.content() if request.named else response.unnamed_content(start)
         self._send(signer, asker, kinds.GROUP_KEY_RESPONSE, content, request.public_key)
 
-    def _refuse(self, signer: Signer, asker: str, request: KeyRequest, code: str, text: str) -> None:
+    def _refuse(self, signer: EthereumAccount, asker: str, request: KeyRequest, code: str, text: str) -> None:
         refusal = KeyRefusal(request.request_id, request.stream_id, code, text, request.ids)
         self._send(signer, asker, kinds.GROUP_KEY_ERROR_RESPONSE, refusal.content(), None)
 
 
-def seal(keys: list[GroupKey], public_key: str) -> tuple[SealedKey, ...] | None:
+def encrypt_keys(keys: list[GroupKey], public_key: str) -> tuple[EncryptedGroupKey, ...] | None:
     """*keys* for who has the other half of *public_key*; None where that is no key. For the worker."""
     try:
-        return tuple(SealedKey(key.id, rsa_encrypt(key.secret, public_key)) for key in keys)
+        return tuple(EncryptedGroupKey(key.id, rsa_encrypt(key.secret, public_key)) for key in keys)
     except ValueError:
         return None

@@ -15,7 +15,7 @@ from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.message import StreamMessage
 from gateway.core import jsontext
 
-from .encryption import KEY_BYTES
+from .ciphers import KEY_BYTES
 
 MAX_IDS = 64  # keys that one message asks for or gives
 MAX_ID = 256  # characters of a key's id or a request's; genuine ones have some 30
@@ -31,7 +31,7 @@ class GroupKey(NamedTuple):
         return f"GroupKey({self.id!r})"  # the secret is for no log
 
 
-class SealedKey(NamedTuple):
+class EncryptedGroupKey(NamedTuple):
     """A group key on its way: *digits* are RSA for one reader, or AES under the key before."""
 
     id: str
@@ -57,12 +57,12 @@ class KeyRequest:
 
 @dataclass(frozen=True, slots=True)
 class KeyResponse:
-    """The publisher's answer (29). *whole*: the keys are in the clear, since all of the content was RSA."""
+    """The publisher's answer (29). *fully_encrypted*: the keys are in the clear, since all of the content was RSA."""
 
     request_id: str
     stream_id: str
-    keys: tuple[SealedKey, ...]
-    whole: bool = False
+    keys: tuple[EncryptedGroupKey, ...]
+    fully_encrypted: bool = False
 
     def content(self) -> str:
         """The content in the form of S0 and the libraries."""
@@ -79,8 +79,8 @@ class KeyAnnounce:
     """Keys that nobody asked for (30): S0's announce, S2's reset, and that of version 31."""
 
     stream_id: str
-    keys: tuple[SealedKey, ...]
-    whole: bool = False
+    keys: tuple[EncryptedGroupKey, ...]
+    fully_encrypted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +111,12 @@ FIELDS: Final = {
 # fmt: on
 
 
-def parse_key_message(message: StreamMessage, whole: str | None = None) -> KeyMessage:
+def parse_key_message(message: StreamMessage, decrypted: str | None = None) -> KeyMessage:
     """What a group-key *message* says; a `StreamrError` where that cannot be read.
 
-    *whole* is the content as it is after all of it was decrypted.
+    *decrypted* is the content as it is after all of it was decrypted.
     """
-    value = _json(message.content if whole is None else whole)
+    value = _json(message.content if decrypted is None else decrypted)
     values = _fields(message.message_type, value)
     get = values.get
     match message.message_type:
@@ -126,27 +126,27 @@ def parse_key_message(message: StreamMessage, whole: str | None = None) -> KeyMe
             request_id = get("requestId") if named else get("requestId") or ""
             return KeyRequest(_id(request_id), _stream(values), _key(get("publicKey")), ids, named)
         case kinds.GROUP_KEY_RESPONSE:
-            return KeyResponse(_id(get("requestId")), _stream(values), _keys(get("keys")), whole is not None)
+            return KeyResponse(_id(get("requestId")), _stream(values), _keys(get("keys")), decrypted is not None)
         case kinds.GROUP_KEY_ANNOUNCE:
-            return KeyAnnounce(_stream(values), _keys(get("keys")), whole is not None)
+            return KeyAnnounce(_stream(values), _keys(get("keys")), decrypted is not None)
         case kinds.GROUP_KEY_ERROR_RESPONSE:
             code, text = _some_text(get("code")), _some_text(get("message"))
             return KeyRefusal(_id(get("requestId") or ""), _stream(values), code, text, _ids(get("groupKeyIds")))
     raise StreamrError(f"{message.message_type} is no message of the key exchange")
 
 
-def parse_new_key(text: str) -> SealedKey:
+def parse_new_key(text: str) -> EncryptedGroupKey:
     """The `[id, digits]` of a newGroupKey, or of the content of a GroupKeyRotate."""
     (key,) = _keys([_json(text)])
     return key
 
 
-def key_bytes(digits: str) -> bytes:
+def decode_group_key(digits: str) -> bytes:
     """The 32 bytes of a group key in the clear; `ValueError` where it is none."""
-    return sized(bytes.fromhex(digits))
+    return checked_key(bytes.fromhex(digits))
 
 
-def sized(secret: bytes) -> bytes:
+def checked_key(secret: bytes) -> bytes:
     """*secret*, if it is as long as a group key is; else `ValueError`."""
     if len(secret) != KEY_BYTES:
         raise ValueError(f"a group key has {KEY_BYTES} bytes")
@@ -166,22 +166,24 @@ def _fields(kind: int, value: Any) -> dict[str, Any]:
     return dict(zip(names, row, strict=False))
 
 
-def _keys(value: Any) -> tuple[SealedKey, ...]:
+def _keys(value: Any) -> tuple[EncryptedGroupKey, ...]:
     """Pairs of id and digits, one pair that is in no list (as S0 and S2 write it), or version 31's objects."""
     rows = checks.array("groupKeys", value)
     if rows and type(rows[0]) is str:
         rows = [rows]
     if len(rows) > MAX_IDS:
         raise StreamrError(f"more than {MAX_IDS} group keys")
-    return tuple(map(_sealed, rows))
+    return tuple(map(_encrypted_key, rows))
 
 
-def _sealed(value: Any) -> SealedKey:
+def _encrypted_key(value: Any) -> EncryptedGroupKey:
     if type(value) is dict:
         start = checks.optional_integer("start", value.get("start"))
-        return SealedKey(f"start:{start or 0}", checks.nonempty("groupKey", value.get("groupKey")))
+        return EncryptedGroupKey(f"start:{start or 0}", checks.nonempty("groupKey", value.get("groupKey")))
     key_id, digits = checks.padded(checks.array("groupKey", value), 2)
-    return SealedKey(_id(checks.nonempty("groupKeyId", key_id)), checks.nonempty("encryptedGroupKeyHex", digits))
+    return EncryptedGroupKey(
+        _id(checks.nonempty("groupKeyId", key_id)), checks.nonempty("encryptedGroupKeyHex", digits)
+    )
 
 
 def _ids(value: Any) -> tuple[str, ...]:

@@ -15,28 +15,31 @@ from typing import NamedTuple
 from gateway.access.auth import SecretFileError, read_secret
 from gateway.core.bounded import BoundedMap
 
-from .group_keys import GroupKey, key_bytes
-from .saved import SavedFile, Work
+from .background_file import BackgroundFile, Work
+from .group_keys import GroupKey, decode_group_key
 
 MAX_KEYS = 4096  # some half a megabyte of file
-FILE = "streamr-group-keys.json"
+KEYRING_FILE = "streamr-group-keys.json"
 
 
-class Owner(NamedTuple):
+class KeyOwner(NamedTuple):
     """Whose key it is: a publisher (in lower case) on a stream."""
 
     stream_id: str
     publisher: str
 
 
-def read_keys(path: Path) -> list[tuple[Owner, GroupKey]]:
+def read_keys(path: Path) -> list[tuple[KeyOwner, GroupKey]]:
     """The keys in the file at *path*, none if there is no file yet; `SecretFileError` where it is of no use."""
     if not path.exists():
         return []
     data = read_secret(path)
     try:
         rows = json.loads(data)["keys"]
-        return [(Owner(stream, publisher), GroupKey(id, key_bytes(digits))) for stream, publisher, id, digits in rows]
+        return [
+            (KeyOwner(stream, publisher), GroupKey(id, decode_group_key(digits)))
+            for stream, publisher, id, digits in rows
+        ]
     except (ValueError, KeyError, TypeError) as error:
         raise SecretFileError(
             f"{path} holds no group keys ({error}); move it away, and publishers are asked for theirs again"
@@ -46,31 +49,31 @@ def read_keys(path: Path) -> list[tuple[Owner, GroupKey]]:
 class Keyring:
     """The keys in memory, some of them *known* before, and in the file *path*; *work* is as in `adapter.Services`."""
 
-    def __init__(self, path: Path, known: Iterable[tuple[Owner, GroupKey]], work: Work) -> None:
-        self._file = SavedFile(path, self._data, work)
-        self._keys = BoundedMap[tuple[Owner, str], bytes](MAX_KEYS, self._forget)
-        self._latest: dict[Owner, str] = {}
+    def __init__(self, path: Path, known: Iterable[tuple[KeyOwner, GroupKey]], work: Work) -> None:
+        self._file = BackgroundFile(path, self._data, work)
+        self._keys = BoundedMap[tuple[KeyOwner, str], bytes](MAX_KEYS, self._forget)
+        self._latest: dict[KeyOwner, str] = {}
         for owner, key in known:
             self._put(owner, key)
 
-    def find(self, owner: Owner, id: str | None) -> GroupKey | None:
+    def find(self, owner: KeyOwner, id: str | None) -> GroupKey | None:
         """The key of *owner* called *id*, or the one learned last where a message names none."""
         name = self._latest.get(owner) if id is None else id
         secret = self._keys.touch((owner, name)) if name is not None else None
         return None if name is None or secret is None else GroupKey(name, secret)
 
-    def add(self, owner: Owner, key: GroupKey) -> None:
+    def add(self, owner: KeyOwner, key: GroupKey) -> None:
         """Keep *key*, in the place of one of the same name."""
         if self._keys.get((owner, key.id)) != key.secret:
             self._put(owner, key)
             self._file.save()
         self._latest[owner] = key.id
 
-    def _put(self, owner: Owner, key: GroupKey) -> None:
+    def _put(self, owner: KeyOwner, key: GroupKey) -> None:
         self._keys[owner, key.id] = key.secret
         self._latest[owner] = key.id
 
-    def _forget(self, key: tuple[Owner, str], _secret: bytes) -> None:
+    def _forget(self, key: tuple[KeyOwner, str], _secret: bytes) -> None:
         owner, name = key
         if self._latest.get(owner) == name:
             del self._latest[owner]

@@ -23,7 +23,7 @@ _ORDER = 0xFFFFFFFF_FFFFFFFF_FFFFFFFF_FFFFFFFE_BAAEDCE6_AF48A03B_BFD25E8C_D03641
 _LENGTH = 48  # bytes: 128 bits more than the order, so that the remainder is not biased (FIPS 186-5, A.2.1)
 
 
-class Signer(NamedTuple):
+class EthereumAccount(NamedTuple):
     """A private key and its address in lower case."""
 
     key: PrivateKey
@@ -38,9 +38,9 @@ class DerivedKeys:
         self._gateway_id = gateway_id
         self.of = lru_cache(maxsize=MAX_KEYS)(self._derive)
 
-    def _derive(self, protocol: str, identity: str | None, number: int) -> Signer:
+    def _derive(self, protocol: str, identity: str | None, number: int) -> EthereumAccount:
         """The key of the durable *identity* in *protocol*, or without one of the connection *number*."""
         name = [protocol, identity] if identity is not None else [protocol, self._gateway_id, number]
         derived = HKDF(SHA256(), _LENGTH, salt=None, info=b"trellis streamr author " + dumps(name)).derive(self.secret)
         key = PrivateKey.from_int(int.from_bytes(derived) % (_ORDER - 1) + 1)
-        return Signer(key, address_of(key.public_key))
+        return EthereumAccount(key, address_of(key.public_key))

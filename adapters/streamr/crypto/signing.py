@@ -20,7 +20,7 @@ from adapters.streamr.wire.message import ETH, ETH_LEGACY, StreamMessage
 MAX_ADDRESSES = 8_192  # of public keys that are remembered: publishers come again and again
 _SIGNATURE_BYTES = 65  # r, s and v
 _SIGNATURE_DIGITS = 2 * _SIGNATURE_BYTES
-V = 27  # v of a signature whose R has an even y; 28 where that is odd. The libraries know no other
+V_EVEN = 27  # v of a signature whose R has an even y; 28 where that is odd. The libraries know no other
 # What `recover` asks of libsecp256k1 itself: by way of coincurve's objects it takes 6 microseconds more.
 _CONTEXT = GLOBAL_CONTEXT.ctx
 _SIGNATURE = ffi.typeof("secp256k1_ecdsa_recoverable_signature *")
@@ -39,7 +39,7 @@ def address_of(public_key: PublicKey) -> str:
 
 
 @lru_cache(maxsize=MAX_ADDRESSES)
-def address_at(point: bytes) -> str:
+def address_of_point(point: bytes) -> str:
     """The address of a public key as it is in the library's memory."""
     return address_of(PublicKey(ffi.new(_POINT, [point])))
 
@@ -53,7 +53,7 @@ def checksum(address: str) -> str:
     )
 
 
-def payloads(message: StreamMessage) -> tuple[str, ...]:
+def signed_payloads(message: StreamMessage) -> tuple[str, ...]:
     """The texts that a publisher of *message* may have signed, the most likely first.
 
     No specification says so, but the publisherId is signed in lower case.
@@ -88,12 +88,12 @@ def digest(payload: str, length: int | None = None) -> bytes:
 
 def recover(signature: str, payload_digest: bytes) -> str | None:
     """The address that made *signature*, or None where it is malformed; `0x` in front is optional."""
-    raw = raw_signature(signature)
+    raw = parse_signature(signature)
     point = None if raw is None else recover_point(raw, payload_digest)
-    return None if point is None else address_at(point)
+    return None if point is None else address_of_point(point)
 
 
-def raw_signature(signature: str) -> bytes | None:
+def parse_signature(signature: str) -> bytes | None:
     """The 65 bytes r, s and v of *signature*; None where it is malformed."""
     digits = signature.removeprefix("0x")
     if len(digits) != _SIGNATURE_DIGITS:
@@ -103,13 +103,13 @@ def raw_signature(signature: str) -> bytes | None:
     except ValueError:
         return None
     # `fromhex` skips spaces, so there may be fewer bytes
-    return raw if len(raw) == _SIGNATURE_BYTES and raw[-1] in (V, V + 1) else None
+    return raw if len(raw) == _SIGNATURE_BYTES and raw[-1] in (V_EVEN, V_EVEN + 1) else None
 
 
 def recover_point(raw: bytes, payload_digest: bytes) -> bytes | None:
-    """The public key that made the `raw_signature` *raw*, as it is in libsecp256k1's memory; None where nobody did."""
+    """The public key that made the signature *raw*, as libsecp256k1 stores it; None if there is no such key."""
     found, point = ffi.new(_SIGNATURE), ffi.new(_POINT)
-    if not lib.secp256k1_ecdsa_recoverable_signature_parse_compact(_CONTEXT, found, raw, raw[-1] - V):
+    if not lib.secp256k1_ecdsa_recoverable_signature_parse_compact(_CONTEXT, found, raw, raw[-1] - V_EVEN):
         return None
     if not lib.secp256k1_ecdsa_recover(_CONTEXT, point, found, payload_digest):
         return None
@@ -117,18 +117,18 @@ def recover_point(raw: bytes, payload_digest: bytes) -> bytes | None:
     return key
 
 
-def signed_by(address: str, payload: str, signature: str) -> bool:
+def is_signed_by(address: str, payload: str, signature: str) -> bool:
     """Whether *address* signed *payload* with `personal_sign`, as login challenges are."""
     address = address.lower()
-    return recover(signature, digest(payload)) == address or _signed_utf16(address, payload, signature)
+    return recover(signature, digest(payload)) == address or _is_signed_utf16(address, payload, signature)
 
 
 def digests(message: StreamMessage) -> dict[str, bytes]:
-    """The texts that may have been signed for *message*, as `payloads` has them, digested. They are kept with it."""
+    """The digests of the `signed_payloads` of *message*, by payload; they are cached with the message."""
     found = message.digests
     if found is None:
         found = message.digests = {}
-        for payload in payloads(message):
+        for payload in signed_payloads(message):
             found[payload] = digest(payload)
     return found
 
@@ -143,10 +143,10 @@ def verify(message: StreamMessage) -> bool:
     for payload_digest in digests(message).values():
         if recover(signature, payload_digest) == address:
             return True
-    return any(_signed_utf16(address, payload, signature) for payload in payloads(message))
+    return any(_is_signed_utf16(address, payload, signature) for payload in signed_payloads(message))
 
 
-def _signed_utf16(address: str, payload: str, signature: str) -> bool:
+def _is_signed_utf16(address: str, payload: str, signature: str) -> bool:
     """Whether *address* signed *payload* as clients before 4.0 count it; in ASCII that is no other way."""
     return not payload.isascii() and recover(signature, digest(payload, _utf16_units(payload))) == address
 
@@ -157,13 +157,13 @@ def sign(payload: str, key: PrivateKey, *, utf16: bool = False) -> str:
     *utf16* makes the one that clients before 4.0 accept.
     """
     raw = key.sign_recoverable(digest(payload, _utf16_units(payload) if utf16 else None), hasher=None)
-    return f"0x{raw[:64].hex()}{raw[64] + V:02x}"
+    return f"0x{raw[:64].hex()}{raw[64] + V_EVEN:02x}"
 
 
-def signed(message: StreamMessage, key: PrivateKey, *, utf16: bool = False) -> StreamMessage:
+def sign_message(message: StreamMessage, key: PrivateKey, *, utf16: bool = False) -> StreamMessage:
     """*message* with the signature (type ETH) of *key*, whose address must be its publisherId; *utf16* as in `sign`."""
     unsigned = replace(message, signature_type=ETH, signature=None, wire=None, verbatim=False)
-    return replace(unsigned, signature=sign(payloads(unsigned)[0], key, utf16=utf16))
+    return replace(unsigned, signature=sign(signed_payloads(unsigned)[0], key, utf16=utf16))
 
 
 def _utf16_units(payload: str) -> int:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from coincurve import PrivateKey
 
-from adapters.streamr.crypto.encrypt import DAY, OwnGroupKeys
-from adapters.streamr.crypto.keys import DerivedKeys, Signer
-from adapters.streamr.crypto.signing import signed
+from adapters.streamr.crypto.encrypt import DAY, DerivedGroupKeys
+from adapters.streamr.crypto.keys import DerivedKeys, EthereumAccount
+from adapters.streamr.crypto.signing import sign_message
 from adapters.streamr.wire.ids import NAME, inbox_id, stream_of
 from adapters.streamr.wire.message import MessageID, MessageRef, StreamMessage
 from gateway.core.bounded import BoundedMap
@@ -51,9 +51,9 @@ class Author:
 
     def __init__(self, keys: DerivedKeys) -> None:
         self.keys = keys
-        self.group_keys = OwnGroupKeys(keys.secret)
+        self.group_keys = DerivedGroupKeys(keys.secret)
         self._heads = BoundedMap[Chain, tuple[int, int]]()
-        self._speakers = BoundedMap[tuple[str, str], Signer](MAX_HEADS)
+        self._speakers = BoundedMap[tuple[str, str], EthereumAccount](MAX_HEADS)
         self._signed = BoundedMap[str, None](MAX_HEADS)  # addresses
         self._direct = (0, 0)
 
@@ -103,7 +103,7 @@ class Author:
         """Whether something was signed by *address* that the index may not know of yet, or never will."""
         return address in self._signed
 
-    def speaks(self, channel: str, address: str) -> Signer | None:
+    def speaks(self, channel: str, address: str) -> EthereumAccount | None:
         """Who has *address*, if it has said something in *channel* that the index may not know of yet."""
         return self._speakers.get((channel, address))
 
@@ -120,7 +120,7 @@ class Author:
         key, message_id = self._id(message, stream, partition, (link.timestamp, link.sequence))
         plain = StreamMessage(message_id, message.content.decode(), prev)
         shown = plain if link.day is None else self.group_keys.encrypt(plain, link.day)
-        return signed(shown, key, utf16=utf16)
+        return sign_message(shown, key, utf16=utf16)
 
     def seal_direct(self, message: Message, inbox: int | str, *, utf16: bool = False) -> StreamMessage:
         """The signed form of a direct *message*, in the inbox of the peer that *inbox* numbers or addresses.
@@ -132,7 +132,7 @@ class Author:
         """
         self._direct = after(self._direct, message.time)
         key, message_id = self._id(message, inbox_id(message.channel, inbox), 0, self._direct)
-        return signed(StreamMessage(message_id, message.content.decode()), key, utf16=utf16)
+        return sign_message(StreamMessage(message_id, message.content.decode()), key, utf16=utf16)
 
     def _id(
         self, message: Message, stream: str, partition: int, position: tuple[int, int]
@@ -140,7 +140,7 @@ class Author:
         signer = self._signer(message)
         return signer.key, MessageID(stream, partition, *position, signer.address, _chain_name(message))
 
-    def _signer(self, message: Message) -> Signer:
+    def _signer(self, message: Message) -> EthereumAccount:
         signer = self.keys.of(message.sender.protocol, message.sender.identity, message.sender.number)
         if signer.address not in self._signed:
             self._signed[signer.address] = None

@@ -15,7 +15,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from adapters.streamr.crypto.signing import signed_by
+from adapters.streamr.crypto.signing import is_signed_by
 
 from .logouts import Logouts
 
@@ -79,7 +79,7 @@ class Logins:
         """A token for *address*, which signed the challenge; `LoginError` says why not."""
         if not hmac.compare_digest(id.encode(errors="replace"), self._challenge_id(text).encode()):
             raise LoginError("no challenge of this gateway")
-        if f" {address.lower()}: " not in text.lower() or not signed_by(address, text, signature):
+        if f" {address.lower()}: " not in text.lower() or not is_signed_by(address, text, signature):
             raise LoginError("the challenge was not signed by this address")
         expires = int(text.rpartition(" ")[2])
         if expires < now:

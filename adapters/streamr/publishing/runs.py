@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from adapters.streamr.crypto.batch import prove
+from adapters.streamr.crypto.batch import mark_verified
 from adapters.streamr.wire import message as kinds
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address
 from adapters.streamr.wire.publish_template import PublishTemplate, RequestedMessage
@@ -25,7 +25,7 @@ from .saying import Saying, Speaker
 
 if TYPE_CHECKING:
     from adapters.streamr.context import Context
-    from adapters.streamr.wire.control import Publish
+    from adapters.streamr.wire.control import PublishRequest
     from adapters.streamr.wire.message import StreamMessage
     from gateway.core.session import Session
 
@@ -39,13 +39,13 @@ class Doubt(Exception):
 class RunSpeaker(Speaker, Protocol):
     """A session that can say many messages in a row."""
 
-    def stays(self, request: Publish) -> bool:
+    def stays(self, request: PublishRequest) -> bool:
         """Whether *request* shows nobody's token or key that was not shown before."""
 
     def pace(self, channel: str) -> None:
         """Raise `Throttled` where the connection says too much in *channel*."""
 
-    def refuse(self, frame: Publish, error: RequestError) -> None:
+    def refuse(self, frame: PublishRequest, error: RequestError) -> None:
         """Answer *frame* with the *error*."""
 
 
@@ -57,7 +57,7 @@ class Run:
     """
 
     def __init__(
-        self, context: Context, saying: Saying, speaker: RunSpeaker, request: Publish, origin: Session
+        self, context: Context, saying: Saying, speaker: RunSpeaker, request: PublishRequest, origin: Session
     ) -> None:
         message, bus, streams = request.message, context.bus, context.streams
         stream, partition, timestamp, _, publisher, _ = message.id
@@ -108,7 +108,7 @@ class Run:
     def say(self) -> None:
         """Say all of it, but for what is not genuine: that is refused in its turn."""
         if self._signed:
-            prove(self._publisher, [message for _, message in self._said])
+            mark_verified(self._publisher, [message for _, message in self._said])
         genuine: list[RequestedMessage] = []
         for said in self._said:
             _, message = said

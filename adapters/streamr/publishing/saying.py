@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from adapters.streamr.model.stored import Stored
     from adapters.streamr.model.users import User
     from adapters.streamr.trust import Trust
-    from adapters.streamr.wire.control import Publish
+    from adapters.streamr.wire.control import PublishRequest
     from adapters.streamr.wire.message import StreamMessage
     from gateway.core.bus import Bus
 
@@ -58,7 +58,7 @@ class Speaker(Protocol):
     def address(self) -> str | None:
         """The Ethereum address whose session token was shown."""
 
-    def asker(self, request: Publish) -> User:
+    def asker(self, request: PublishRequest) -> User:
         """Whose token or key the *request* carries; raises where it is none of ours."""
 
     def charge(self, author: Peer) -> None:
@@ -88,7 +88,7 @@ class Saying:
         self.kept_since = 0  # ms; of what was signed earlier, nobody can tell whether it is a copy
 
     def say(
-        self, speaker: Speaker, request: Publish, channel: str, refuse: Refuse, origin: Session | None = None
+        self, speaker: Speaker, request: PublishRequest, channel: str, refuse: Refuse, origin: Session | None = None
     ) -> Peer | None:
         """Publish the message of *request*; who said it, None where it was said before.
 
@@ -117,7 +117,7 @@ class Saying:
         with suppress(RequestError):  # an index that cannot be read is told to whoever asks it next
             self.kept_since = self._context.services.index.kept_since(now)
 
-    def check(self, speaker: Speaker, request: Publish, verb: str, channel: str) -> None:
+    def check(self, speaker: Speaker, request: PublishRequest, verb: str, channel: str) -> None:
         """Raise unless *request* may *verb* on *channel*, and its message is in order but for the signature."""
         if is_signed(request.message):
             self._check_publisher(speaker, request, verb, channel)
@@ -127,7 +127,7 @@ class Saying:
         rules.check(request.message)
         check(request.message, self._context.bus.clock(), rules.partitions)
 
-    def sender(self, speaker: Speaker, request: Publish) -> Peer:
+    def sender(self, speaker: Speaker, request: PublishRequest) -> Peer:
         """Who says a message: the address that signed it, or the speaker."""
         message, peers = request.message, self._context.bus.peers
         publisher = message.id.publisher_id.lower()
@@ -167,7 +167,7 @@ class Saying:
         if shown.content != message.content:
             raise invalid(OTHER_CONTENT, message)
 
-    def _check_publisher(self, speaker: Speaker, request: Publish, verb: str, channel: str) -> None:
+    def _check_publisher(self, speaker: Speaker, request: PublishRequest, verb: str, channel: str) -> None:
         """Raise unless the address that signed may *verb*: no token is needed then, and an API key is as good."""
         stream, publisher = request.message.id.stream_id, request.message.id.publisher_id
         allowed = self._context.bus.allowed

@@ -18,7 +18,7 @@ from adapters.streamr.model.users import User
 from adapters.streamr.publishing.publishing import out_of_range
 from adapters.streamr.publishing.saying import charge
 from adapters.streamr.wire.checks import MAX_INTEGER
-from adapters.streamr.wire.control import Publish
+from adapters.streamr.wire.control import PublishRequest
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address
 from adapters.streamr.wire.invalid import Invalid
 from adapters.streamr.wire.layouts import LAYOUTS
@@ -63,7 +63,7 @@ class Metadata(NamedTuple):
     def with_(self, message: StreamMessage) -> Metadata:
         """The same, and *message* behind it."""
         first = self.first_message if self.total_messages else message.id.timestamp
-        size = self.total_bytes + len(message.row(LATEST))
+        size = self.total_bytes + len(message.encode(LATEST))
         return Metadata(size, self.total_messages + 1, first, message.id.timestamp)
 
     def shown(self) -> dict[str, int]:
@@ -96,7 +96,7 @@ class RestSpeaker:
         """The address of the session token's user."""
         return None if self.user is None else self.user.address
 
-    def asker(self, _request: Publish) -> User:
+    def asker(self, _request: PublishRequest) -> User:
         """Whose token it is."""
         return self._trust.asker((self._token,), self.principal)
 
@@ -145,7 +145,7 @@ class Data:
         channel = self._channel(stream, message.id.stream_partition)
         self._desk.throttle(visitor, channel)
         failed: list[RequestError] = []
-        speaker, request = RestSpeaker(self._context, self._trust, visitor), Publish(message=message)
+        speaker, request = RestSpeaker(self._context, self._trust, visitor), PublishRequest(message=message)
         self._saying.say(speaker, request, channel, failed.append)
         if failed:
             raise failed[0]
@@ -348,7 +348,7 @@ def _object(message: StreamMessage, _version: int) -> bytes:
 
 
 def _text(message: StreamMessage, version: int) -> bytes:
-    return jsontext.dumps(message.row(version).decode())
+    return jsontext.dumps(message.encode(version).decode())
 
 
 class Format(NamedTuple):
@@ -364,5 +364,5 @@ class Format(NamedTuple):
 FORMATS = {
     "object": Format("application/json", b"[", b",", b"]", _object),
     "protocol": Format("application/json", b"[", b",", b"]", _text),
-    "raw": Format("text/plain", b"", b"\n", b"", lambda message, version: jsontext.one_line(message.row(version))),
+    "raw": Format("text/plain", b"", b"\n", b"", lambda message, version: jsontext.one_line(message.encode(version))),
 }

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 from adapters.streamr.model.users import User
 from adapters.streamr.publishing.saying import charge
 from adapters.streamr.wire.codec import FORM_KEYS, encode
-from adapters.streamr.wire.control import Answer, ControlFrame, ControlType, Failure, Request, Subscribe, Unsubscribe
+from adapters.streamr.wire.control import (
+    ClientRequest,
+    ControlFrame,
+    ControlType,
+    ErrorResponse,
+    StreamResponse,
+    SubscribeRequest,
+    UnsubscribeRequest,
+)
 from adapters.streamr.wire.ids import NAME
 from adapters.streamr.wire.invalid import Forged, Invalid
 from adapters.streamr.wire.refusals import refusal
@@ -51,7 +59,7 @@ class ClientSession(Session):
 
     # Who asks
 
-    def asker(self, request: Request) -> User:
+    def asker(self, request: ClientRequest) -> User:
         """Whose token or key the *request* carries; the connection's own principal without one."""
         self._identify(request)
         return self._parts.trust.asker((request.session_token, request.api_key), self.principal)
@@ -60,7 +68,7 @@ class ClientSession(Session):
         """Raise `Throttled` where *author*, who signed what this connection carries, says too much."""
         charge(self.bus, self.who, author)
 
-    def stays(self, request: Request) -> bool:
+    def stays(self, request: ClientRequest) -> bool:
         """Whether *request* shows nobody's token or key that this connection has not shown before."""
         token = request.session_token
         return not token or token in self._users or self._parts.trust.user(token) is None
@@ -75,7 +83,7 @@ class ClientSession(Session):
         """The Ethereum address whose session token the connection has shown."""
         return self.who.identity if self.who.protocol == NAME else None
 
-    def _identify(self, request: Request) -> None:
+    def _identify(self, request: ClientRequest) -> None:
         """Take the connection for the user of the request's session token or key, if it carries one.
 
         Nothing else does that but a key in the connection's URL. With a second user it is a link, and nobody's.
@@ -99,11 +107,13 @@ class ClientSession(Session):
 
     def failure(self, text: str, code: str, request_id: str | int) -> bytes:
         """An ErrorResponse, as a frame."""
-        return text_frame(encode(Failure(error_message=text, error_code=code, request_id=request_id), self.control))
+        return text_frame(
+            encode(ErrorResponse(error_message=text, error_code=code, request_id=request_id), self.control)
+        )
 
-    def _answer(self, kind: ControlType, request: Subscribe | Unsubscribe) -> None:
+    def _answer(self, kind: ControlType, request: SubscribeRequest | UnsubscribeRequest) -> None:
         where = request.stream_id, request.stream_partition
-        answer = Answer(type=kind, stream_id=where[0], stream_partition=where[1], request_id=request.request_id)
+        answer = StreamResponse(type=kind, stream_id=where[0], stream_partition=where[1], request_id=request.request_id)
         self.send(text_frame(encode(answer, self.control)))
 
     def _speak(self, control: int, message: int | None = None) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from adapters.streamr.model.stored import Span
 from adapters.streamr.wire.checks import MAX_INTEGER
 from adapters.streamr.wire.codec import encode, encode_unicast
-from adapters.streamr.wire.control import Answer, ControlType, Resend
+from adapters.streamr.wire.control import ControlType, ResendRequest, StreamResponse
 from adapters.streamr.wire.errors import RESEND_FAILED
 from gateway.core.answer_scheduler import MAX_WAIT, SlotState
 from gateway.core.errors import RequestError, Throttled
@@ -64,7 +64,7 @@ class Resending:
         session: Recipient,
         forms: Forms,
         scheduler: AnswerScheduler,
-        request: Resend,
+        request: ResendRequest,
         messages: Iterator[Message | None],
         asked: tuple[Principal, str] | None,
     ) -> None:
@@ -140,7 +140,7 @@ class Resending:
 
     def _answer(self, kind: ControlType) -> bytes:
         asked = self._request
-        answer = Answer(
+        answer = StreamResponse(
             type=kind,
             stream_id=asked.stream_id,
             stream_partition=asked.stream_partition,
@@ -149,7 +149,7 @@ class Resending:
         return text_frame(encode(answer, self._session.control))
 
 
-def find(stored: Stored, channel: str, request: Resend, shows: Shows) -> Iterator[Message | None]:
+def find(stored: Stored, channel: str, request: ResendRequest, shows: Shows) -> Iterator[Message | None]:
     """The messages of *channel* that *request* asks for; of the last ones only those count that it *shows*."""
     if request.number_last is not None:
         return stored.last(channel, request.number_last, shows)

@@ -19,10 +19,10 @@ from adapters.streamr.wire.codec import decode_control, decode_publish_fast
 from adapters.streamr.wire.control import (
     ControlFrame,
     ControlType,
-    Publish,
-    Resend,
-    Subscribe,
-    Unsubscribe,
+    PublishRequest,
+    ResendRequest,
+    SubscribeRequest,
+    UnsubscribeRequest,
 )
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.ids import NAME, Inbox, channel_of, inbox_of, key_exchange_address
@@ -67,7 +67,7 @@ class StreamrSession(ClientSession):
             self.send(self.failure(error.message, error.code, error.request_id))
             return
         if not self._negotiated:
-            self._speak(frame.version, frame.message.version if isinstance(frame, Publish) else None)
+            self._speak(frame.version, frame.message.version if isinstance(frame, PublishRequest) else None)
             self._negotiated = True
         self._act(frame)
 
@@ -177,7 +177,7 @@ class StreamrSession(ClientSession):
 
     # What the types of frames do
 
-    def subscribe(self, request: Subscribe) -> None:
+    def subscribe(self, request: SubscribeRequest) -> None:
         """Hear a stream partition, an inbox or a key exchange from now on; once more changes nothing."""
         stream, partition = request.stream_id, request.stream_partition
         inbox, address = inbox_of(stream), key_exchange_address(stream)
@@ -192,7 +192,7 @@ class StreamrSession(ClientSession):
             self._hear(request, channel_of(stream, partition))
         self._answer(ControlType.SUBSCRIBED, request)
 
-    def unsubscribe(self, request: Unsubscribe) -> None:
+    def unsubscribe(self, request: UnsubscribeRequest) -> None:
         """Hear it no more."""
         stream, partition = request.stream_id, request.stream_partition
         inbox, address = inbox_of(stream), key_exchange_address(stream)
@@ -211,7 +211,7 @@ class StreamrSession(ClientSession):
             raise NotSubscribed(channel)
         self._answer(ControlType.UNSUBSCRIBED, request)
 
-    def publish(self, request: Publish) -> None:
+    def publish(self, request: PublishRequest) -> None:
         """Say something; silence means that it was taken."""
         message = request.message
         stream, partition = message.id.stream_id, message.id.stream_partition
@@ -228,7 +228,7 @@ class StreamrSession(ClientSession):
         else:
             self._say(request, self._channel(channel_of(stream, partition)))
 
-    def resend(self, request: Resend) -> None:
+    def resend(self, request: ResendRequest) -> None:
         """Tell what is stored of a stream partition: Resending, the messages and Resent, or NoResend."""
         stream, partition = request.stream_id, request.stream_partition
         partitions = self._parts.context.streams.partitions(stream)
@@ -255,7 +255,7 @@ class StreamrSession(ClientSession):
         if not any(map(self._parts.context.access.has_any_right, askers)):
             raise Forbidden(verb, stream)
 
-    def _admit_to_listen(self, request: Subscribe, address: str) -> tuple[Principal, ...]:
+    def _admit_to_listen(self, request: SubscribeRequest, address: str) -> tuple[Principal, ...]:
         """Raise unless a session token of *address* is shown, now or before, and its user may do something here.
 
         Returns by whose right that is.
@@ -276,7 +276,7 @@ class StreamrSession(ClientSession):
     def _channel(self, name: str) -> str:
         return self.bus.channels.channel(NAME, name)
 
-    def _hear(self, request: Subscribe, channel: str) -> None:
+    def _hear(self, request: SubscribeRequest, channel: str) -> None:
         """Hear a channel, if that is allowed.
 
         Clients of 3.x subscribe by themselves to the stream that is called like their address, where keys were
@@ -293,7 +293,7 @@ class StreamrSession(ClientSession):
             self._heard.add(channel)
             self.bus.dialect_changed(channel)
 
-    def _listen(self, request: Subscribe, channel: str) -> None:
+    def _listen(self, request: SubscribeRequest, channel: str) -> None:
         principal, _ = self.asker(request)
         self._channel(channel)
         if not self.bus.allowed(principal, "subscribe", channel):
@@ -309,7 +309,7 @@ class StreamrSession(ClientSession):
             self._askers.pop(channel, None)
             self.bus.unsubscribe(self, channel)
 
-    def _open_inbox(self, request: Subscribe, inbox: Inbox) -> None:
+    def _open_inbox(self, request: SubscribeRequest, inbox: Inbox) -> None:
         self.asker(request)  # which may tell who this is
         mine = {self.peer.number, self.who.number, self.address}
         names = self._inboxes.get(inbox.stream_id, {})
@@ -326,13 +326,13 @@ class StreamrSession(ClientSession):
 
     # Saying
 
-    def _say(self, request: Publish, channel: str) -> None:
+    def _say(self, request: PublishRequest, channel: str) -> None:
         # A signature says who wrote the message, and nothing of who brings it: the connection stays what it was.
         self.pace(channel)
         self._identify(request)
         self._parts.saying.say(self, request, channel, partial(self.refuse, request), self)
 
-    def _rotate(self, request: Publish, channel: str) -> None:
+    def _rotate(self, request: PublishRequest, channel: str) -> None:
         # A group-key message like those of the key exchange, but for all who read the stream: not bridged, not kept.
         self.pace(channel)
         self._parts.saying.check(self, request, "publish", channel)
@@ -341,7 +341,7 @@ class StreamrSession(ClientSession):
         sessions = (session for session in self.bus.sessions() if isinstance(session, StreamrSession))
         self._parts.exchange.hand(request.message, (session for session in sessions if session.hears(channel)))
 
-    def _say_directly(self, request: Publish, channel: str, inbox: Inbox) -> None:
+    def _say_directly(self, request: PublishRequest, channel: str, inbox: Inbox) -> None:
         self.pace(channel)
         self._parts.saying.check(self, request, "direct", channel)
         check_direct(request.message, self.bus.clock(), self._parts.started)

@@ -17,7 +17,7 @@ from gateway.core.nesting import has_more_values
 
 from . import checks
 from .checks import UNDEFINED
-from .control import CONTROL, FRAMES, NO_REQUEST_ID, VARIANTS, ControlFrame, ControlType, Publish
+from .control import CONTROL, FRAMES, NO_REQUEST_ID, VARIANTS, ControlFrame, ControlType, PublishRequest
 from .errors import StreamrError
 from .ids import NAME
 from .layouts import LAYOUTS
@@ -59,7 +59,7 @@ def decode_control(data: bytes | str) -> ControlFrame:
     return (decode_publish_fast(data) if isinstance(data, bytes) else None) or _decode_any(data)
 
 
-def decode_publish_fast(wire: bytes) -> Publish | None:
+def decode_publish_fast(wire: bytes) -> PublishRequest | None:
     """A PublishRequest as the libraries write nearly all of them; None where `decode_control` has to look closer.
 
     What stands before the message and behind it is known. Where both ends of *wire* are that, the rest is the message;
@@ -77,7 +77,7 @@ def decode_publish_fast(wire: bytes) -> Publish | None:
     if not (wire.startswith(head) and wire.endswith(tail) and len(head) <= checks.MAX_ID >= len(tail)):
         return None
     message = decode_message_fast(row, wire[len(head) : -len(tail)])
-    return None if message is None else Publish(request_id=request_id, session_token=token, message=message)
+    return None if message is None else PublishRequest(request_id=request_id, session_token=token, message=message)
 
 
 def _decode_any(data: bytes | str) -> ControlFrame:
@@ -99,7 +99,7 @@ def encode(frame: ControlFrame, version: int, message_version: int = LATEST) -> 
     for name in CONTROL[version][frame.type]:
         value = getattr(frame, FIELDS[name][0])
         if isinstance(value, StreamMessage):
-            parts.append(value.row(message_version))
+            parts.append(value.encode(message_version))
         elif name == "requestId":
             parts.append(jsontext.dumps(str(value)))
         else:
@@ -181,7 +181,7 @@ def element_text(frame: list[Any], index: int, wire: bytes) -> bytes | None:
 
 
 def _normalise_resend(values: dict[str, Any]) -> None:
-    """Turn S1's resend options, of which exactly one must be set, into the fields of a `Resend`."""
+    """Turn S1's resend options, of which exactly one must be set, into the fields of a `ResendRequest`."""
     everything, last = values.pop("resend_all"), values.pop("number_last")
     start, end = values.pop("resend_from"), values.pop("resend_to")
     if [everything, last is not None, start is not None].count(True) != 1:

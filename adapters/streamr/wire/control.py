@@ -46,7 +46,7 @@ class Frame:
 
 
 @dataclass(slots=True, kw_only=True)
-class Request(Frame):
+class ClientRequest(Frame):
     """A client wants something, in the name of whoever the token, or S1's key, belongs to."""
 
     session_token: str | None = None
@@ -54,7 +54,7 @@ class Request(Frame):
 
 
 @dataclass(slots=True, kw_only=True)
-class Publish(Request):
+class PublishRequest(ClientRequest):
     """A client gives a message to a stream."""
 
     type: ClassVar = ControlType.PUBLISH
@@ -62,7 +62,7 @@ class Publish(Request):
 
 
 @dataclass(slots=True, kw_only=True)
-class Subscribe(Request):
+class SubscribeRequest(ClientRequest):
     """A client wants the messages of a stream partition from now on."""
 
     type: ClassVar = ControlType.SUBSCRIBE
@@ -71,7 +71,7 @@ class Subscribe(Request):
 
 
 @dataclass(slots=True, kw_only=True)
-class Unsubscribe(Frame):
+class UnsubscribeRequest(Frame):
     """A client wants no more messages of a stream partition."""
 
     type: ClassVar = ControlType.UNSUBSCRIBE
@@ -80,7 +80,7 @@ class Unsubscribe(Frame):
 
 
 @dataclass(slots=True, kw_only=True)
-class Resend(Request):
+class ResendRequest(ClientRequest):
     """A client wants stored messages: the last `number_last`, or those from `from_ref` (up to `to_ref`).
 
     Both ends are included. A reference without a sequence number means its whole millisecond. S1's single
@@ -112,7 +112,7 @@ class Delivery(Frame):
 
 
 @dataclass(slots=True, kw_only=True)
-class Answer(Frame):
+class StreamResponse(Frame):
     """What became of a request: SUBSCRIBED, UNSUBSCRIBED, RESENDING, RESENT or NO_RESEND."""
 
     type: ControlType
@@ -121,7 +121,7 @@ class Answer(Frame):
 
 
 @dataclass(slots=True, kw_only=True)
-class Failure(Frame):
+class ErrorResponse(Frame):
     """A request was refused, or failed; version 1 shows neither `error_code` nor `request_id`."""
 
     type: ClassVar = ControlType.ERROR
@@ -129,7 +129,9 @@ class Failure(Frame):
     error_code: str = "UNKNOWN"
 
 
-ControlFrame = Publish | Subscribe | Unsubscribe | Resend | Delivery | Answer | Failure
+ControlFrame = (
+    PublishRequest | SubscribeRequest | UnsubscribeRequest | ResendRequest | Delivery | StreamResponse | ErrorResponse
+)
 
 
 def _is_flag(elements: list[Any]) -> bool:
@@ -139,40 +141,40 @@ def _is_flag(elements: list[Any]) -> bool:
 # fmt: off
 # What follows [version, type: the fields of each frame as the libraries write them. Specifications and
 # libraries agree on version 2; in version 1 this is what the libraries send and can read.
-_WHERE = ("streamId", "streamPartition")
+_PARTITION = ("streamId", "streamPartition")
 _CHAIN = ("publisherId", "msgChainId")
 CONTROL: Final[dict[int, dict[ControlType, tuple[str, ...]]]] = {
     1: {
         ControlType.BROADCAST:    ("streamMessage",),
         ControlType.UNICAST:      ("subId", "streamMessage"),
-        ControlType.SUBSCRIBED:   _WHERE,
-        ControlType.UNSUBSCRIBED: _WHERE,
-        ControlType.RESENDING:    (*_WHERE, "subId"),
-        ControlType.RESENT:       (*_WHERE, "subId"),
-        ControlType.NO_RESEND:    (*_WHERE, "subId"),
+        ControlType.SUBSCRIBED:   _PARTITION,
+        ControlType.UNSUBSCRIBED: _PARTITION,
+        ControlType.RESENDING:    (*_PARTITION, "subId"),
+        ControlType.RESENT:       (*_PARTITION, "subId"),
+        ControlType.NO_RESEND:    (*_PARTITION, "subId"),
         ControlType.ERROR:        ("errorMessage",),
         ControlType.PUBLISH:      ("streamMessage", "sessionToken"),
-        ControlType.SUBSCRIBE:    (*_WHERE, "sessionToken"),
-        ControlType.UNSUBSCRIBE:  _WHERE,
-        ControlType.RESEND_LAST:  (*_WHERE, "subId", "numberLast", "sessionToken"),
-        ControlType.RESEND_FROM:  (*_WHERE, "subId", "fromMsgRef", *_CHAIN, "sessionToken"),
-        ControlType.RESEND_RANGE: (*_WHERE, "subId", "fromMsgRef", "toMsgRef", *_CHAIN, "sessionToken"),
+        ControlType.SUBSCRIBE:    (*_PARTITION, "sessionToken"),
+        ControlType.UNSUBSCRIBE:  _PARTITION,
+        ControlType.RESEND_LAST:  (*_PARTITION, "subId", "numberLast", "sessionToken"),
+        ControlType.RESEND_FROM:  (*_PARTITION, "subId", "fromMsgRef", *_CHAIN, "sessionToken"),
+        ControlType.RESEND_RANGE: (*_PARTITION, "subId", "fromMsgRef", "toMsgRef", *_CHAIN, "sessionToken"),
     },
     2: {
         ControlType.BROADCAST:    ("requestId", "streamMessage"),
         ControlType.UNICAST:      ("requestId", "streamMessage"),
-        ControlType.SUBSCRIBED:   ("requestId", *_WHERE),
-        ControlType.UNSUBSCRIBED: ("requestId", *_WHERE),
-        ControlType.RESENDING:    ("requestId", *_WHERE),
-        ControlType.RESENT:       ("requestId", *_WHERE),
-        ControlType.NO_RESEND:    ("requestId", *_WHERE),
+        ControlType.SUBSCRIBED:   ("requestId", *_PARTITION),
+        ControlType.UNSUBSCRIBED: ("requestId", *_PARTITION),
+        ControlType.RESENDING:    ("requestId", *_PARTITION),
+        ControlType.RESENT:       ("requestId", *_PARTITION),
+        ControlType.NO_RESEND:    ("requestId", *_PARTITION),
         ControlType.ERROR:        ("requestId", "errorMessage", "errorCode"),
         ControlType.PUBLISH:      ("requestId", "streamMessage", "sessionToken"),
-        ControlType.SUBSCRIBE:    ("requestId", *_WHERE, "sessionToken"),
-        ControlType.UNSUBSCRIBE:  ("requestId", *_WHERE),
-        ControlType.RESEND_LAST:  ("requestId", *_WHERE, "numberLast", "sessionToken"),
-        ControlType.RESEND_FROM:  ("requestId", *_WHERE, "fromMsgRef", "publisherId", "sessionToken"),
-        ControlType.RESEND_RANGE: ("requestId", *_WHERE, "fromMsgRef", "toMsgRef", *_CHAIN, "sessionToken"),
+        ControlType.SUBSCRIBE:    ("requestId", *_PARTITION, "sessionToken"),
+        ControlType.UNSUBSCRIBE:  ("requestId", *_PARTITION),
+        ControlType.RESEND_LAST:  ("requestId", *_PARTITION, "numberLast", "sessionToken"),
+        ControlType.RESEND_FROM:  ("requestId", *_PARTITION, "fromMsgRef", "publisherId", "sessionToken"),
+        ControlType.RESEND_RANGE: ("requestId", *_PARTITION, "fromMsgRef", "toMsgRef", *_CHAIN, "sessionToken"),
     },
 }
 
@@ -180,35 +182,35 @@ CONTROL: Final[dict[int, dict[ControlType, tuple[str, ...]]]] = {
 VARIANTS: Final[dict[tuple[int, ControlType], tuple[Callable[[list[Any]], bool], tuple[str, ...]]]] = {
     # S1 has an apiKey before the session token.
     (1, ControlType.PUBLISH):     (lambda frame: len(frame) > 4, ("streamMessage", "apiKey", "sessionToken")),
-    (1, ControlType.SUBSCRIBE):   (lambda frame: len(frame) > 5, (*_WHERE, "apiKey", "sessionToken")),
+    (1, ControlType.SUBSCRIBE):   (lambda frame: len(frame) > 5, (*_PARTITION, "apiKey", "sessionToken")),
     # S1 has one ResendRequest; its resend_all stands where the libraries write a number.
     (1, ControlType.RESEND_LAST): (lambda frame: len(frame) == 9 or _is_flag(frame[5:6]),
-                                   (*_WHERE, "subId", "resendAll", "resendLast", "resendFrom", "resendTo")),
+                                   (*_PARTITION, "subId", "resendAll", "resendLast", "resendFrom", "resendTo")),
     # S1 names no subscription in these.
-    (1, ControlType.RESENDING):   (lambda frame: len(frame) < 5, _WHERE),
-    (1, ControlType.NO_RESEND):   (lambda frame: len(frame) < 5, _WHERE),
+    (1, ControlType.RESENDING):   (lambda frame: len(frame) < 5, _PARTITION),
+    (1, ControlType.NO_RESEND):   (lambda frame: len(frame) < 5, _PARTITION),
     # S0 adds the msgChainId; the libraries would take it for the session token.
     (2, ControlType.RESEND_FROM): (lambda frame: len(frame) > 8,
-                                   ("requestId", *_WHERE, "fromMsgRef", *_CHAIN, "sessionToken")),
+                                   ("requestId", *_PARTITION, "fromMsgRef", *_CHAIN, "sessionToken")),
     # S2 leaves the requestId out of its example of a wrapped SubscribeRequest.
     (2, ControlType.SUBSCRIBE):   (lambda frame: len(frame) in (4, 5) and type(frame[3]) is int,
-                                   (*_WHERE, "sessionToken")),
+                                   (*_PARTITION, "sessionToken")),
 }
 
 FRAMES: Final[dict[ControlType, Callable[..., ControlFrame]]] = {
     ControlType.BROADCAST:    partial(Delivery, type=ControlType.BROADCAST),
     ControlType.UNICAST:      partial(Delivery, type=ControlType.UNICAST),
-    ControlType.SUBSCRIBED:   partial(Answer, type=ControlType.SUBSCRIBED),
-    ControlType.UNSUBSCRIBED: partial(Answer, type=ControlType.UNSUBSCRIBED),
-    ControlType.RESENDING:    partial(Answer, type=ControlType.RESENDING),
-    ControlType.RESENT:       partial(Answer, type=ControlType.RESENT),
-    ControlType.NO_RESEND:    partial(Answer, type=ControlType.NO_RESEND),
-    ControlType.ERROR:        Failure,
-    ControlType.PUBLISH:      Publish,
-    ControlType.SUBSCRIBE:    Subscribe,
-    ControlType.UNSUBSCRIBE:  Unsubscribe,
-    ControlType.RESEND_LAST:  Resend,
-    ControlType.RESEND_FROM:  Resend,
-    ControlType.RESEND_RANGE: Resend,
+    ControlType.SUBSCRIBED:   partial(StreamResponse, type=ControlType.SUBSCRIBED),
+    ControlType.UNSUBSCRIBED: partial(StreamResponse, type=ControlType.UNSUBSCRIBED),
+    ControlType.RESENDING:    partial(StreamResponse, type=ControlType.RESENDING),
+    ControlType.RESENT:       partial(StreamResponse, type=ControlType.RESENT),
+    ControlType.NO_RESEND:    partial(StreamResponse, type=ControlType.NO_RESEND),
+    ControlType.ERROR:        ErrorResponse,
+    ControlType.PUBLISH:      PublishRequest,
+    ControlType.SUBSCRIBE:    SubscribeRequest,
+    ControlType.UNSUBSCRIBE:  UnsubscribeRequest,
+    ControlType.RESEND_LAST:  ResendRequest,
+    ControlType.RESEND_FROM:  ResendRequest,
+    ControlType.RESEND_RANGE: ResendRequest,
 }
 # fmt: on

@@ -29,4 +29,4 @@ def forged(message: StreamMessage) -> Forged:
 
 def shown(message: StreamMessage) -> str:
     """The beginning of *message*, in the latest version."""
-    return message.row(LATEST).decode()[:MAX_SHOWN]
+    return message.encode(LATEST).decode()[:MAX_SHOWN]

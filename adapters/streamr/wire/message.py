@@ -1,6 +1,6 @@
 """Stream messages: what publishers sign and subscribers read, in versions 30, 31 and 32.
 
-`decode_message` reads every form in the wild, told apart by shape; `StreamMessage.row` writes the form
+`decode_message` reads every form in the wild, told apart by shape; `StreamMessage.encode` writes the form
 of the libraries in the version a peer asked for. A signature covers strings (S0, signatureType), so
 content, keys and ids are never altered: only their places in the array change.
 """
@@ -105,7 +105,7 @@ class StreamMessage:
     digests: dict[str, bytes] | None = field(default=None, init=False, compare=False, repr=False)
     verified: bool = field(default=False, init=False, compare=False, repr=False)
 
-    def row(self, version: int) -> bytes:
+    def encode(self, version: int) -> bytes:
         """The JSON array of this message in *version*: 30 (nested), 31 or 32."""
         if version == self.version and self.verbatim and self.wire is not None:
             return self.wire

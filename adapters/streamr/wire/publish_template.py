@@ -12,7 +12,7 @@ from gateway.core.jsontext import MAX_VALUES
 from gateway.core.nesting import has_more_values
 
 from .checks import MAX_ID, MAX_INTEGER, MAX_NAME
-from .control import Publish
+from .control import PublishRequest
 from .message import LATEST, MessageID, StreamMessage, decode_ref_fast
 
 RequestedMessage = tuple[str, StreamMessage]  # the id of a request, and its message
@@ -24,7 +24,7 @@ class PublishTemplate:
     *first* is what `codec.decode_publish_fast` read: of version 32, with nothing to find fault with.
     """
 
-    def __init__(self, first: Publish) -> None:
+    def __init__(self, first: PublishRequest) -> None:
         # [2,8,ID,[32,[stream,partition,TIME,SEQUENCE,publisher,chain],REF,kind,0,encryption,key,CONTENT,null,signed,
         # SIGNATURE],token]: what is in capitals differs.
         message = self._message = first.message

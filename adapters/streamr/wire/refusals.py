@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.core.errors import Forbidden, NotSubscribed, RequestError, UnknownChannel
 
 from . import errors as codes
-from .control import ControlFrame, ControlType, Publish, Resend, Subscribe, Unsubscribe
+from .control import ControlFrame, ControlType, PublishRequest, ResendRequest, SubscribeRequest, UnsubscribeRequest
 from .errors import StreamrError
 
 # fmt: off
@@ -43,6 +43,6 @@ def refusal(frame: ControlFrame, error: RequestError) -> tuple[str, str]:
 
 def stream_partition_of(frame: ControlFrame) -> tuple[str, int]:
     """The stream and the partition that *frame* is about."""
-    if isinstance(frame, Subscribe | Unsubscribe | Resend):
+    if isinstance(frame, SubscribeRequest | UnsubscribeRequest | ResendRequest):
         return frame.stream_id, frame.stream_partition
-    return frame.message.id[:2] if isinstance(frame, Publish) else ("", 0)
+    return frame.message.id[:2] if isinstance(frame, PublishRequest) else ("", 0)

@@ -56,12 +56,12 @@ def node_list(name: str, value: Any) -> tuple[str, ...]:
 
 # fmt: off
 # What follows [version, type: the fields of each message.
-_WHERE = ("streamId", "streamPartition")
+_PARTITION = ("streamId", "streamPartition")
 TRACKER: Final[dict[TrackerType, tuple[str, ...]]] = {
     TrackerType.STATUS:                 ("requestId", "status"),
-    TrackerType.INSTRUCTION:            ("requestId", *_WHERE, "nodeAddresses", "counter"),
-    TrackerType.STORAGE_NODES_REQUEST:  ("requestId", *_WHERE),
-    TrackerType.STORAGE_NODES_RESPONSE: ("requestId", *_WHERE, "nodeAddresses"),
+    TrackerType.INSTRUCTION:            ("requestId", *_PARTITION, "nodeAddresses", "counter"),
+    TrackerType.STORAGE_NODES_REQUEST:  ("requestId", *_PARTITION),
+    TrackerType.STORAGE_NODES_RESPONSE: ("requestId", *_PARTITION, "nodeAddresses"),
     TrackerType.RELAY:                  ("requestId", "originator", "targetNode", "subType", "data"),
     TrackerType.ERROR:                  ("requestId", "errorCode", "targetNode"),
 }

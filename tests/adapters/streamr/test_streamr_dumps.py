@@ -10,7 +10,7 @@ import pytest
 from coincurve import PrivateKey
 from typer.testing import CliRunner, Result
 
-from adapters.streamr.crypto.signing import address_of, payloads, sign, signed, verify
+from adapters.streamr.crypto.signing import address_of, sign, sign_message, signed_payloads, verify
 from adapters.streamr.dumps import read
 from adapters.streamr.wire.message import ETH_LEGACY, UNSIGNED, MessageID, MessageRef, StreamMessage, parse_message
 from gateway.cli import app
@@ -28,7 +28,7 @@ def conversation(count: int = 5, stream: str = "s") -> list[StreamMessage]:
     before: MessageRef | None = None
     for n in range(count):
         id = MessageID(stream, 0, 1_700_000_000_000 + n // 2, n % 2, ADDRESS, "c")
-        told.append(parse_message(signed(StreamMessage(id, contents[n % 5], before), KEY).row(32)))
+        told.append(parse_message(sign_message(StreamMessage(id, contents[n % 5], before), KEY).encode(32)))
         before = MessageRef(id.timestamp, id.sequence_number)
     return told
 
@@ -42,7 +42,7 @@ def as_object(message: StreamMessage, **more: Any) -> dict[str, Any]:
 
 def dump(messages: list[StreamMessage], form: str) -> bytes:
     """*messages* as the broker gives them; the order is that of its storage."""
-    rows = [message.row(32).decode() for message in messages]
+    rows = [message.encode(32).decode() for message in messages]
     if form == "raw":
         return "\n".join(rows).encode()
     return json.dumps(rows if form == "protocol" else [as_object(message) for message in messages]).encode()
@@ -62,12 +62,14 @@ def test_objects_get_back_what_was_signed_where_that_can_be_found_out() -> None:
     assert [one.content for one in found if one] == [one.content for one in said]
     # The first was signed without, the last two with the message before them; the one in between lacks its predecessor.
     assert [one.signature_type != UNSIGNED and verify(one) for one in found if one] == [True, False, True, True]
-    assert [one.wire for one in found if one and one.signature] == [one.row(32) for one in said if one is not said[1]]
+    assert [one.wire for one in found if one and one.signature] == [
+        one.encode(32) for one in said if one is not said[1]
+    ]
 
 
 def test_an_old_signature_needs_no_predecessor() -> None:
     old = StreamMessage(MessageID("s", 0, 5, 0, ADDRESS, ""), '{"a":1}', signature_type=ETH_LEGACY)
-    whole = StreamMessage(old.id, old.content, signature_type=ETH_LEGACY, signature=sign(payloads(old)[0], KEY))
+    whole = StreamMessage(old.id, old.content, signature_type=ETH_LEGACY, signature=sign(signed_payloads(old)[0], KEY))
     ((_, found, _),) = read(json.dumps([as_object(whole)]).encode())
     assert found is not None
     assert verify(found)
@@ -98,7 +100,7 @@ def test_other_files_are_refused(data: bytes) -> None:
 
 def test_what_is_no_message_is_named_by_its_number_and_harms_nobody() -> None:
     good = conversation(1)[0]
-    raw = list(read(good.row(32) + b"\n\n[32,1]\n" + good.row(31)))
+    raw = list(read(good.encode(32) + b"\n\n[32,1]\n" + good.encode(31)))
     assert [(one.number, one.message is None, bool(one.fault)) for one in raw] == [
         (1, False, False),
         (3, True, True),
@@ -106,14 +108,14 @@ def test_what_is_no_message_is_named_by_its_number_and_harms_nobody() -> None:
     ]
     objects = list(read(json.dumps([as_object(good, streamId=5), as_object(good), 7]).encode()))
     assert sorted((one.number, one.message is None) for one in objects) == [(1, True), (2, False), (3, True)]
-    texts = list(read(json.dumps([good.row(32).decode(), 7, "x"]).encode()))
+    texts = list(read(json.dumps([good.encode(32).decode(), 7, "x"]).encode()))
     assert [one.message is None for one in texts] == [False, True, True]
 
 
 def test_the_command_takes_dumps_and_names_what_is_wrong(tmp_path: Path) -> None:
     said = conversation()
     (tmp_path / "raw").write_bytes(dump(said, "raw"))
-    forged = said[0].row(32).replace(b'\\"a\\":1', b'\\"a\\":2').replace(b'"c"', b'"d"')
+    forged = said[0].encode(32).replace(b'\\"a\\":1', b'\\"a\\":2').replace(b'"c"', b'"d"')
     (tmp_path / "bad").write_bytes(forged + b"\n[5]")
     (tmp_path / "worse").write_bytes(b"hello")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from coincurve import PrivateKey
 
 from adapters.streamr.adapter import StreamrAdapter
-from adapters.streamr.crypto.signing import address_of, signed
+from adapters.streamr.crypto.signing import address_of, sign_message
 from adapters.streamr.wire.message import parse_message
 from gateway.core.message import Message, Peer
 from gateway.storage.record import Fact
@@ -21,7 +21,7 @@ def test_signatures_are_looked_at() -> None:
     key = PrivateKey(b"\1" * 32)
     text = b'[32,["lobby",0,1,0,"%b","chain"],null,27,0,0,null,"{\\"n\\":1}",null,0,null]'
     unsigned = text % address_of(key.public_key).encode()
-    genuine = signed(parse_message(unsigned), key).row(32)
+    genuine = sign_message(parse_message(unsigned), key).encode(32)
     assert proof(message(unsigned)) is None
     assert proof(message(genuine)) is None
     assert proof(message(genuine.replace(b'\\"n\\":1', b'\\"n\\":2'))) == "a forged signature"

@@ -18,7 +18,7 @@ from websockets.sync.client import connect
 from adapters import ADAPTERS
 from adapters.sprout.adapter import SproutAdapter
 from adapters.sprout.mint.signers import Signers
-from adapters.streamr.crypto.signing import address_of, signed
+from adapters.streamr.crypto.signing import address_of, sign_message
 from adapters.streamr.wire.message import MessageID, StreamMessage
 from gateway import config
 from gateway.access.auth import KeyFile
@@ -75,7 +75,7 @@ def test_everything_is_known_of_every_sender_and_stays_so(tmp_path: Path) -> Non
             await relay.say("lobby", {"n": 1})
             await sprout.say("lobby", {"n": 2})
             message = StreamMessage(MessageID("lobby", 0, time.time_ns() // 10**6, 0, address, "c"), '{"n":3}')
-            row = json.loads(signed(message, key).row(32))
+            row = json.loads(sign_message(message, key).encode(32))
             await streamr._send([2, 8, "publish", row, None])  # the client itself signs nothing
             await program.say("lobby", {"n": 4})
             for _ in range(3):

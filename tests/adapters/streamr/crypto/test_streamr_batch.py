@@ -10,16 +10,16 @@ import pytest
 from coincurve import PrivateKey, PublicKey
 
 from adapters.streamr.crypto import batch, signing
-from adapters.streamr.crypto.batch import FEWEST, MOST, ORDER, Claim
+from adapters.streamr.crypto.batch import MAX_BATCH, MIN_BATCH, ORDER, Claim
 from adapters.streamr.wire.message import ETH_LEGACY, MessageID, MessageRef, StreamMessage
 
 KEYS = [PrivateKey.from_int(number) for number in (7, 11)]
-MANY = 2 * FEWEST
+MANY = 2 * MIN_BATCH
 
 
 def said(key: PrivateKey, number: int, content: str = '{"n":1}') -> StreamMessage:
     message = StreamMessage(MessageID("s", 0, number, 0, signing.address_of(key.public_key), "c"), content)
-    return signing.signed(message, key)
+    return signing.sign_message(message, key)
 
 
 def other(message: StreamMessage, change: Callable[[int, int, int], tuple[int, int, int]]) -> StreamMessage:
@@ -58,7 +58,7 @@ def test_one_among_many_is_judged_as_by_itself(name: str) -> None:
 def test_mixes_of_everything() -> None:
     random = Random(5)
     for _ in range(12):
-        count = random.choice((1, FEWEST, MANY, MOST + FEWEST))
+        count = random.choice((1, MIN_BATCH, MANY, MAX_BATCH + MIN_BATCH))
         share = random.choice((0.0, 0.01, 0.5))
         mixed = [said(random.choice(KEYS), number) for number in range(count)]
         for at in range(count):
@@ -69,26 +69,28 @@ def test_mixes_of_everything() -> None:
 
 def test_all_that_may_have_been_signed_is_tried() -> None:
     legacy = [replace(said(KEYS[0], number), signature_type=ETH_LEGACY) for number in range(MANY)]
-    legacy = [replace(each, signature=signing.sign(signing.payloads(each)[0], KEYS[0])) for each in legacy]
-    legacy[3] = replace(legacy[3], signature=signing.sign(signing.payloads(legacy[3])[1], KEYS[0]))
-    utf16 = [signing.signed(said(KEYS[0], number, '"\N{SNOWMAN}"'), KEYS[0], utf16=True) for number in range(MANY)]
+    legacy = [replace(each, signature=signing.sign(signing.signed_payloads(each)[0], KEYS[0])) for each in legacy]
+    legacy[3] = replace(legacy[3], signature=signing.sign(signing.signed_payloads(legacy[3])[1], KEYS[0]))
+    utf16 = [
+        signing.sign_message(said(KEYS[0], number, '"\N{SNOWMAN}"'), KEYS[0], utf16=True) for number in range(MANY)
+    ]
     vague = [replace(said(KEYS[0], 9 + number), prev_ref=MessageRef(5)) for number in range(MANY)]
-    vague = [replace(each, signature=signing.sign(signing.payloads(each)[2], KEYS[0])) for each in vague]
+    vague = [replace(each, signature=signing.sign(signing.signed_payloads(each)[2], KEYS[0])) for each in vague]
     assert batch.verify_all([*legacy, *utf16, *vague]) == [True] * 3 * MANY
 
 
 def test_the_same_message_twice_and_its_twin() -> None:
     message = said(KEYS[0], 1)
     twin = CHANGES["its twin, which is genuine too"](message)
-    assert batch.verify_all([message, twin] * FEWEST) == [True] * 2 * FEWEST
+    assert batch.verify_all([message, twin] * MIN_BATCH) == [True] * 2 * MIN_BATCH
 
 
 def test_genuine_ones_are_proven_together() -> None:
-    messages = [said(KEYS[0], number) for number in range(MOST + FEWEST)]
+    messages = [said(KEYS[0], number) for number in range(MAX_BATCH + MIN_BATCH)]
     forged = CHANGES["another content"](messages[1])
-    batch.prove(messages[0].id.publisher_id, [messages[0], forged, *messages[2:]])
-    assert [message.verified for message in messages] == [False] * MOST + [True] * FEWEST
-    batch.prove(messages[0].id.publisher_id, messages)
+    batch.mark_verified(messages[0].id.publisher_id, [messages[0], forged, *messages[2:]])
+    assert [message.verified for message in messages] == [False] * MAX_BATCH + [True] * MIN_BATCH
+    batch.mark_verified(messages[0].id.publisher_id, messages)
     assert all(message.verified for message in messages)
     assert not replace(messages[0], content="2").verified, "what says something else has to be proven again"
 
@@ -105,7 +107,7 @@ def cancelling(victim: PublicKey, messages: list[StreamMessage]) -> Iterator[Str
         for a, b in factors
     ]
     (r1, v1), (r2, v2) = [(int.from_bytes(raw[1:], "big"), raw[0] + 25) for raw in (p.format() for p in points)]
-    z1, z2 = [int.from_bytes(signing.digest(signing.payloads(message)[0]), "big") for message in messages]
+    z1, z2 = [int.from_bytes(signing.digest(signing.signed_payloads(message)[0]), "big") for message in messages]
     base, key = sum(a for a, _ in factors), sum(b for _, b in factors)
     scale = pow(z1 * r2 - z2 * r1, -1, ORDER)
     inverses = (base * r2 - z2 * key) * scale, (z1 * key - base * r1) * scale
@@ -124,9 +126,9 @@ def test_forgeries_that_cancel_each_other_out_are_found() -> None:
 
 
 def claim(message: StreamMessage) -> Claim:
-    raw = signing.raw_signature(message.signature or "")
+    raw = signing.parse_signature(message.signature or "")
     assert raw is not None
-    return raw, signing.digest(signing.payloads(message)[0])
+    return raw, signing.digest(signing.signed_payloads(message)[0])
 
 
 def unweighted(key: PublicKey, messages: list[StreamMessage]) -> bool:
@@ -134,7 +136,7 @@ def unweighted(key: PublicKey, messages: list[StreamMessage]) -> bool:
     base = of_key = 0
     points = []
     for raw, digest in map(claim, messages):
-        points.append(PublicKey(bytes((raw[64] - signing.V + 2,)) + raw[:32]))
+        points.append(PublicKey(bytes((raw[64] - signing.V_EVEN + 2,)) + raw[:32]))
         inverse = pow(int.from_bytes(raw[32:64]), -1, ORDER)
         base += int.from_bytes(digest) * inverse
         of_key += int.from_bytes(raw[:32]) * inverse
@@ -147,25 +149,25 @@ def test_a_forged_one_is_found_whatever_its_weight() -> None:
     claims = [claim(said(KEYS[0], number)) for number in range(3)]
     claims[1] = claims[1][0], bytes(32)
     # One bit of chance would let it pass every other time.
-    assert all(batch.signer(claims) != address for _ in range(200))
-    assert batch.signer(claims[::2]) == address
+    assert all(batch.common_address(claims) != address for _ in range(200))
+    assert batch.common_address(claims[::2]) == address
 
 
 def test_r_and_s_beyond_the_order_prove_nothing() -> None:
     key, nonce = KEYS[0], PrivateKey.from_int(99).public_key.format()
-    r, v = int.from_bytes(nonce[1:]), signing.V + nonce[0] - 2
+    r, v = int.from_bytes(nonce[1:]), signing.V_EVEN + nonce[0] - 2
     digest = ((5 * 99 - r * int(key.to_hex(), 16)) % ORDER).to_bytes(32)  # so that s is 5
     address = signing.address_of(key.public_key)
-    assert batch.signer([(r.to_bytes(32) + (5).to_bytes(32) + bytes((v,)), digest)] * 2) == address
-    assert batch.signer([(r.to_bytes(32) + (5 + ORDER).to_bytes(32) + bytes((v,)), digest)] * 2) is None
+    assert batch.common_address([(r.to_bytes(32) + (5).to_bytes(32) + bytes((v,)), digest)] * 2) == address
+    assert batch.common_address([(r.to_bytes(32) + (5 + ORDER).to_bytes(32) + bytes((v,)), digest)] * 2) is None
     # A point whose x is beyond the order: whose key it would be can be told, but libsecp256k1 does not recover it.
-    assert batch.signer([((ORDER + 2).to_bytes(32) + (5).to_bytes(32) + bytes((v,)), digest)] * 2) is None
+    assert batch.common_address([((ORDER + 2).to_bytes(32) + (5).to_bytes(32) + bytes((v,)), digest)] * 2) is None
 
 
 def test_weights_of_zero_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     claims = [claim(said(KEYS[0], number)) for number in range(2)]
     monkeypatch.setattr(batch, "urandom", bytes)
-    assert batch.signer(claims) is None
+    assert batch.common_address(claims) is None
     assert batch._sum([[], []]) is None, "libsecp256k1 would end the process"
 
 
@@ -173,15 +175,15 @@ def test_factors_that_cancel_each_other_out_prove_nothing(monkeypatch: pytest.Mo
     message = said(KEYS[0], 1)
     negative = other(message, lambda r, s, v: (r, ORDER - s, v))
     monkeypatch.setattr(batch, "urandom", lambda count: b"\1" * count)  # the same weight for both
-    assert batch.signer([claim(message), claim(negative)]) is None
+    assert batch.common_address([claim(message), claim(negative)]) is None
 
 
 def test_few_among_many_without_a_signature_are_not_tried_together(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
-    monkeypatch.setattr(batch, "signer", lambda claims: tried.append(len(claims)))
-    messages = [said(KEYS[0], number) for number in range(FEWEST)]
+    monkeypatch.setattr(batch, "common_address", lambda claims: tried.append(len(claims)))
+    messages = [said(KEYS[0], number) for number in range(MIN_BATCH)]
     unsigned = CHANGES["no signature at all"]
-    assert batch.verify_all([*messages[1:], *map(unsigned, messages)]) == [True] * (FEWEST - 1) + [False] * FEWEST
+    assert batch.verify_all([*messages[1:], *map(unsigned, messages)]) == [True] * (MIN_BATCH - 1) + [False] * MIN_BATCH
     assert not tried, "it would not pay, and be a cheap try for a forger"
     batch.verify_all([*messages, *map(unsigned, messages)])
-    assert tried == [FEWEST]
+    assert tried == [MIN_BATCH]

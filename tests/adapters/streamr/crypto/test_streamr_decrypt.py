@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from adapters.streamr.crypto import decrypt, encryption, held, keyring
+from adapters.streamr.crypto import ciphers, decrypt, held_messages, keyring
 from adapters.streamr.crypto.group_keys import MAX_ID, GroupKey
 from gateway.access.auth import SecretFileError, write_secret
 from gateway.core.errors import Unavailable
@@ -28,7 +28,7 @@ OAEP = padding.OAEP(padding.MGF1(hashes.SHA1()), hashes.SHA1(), None)
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encryption, "RSA_BITS", 1024)
+    monkeypatch.setattr(ciphers, "RSA_BITS", 1024)
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ def test_keys_that_nobody_asked_for_are_taken_from_who_publishes(reading: Any, a
 def test_a_response_and_a_reset_that_are_rsa_as_a_whole_are_read(
     reading: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encryption, "RSA_BITS", 2048)
+    monkeypatch.setattr(ciphers, "RSA_BITS", 2048)
     toy, writer = reading.toy("s"), Writer(reading, alice)
     writer.publish(writer.row(1))
     ((reader, request),) = writer.requests()
@@ -298,7 +298,7 @@ def test_keys_without_names_are_asked_for_and_changed_as_in_version_31(reading: 
     writer.publish(writer.row(3, None, writer.keys["k2"]))
     assert heard(toy) == [2, 3]
     assert writer.requests() == []
-    pass_time(reading, decrypt.FORGET)
+    pass_time(reading, decrypt.FAILURE_MEMORY)
     writer.publish(writer.row(LONG, None, b"4" * 32))
     assert len(writer.requests()) == 1, "there may be a newer key"
 
@@ -313,10 +313,10 @@ def test_without_an_answer_it_is_bridged_as_it_came_in_its_order(reading: Any, a
         writer.publish(row)
     assert writer.publish(alice.message("s", {"clear": 3}, reading.clock(), 99)) == []
     assert len(writer.requests()) == 1
-    pass_time(reading, decrypt.ASK_AGAIN)
+    pass_time(reading, decrypt.RETRY_INTERVAL)
     assert len(writer.requests()) == 1, "asked again"
     assert heard(toy) == []
-    pass_time(reading, decrypt.HOLD - decrypt.ASK_AGAIN)
+    pass_time(reading, decrypt.KEY_WAIT - decrypt.RETRY_INTERVAL)
     expected = [{"encrypted": {"groupKeyId": "k1", "content": row[7]}} for row in rows]
     assert heard(toy) == [*expected, {"clear": 3}]
     assert undecrypted(reading) == 2
@@ -326,8 +326,8 @@ def test_without_an_answer_it_is_bridged_as_it_came_in_its_order(reading: Any, a
     writer.publish(writer.row(3, "k2"))
     assert len(heard(toy)) == 1, "whatever the key"
     assert len(writer.requests()) == 1
-    pass_time(reading, decrypt.HOLD)
-    pass_time(reading, decrypt.FORGET)
+    pass_time(reading, decrypt.KEY_WAIT)
+    pass_time(reading, decrypt.FAILURE_MEMORY)
     writer.publish(writer.row(4))
     writer.give()
     assert heard(toy) == [4]
@@ -337,7 +337,7 @@ def test_a_late_answer_is_good_for_what_follows(reading: Any, alice: Any) -> Non
     toy, writer = reading.toy("s"), Writer(reading, alice)
     writer.publish(writer.row(1))
     ((reader, request),) = writer.requests()
-    pass_time(reading, decrypt.HOLD)
+    pass_time(reading, decrypt.KEY_WAIT)
     assert len(heard(toy)) == 1
     writer.answer(reader, request)
     writer.publish(writer.row(2))
@@ -387,14 +387,14 @@ def test_what_waits_is_bounded_and_nothing_is_lost(
     for writer in (*writers, writers[1]):
         writer.publish(writer.row(1))
     assert heard(toy) == []
-    lanes = reading.adapter.parts.participant._decryption._lanes
-    assert lanes.size > 3 * held.SMALLEST
-    monkeypatch.setattr(held, bound, 3 if bound == "MAX_HELD" else lanes.size)
+    held = reading.adapter.parts.participant._decryptor._held
+    assert held.size > 3 * held_messages.MESSAGE_OVERHEAD
+    monkeypatch.setattr(held_messages, bound, 3 if bound == "MAX_HELD" else held.size)
     writers[1].publish(writers[1].row(1))
     assert [message.keys() for message in heard(toy)] == [{"encrypted"}] * 3
     writers[0].give()
     assert heard(toy) == [1]
-    assert lanes.size == 0
+    assert held.size == 0
 
 
 def test_what_waits_for_a_key_is_kept_for_who_brought_it(reading: Any, alice: Any, bob: Any) -> None:
@@ -410,11 +410,11 @@ def test_what_waits_for_a_key_is_kept_for_who_brought_it(reading: Any, alice: An
     writers[1].give()
     assert heard(toy) == ["x" * 10_000]
     assert writers[1].session.held_size < 1_000
-    assert not reading.adapter.parts.participant._decryption._lanes._borne
+    assert not reading.adapter.parts.participant._decryptor._held._sizes_by_origin
 
 
 def test_what_is_asked_for_is_bounded(reading: Any, alice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decrypt, "MAX_WANTED", 1)
+    monkeypatch.setattr(decrypt, "MAX_KEY_REQUESTS", 1)
     toy, writer = reading.toy("s"), Writer(reading, alice)
     writer.publish(writer.row(1, partition=1))
     writer.publish(writer.row(2, "k2"))
@@ -426,7 +426,7 @@ def test_keys_in_the_worker_are_bounded(reading: Any, alice: Any, monkeypatch: p
     writer = Writer(reading, alice)
     writer.publish(writer.row(1))
     ((reader, request),) = writer.requests()
-    monkeypatch.setattr(decrypt, "MAX_UNSEALING", 0)
+    monkeypatch.setattr(decrypt, "MAX_DECRYPTING", 0)
     writer.answer(reader, request)
     assert ignored(reading) == 1
 
@@ -446,7 +446,7 @@ def test_a_late_refusal_of_the_bus_is_told(reading: Any, alice: Any, monkeypatch
         raise Unavailable("the disk does not keep up")
 
     monkeypatch.setattr(reading.bus, "publish", publish)
-    pass_time(reading, decrypt.HOLD)
+    pass_time(reading, decrypt.KEY_WAIT)
     answers = [frame for frame in reading.frames(writer.session) if frame[1] == 7]
     assert [(frame[2], frame[4]) for frame in answers] == [("r", "REQUEST_FAILED")]
 
@@ -478,7 +478,7 @@ def test_an_announce_is_believed_from_publishers_alone(make_reading: Callable[..
     for teller, stream in ((thief, "s"), (writer, "s"), (writer, "t")):
         teller.tell(reader, [stream, [["k2", rsa(teller.keys["k2"], request[2])]]], kind=30)
     writer.tell(reader, [request[0], "t", [["k1", rsa(writer.keys["k1"], request[2])]]])
-    owners = set(reading.adapter.parts.participant._decryption._keyring._keys)
+    owners = set(reading.adapter.parts.participant._decryptor._keyring._keys)
     assert owners == {(("s", alice.address), "k2"), (("s", alice.address), "k1")}, "of no stream but that one"
     assert ignored(reading) == 2
 
@@ -504,7 +504,7 @@ def test_keys_outlive_a_restart_in_a_file_of_their_own(
     writer.give()
     first.core.drain()
     first.core.stop()
-    file = tmp_path / keyring.FILE
+    file = tmp_path / keyring.KEYRING_FILE
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     secret = writer.keys["k1"].hex()
     assert secret in file.read_text()
@@ -521,18 +521,18 @@ def test_keys_outlive_a_restart_in_a_file_of_their_own(
 
 def test_the_key_in_use_is_the_one_that_was_told_last(tmp_path: Path) -> None:
     ring = keyring.Keyring(tmp_path / "keys", [], lambda call, done: done(call()))
-    owner = keyring.Owner("s", "0xa")
+    owner = keyring.KeyOwner("s", "0xa")
     first, second = GroupKey("k1", b"1" * 32), GroupKey("k2", b"2" * 32)
     for key in (first, second, first):
         ring.add(owner, key)
         assert ring.find(owner, None) == key
-    assert ring.find(keyring.Owner("s", "0xb"), None) is None
+    assert ring.find(keyring.KeyOwner("s", "0xb"), None) is None
     again = keyring.Keyring(tmp_path / "keys", keyring.read_keys(tmp_path / "keys"), lambda call, done: done(call()))
     assert (again.find(owner, "k1"), again.find(owner, "k2")) == (first, second)
 
 
 def test_the_number_of_keys_is_bounded(reading: Any, alice: Any) -> None:
-    reading.adapter.parts.participant._decryption._keyring._keys.limit = 1
+    reading.adapter.parts.participant._decryptor._keyring._keys.limit = 1
     toy, writer = reading.toy("s"), Writer(reading, alice)
     for number, key in enumerate(("k1", "k2", "k1")):
         writer.publish(writer.row(number, key))
@@ -546,9 +546,9 @@ def test_the_number_of_keys_is_bounded(reading: Any, alice: Any) -> None:
 def test_a_damaged_file_of_keys_is_said_when_the_gateway_starts(
     make_reading: Callable[..., Any], tmp_path: Path, text: str
 ) -> None:
-    file = tmp_path / keyring.FILE
+    file = tmp_path / keyring.KEYRING_FILE
     write_secret(file, text.encode())
-    with pytest.raises(SecretFileError, match=f"{keyring.FILE} holds no group keys .*; move it away"):
+    with pytest.raises(SecretFileError, match=f"{keyring.KEYRING_FILE} holds no group keys .*; move it away"):
         make_reading()
     file.chmod(0o644)
     with pytest.raises(SecretFileError, match="may be read by others"):

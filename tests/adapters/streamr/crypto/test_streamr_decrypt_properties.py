@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.streamr.crypto import decrypt, held
-from adapters.streamr.crypto.decrypt import FORGET, HOLD, Decryption
-from adapters.streamr.crypto.encryption import RsaPair, aes_encrypt, rsa_encrypt
+from adapters.streamr.crypto import decrypt, held_messages
+from adapters.streamr.crypto.ciphers import RsaPair, aes_encrypt, rsa_encrypt
+from adapters.streamr.crypto.decrypt import FAILURE_MEMORY, KEY_WAIT, Decryptor
 from adapters.streamr.crypto.group_keys import KeyRequest
 from adapters.streamr.crypto.keyring import Keyring
 from adapters.streamr.wire.message import (
@@ -39,7 +39,7 @@ EVENTS = st.lists(
     st.tuples(st.just("say"), SAYS)
     | st.tuples(st.just("answer"), st.sampled_from(PUBLISHERS))
     | st.tuples(st.just("refuse"), st.sampled_from(PUBLISHERS))
-    | st.tuples(st.just("pass"), st.sampled_from([1_000, HOLD, FORGET])),
+    | st.tuples(st.just("pass"), st.sampled_from([1_000, KEY_WAIT, FAILURE_MEMORY])),
     max_size=30,
 )
 
@@ -54,7 +54,7 @@ class World:
         self.said: dict[tuple[str, int], list[int]] = {}
         self.opened = self.counted = self.number = 0
         work: Callable[..., None] = lambda call, done: done(call())  # noqa: E731
-        self.decryption = Decryption(
+        self.decryptor = Decryptor(
             Keyring(path, [], work), work, lambda: self.now, self._asked, lambda _stream, _address: True, self._count
         )
 
@@ -79,7 +79,7 @@ class World:
             self.opened += heard.content == text
 
         self.taken.setdefault(lane, []).append(number)
-        self.decryption.take(message, hear, lambda _error: None)
+        self.decryptor.submit(message, hear, lambda _error: None)
 
     def answer(self, publisher: str, *, refuse: bool = False) -> None:
         mine = [request for asked, request in self.requests if asked == publisher]
@@ -92,11 +92,11 @@ class World:
                 content, kind = [request.request_id, "s", "CODE", "no", list(request.ids)], GROUP_KEY_ERROR_RESPONSE
             message_id = MessageID("SYSTEM/keyexchange/0xme", 0, self.now, 0, publisher, "c")
             encryption = 0 if refuse else RSA
-            self.decryption.receive(StreamMessage(message_id, json.dumps(content), None, kind, encryption))
+            self.decryptor.receive(StreamMessage(message_id, json.dumps(content), None, kind, encryption))
 
     def wait(self, ms: int) -> None:
         self.now += ms
-        self.decryption.tick(self.now)
+        self.decryptor.tick(self.now)
 
 
 @contextmanager
@@ -126,18 +126,18 @@ def test_what_is_taken_is_said_once_in_its_order(events: list[Any]) -> None:
     with world() as found:
         play(events, found)
         for _ in range(len(events) + 1):  # one key after the other is given up
-            found.wait(HOLD)
+            found.wait(KEY_WAIT)
         assert found.said == found.taken
-        assert found.decryption._lanes.oldest is None
+        assert found.decryptor._held.oldest is None
 
 
 @settings(max_examples=60, deadline=None)
 @given(EVENTS)
 def test_it_is_so_where_little_may_wait_and_when_the_gateway_stops(events: list[Any]) -> None:
-    with mock.patch.object(held, "MAX_HELD", 2), world() as found:
+    with mock.patch.object(held_messages, "MAX_HELD", 2), world() as found:
         play(events, found)
-        assert found.decryption._lanes._count <= 2
-        found.decryption.release()
+        assert found.decryptor._held._count <= 2
+        found.decryptor.release_all()
         assert found.said == found.taken
 
 

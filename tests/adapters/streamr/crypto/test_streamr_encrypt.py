@@ -156,7 +156,7 @@ def test_requests_in_the_worker_are_bounded(broker: Any, alice: Any, monkeypatch
     reader = Reader(broker, alice)
     broker.say("s", 1)
     (row,) = reader.rows()
-    monkeypatch.setattr(encrypt, "MAX_ANSWERING", 0)
+    monkeypatch.setattr(encrypt, "MAX_PENDING_RESPONSES", 0)
     assert reader.ask(row[1][4], ["r", "s", PEM, [row[6]]]) == []
 
 
@@ -191,7 +191,7 @@ def test_what_was_late_is_encrypted_too(broker: Any, alice: Any) -> None:
     assert message.refs["streamr"][2:] == [None, None, broker.clock() // DAY]
     row = broker.adapter.author.seal(message)
     assert row.encryption_type == 2
-    assert opened(json.loads(row.row(32)), Reader(broker, alice).key(row.id.publisher_id, row.group_key_id)) == 1
+    assert opened(json.loads(row.encode(32)), Reader(broker, alice).key(row.id.publisher_id, row.group_key_id)) == 1
 
 
 def test_a_content_that_has_no_room_once_it_is_encrypted_is_undelivered(

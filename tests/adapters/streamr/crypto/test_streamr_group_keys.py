@@ -14,18 +14,18 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adapters.streamr.crypto import encryption, group_keys
-from adapters.streamr.crypto.decrypt import unseal
-from adapters.streamr.crypto.encrypt import DAY, OwnGroupKeys
-from adapters.streamr.crypto.encryption import RsaPair, aes_decrypt, aes_encrypt, rsa_encrypt
+from adapters.streamr.crypto import ciphers, group_keys
+from adapters.streamr.crypto.ciphers import RsaPair, aes_decrypt, aes_encrypt, rsa_encrypt
+from adapters.streamr.crypto.decrypt import decrypt_keys
+from adapters.streamr.crypto.encrypt import DAY, DerivedGroupKeys
 from adapters.streamr.crypto.group_keys import (
+    EncryptedGroupKey,
     GroupKey,
     KeyAnnounce,
     KeyRefusal,
     KeyRequest,
     KeyResponse,
-    SealedKey,
-    key_bytes,
+    decode_group_key,
     parse_key_message,
     parse_new_key,
 )
@@ -104,11 +104,15 @@ def test_what_is_said_of_keys_is_said_as_the_libraries_say_it(library: str) -> N
 @pytest.mark.parametrize(
     ("kind", "content", "expected"),
     [
-        (29, ["r", "s", ["k", HEX]], KeyResponse("r", "s", (SealedKey("k", HEX),))),
-        (30, ["s", ["k", HEX]], KeyAnnounce("s", (SealedKey("k", HEX),))),
-        (30, ["s", "k", HEX], KeyAnnounce("s", (SealedKey("k", HEX),))),
-        (30, ["s", [["k", HEX], ["l", HEX]]], KeyAnnounce("s", (SealedKey("k", HEX), SealedKey("l", HEX)))),
-        (30, {"streamId": "s", "groupKey": HEX, "start": 5}, KeyAnnounce("s", (SealedKey("start:5", HEX),))),
+        (29, ["r", "s", ["k", HEX]], KeyResponse("r", "s", (EncryptedGroupKey("k", HEX),))),
+        (30, ["s", ["k", HEX]], KeyAnnounce("s", (EncryptedGroupKey("k", HEX),))),
+        (30, ["s", "k", HEX], KeyAnnounce("s", (EncryptedGroupKey("k", HEX),))),
+        (
+            30,
+            ["s", [["k", HEX], ["l", HEX]]],
+            KeyAnnounce("s", (EncryptedGroupKey("k", HEX), EncryptedGroupKey("l", HEX))),
+        ),
+        (30, {"streamId": "s", "groupKey": HEX, "start": 5}, KeyAnnounce("s", (EncryptedGroupKey("start:5", HEX),))),
         (31, ["r", "s", "CODE", "why", ["k"]], KeyRefusal("r", "s", "CODE", "why", ("k",))),
         (31, {"requestId": "r", "streamId": "s", "code": "C", "message": "m"}, KeyRefusal("r", "s", "C", "m")),
         (
@@ -124,8 +128,8 @@ def test_the_forms_of_the_specifications_are_read(kind: int, content: Any, expec
 
 def test_a_response_that_is_rsa_as_a_whole_is_read_once_it_is_decrypted() -> None:
     found = parse_key_message(said(29, "abcdef", 1), json.dumps(["r", "s", [["k", HEX]]]))
-    assert found == KeyResponse("r", "s", (SealedKey("k", HEX),), whole=True)
-    assert key_bytes(HEX) == bytes.fromhex(HEX)
+    assert found == KeyResponse("r", "s", (EncryptedGroupKey("k", HEX),), fully_encrypted=True)
+    assert decode_group_key(HEX) == bytes.fromhex(HEX)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +158,7 @@ def test_what_is_no_group_key_message_is_refused(kind: int, content: Any) -> Non
 
 
 def test_a_new_key_is_a_pair() -> None:
-    assert parse_new_key('["k", "00"]') == SealedKey("k", "00")
+    assert parse_new_key('["k", "00"]') == EncryptedGroupKey("k", "00")
     for text in ("[]", '["k"]', "{}", "x", '["", "00"]'):
         with pytest.raises(StreamrError):
             parse_new_key(text)
@@ -173,7 +177,7 @@ def test_keys_that_cannot_be_encrypted_for_are_value_errors() -> None:
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     elliptic = ec.generate_private_key(ec.SECP256R1()).public_key()
     pem = elliptic.public_bytes(serialization.Encoding.PEM, form).decode()
-    for key in ("", "pem", pem, "\ud800", " " * (encryption.MAX_PEM + 1), CLIENT["rsaPrivateKey"]):
+    for key in ("", "pem", pem, "\ud800", " " * (ciphers.MAX_PEM + 1), CLIENT["rsaPrivateKey"]):
         with pytest.raises(ValueError, match=r".+"):
             rsa_encrypt(bytes(32), key)
 
@@ -181,7 +185,7 @@ def test_keys_that_cannot_be_encrypted_for_are_value_errors() -> None:
 def test_keys_of_a_wrong_length_are_value_errors() -> None:
     for digits in ("ab" * 31, "ab" * 33, "zz" * 32):
         with pytest.raises(ValueError, match=r".+"):
-            key_bytes(digits)
+            decode_group_key(digits)
 
 
 def test_no_secret_is_in_a_repr() -> None:
@@ -192,7 +196,7 @@ def test_no_secret_is_in_a_repr() -> None:
 
 
 def test_own_keys_are_the_same_after_every_start_and_others_each_day_and_stream() -> None:
-    keys, again, other = OwnGroupKeys(b"s" * 32), OwnGroupKeys(b"s" * 32), OwnGroupKeys(b"t" * 32)
+    keys, again, other = DerivedGroupKeys(b"s" * 32), DerivedGroupKeys(b"s" * 32), DerivedGroupKeys(b"t" * 32)
     today = 1_763_700_000_000 // DAY
     assert keys.of("s", today) == again.of("s", today)
     distinct = [keys.of("s", today), keys.of("s", today + 1), keys.of("t", today), other.of("s", today)]
@@ -204,7 +208,7 @@ def test_own_keys_are_the_same_after_every_start_and_others_each_day_and_stream(
 
 
 def test_a_message_is_always_encrypted_to_the_same_text_and_no_two_with_the_same_vector() -> None:
-    keys, today = OwnGroupKeys(b"s" * 32), 20_000
+    keys, today = DerivedGroupKeys(b"s" * 32), 20_000
     messages = [
         StreamMessage(MessageID("s", 0, 5, sequence, publisher, "c"), content)
         for sequence in (0, 1)
@@ -212,7 +216,7 @@ def test_a_message_is_always_encrypted_to_the_same_text_and_no_two_with_the_same
         for content in ('{"n":1}', '"héllo 🌳"')
     ]
     sealed = [keys.encrypt(message, today) for message in messages]
-    assert sealed == [OwnGroupKeys(b"s" * 32).encrypt(message, today) for message in messages]
+    assert sealed == [DerivedGroupKeys(b"s" * 32).encrypt(message, today) for message in messages]
     assert len({message.content[:32] for message in sealed}) == len(messages)
     for message, plain in zip(sealed, messages, strict=True):
         assert (message.encryption_type, message.group_key_id) == (2, keys.of("s", today).id)
@@ -238,7 +242,7 @@ def test_a_message_is_read_or_refused(kind: int, content: Any, encryption_type: 
     message = said(kind, content, encryption_type)
     with suppress(StreamrError):
         parse_key_message(message)
-    unseal(message, PAIR, whole=whole)
+    decrypt_keys(message, PAIR, fully_encrypted=whole)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -44,14 +44,14 @@ def test_both_lengths_of_the_prefix_are_accepted(vector: Any) -> None:
     assert "0x" + signing.digest(payload, vector["utf16Length"]).hex() == vector["digestCharLength"]
     assert signing.sign(payload, KEY) == vector["signatureEthers5"] == vector["signatureProtocolSigningUtil"]
     for signature in (vector["signatureEthers4"], vector["signatureEthers5"]):
-        assert signing.signed_by(ADDRESS, payload, signature)
-        assert signing.signed_by(ADDRESS.lower(), payload, signature[2:])
-        assert not signing.signed_by(ADDRESS, payload + " ", signature)
+        assert signing.is_signed_by(ADDRESS, payload, signature)
+        assert signing.is_signed_by(ADDRESS.lower(), payload, signature[2:])
+        assert not signing.is_signed_by(ADDRESS, payload + " ", signature)
 
 
 def test_both_legacy_payloads_are_accepted() -> None:
     for vector in QUIRKS["ethLegacy"]["vectors"]:
-        assert vector["payload"] in signing.payloads(legacy(""))
+        assert vector["payload"] in signing.signed_payloads(legacy(""))
         assert signing.verify(legacy(vector["signature"]))
         assert not signing.verify(replace(legacy(vector["signature"]), content="{}"))
 
@@ -79,7 +79,7 @@ def test_the_validator_of_the_library_agrees(vector: Any) -> None:
     assert signing.verify(parse_message(json.dumps(vector["wire"]))) == vector["ok"]
 
 
-GOOD = signing.signed(MESSAGE, KEY).signature or ""
+GOOD = signing.sign_message(MESSAGE, KEY).signature or ""
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_a_spoilt_signature_is_nobodys(spoilt: str) -> None:
 
 def test_an_unsigned_message_is_signed_by_nobody() -> None:
     assert not signing.verify(MESSAGE)
-    assert not signing.verify(replace(signing.signed(MESSAGE, KEY), signature_type=0))
+    assert not signing.verify(replace(signing.sign_message(MESSAGE, KEY), signature_type=0))
 
 
 def test_the_new_group_key_and_the_chain_are_signed() -> None:
-    message = signing.signed(replace(MESSAGE, prev_ref=MessageRef(5, 1), new_group_key='["a",  "b"]'), KEY)
+    message = signing.sign_message(replace(MESSAGE, prev_ref=MessageRef(5, 1), new_group_key='["a",  "b"]'), KEY)
     assert signing.verify(message)
     assert not signing.verify(replace(message, new_group_key='["a","b"]'))
     assert not signing.verify(replace(message, prev_ref=MessageRef(5, 2)))
@@ -117,22 +117,22 @@ def test_the_new_group_key_and_the_chain_are_signed() -> None:
 
 def test_lone_surrogates_are_signed_as_javascript_writes_them() -> None:
     assert signing.sign("\ud800x\U0001f600", KEY) == signing.sign("\ufffdx\U0001f600", KEY)
-    assert signing.signed_by(ADDRESS, "\ud800", signing.sign("\ud800", KEY))
+    assert signing.is_signed_by(ADDRESS, "\ud800", signing.sign("\ud800", KEY))
 
 
 @given(st.text(), st.text(st.characters(codec=None), min_size=1), st.integers(0, 2**53 - 1))
 def test_what_is_signed_here_verifies_in_every_version(chain: str, content: str, timestamp: int) -> None:
     unsigned = StreamMessage(MessageID("s", 1, timestamp, 2, ADDRESS, chain), content)
-    message = signing.signed(unsigned, KEY)
+    message = signing.sign_message(unsigned, KEY)
     for version in (30, 31, 32):
-        converted = parse_message(message.row(version))
+        converted = parse_message(message.encode(version))
         assert signing.verify(converted)
         assert converted == message
 
 
 @given(st.text(), st.text())
 def test_any_signature_is_true_or_false(address: str, signature: str) -> None:
-    assert not signing.signed_by(address, "payload", signature)
+    assert not signing.is_signed_by(address, "payload", signature)
 
 
 @given(st.binary(min_size=65, max_size=65), st.binary(min_size=32, max_size=32))

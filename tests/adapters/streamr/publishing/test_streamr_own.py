@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from adapters.streamr.crypto.signing import signed
+from adapters.streamr.crypto.signing import sign_message
 from adapters.streamr.wire.message import parse_message
 from gateway.adapter import Request
 from gateway.core.frames import payload
@@ -111,7 +111,7 @@ def test_what_is_not_among_its_messages_is_refused(broker: Any, door: Door, reco
     signer = broker.adapter.author.keys.of("toy", "somebody", 7)
     toy.take()
     row[1][3] = 5
-    row[10] = signed(parse_message(json.dumps(row)), signer.key).signature
+    row[10] = sign_message(parse_message(json.dumps(row)), signer.key).signature
     assert recovered(row) == signer.address
     assert (door(broker, row) or "").startswith(NOT_SAID)
     assert toy.take() == []

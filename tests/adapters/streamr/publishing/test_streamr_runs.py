@@ -41,7 +41,7 @@ NOW = Clock().now
 def few() -> Iterator[None]:
     """Signatures are checked together as soon as there are two."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch, "FEWEST", 2)
+        patch.setattr(batch, "MIN_BATCH", 2)
         yield
 
 
@@ -272,7 +272,7 @@ def test_what_goes_on_is_said_as_a_run(broker: Broker, alice: Publisher, monkeyp
 
 def test_what_comes_too_fast_is_not_verified(broker: Broker, alice: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
     verified: list[int] = []
-    monkeypatch.setattr(runs, "prove", lambda _, messages: verified.append(len(messages)))
+    monkeypatch.setattr(runs, "mark_verified", lambda _, messages: verified.append(len(messages)))
     speaker, tokens = broker.open(), iter(range(4))
     broker.bus.throttle = lambda _, peer, __: float(peer.number == speaker.peer.number and next(tokens, None) is None)
     rows = [alice.message("s", number, broker.clock() + number) for number in range(9)]

@@ -14,7 +14,7 @@ from adapters.streamr.rest import rest_answers
 from adapters.streamr.sessions.session import StreamrSession
 from adapters.streamr.wire.checks import MAX_ID, MAX_KEY, MAX_LENGTHS, MAX_NAME
 from adapters.streamr.wire.codec import decode_control, decode_publish_fast
-from adapters.streamr.wire.control import Publish
+from adapters.streamr.wire.control import PublishRequest
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.message import decode_message, decode_message_fast
 from adapters.streamr.wire.network import decode_network
@@ -138,7 +138,7 @@ def test_the_quick_way_to_read_a_message_has_the_same_limits(name: str) -> None:
 @pytest.mark.parametrize("place", ["requestId", "signature"])
 def test_what_goes_on_in_a_run_has_the_same_limits(place: str) -> None:
     first = decode_control(json.dumps([2, 8, "r", row(), None], separators=(",", ":")).encode())
-    assert isinstance(first, Publish)
+    assert isinstance(first, PublishRequest)
     size = MAX_LENGTHS[place]
     for length, fits in ((size, True), (size + 1, False)):
         text = "z" * length

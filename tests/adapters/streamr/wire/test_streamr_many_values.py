@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from adapters.streamr.wire.codec import decode_control, decode_publish_fast
-from adapters.streamr.wire.control import Publish
+from adapters.streamr.wire.control import PublishRequest
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.message import decode_message
 from adapters.streamr.wire.network import decode_network
@@ -81,7 +81,7 @@ def test_a_content_may_be_of_any_kind(content: bytes) -> None:
     text = json.dumps("[" + content.decode() + "1]", separators=(",", ":"))
     wire = b'[2,8,"p",%b,null]' % SAID.replace('"1"', text).encode()
     frame = decode_control(wire)
-    assert isinstance(frame, Publish)
+    assert isinstance(frame, PublishRequest)
     assert len(frame.message.content) > 800_000
 
 

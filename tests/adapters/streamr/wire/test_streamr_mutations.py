@@ -135,7 +135,7 @@ def message(data: bytes) -> None:
     """Whatever is asked of a message that was read."""
     found = parse_message(data)
     for version in LAYOUTS:
-        found.row(version)
+        found.encode(version)
     found.json_content()
     ids_of(found)
     verify(found)

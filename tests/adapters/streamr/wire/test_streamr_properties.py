@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from adapters.streamr.wire.codec import _decode, decode_control, encode
 from adapters.streamr.wire.control import (
     NO_REQUEST_ID,
-    Answer,
     ControlFrame,
     ControlType,
     Delivery,
-    Failure,
-    Publish,
-    Resend,
-    Subscribe,
-    Unsubscribe,
+    ErrorResponse,
+    PublishRequest,
+    ResendRequest,
+    StreamResponse,
+    SubscribeRequest,
+    UnsubscribeRequest,
 )
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.message import (
@@ -80,21 +80,21 @@ def messages(draw: st.DrawFn) -> StreamMessage:
 # fmt: off
 where: dict[str, Any] = {"stream_id": names, "stream_partition": partitions}
 resends: dict[str, Any] = {**where, "session_token": tokens, "request_id": names}
-carriers: st.SearchStrategy[Publish | Delivery] = st.one_of(
-    st.builds(Publish, message=messages(), session_token=tokens, request_id=texts),
+carriers: st.SearchStrategy[PublishRequest | Delivery] = st.one_of(
+    st.builds(PublishRequest, message=messages(), session_token=tokens, request_id=texts),
     st.builds(Delivery, type=st.sampled_from([ControlType.BROADCAST, ControlType.UNICAST]), message=messages(),
               request_id=names),
 )
 frames: st.SearchStrategy[ControlFrame] = st.one_of(
     carriers,
-    st.builds(Subscribe, **where, session_token=tokens, request_id=texts),
-    st.builds(Unsubscribe, **where, request_id=texts),
-    st.builds(Resend, **resends, number_last=integers),
-    st.builds(Resend, **resends, from_ref=refs, publisher_id=tokens),
-    st.builds(Resend, **resends, from_ref=st.just(MessageRef(0)), to_ref=refs, publisher_id=tokens,
+    st.builds(SubscribeRequest, **where, session_token=tokens, request_id=texts),
+    st.builds(UnsubscribeRequest, **where, request_id=texts),
+    st.builds(ResendRequest, **resends, number_last=integers),
+    st.builds(ResendRequest, **resends, from_ref=refs, publisher_id=tokens),
+    st.builds(ResendRequest, **resends, from_ref=st.just(MessageRef(0)), to_ref=refs, publisher_id=tokens,
               msg_chain_id=tokens),
-    st.builds(Answer, type=st.sampled_from([t for t in ControlType if 2 <= t <= 6]), **where, request_id=names),
-    st.builds(Failure, error_message=texts, error_code=texts, request_id=texts),
+    st.builds(StreamResponse, type=st.sampled_from([t for t in ControlType if 2 <= t <= 6]), **where, request_id=names),
+    st.builds(ErrorResponse, error_message=texts, error_code=texts, request_id=texts),
 )
 # fmt: on
 
@@ -117,7 +117,7 @@ def test_any_json_is_read_or_refused(value: Any, separators: tuple[str, str]) ->
 
 @given(messages(), st.data())
 def test_a_message_with_one_field_changed_is_read_or_refused(message: StreamMessage, data: st.DataObject) -> None:
-    row = json.loads(message.row(data.draw(st.sampled_from([30, 31, 32]))))
+    row = json.loads(message.encode(data.draw(st.sampled_from([30, 31, 32]))))
     row[data.draw(st.integers(0, len(row) - 1))] = data.draw(values)
     read_or_refuse(json.dumps([2, 8, "r", row[: data.draw(st.integers(0, 12))], None], separators=(",", ":")))
 
@@ -134,7 +134,7 @@ def outcome(read: Callable[..., Any], *arguments: Any) -> Any:
 @settings(max_examples=400, deadline=None)
 @given(messages(), st.data())
 def test_the_short_way_is_taken_only_where_it_leads_to_the_same(message: StreamMessage, data: st.DataObject) -> None:
-    row = json.loads(message.row(32))
+    row = json.loads(message.encode(32))
     for place in (row, row[1], row[2] or [0]):
         if data.draw(st.booleans()):
             place[data.draw(st.integers(0, len(place) - 1))] = data.draw(near | values)
@@ -161,7 +161,7 @@ def test_what_stands_around_a_message_is_no_part_of_it(around: tuple[str, str | 
     before, after = (json.dumps(each, ensure_ascii=escaped) for each in around)
     text = f"[2,8,{before},".encode(errors="replace") + row + f",{after}]".encode()
     read = decode_control(text)
-    assert isinstance(read, Publish)
+    assert isinstance(read, PublishRequest)
     assert read.message.wire == row
     assert read.session_token == around[1]
 
@@ -181,18 +181,18 @@ def test_what_is_written_in_version_1_is_read_back_but_for_what_it_cannot_say(fr
 
 @given(carriers, st.sampled_from([1, 2]))
 def test_a_message_is_cut_out_of_its_frame_byte_for_byte(frame: Any, version: int) -> None:
-    row = frame.message.row(32)
+    row = frame.message.encode(32)
     found = decode_control(encode(frame, version))
-    assert isinstance(found, Publish | Delivery)
+    assert isinstance(found, PublishRequest | Delivery)
     assert found.message.wire == row
-    assert found.message.row(32) == row
+    assert found.message.encode(32) == row
 
 
 @given(messages(), st.permutations([30, 31, 32]))
 def test_conversions_keep_what_is_signed(message: StreamMessage, versions: list[int]) -> None:
     converted = message
     for version in versions:
-        converted = parse_message(converted.row(version))
+        converted = parse_message(converted.encode(version))
         assert converted.version == version
     for name in ("id", "content", "prev_ref", "message_type", "signature_type", "signature"):
         assert getattr(converted, name) == getattr(message, name)
@@ -201,6 +201,6 @@ def test_conversions_keep_what_is_signed(message: StreamMessage, versions: list[
 @pytest.mark.parametrize("version", [30, 31, 32])
 @given(message=messages())
 def test_a_row_is_read_back(version: int, message: StreamMessage) -> None:
-    assert parse_message(message.row(version)).row(version) == message.row(version)
+    assert parse_message(message.encode(version)).encode(version) == message.encode(version)
     if version == 32:
-        assert parse_message(message.row(version)) == message
+        assert parse_message(message.encode(version)) == message

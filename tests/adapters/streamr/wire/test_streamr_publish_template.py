@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from adapters.streamr.wire.codec import decode_control, decode_publish_fast
-from adapters.streamr.wire.control import Publish
+from adapters.streamr.wire.control import PublishRequest
 from adapters.streamr.wire.publish_template import PublishTemplate
 
 FIRST: list[Any] = [2, 8, "r", [32, ["s", 0, 5, 0, "0xA", "c"], [4, 0], 27, 0, 2, "key", "1", None, 2, "0x1b"], "token"]
@@ -59,7 +59,7 @@ def agrees(first: list[Any], wire: bytes) -> bool:
     if said is None:
         return False
     request = decode_control(wire)
-    assert isinstance(request, Publish)
+    assert isinstance(request, PublishRequest)
     (request_id, message), known = said, request.message
     assert (request_id, message, first[4]) == (request.request_id, known, request.session_token)
     assert (message.wire, message.verbatim, message.version) == (known.wire, True, 32)

@@ -13,15 +13,15 @@ from adapters.streamr.wire.control import (
     CONTROL,
     FRAMES,
     NO_REQUEST_ID,
-    Answer,
     ControlFrame,
     ControlType,
     Delivery,
-    Failure,
-    Publish,
-    Resend,
-    Subscribe,
-    Unsubscribe,
+    ErrorResponse,
+    PublishRequest,
+    ResendRequest,
+    StreamResponse,
+    SubscribeRequest,
+    UnsubscribeRequest,
 )
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.layouts import LAYOUTS
@@ -35,13 +35,16 @@ MESSAGE = parse_message(json.dumps(ROW))
 FLAT = [30, "stream-id", 0, 425354887214, 0, PUBLISHER, 425354887001, 0, 120, 27, '{"a":1}', 1, "0x29"]
 
 S0: list[tuple[list[Any], ControlFrame]] = [
-    ([2, 8, "request-id", ROW, "token"], Publish(message=MESSAGE, session_token="token", request_id="request-id")),
-    ([2, 9, "r", "s", 0, "token"], Subscribe(stream_id="s", session_token="token", request_id="r")),
-    ([2, 10, "r", "s", 0], Unsubscribe(stream_id="s", request_id="r")),
-    ([2, 11, "r", "s", 0, 500, "t"], Resend(stream_id="s", number_last=500, session_token="t", request_id="r")),
+    (
+        [2, 8, "request-id", ROW, "token"],
+        PublishRequest(message=MESSAGE, session_token="token", request_id="request-id"),
+    ),
+    ([2, 9, "r", "s", 0, "token"], SubscribeRequest(stream_id="s", session_token="token", request_id="r")),
+    ([2, 10, "r", "s", 0], UnsubscribeRequest(stream_id="s", request_id="r")),
+    ([2, 11, "r", "s", 0, 500, "t"], ResendRequest(stream_id="s", number_last=500, session_token="t", request_id="r")),
     (
         [2, 12, "r", "s", 0, REF, "publisher-id", "msg-chain-id", "t"],
-        Resend(
+        ResendRequest(
             stream_id="s",
             from_ref=MessageRef(*REF),
             publisher_id="publisher-id",
@@ -52,7 +55,7 @@ S0: list[tuple[list[Any], ControlFrame]] = [
     ),
     (
         [2, 13, "r", "s", 0, REF, [425354887214, 0], None, None, "t"],
-        Resend(
+        ResendRequest(
             stream_id="s",
             from_ref=MessageRef(*REF),
             to_ref=MessageRef(425354887214, 0),
@@ -62,46 +65,46 @@ S0: list[tuple[list[Any], ControlFrame]] = [
     ),
     ([2, 0, "r", ROW], Delivery(type=ControlType.BROADCAST, message=MESSAGE, request_id="r")),
     ([2, 1, "r", ROW], Delivery(type=ControlType.UNICAST, message=MESSAGE, request_id="r")),
-    ([2, 2, "r", "s", 0], Answer(type=ControlType.SUBSCRIBED, stream_id="s", request_id="r")),
-    ([2, 3, "r", "s", 0], Answer(type=ControlType.UNSUBSCRIBED, stream_id="s", request_id="r")),
-    ([2, 4, "r", "s", 0], Answer(type=ControlType.RESENDING, stream_id="s", request_id="r")),
-    ([2, 5, "r", "s", 0], Answer(type=ControlType.RESENT, stream_id="s", request_id="r")),
-    ([2, 6, "r", "s", 0], Answer(type=ControlType.NO_RESEND, stream_id="s", request_id="r")),
-    ([2, 7, "r", "message", "CODE"], Failure(error_message="message", error_code="CODE", request_id="r")),
+    ([2, 2, "r", "s", 0], StreamResponse(type=ControlType.SUBSCRIBED, stream_id="s", request_id="r")),
+    ([2, 3, "r", "s", 0], StreamResponse(type=ControlType.UNSUBSCRIBED, stream_id="s", request_id="r")),
+    ([2, 4, "r", "s", 0], StreamResponse(type=ControlType.RESENDING, stream_id="s", request_id="r")),
+    ([2, 5, "r", "s", 0], StreamResponse(type=ControlType.RESENT, stream_id="s", request_id="r")),
+    ([2, 6, "r", "s", 0], StreamResponse(type=ControlType.NO_RESEND, stream_id="s", request_id="r")),
+    ([2, 7, "r", "message", "CODE"], ErrorResponse(error_message="message", error_code="CODE", request_id="r")),
 ]
 V1: dict[str, Any] = {"version": 1, "request_id": NO_REQUEST_ID}
 SUB: dict[str, Any] = {"version": 1, "request_id": "sub"}
 S1: list[tuple[list[Any], ControlFrame]] = [
-    ([1, 8, ROW, "key", "token"], Publish(message=MESSAGE, api_key="key", session_token="token", **V1)),
-    ([1, 9, "s", 0, "key", "token"], Subscribe(stream_id="s", api_key="key", session_token="token", **V1)),
-    ([1, 9, "s", None, None, "token"], Subscribe(stream_id="s", session_token="token", **V1)),
-    ([1, 10, "s", 0], Unsubscribe(stream_id="s", **V1)),
-    ([1, 11, "s", 0, "sub", True, None, None, None], Resend(stream_id="s", from_ref=MessageRef(0), **SUB)),
-    ([1, 11, "s", 0, "sub", True], Resend(stream_id="s", from_ref=MessageRef(0), **SUB)),
-    ([1, 11, "s", 0, "sub", None, 1324, None, None], Resend(stream_id="s", number_last=1324, **SUB)),
-    ([1, 11, "s", 0, "sub", False, 0], Resend(stream_id="s", number_last=0, **SUB)),
+    ([1, 8, ROW, "key", "token"], PublishRequest(message=MESSAGE, api_key="key", session_token="token", **V1)),
+    ([1, 9, "s", 0, "key", "token"], SubscribeRequest(stream_id="s", api_key="key", session_token="token", **V1)),
+    ([1, 9, "s", None, None, "token"], SubscribeRequest(stream_id="s", session_token="token", **V1)),
+    ([1, 10, "s", 0], UnsubscribeRequest(stream_id="s", **V1)),
+    ([1, 11, "s", 0, "sub", True, None, None, None], ResendRequest(stream_id="s", from_ref=MessageRef(0), **SUB)),
+    ([1, 11, "s", 0, "sub", True], ResendRequest(stream_id="s", from_ref=MessageRef(0), **SUB)),
+    ([1, 11, "s", 0, "sub", None, 1324, None, None], ResendRequest(stream_id="s", number_last=1324, **SUB)),
+    ([1, 11, "s", 0, "sub", False, 0], ResendRequest(stream_id="s", number_last=0, **SUB)),
     (
         [1, 11, "s", 0, "sub", None, None, 234, 512],
-        Resend(stream_id="s", from_ref=MessageRef(234), to_ref=MessageRef(512), **SUB),
+        ResendRequest(stream_id="s", from_ref=MessageRef(234), to_ref=MessageRef(512), **SUB),
     ),
     ([1, 0, ROW], Delivery(type=ControlType.BROADCAST, message=MESSAGE, **V1)),
     ([1, 1, 234, ROW], Delivery(type=ControlType.UNICAST, message=MESSAGE, version=1, request_id=234)),
-    ([1, 2, "s", 0], Answer(type=ControlType.SUBSCRIBED, stream_id="s", **V1)),
-    ([1, 3, "s", 0], Answer(type=ControlType.UNSUBSCRIBED, stream_id="s", **V1)),
-    ([1, 4, "s", 0], Answer(type=ControlType.RESENDING, stream_id="s", **V1)),
-    ([1, 5, "s", 0, "sub"], Answer(type=ControlType.RESENT, stream_id="s", **SUB)),
-    ([1, 6, "s", 0], Answer(type=ControlType.NO_RESEND, stream_id="s", **V1)),
-    ([1, 7, "errorMessage"], Failure(error_message="errorMessage", **V1)),
+    ([1, 2, "s", 0], StreamResponse(type=ControlType.SUBSCRIBED, stream_id="s", **V1)),
+    ([1, 3, "s", 0], StreamResponse(type=ControlType.UNSUBSCRIBED, stream_id="s", **V1)),
+    ([1, 4, "s", 0], StreamResponse(type=ControlType.RESENDING, stream_id="s", **V1)),
+    ([1, 5, "s", 0, "sub"], StreamResponse(type=ControlType.RESENT, stream_id="s", **SUB)),
+    ([1, 6, "s", 0], StreamResponse(type=ControlType.NO_RESEND, stream_id="s", **V1)),
+    ([1, 7, "errorMessage"], ErrorResponse(error_message="errorMessage", **V1)),
 ]
 S2: list[tuple[list[Any], ControlFrame]] = [
     (
         [2, 12, "r", "s", 0, REF, "publisher-id", "t"],
-        Resend(
+        ResendRequest(
             stream_id="s", from_ref=MessageRef(*REF), publisher_id="publisher-id", session_token="t", request_id="r"
         ),
     ),
-    ([2, 9, "s", 0, "token"], Subscribe(stream_id="s", session_token="token", request_id=NO_REQUEST_ID)),
-    ([2, 9, "r", "s"], Subscribe(stream_id="s", request_id="r")),
+    ([2, 9, "s", 0, "token"], SubscribeRequest(stream_id="s", session_token="token", request_id=NO_REQUEST_ID)),
+    ([2, 9, "r", "s"], SubscribeRequest(stream_id="s", request_id="r")),
 ]
 
 
@@ -119,8 +122,8 @@ def test_the_tables_know_all_fourteen_types() -> None:
 
 def test_the_libraries_resend_of_version_1_is_told_from_that_of_s1() -> None:
     frame = decode_control('[1,11,"s",0,"sub",10,"token"]')
-    assert frame == Resend(stream_id="s", number_last=10, session_token="token", **SUB)
-    assert decode_control('[1,11,"s",0,"sub",10]') == Resend(stream_id="s", number_last=10, **SUB)
+    assert frame == ResendRequest(stream_id="s", number_last=10, session_token="token", **SUB)
+    assert decode_control('[1,11,"s",0,"sub",10]') == ResendRequest(stream_id="s", number_last=10, **SUB)
 
 
 @pytest.mark.parametrize("options", [[None] * 4, [True, 5, None, None], [None, 5, 5, None], [False] + [None] * 3])
@@ -138,7 +141,7 @@ def test_the_flat_message_of_s1_is_read_and_sent_nested(partition: Any) -> None:
     assert message.prev_ref == MessageRef(425354887001, 0)
     assert (message.content, message.signature_type, message.ttl_seconds) == ('{"a":1}', 1, 120)
     assert message.wire == json.dumps(wire).encode()
-    assert json.loads(message.row(30)) == [30, [*ID[:5], ""], REF, 27, '{"a":1}', 1, "0x29"]
+    assert json.loads(message.encode(30)) == [30, [*ID[:5], ""], REF, 27, '{"a":1}', 1, "0x29"]
 
 
 def test_a_flat_message_may_be_the_first_of_its_producer() -> None:
@@ -162,53 +165,53 @@ def test_a_partition_in_words_is_no_number() -> None:
 def test_the_short_messages_of_s2_are_sent_with_all_fields(wire: list[Any]) -> None:
     message = parse_message(json.dumps(wire))
     content = '["requestId","streamId","rsaPublicKey",["keyId"]]'
-    assert json.loads(message.row(32)) == [32, ID, REF, 28, 0, 0, None, content, None, 2, "0x29"]
+    assert json.loads(message.encode(32)) == [32, ID, REF, 28, 0, 0, None, content, None, 2, "0x29"]
     assert message.wire == json.dumps(wire).encode()
 
 
 @pytest.mark.parametrize("kind", range(27, 33))
 def test_every_message_type_of_s0_and_s2_passes(kind: int) -> None:
     message = parse_message(json.dumps([*ROW[:3], kind, *ROW[4:]]))
-    assert message.message_type == json.loads(message.row(31))[3] == kind
+    assert message.message_type == json.loads(message.encode(31))[3] == kind
 
 
 def test_a_row_of_another_version_is_made_and_of_the_same_is_the_received_text() -> None:
     spaced = json.dumps(ROW).encode()
     message = parse_message(spaced)
-    assert message.row(32) == spaced
-    assert json.loads(message.row(31)) == [31, ID, REF, 27, 0, '{"foo":42}', 2, "0x29c057786Fa"]
-    assert json.loads(message.row(30)) == [30, ID, REF, 27, '{"foo":42}', 2, "0x29c057786Fa"]
+    assert message.encode(32) == spaced
+    assert json.loads(message.encode(31)) == [31, ID, REF, 27, 0, '{"foo":42}', 2, "0x29c057786Fa"]
+    assert json.loads(message.encode(30)) == [30, ID, REF, 27, '{"foo":42}', 2, "0x29c057786Fa"]
     assert {version: len(fields) for version, fields in LAYOUTS.items()} == {30: 7, 31: 8, 32: 11}
 
 
 @pytest.mark.parametrize("surplus", [[], ["surplus"]])
 def test_a_row_with_surplus_fields_or_empty_references_is_written_anew(surplus: list[str]) -> None:
     wire = [31, ID, [None, None], 27, 0, "{}", 0, None, *surplus]
-    assert json.loads(parse_message(json.dumps(wire)).row(31)) == [31, ID, None, 27, 0, "{}", 0, None]
+    assert json.loads(parse_message(json.dumps(wire)).encode(31)) == [31, ID, None, 27, 0, "{}", 0, None]
 
 
 @pytest.mark.parametrize("frame", ['[2,8,"r",%s,"token"]', '[2,8,"r",%s]', '[1,8,%s,null,"t"]', '[2,0,"", %s]'])
 def test_the_text_of_a_message_is_cut_out_of_its_frame(frame: str) -> None:
     row = json.dumps(ROW, separators=(", ", ":")).replace("foo", "f\\u00f6")
     found = decode_control(frame % row)
-    assert isinstance(found, Publish | Delivery)
+    assert isinstance(found, PublishRequest | Delivery)
     assert found.message.wire is not None
     assert found.message.wire.strip() == row.encode()
 
 
 def test_in_a_frame_with_unusual_spaces_the_message_is_written_anew() -> None:
     found = decode_control(f'[ 2, 8, "r", {json.dumps(ROW)}, "token" ]')
-    assert isinstance(found, Publish)
+    assert isinstance(found, PublishRequest)
     assert found.message.wire == json.dumps(ROW, separators=(",", ":")).encode()
 
 
 def test_a_message_may_be_given_as_its_text() -> None:
     found = decode_control(json.dumps([2, 8, "r", json.dumps(ROW), None]))
-    assert found == Publish(message=MESSAGE, request_id="r")
+    assert found == PublishRequest(message=MESSAGE, request_id="r")
 
 
 def test_a_broadcast_is_written_around_a_row() -> None:
-    row = MESSAGE.row(31)
+    row = MESSAGE.encode(31)
     for version in (1, 2):
         frame = decode_control(encode_broadcast(version, row))
         assert frame == Delivery(
@@ -305,7 +308,7 @@ def test_the_number_of_a_subscription_is_given_back_as_what_it_is() -> None:
     for sub in (234, 0, "234"):
         frame = decode_control(json.dumps([1, 11, "s", 0, sub, True, None, None, None]))
         assert frame.request_id == sub
-        answer = Answer(type=ControlType.RESENT, stream_id="s", request_id=frame.request_id)
+        answer = StreamResponse(type=ControlType.RESENT, stream_id="s", request_id=frame.request_id)
         assert json.loads(encode(answer, 1)) == [1, 5, "s", 0, sub]
         assert json.loads(encode(answer, 2)) == [2, 5, str(sub), "s", 0], "version 2 knows only texts"
         assert json.loads(encode_unicast(1, frame.request_id, b"[]")) == [1, 1, sub, []]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adapters.streamr.crypto.signing import payloads, verify
+from adapters.streamr.crypto.signing import signed_payloads, verify
 from adapters.streamr.wire.codec import decode_control, encode
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.message import AES, MessageRef, StreamMessage, parse_message
@@ -125,7 +125,7 @@ def test_a_message_is_read_in_every_version(vector: Any) -> None:
         message = parse_message(compact(wire))
         assert message.version == int(version)
         assert message.content == vector["serializedContent"]
-        assert message.row(int(version)) == compact(wire).encode() or wire[2] == [None, None]
+        assert message.encode(int(version)) == compact(wire).encode() or wire[2] == [None, None]
         expected = vector.get("decoded", {}).get(version)
         if expected and "ok" in expected:  # version 30 does not say that this content is encrypted
             with pytest.raises(StreamrError) as refused:
@@ -145,7 +145,7 @@ def test_a_message_is_converted_as_the_libraries_do(vector: Any) -> None:
     for version in rows.keys() & {30, 31, 32}:
         if rows[version][2] == [None, None]:
             rows[version][2] = None
-        assert json.loads(newest.row(version)) == rows[version]
+        assert json.loads(newest.encode(version)) == rows[version]
 
 
 @pytest.mark.parametrize("vector", stream_vectors())
@@ -154,14 +154,14 @@ def test_the_payload_and_the_signature_are_the_libraries(vector: Any) -> None:
     newest = parse_message(compact(rows[max(rows)]))
     payload = vector.get("payloadToSign")
     if not isinstance(payload, str):
-        assert payloads(newest) == ()
+        assert signed_payloads(newest) == ()
         assert not verify(newest)
         return
-    assert payloads(newest)[0] == payload
+    assert signed_payloads(newest)[0] == payload
     assert verify(newest)
     for version in {30, 31, 32} & rows.keys():
         hidden = version == 30 and newest.encryption_type == AES and newest.new_group_key is None
-        assert verify(parse_message(newest.row(version))) == (newest.is_lossless_in(version) or hidden)
+        assert verify(parse_message(newest.encode(version))) == (newest.is_lossless_in(version) or hidden)
 
 
 @pytest.mark.parametrize("vector", control_vectors())

@@ -11,7 +11,7 @@ from gateway.access.auth import write_secret
 Work = Callable[[Callable[[], Any], Callable[[Any], None]], None]
 
 
-class SavedFile:
+class BackgroundFile:
     """Writes what *data* gives to *path* after each `save`; *work* is as in `gateway.adapter.Services`."""
 
     def __init__(self, path: Path, data: Callable[[], bytes], work: Work) -> None:
