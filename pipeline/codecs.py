@@ -15,7 +15,7 @@ from adapters.sprout.forest.packets import OpenPGPError
 from adapters.streamr.crypto.batch import verify_all
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.message import ETH_LEGACY, NONE, UNSIGNED, StreamMessage, parse_message
-from adapters.topic_relay.codec import Refused
+from adapters.topic_relay.codec import PacketError
 from adapters.topic_relay.codec import decode as decode_packet
 from gateway.storage.record import decode_base64url
 
@@ -141,7 +141,7 @@ def packet(wire: str) -> Packet:
     """The packet *wire*."""
     try:
         found = decode_packet(wire.encode())
-    except (Refused, ValueError) as error:
+    except (PacketError, ValueError) as error:
         return Packet(fault=str(error))
     return Packet(int(found.kind), plain(found.topic), found.content.decode("utf-8", "replace"))
 

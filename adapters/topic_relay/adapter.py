@@ -19,16 +19,16 @@ from gateway.core.message import Form, Message, Peer, PendingForm
 from gateway.core.outbox import MAX_OUTBOX
 from gateway.storage.record import Fact
 
-from .codec import MAX_PACKET, MAX_TOPIC, Refused, decode, encode, fits, forward, units
+from .codec import MAX_PACKET, MAX_TOPIC, PacketError, decode, encode, fits, forward, utf16_length
 from .session import NAME, TopicRelaySession
-from .spoken import packets
+from .asyncapi import packet_schemas
 
-MAX_HEAD = 512  # bytes; more than a packet has beside its content
+MAX_OVERHEAD = 512  # bytes; more than a packet has beside its content
 PREFIX = "topic:"  # of channels whose topic cannot be their name
-KEPT = 19  # units of a name that is too long; "~" and 10 characters of its digest follow
+SHORTENED_LENGTH = 19  # units of a name that is too long; "~" and 10 characters of its digest follow
 
 
-class Settings(BaseModel):
+class TopicRelaySettings(BaseModel):
     """The section `topic_relay` of the configuration."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -44,7 +44,7 @@ class TopicRelayAdapter(Adapter):
 
     name = NAME
     title = "topic relay"
-    settings = Settings
+    settings = TopicRelaySettings
     paths = ("/relay", "/")
     carries = MappingProxyType(
         {
@@ -70,7 +70,7 @@ class TopicRelayAdapter(Adapter):
 
     def spoken(self) -> Mapping[str, list[Spoken]]:
         """The types of packets, on each path."""
-        return {path: [*packets()] for path in self.paths}
+        return {path: [*packet_schemas()] for path in self.paths}
 
     def accept(self, request: Request) -> TopicRelaySession | Refusal:
         """A session for every connection to one of our paths."""
@@ -87,12 +87,12 @@ class TopicRelayAdapter(Adapter):
 
     def channel(self, address: str) -> str | None:
         """The channel of the topic *address*; None if it is too long for one."""
-        return channel_of(address) if units(address) <= MAX_TOPIC else None
+        return channel_of(address) if utf16_length(address) <= MAX_TOPIC else None
 
     @classmethod
     def may_be_pinned(cls, address: str) -> bool:
         """Any topic."""
-        return units(address) <= MAX_TOPIC
+        return utf16_length(address) <= MAX_TOPIC
 
     @classmethod
     def flaw(cls, entry: Message | Fact) -> str | None:
@@ -104,7 +104,7 @@ class TopicRelayAdapter(Adapter):
             return None
         try:
             decode(entry.wire)
-        except Refused as error:
+        except PacketError as error:
             return f"it holds no packet: {error}"
         return None
 
@@ -123,7 +123,7 @@ class TopicRelayAdapter(Adapter):
                 message.undelivered += (NAME,)
 
     def _has_room(self, message: Message) -> bool:
-        if len(message.content) <= MAX_PACKET - MAX_HEAD:
+        if len(message.content) <= MAX_PACKET - MAX_OVERHEAD:
             return True
         return fits(message.content.strip()) and fits(self._packet(message))  # the first spares reading up to a MiB
 
@@ -162,7 +162,7 @@ def topic_of(channel: str) -> str | None:
     topic = channel
     if channel.startswith(PREFIX):
         topic = _ESCAPE.sub(lambda match: chr(int(match[1] or match[2], 16)), channel[len(PREFIX) :])
-    return topic if units(topic) <= MAX_TOPIC and channel_of(topic) == channel else None
+    return topic if utf16_length(topic) <= MAX_TOPIC and channel_of(topic) == channel else None
 
 
 def shortened(channel: str, attempt: int) -> str:
@@ -173,7 +173,7 @@ def shortened(channel: str, attempt: int) -> str:
     """
     text = f"{channel}\n{attempt}" if attempt else channel
     digest = b32encode(sha256(text.encode(errors="surrogatepass")).digest())[:10].decode().lower()
-    beginning = channel.encode("utf-16-le", "surrogatepass")[: 2 * KEPT].decode("utf-16-le", "ignore")
+    beginning = channel.encode("utf-16-le", "surrogatepass")[: 2 * SHORTENED_LENGTH].decode("utf-16-le", "ignore")
     return f"{beginning}~{digest}"
 
 

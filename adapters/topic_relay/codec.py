@@ -23,9 +23,9 @@ from gateway.core.jsontext import MAX_DEPTH, SHORT_SIZE, dumps, loads, one_line
 
 MAX_PACKET = 65_000
 MAX_TOPIC = 30
-OWN = frozenset({"type", "topic", "src", "dst", "error"})  # the protocol's own keys; all others are content
-WRAP = "json"  # carries a value that cannot be a packet's extra fields
-NOBODY = -1  # a destination that is a number and no peer's
+RESERVED_KEYS = frozenset({"type", "topic", "src", "dst", "error"})  # the protocol's own keys; all others are content
+WRAPPER_KEY = "json"  # carries a value that cannot be a packet's extra fields
+NO_PEER = -1  # a destination that is a number and no peer's
 
 
 # The values of `type` (specification, "Basic").
@@ -37,7 +37,7 @@ class Packet:
     """One packet from a peer.
 
     `text` is what was received, `fields` its members (perhaps without `type`, `topic` and `dst`). `dst` is that of a
-    Message: None if it has none, `NOBODY` if it cannot be a peer's. `content`, one JSON value on one line, and
+    Message: None if it has none, `NO_PEER` if it cannot be a peer's. `content`, one JSON value on one line, and
     `parent`, the id that this answers, are for a Message or a Broadcast.
     """
 
@@ -50,7 +50,7 @@ class Packet:
     parent: str | None = None
 
 
-class Refused(RequestError):
+class PacketError(RequestError):
     """A packet that is answered with an error; *code* is the reference's word for it.
 
     *text* and *fields* are the packet, as far as it is one that can be echoed.
@@ -67,7 +67,7 @@ class Refused(RequestError):
         return extend(self.text, self.fields, error=self.code)
 
 
-def units(text: str) -> int:
+def utf16_length(text: str) -> int:
     """The length of *text* in UTF-16 units; half a surrogate pair is one."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
@@ -77,14 +77,14 @@ def fits(text: bytes) -> bool:
     if len(text) <= MAX_PACKET:
         return True
     # A unit takes at most three bytes, so the work on a long packet has a bound.
-    return len(text) <= 3 * MAX_PACKET and units(text.decode(errors="replace")) <= MAX_PACKET
+    return len(text) <= 3 * MAX_PACKET and utf16_length(text.decode(errors="replace")) <= MAX_PACKET
 
 
 def decode(data: bytes) -> Packet:
-    """Read one packet, or raise `Refused`; the checks come in the reference's order."""
+    """Read one packet, or raise `PacketError`; the checks come in the reference's order."""
     if len(data) > MAX_PACKET and not fits(data):
-        raise Refused("MessageIsTooLong")
-    return usual(data) or _any(data)
+        raise PacketError("MessageIsTooLong")
+    return decode_common(data) or _decode_any(data)
 
 
 # What programs write: {"type":6,"topic":"t",...}, or {...,"type":6,"topic":"t"} as the reference client does. The `dst`
@@ -129,7 +129,7 @@ class Shape:
             fields = orjson.loads(content) if len(content) <= SHORT_SIZE else loads(content)
         except ValueError:
             return None
-        if not OWN.isdisjoint(fields) or (len(fields) == 1 and WRAP in fields):
+        if not RESERVED_KEYS.isdisjoint(fields) or (len(fields) == 1 and WRAPPER_KEY in fields):
             return None
         parent = fields.get("inReplyTo")
         if 10 in content or 13 in content:  # as `one_line` asks: spares the call
@@ -143,7 +143,7 @@ class Shape:
         content, fields, parent, dst = found
         return Packet(self.kind, self.topic, data, fields, dst, content, parent)
 
-    def run(self, messages: Sequence[bytes], at: int) -> list[Broadcast]:
+    def read_run(self, messages: Sequence[bytes], at: int) -> list[Broadcast]:
         """The broadcasts of this shape from *at* on, up to the first that is none or takes a closer look."""
         head, tail, read, broadcasts = self.head, self.tail, self.read, list[Broadcast]()
         for index in range(at, len(messages)):
@@ -163,7 +163,7 @@ def shape_of(data: bytes) -> Shape | None:
     return _shape(b"", data[end:]) if end > 0 else None
 
 
-def usual(data: bytes) -> Packet | None:
+def decode_common(data: bytes) -> Packet | None:
     """A Message or Broadcast of a usual shape; None where `decode` has to look at it more closely."""
     shape = shape_of(data)
     return None if shape is None else shape.packet(data)
@@ -178,22 +178,22 @@ def _shape(head: bytes, tail: bytes) -> Shape | None:
     except UnicodeDecodeError:
         return None
     return (
-        Shape(head, tail, int(match[1]), topic) if match and topic is not None and units(topic) <= MAX_TOPIC else None
+        Shape(head, tail, int(match[1]), topic) if match and topic is not None and utf16_length(topic) <= MAX_TOPIC else None
     )
 
 
-def _any(data: bytes) -> Packet:
+def _decode_any(data: bytes) -> Packet:
     text, fields = _read(data)
     if type(fields) is not dict:
-        raise Refused("InvalidParams")
+        raise PacketError("InvalidParams")
     kind, topic = _number(text, fields, "type"), fields.get("topic")
     if kind is None or type(topic) is not str:
-        raise Refused("InvalidParams", text, fields)
-    if units(topic) > MAX_TOPIC:
-        raise Refused("TopicNameIsTooLong", text, fields)
+        raise PacketError("InvalidParams", text, fields)
+    if utf16_length(topic) > MAX_TOPIC:
+        raise PacketError("TopicNameIsTooLong", text, fields)
     packet = Packet(kind, topic, text, fields)
     if kind == MESSAGE:
-        packet.dst = _peer(_number(text, fields, "dst"))
+        packet.dst = _peer_number(_number(text, fields, "dst"))
     if kind in (MESSAGE, BROADCAST):
         packet.content, packet.parent = _content(text), _parent(fields)
     return packet
@@ -205,7 +205,7 @@ def _read(data: bytes) -> tuple[bytes, Any]:
     except UnicodeDecodeError:  # from a binary message; the reference reads it like this
         return _read(data.decode(errors="replace").encode())
     except ValueError:
-        raise Refused("InvalidParams" if _deep(data) else "InvalidJSON") from None
+        raise PacketError("InvalidParams" if _is_too_deep(data) else "InvalidJSON") from None
 
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
@@ -215,7 +215,7 @@ for _bracket, _step in zip(b"[{]}", (1, 1, -1, -1), strict=True):
     _STEPS[_bracket] = _step
 
 
-def _deep(text: bytes) -> bool:
+def _is_too_deep(text: bytes) -> bool:
     """Whether *text* is nested more deeply than anything that `loads` reads."""
     brackets = _STRING.sub(b"", text).translate(None, _NO_BRACKETS)
     return any(depth > MAX_DEPTH for depth in accumulate(map(_STEPS.__getitem__, brackets)))
@@ -230,21 +230,21 @@ def _number(text: bytes, fields: Mapping[str, Any], key: str) -> float | None:
     return value if type(value) in (int, float) else None
 
 
-def _peer(number: float | None) -> int | None:
+def _peer_number(number: float | None) -> int | None:
     if number is None:
         return None
-    return int(number) if isinstance(number, int) or number.is_integer() else NOBODY
+    return int(number) if isinstance(number, int) or number.is_integer() else NO_PEER
 
 
 def _content(text: bytes) -> bytes:
-    said = [member for member in members(text) if member[0] not in OWN]
-    if said and all(key == WRAP for key, _, _ in said):
+    said = [member for member in members(text) if member[0] not in RESERVED_KEYS]
+    if said and all(key == WRAPPER_KEY for key, _, _ in said):
         return one_line(said[-1][2].encode())
     return one_line(("{" + ",".join(member for _, member, _ in said) + "}").encode())
 
 
 def _parent(fields: Mapping[str, Any]) -> str | None:
-    said = fields[WRAP] if fields.keys() - OWN == {WRAP} else fields
+    said = fields[WRAPPER_KEY] if fields.keys() - RESERVED_KEYS == {WRAPPER_KEY} else fields
     parent = said.get("inReplyTo") if isinstance(said, dict) else None
     return parent if isinstance(parent, str) else None
 
@@ -282,8 +282,8 @@ def encode(topic: str, content: bytes, src: int, dst: int | None = None) -> byte
     if dst is not None:
         head += b',"dst":%d' % dst
     value, content = loads(content), content.strip()
-    if type(value) is not dict or not OWN.isdisjoint(value) or value.keys() == {WRAP}:
-        return b'%b,"%b":%b}' % (head, WRAP.encode(), content)
+    if type(value) is not dict or not RESERVED_KEYS.isdisjoint(value) or value.keys() == {WRAPPER_KEY}:
+        return b'%b,"%b":%b}' % (head, WRAPPER_KEY.encode(), content)
     return head + (b"," if value else b"") + content[1:]
 
 

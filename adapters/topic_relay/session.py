@@ -16,7 +16,7 @@ from gateway.core.principal import Principal
 from gateway.core.session import Session
 
 from . import codec
-from .codec import Broadcast, Packet, Refused, decode, extend, forward, shape_of, src_tail
+from .codec import Broadcast, Packet, PacketError, decode, extend, forward, shape_of, src_tail
 
 NAME = "topic_relay"
 
@@ -61,11 +61,11 @@ class TopicRelaySession(Session):
         """Act on one packet; whatever it is, the connection lives, unless that goes on and on (`record_malformed`)."""
         try:
             packet = decode(data)
-        except Refused as refused:
+        except PacketError as refused:
             self.send(text_frame(refused.reply()))
             self.record_malformed()
             return
-        self._act(packet)
+        self._dispatch(packet)
 
     def receive_all(self, messages: Sequence[bytes]) -> None:
         """Take what the peer sent at once: the usual broadcasts to one topic in a row are published as a run."""
@@ -73,24 +73,24 @@ class TopicRelaySession(Session):
         while at < len(messages):
             data = messages[at]
             shape = shape_of(data) if self.ready else None
-            if shape is not None and shape.kind == codec.BROADCAST and (run := shape.run(messages, at)):
+            if shape is not None and shape.kind == codec.BROADCAST and (run := shape.read_run(messages, at)):
                 self.broadcast_all(shape.topic, run)
                 at += len(run)
                 continue
             if shape is not None and (packet := shape.packet(data)) is not None:
-                self._act(packet)
+                self._dispatch(packet)
             else:
                 self.receive_data(data)
             at += 1
 
-    def _act(self, packet: Packet) -> None:
+    def _dispatch(self, packet: Packet) -> None:
         try:
             verb = VERBS.get(packet.kind)
             if verb is None:
                 raise UnsupportedMessageType
             verb(self, packet)
         except RequestError as error:
-            self.answer(packet, error=word(error))
+            self.answer(packet, error=error_name(error))
 
     def deliver(self, message: Message) -> None:
         """Queue the packet; every subscriber is sent the same frame."""
@@ -112,7 +112,7 @@ class TopicRelaySession(Session):
 
     def peer_joined(self, channel: str, peer: Peer) -> None:
         """Say Hello for *peer* (specification, "Subscribe")."""
-        self.put(hello(self.bus.channels.address(NAME, channel) or channel, peer.number))
+        self.put(hello_frame(self.bus.channels.address(NAME, channel) or channel, peer.number))
 
     # What the types of packets do
 
@@ -125,7 +125,7 @@ class TopicRelaySession(Session):
 
     def subscribe(self, packet: Packet) -> None:
         """Subscribe: an echo with the others who are there, who have heard Hello by then."""
-        channel = self.allowed("subscribe", packet.topic)
+        channel = self.authorized_channel("subscribe", packet.topic)
         self.answer(packet, peers=self.others(self.bus.subscribe(self, channel)))
 
     def unsubscribe(self, packet: Packet) -> None:
@@ -136,23 +136,23 @@ class TopicRelaySession(Session):
         """Message: to one peer in the topic, and silence whether it is there or not."""
         if packet.dst is None:
             raise NoDestination
-        self.bus.direct(said(packet, self.allowed("direct", packet.topic), self.who), packet.dst)
+        self.bus.direct(bus_message(packet, self.authorized_channel("direct", packet.topic), self.who), packet.dst)
 
     def info(self, packet: Packet) -> None:
         """Info: an echo with who is there and how others call the topic."""
-        channel = self.allowed("subscribe", packet.topic)
+        channel = self.authorized_channel("subscribe", packet.topic)
         info = {"channel": channel} | self.bus.describe(channel) | {"version": self.version}
         self.answer(packet, peers=self.others(self.bus.peers_in(channel)), info=info)
 
     def broadcast(self, packet: Packet) -> None:
         """Broadcast: to everybody else in the topic, and silence."""
-        self.bus.publish(said(packet, self.allowed("publish", packet.topic), self.who), self)
+        self.bus.publish(bus_message(packet, self.authorized_channel("publish", packet.topic), self.who), self)
 
     def broadcast_all(self, topic: str, broadcasts: Sequence[Broadcast]) -> None:
         """Broadcasts to one topic; those that come too fast, and so all after them, are refused."""
         run: list[Message] = []
         try:
-            channel, sender = self.allowed("publish", topic), self.who
+            channel, sender = self.authorized_channel("publish", topic), self.who
             end = src_tail(sender.number)
             for text, content, parent in broadcasts:
                 if run:
@@ -170,7 +170,7 @@ class TopicRelaySession(Session):
 
     # What they need
 
-    def allowed(self, verb: str, topic: str) -> str:
+    def authorized_channel(self, verb: str, topic: str) -> str:
         """The channel that *topic* names, if the peer may *verb* there."""
         channel = self.bus.channels.channel(NAME, topic)
         self.check(verb, channel)
@@ -183,7 +183,7 @@ class TopicRelaySession(Session):
     def refuse(self, broadcasts: Sequence[Broadcast], error: RequestError) -> None:
         """Echo each broadcast with the reference's word for *error*."""
         for text, *_ in broadcasts:
-            self.answer(decode(text), error=word(error))
+            self.answer(decode(text), error=error_name(error))
 
     def answer(self, packet: Packet, **added: Any) -> None:
         """Echo the packet with what was *added*."""
@@ -201,18 +201,18 @@ VERBS: dict[float, Callable[[TopicRelaySession, Packet], None]] = {
 }
 
 
-def word(error: RequestError) -> str:
+def error_name(error: RequestError) -> str:
     """The reference's word for *error*."""
     return ERRORS.get(type(error), type(error).__name__)
 
 
-def said(packet: Packet, channel: str, sender: Peer) -> Message:
+def bus_message(packet: Packet, channel: str, sender: Peer) -> Message:
     """What *packet* says, with the form in which its own protocol forwards it."""
     form = text_frame(forward(packet, sender.number))
     return Message(channel, sender, NAME, packet.content, packet.text, packet.parent, {NAME: form})
 
 
 @lru_cache(maxsize=64)  # one newcomer is announced to everybody in the topic
-def hello(topic: str, src: int) -> bytes:
+def hello_frame(topic: str, src: int) -> bytes:
     """The frame that says that *src* has come."""
     return text_frame(dumps({"type": codec.HELLO, "topic": topic, "src": src}))

@@ -60,7 +60,7 @@ def topic_relay(data: bytes) -> None:
     """A packet; what is made of it for others, or of its refusal, is JSON that says so."""
     try:
         packet = relay.decode(data)
-    except relay.Refused as error:
+    except relay.PacketError as error:
         said = jsontext.loads(error.reply())
         if said["error"] != error.code:
             raise AssertionError("a refusal that says something else") from None

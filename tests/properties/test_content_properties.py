@@ -78,7 +78,7 @@ NUMBERS = st.sampled_from(DIGITS.split()) | st.integers(-(1 << 70), 1 << 70).map
 ESCAPES = st.sampled_from(["\\u0000", "\\ud83c", "\\udf33", "\\ud83c\\udf33", "\\/", "\\n", "\\\\", '\\"', "\\u00e9"])
 CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters='"\\' + "".join(map(chr, range(32))))
 STRINGS = st.lists(ESCAPES | CHARACTERS, max_size=6).map(lambda parts: f'"{"".join(parts)}"')
-KEYS = st.sampled_from([*relay.OWN, "json", "content", "inReplyTo", "encrypted", "", "ty\\u0070e", "1"]).map(
+KEYS = st.sampled_from([*relay.RESERVED_KEYS, "json", "content", "inReplyTo", "encrypted", "", "ty\\u0070e", "1"]).map(
     lambda key: f'"{key}"'
 )
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from adapters.topic_relay import TopicRelayAdapter
-from adapters.topic_relay.adapter import PREFIX, Settings, channel_of, shortened, topic_of
-from adapters.topic_relay.codec import MAX_PACKET, MAX_TOPIC, units
+from adapters.topic_relay.adapter import PREFIX, TopicRelaySettings, channel_of, shortened, topic_of
+from adapters.topic_relay.codec import MAX_PACKET, MAX_TOPIC, utf16_length
 from gateway.adapter import Request
 from gateway.core.channels import valid_name
 from gateway.core.frames import payload
@@ -40,7 +40,7 @@ def test_connections(new_relay: type[Relay], path: str) -> None:
 @pytest.mark.parametrize("settings", [{"max_outbox": 10}, {"unheard_of": 1}])
 def test_settings_that_make_no_sense(settings: dict[str, int]) -> None:
     with pytest.raises(ValidationError):
-        Settings.model_validate(settings)
+        TopicRelaySettings.model_validate(settings)
 
 
 # Names
@@ -90,10 +90,10 @@ def test_every_topic_is_a_channel_and_comes_back(relay_adapter: TopicRelayAdapte
 def test_every_channel_has_a_topic(relay_adapter: TopicRelayAdapter, name: str) -> None:
     topic = relay_adapter.address(name, free)
     assert topic is not None
-    assert units(topic) <= MAX_TOPIC
+    assert utf16_length(topic) <= MAX_TOPIC
     if topic_of(name) is not None:
         assert relay_adapter.channel(topic) == name
-    if units(name) <= MAX_TOPIC and not name.startswith(PREFIX):
+    if utf16_length(name) <= MAX_TOPIC and not name.startswith(PREFIX):
         assert topic == name
 
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from adapters.topic_relay import codec
-from adapters.topic_relay.codec import MAX_PACKET, NOBODY, OWN, Packet, Refused, decode, encode, extend, forward
+from adapters.topic_relay.codec import MAX_PACKET, NO_PEER, RESERVED_KEYS, Packet, PacketError, decode, encode, extend, forward
 from gateway.core.jsontext import MAX_DEPTH, loads, one_line
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a test asserts no time
@@ -19,7 +19,7 @@ PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]) 
 
 SPACE = st.sampled_from(["", "", "", " ", "\n", "\t", "\r\n "])
 NUMBERS = st.sampled_from(["-0", "0.0", "1e400", "-1e400", "1e-400", "12345678901234567890", "9007199254740993", "1E5"])
-NAMES = st.sampled_from([*sorted(OWN), "json", "inReplyTo", *"abcdefgh"])
+NAMES = st.sampled_from([*sorted(RESERVED_KEYS), "json", "inReplyTo", *"abcdefgh"])
 
 
 def quoted(text: str, how: int) -> str:
@@ -83,10 +83,10 @@ def pairs(text: bytes) -> list[tuple[str, Any]]:
     return found
 
 
-def read(data: bytes) -> Packet | Refused:
+def read(data: bytes) -> Packet | PacketError:
     try:
         return decode(data)
-    except Refused as refused:
+    except PacketError as refused:
         return refused
 
 
@@ -97,7 +97,7 @@ def read(data: bytes) -> Packet | Refused:
 @given(st.binary(max_size=200) | packets() | VALUES.map(str.encode))
 def test_any_bytes_are_a_packet_or_refused_with_an_answer(data: bytes) -> None:
     packet = read(data)
-    if isinstance(packet, Refused):
+    if isinstance(packet, PacketError):
         assert parsed(packet.reply())["error"] == packet.code
 
 
@@ -107,10 +107,10 @@ def test_any_bytes_are_a_packet_or_refused_with_an_answer(data: bytes) -> None:
 @example(b'{"dst":5,"a":1,"type":6,"topic":"t"}')
 @example(b'{"type":6,"topic":"t","a":1} ')
 def test_the_quick_way_reads_what_the_careful_way_reads(data: bytes) -> None:
-    quick = codec.usual(data)
+    quick = codec.decode_common(data)
     if quick is None:
         return
-    careful = codec._any(data)
+    careful = codec._decode_any(data)
     fields = ("kind", "topic", "text", "dst", "content", "parent")
     assert [getattr(quick, name) for name in fields] == [getattr(careful, name) for name in fields]
     own = {"type": quick.kind, "topic": quick.topic} | ({} if quick.dst is None else {"dst": quick.dst})
@@ -129,7 +129,7 @@ def test_the_quick_way_reads_what_the_careful_way_reads(data: bytes) -> None:
     ],
 )
 def test_the_usual_shapes_take_the_quick_way(text: str) -> None:
-    assert codec.usual(text.encode()) is not None
+    assert codec.decode_common(text.encode()) is not None
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_the_usual_shapes_take_the_quick_way(text: str) -> None:
     ],
 )
 def test_what_only_looks_usual_is_no_packet(text: str) -> None:
-    with pytest.raises(Refused, match="InvalidJSON"):
+    with pytest.raises(PacketError, match="InvalidJSON"):
         decode(text.encode())
 
 
@@ -172,14 +172,14 @@ def test_what_only_looks_usual_is_no_packet(text: str) -> None:
     ],
 )
 def test_refused(data: str, reply: dict[str, Any]) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(PacketError) as caught:
         decode(data.encode())
     assert parsed(caught.value.reply()) == reply
 
 
 @pytest.mark.parametrize("deep", [MAX_DEPTH, 900, 5_000, 30_000])
 def test_what_is_nested_too_deeply_is_refused(deep: int) -> None:
-    with pytest.raises(Refused, match="InvalidParams"):
+    with pytest.raises(PacketError, match="InvalidParams"):
         decode(b'{"type":6,"topic":"t","x":' + b"[" * deep + b"]" * deep + b"}")
     decode(b'{"type":6,"topic":"t","x":' + b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1) + b"}")
 
@@ -190,7 +190,7 @@ def test_sizes_are_counted_in_utf_16_units(character: str, size: int) -> None:
     room = MAX_PACKET - len(head) - 2
     text = head + character * (room // size) + "x" * (room % size) + '"}'
     assert decode(text.encode()).topic == "t"
-    with pytest.raises(Refused, match="MessageIsTooLong"):
+    with pytest.raises(PacketError, match="MessageIsTooLong"):
         decode((text + " ").encode())
 
 
@@ -198,14 +198,14 @@ def test_sizes_are_counted_in_utf_16_units(character: str, size: int) -> None:
 def test_topics_are_counted_in_utf_16_units(topic: str) -> None:
     for dumped in (json.dumps(topic), json.dumps(topic, ensure_ascii=False)):
         assert decode(f'{{"type":6,"topic":{dumped}}}'.encode()).topic == topic
-        with pytest.raises(Refused, match="TopicNameIsTooLong"):
-            decode(f'{{"type":6,"topic":"{dumped[1:-1]}{"x" * (31 - codec.units(topic))}"}}'.encode())
+        with pytest.raises(PacketError, match="TopicNameIsTooLong"):
+            decode(f'{{"type":6,"topic":"{dumped[1:-1]}{"x" * (31 - codec.utf16_length(topic))}"}}'.encode())
 
 
 def test_half_a_surrogate_pair_is_kept_and_counted_as_one() -> None:
     packet = decode(rb'{"type":6,"topic":"\ud800","x":"\udc00"}')
     assert (packet.topic, packet.content) == ("\ud800", rb'{"x":"\udc00"}')
-    with pytest.raises(Refused, match="TopicNameIsTooLong"):
+    with pytest.raises(PacketError, match="TopicNameIsTooLong"):
         decode(b'{"type":6,"topic":"' + rb"\ud800" * 31 + b'"}')
 
 
@@ -225,8 +225,8 @@ def test_types_are_numbers_as_javascript_compares_them(number: str, kind: float)
 @pytest.mark.parametrize(
     ("dst", "peer"),
     [
-        *[("0", 0), ("-0", 0), ("0.0", 0), ("0e5", 0), ("1e-400", 0), ("7.0", 7), ("1" * 400, NOBODY)],
-        *[("0.5", NOBODY), ("1e400", NOBODY)],
+        *[("0", 0), ("-0", 0), ("0.0", 0), ("0e5", 0), ("1e-400", 0), ("7.0", 7), ("1" * 400, NO_PEER)],
+        *[("0.5", NO_PEER), ("1e400", NO_PEER)],
         *[("null", None), ("true", None), ('"0"', None), ("[0]", None)],
     ],
 )
@@ -235,7 +235,7 @@ def test_destinations_are_numbers_as_javascript_compares_them(dst: str, peer: in
 
 
 def test_quotes_without_end_are_read_once() -> None:
-    with pytest.raises(Refused, match="InvalidJSON"):
+    with pytest.raises(PacketError, match="InvalidJSON"):
         decode(b'"' + rb"\"" * (MAX_PACKET // 2 - 1))
 
 
@@ -272,9 +272,9 @@ def test_content_is_cut_out_of_the_text(rest: str, content: str) -> None:
 @given(packets())
 def test_content_has_none_of_the_protocols_keys_and_all_of_the_others(data: bytes) -> None:
     packet = read(data)
-    if isinstance(packet, Refused) or packet.kind not in (codec.MESSAGE, codec.BROADCAST):
+    if isinstance(packet, PacketError) or packet.kind not in (codec.MESSAGE, codec.BROADCAST):
         return
-    said = {key: value for key, value in parsed(packet.text).items() if key not in OWN}
+    said = {key: value for key, value in parsed(packet.text).items() if key not in RESERVED_KEYS}
     assert parsed(packet.content) == (said["json"] if said.keys() == {"json"} else said)
     assert b"\n" not in packet.content
     assert b"\r" not in packet.content
@@ -296,7 +296,7 @@ def test_what_it_answers(rest: str, parent: str | None) -> None:
 @given(packets(), st.integers(0, 1 << 40))
 def test_the_sender_is_never_forged_nor_named_twice(data: bytes, src: int) -> None:
     packet = read(data)
-    if isinstance(packet, Refused):
+    if isinstance(packet, PacketError):
         return
     forwarded = forward(packet, src)
     assert [value for key, value in pairs(forwarded) if key == "src"] == [src]
@@ -341,7 +341,7 @@ def test_a_foreign_value_comes_back_as_it_was(value: str, space: str, topic: str
     packet = decode(text)
     assert (packet.topic, packet.dst) == (topic, dst)
     assert parsed(text)["src"] == src
-    own = [key for key, _ in pairs(text) if key in OWN]
+    own = [key for key, _ in pairs(text) if key in RESERVED_KEYS]
     assert len(own) == len(set(own))
     assert packet.content == (one_line(content.strip()) if expected != {} else b"{}")
 

@@ -11,7 +11,7 @@ from . import codec
 from .codec import MAX_TOPIC
 
 
-class Kind(NamedTuple):
+class PacketType(NamedTuple):
     """What a type of packet is called, which fields it has beside `type` and `topic`, and who says it."""
 
     name: str
@@ -27,21 +27,21 @@ FIELDS: Final[dict[str, dict[str, Any]]] = {
     "error": {"type": "string"},
 }
 # fmt: off
-TYPES: Final[dict[int, Kind]] = {
-    codec.ECHO:        Kind("Echo",        (),             ()),
-    codec.SUBSCRIBE:   Kind("Subscribe",   ("peers",),     ()),
-    codec.UNSUBSCRIBE: Kind("Unsubscribe", None,           ()),
-    codec.MESSAGE:     Kind("Message",     ("src", "dst"), ("dst",)),
-    codec.INFO:        Kind("Info",        ("peers",),     ()),
-    codec.BROADCAST:   Kind("Broadcast",   ("src",),       ()),
-    codec.HELLO:       Kind("Hello",       ("src",),       None),
+PACKET_TYPES: Final[dict[int, PacketType]] = {
+    codec.ECHO:        PacketType("Echo",        (),             ()),
+    codec.SUBSCRIBE:   PacketType("Subscribe",   ("peers",),     ()),
+    codec.UNSUBSCRIBE: PacketType("Unsubscribe", None,           ()),
+    codec.MESSAGE:     PacketType("Message",     ("src", "dst"), ("dst",)),
+    codec.INFO:        PacketType("Info",        ("peers",),     ()),
+    codec.BROADCAST:   PacketType("Broadcast",   ("src",),       ()),
+    codec.HELLO:       PacketType("Hello",       ("src",),       None),
 }
 # fmt: on
 
 
-def packets() -> Iterator[Spoken]:
+def packet_schemas() -> Iterator[Spoken]:
     """Each type as peers say it and as the gateway does; and what is refused, which is echoed with its error."""
-    for number, kind in TYPES.items():
+    for number, kind in PACKET_TYPES.items():
         if kind.received is not None:
             yield Spoken(kind.name, _packet({"const": number}, kind.received), kind.name, sent=False)
         if kind.sent is not None:
