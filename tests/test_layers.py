@@ -44,7 +44,7 @@ ORDER = {
     "streamr": ("wire", "crypto", "model", "context", "trust", "forms", "publishing", "parts", "sessions", "rest"),
 }
 ADAPTERS_MAY = STORAGE | {"gateway.adapter", "gateway.metrics", "gateway.access.auth"}
-FACE = re.compile(r"rest(_.*)?|commands")  # an adapter's own FastAPI routers, and its part of the command
+FACE = re.compile(r"(.*_)?routes|responses|commands")  # an adapter's own FastAPI routers, and its part of the command
 
 # What the pipeline shares with the gateway and its adapters: all of it pure.
 SHARED = {

@@ -17,9 +17,9 @@ from adapters.streamr.model.login import Logins
 from adapters.streamr.model.logouts import Logouts, read_logouts
 from adapters.streamr.model.publishers import Publishers
 from adapters.streamr.model.streams import MAX_PARTITIONS, Streams, StreamSettings
-from adapters.streamr.publishing.publishing import flaw, unproven
+from adapters.streamr.publishing.log_checks import flaw, signature_flaw
 from adapters.streamr.sessions.network_session import PATH as NETWORK
-from adapters.streamr.sessions.network_session import NetworkSession, Nodes
+from adapters.streamr.sessions.network_session import NetworkSession, NodeReports
 from adapters.streamr.sessions.session import StreamrSession
 from adapters.streamr.sessions.tracker_session import PATH as TRACKER
 from adapters.streamr.sessions.tracker_session import Tracker, TrackerSession
@@ -99,7 +99,7 @@ class StreamrAdapter(Adapter):
         self.author = Author(DerivedKeys(home.secret, home.gateway_id))
         self.publishers = Publishers(self.author.address)
         self.streams = Streams(settings.streams, settings.partitions)
-        self.nodes = Nodes()
+        self.nodes = NodeReports()
 
     @classmethod
     def give(cls, settings: Any, access: Access, rows: Callable[..., list[Any]]) -> None:
@@ -133,7 +133,7 @@ class StreamrAdapter(Adapter):
     def tick(self, now: int) -> None:
         """A second has passed."""
         self.parts.participant.tick(now)
-        self.parts.saying.tick(now)
+        self.parts.publish_handler.tick(now)
 
     # Who comes
 
@@ -206,7 +206,7 @@ class StreamrAdapter(Adapter):
     @classmethod
     def proof(cls) -> Callable[[Message | Fact], str | None]:
         """Messages that are signed are signed by their publishers."""
-        return unproven
+        return signature_flaw
 
     def rows(self, entries: Sequence[Message | Fact]) -> Iterable[Row]:
         """Who publishes on which stream, once; and which messages do not stand where their time says."""
@@ -243,6 +243,6 @@ class StreamrAdapter(Adapter):
 
     def routers(self) -> list[Any]:
         """The REST interface that clients expect beside the WebSocket."""
-        from adapters.streamr.rest.rest import router  # FastAPI is for those who serve it
+        from adapters.streamr.rest.routes import router  # FastAPI is for those who serve it
 
         return [router(lambda: self.parts)]

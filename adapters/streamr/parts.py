@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from adapters.streamr.model.stored import Stored
-from adapters.streamr.publishing.exchange import KeyExchange
+from adapters.streamr.publishing.key_exchange import KeyExchange
 from adapters.streamr.publishing.participant import Participant
-from adapters.streamr.publishing.saying import Saying
+from adapters.streamr.publishing.publish_handler import PublishHandler
 
 from .forms import Forms
 from .trust import Trust
@@ -29,9 +29,9 @@ class Parts:
     trust: Trust
     forms: Forms
     stored: Stored
-    exchange: KeyExchange
+    key_exchange: KeyExchange
     participant: Participant
-    saying: Saying
+    publish_handler: PublishHandler
     started: int
 
     @classmethod
@@ -41,9 +41,9 @@ class Parts:
         trust = Trust(context)
         forms = Forms(context.author, context.streams, bus.clock)
         stored = Stored(context.services.index, forms.place, lambda: bus.ledger.next_seq)
-        exchange = KeyExchange(forms.frame)
-        participant = Participant(context, trust, exchange, known)
-        saying = Saying(context, trust, forms, stored, participant)
+        key_exchange = KeyExchange(forms.frame)
+        participant = Participant(context, trust, key_exchange, known)
+        publish_handler = PublishHandler(context, trust, forms, stored, participant)
         started = bus.clock()
-        saying.tick(started)
-        return cls(context, trust, forms, stored, exchange, participant, saying, started)
+        publish_handler.tick(started)
+        return cls(context, trust, forms, stored, key_exchange, participant, publish_handler, started)

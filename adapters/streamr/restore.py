@@ -50,10 +50,10 @@ class _Speaker:
         """Who said what names nobody."""
         return self._adapter.bus.peers.identity(NAME, "import")
 
-    def charge(self, author: Peer) -> None:
+    def pace_author(self, author: Peer) -> None:
         """Nothing: what is imported was said at another time."""
 
-    def asker(self, _request: PublishRequest) -> User:
+    def authenticate(self, _request: PublishRequest) -> User:
         """The operator."""
         return self.user
 
@@ -85,7 +85,7 @@ def _say(adapter: StreamrAdapter, speaker: _Speaker, place: str, message: Stream
         report.flaws.append((place, str(error)))
 
     try:
-        taken = adapter.parts.saying.say(speaker, PublishRequest(message=message), channel, refuse)
+        taken = adapter.parts.publish_handler.publish(speaker, PublishRequest(message=message), channel, refuse)
     except Unavailable:
         return False
     except (RequestError, StreamrError) as error:

@@ -19,9 +19,9 @@ from gateway.core.message import Form, Message, Peer, PendingForm
 from gateway.core.outbox import MAX_OUTBOX
 from gateway.storage.record import Fact
 
+from .asyncapi import packet_schemas
 from .codec import MAX_PACKET, MAX_TOPIC, PacketError, decode, encode, fits, forward, utf16_length
 from .session import NAME, TopicRelaySession
-from .asyncapi import packet_schemas
 
 MAX_OVERHEAD = 512  # bytes; more than a packet has beside its content
 PREFIX = "topic:"  # of channels whose topic cannot be their name

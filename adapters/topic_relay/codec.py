@@ -173,13 +173,13 @@ def decode_common(data: bytes) -> Packet | None:
 def _shape(head: bytes, tail: bytes) -> Shape | None:
     """The shape with this *head* or *tail*, if it names a type and a topic that is not too long."""
     match = _HEAD.fullmatch(head) or _TAIL.fullmatch(tail)
+    if match is None:
+        return None
     try:
-        topic = match[2].decode() if match else None
+        topic = match[2].decode()
     except UnicodeDecodeError:
         return None
-    return (
-        Shape(head, tail, int(match[1]), topic) if match and topic is not None and utf16_length(topic) <= MAX_TOPIC else None
-    )
+    return Shape(head, tail, int(match[1]), topic) if utf16_length(topic) <= MAX_TOPIC else None
 
 
 def _decode_any(data: bytes) -> Packet:

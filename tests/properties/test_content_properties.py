@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from adapters.sprout.forest import content as arbor
 from adapters.sprout.forest.forest import Content
-from adapters.streamr.publishing.publishing import as_sent, ids_of
+from adapters.streamr.publishing.conversion import ids_of, to_bus_message
 from adapters.streamr.wire.codec import decode_control, encode_broadcast
 from adapters.streamr.wire.control import PublishRequest
 from adapters.streamr.wire.message import MessageID, StreamMessage
@@ -48,7 +48,7 @@ def read_frame(frame: bytes) -> bytes:
     _, _, _, row = json.loads(frame)
     request = decode_control(json.dumps([2, 8, "r", row, None]).encode())
     assert isinstance(request, PublishRequest)
-    return as_sent(request.message, ids_of(request.message), "s", SENDER, 2).content
+    return to_bus_message(request.message, ids_of(request.message), "s", SENDER, 2).content
 
 
 def read_shown(shown: bytes) -> bytes:

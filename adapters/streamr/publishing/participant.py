@@ -1,7 +1,7 @@
-"""The gateway's own part in the key exchange: as a reader it asks for keys, as a publisher it gives them.
+"""The gateway as a participant in the key exchange: a subscriber that asks for keys, a publisher that gives them.
 
-It reads as one address, and publishes as the address of each foreign sender; all are derived from its secret. Nothing
-of this is on the bus or in the log.
+It subscribes as one address, and publishes as the address of each foreign sender; all are derived from its secret.
+Key-exchange messages are neither on the bus nor in the log.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from adapters.streamr.crypto.group_keys import GroupKey
     from adapters.streamr.trust import Trust
 
-    from .exchange import KeyExchange
+    from .key_exchange import KeyExchange
 
-CHAIN = "trellis"  # msgChainId of what the gateway says on key-exchange streams
+CHAIN = "trellis"  # msgChainId of the gateway's own messages on key-exchange streams
 
 
 class Participant:
-    """Made when the adapter starts, with the group keys that were *known* before.
+    """Made when the adapter starts; *known* are the group keys that were saved before.
 
-    *address* is by what name it reads.
+    `address` is the one that it subscribes as.
     """
 
     def __init__(
-        self, context: Context, trust: Trust, exchange: KeyExchange, known: Iterable[tuple[KeyOwner, GroupKey]]
+        self, context: Context, trust: Trust, key_exchange: KeyExchange, known: Iterable[tuple[KeyOwner, GroupKey]]
     ) -> None:
         self._streams = context.streams
         self._services = services = context.services
         self._trust = trust
-        self._exchange = exchange
+        self._key_exchange = key_exchange
         self._last = (0, 0)
         self._reader = context.own
         self.address = self._reader.address
@@ -54,68 +54,68 @@ class Participant:
             services.work,
             services.bus.clock,
             self._ask,
-            self._believes,
+            self._is_trusted,
             self._count,
         )
         if self._streams.reading:
             self._decryptor.prepare()
-        self._giver = KeyResponder(
+        self._key_responder = KeyResponder(
             context.author.group_keys, services.work, services.bus.clock, trust.signer, trust.may_read, self._send
         )
-        exchange.tell(self.hear)
+        key_exchange.connect_gateway(self.receive)
 
-    def say(self, message: StreamMessage, say: Deliver, refuse: Refuse, bearer: Session | None = None) -> None:
-        """*say* a *message* of a stream that the gateway reads, whose signature was checked, as soon as it is open.
+    def decrypt(self, message: StreamMessage, publish: Deliver, refuse: Refuse, bearer: Session | None = None) -> None:
+        """Call *publish* with *message*, whose signature was checked, once it is decrypted.
 
-        What *say* raises later goes to *refuse*. *bearer* is the session that brought it, if one did.
+        A `RequestError` that *publish* raises later goes to *refuse*. *bearer* is the session that sent it, if any.
         """
-        self._decryptor.submit(message, say, refuse, bearer)
+        self._decryptor.submit(message, publish, refuse, bearer)
 
-    def borne(self, bearer: Session) -> int:
-        """How much waits that *bearer* brought."""
-        return self._decryptor.held_size(bearer)
+    def waiting_size(self, session: Session) -> int:
+        """The size of the messages of *session* that wait for keys, as `held_messages.MAX_HELD_SIZE` counts it."""
+        return self._decryptor.held_size(session)
 
-    def give_up(self, bearer: Session) -> None:
-        """What *bearer* brought waits no more."""
-        self._decryptor.release_from(bearer)
+    def give_up(self, session: Session) -> None:
+        """Publish the messages of *session* that wait for their keys, encrypted as they are."""
+        self._decryptor.release_from(session)
 
     def learn(self, message: StreamMessage) -> None:
-        """Look at a GroupKeyRotate that passes."""
+        """Take the new key from a GroupKeyRotate, if the gateway decrypts its stream."""
         if self._streams.decrypts(message.id.stream_id):
             self._decryptor.learn_rotation(message)
 
-    def hear(self, message: StreamMessage, address: str) -> None:
-        """Look at what was sent to the key-exchange stream of *address*; perhaps that is one of ours."""
+    def receive(self, message: StreamMessage, address: str) -> None:
+        """Handle what was sent to the key-exchange stream of *address*, if the gateway acts as that address."""
         try:
             if address == self.address:
                 self._decryptor.receive(message)
             else:
-                self._giver.answer(message, address)
+                self._key_responder.answer(message, address)
         except StreamrError:
             self._count(IGNORED)
 
     def tick(self, now: int) -> None:
-        """A second has passed."""
+        """Called once a second: repeat requests for keys, or give them up. *now* is in ms."""
         self._decryptor.tick(now)
 
     def release(self) -> None:
-        """The gateway stops: whatever waits is said as it is."""
+        """Publish everything that waits, encrypted as it is: the gateway stops."""
         self._decryptor.release_all()
 
-    def _believes(self, stream: str, address: str) -> bool:
+    def _is_trusted(self, stream: str, address: str) -> bool:
         return self._streams.decrypts(stream) and self._trust.publishes(stream, address)
 
     def _ask(self, request: KeyRequest, publisher: str) -> None:
         self._send(self._reader, publisher, kinds.GROUP_KEY_REQUEST, request.content(), None)
 
     def _send(self, signer: EthereumAccount, address: str, kind: int, content: str, public_key: str | None) -> None:
-        """Sign *content* and send it to *address*; *public_key* is whom its keys are encrypted for."""
-        # Readers pass over what does not come after what they had: all that the gateway says is in one order.
+        """Sign *content* and send it to *address*; *public_key* is the one that its keys are encrypted with, if any."""
+        # Subscribers skip a message that does not follow the one before: the gateway sends all of its own in one order.
         self._last = after(self._last, self._services.bus.clock())
         message_id = MessageID(key_exchange_id(address), 0, *self._last, signer.address, CHAIN)
         encryption = kinds.NONE if public_key is None else kinds.RSA
         said = StreamMessage(message_id, content, None, kind, encryption, public_key)
-        self._exchange.send(sign_message(said, signer.key), address)
+        self._key_exchange.send(sign_message(said, signer.key), address)
 
     def _count(self, what: str) -> None:
         if what == UNDECRYPTED:

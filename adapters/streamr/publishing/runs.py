@@ -1,16 +1,16 @@
-"""What a client says in one go: messages of one publisher in one stream partition, for which most is asked once.
+"""Publishes what a client sends at once: messages of one publisher in one stream partition, checked together.
 
-Laws of this file. A run takes only what `Saying.say` would take as well, and what becomes of it is the same, in the
-same order: a property of the tests compares them. (Where the log becomes congested half-way, the rest is refused, while
-frame by frame it would wait.) Whatever is in doubt about a message is left to `say`, which has the words for it. Nobody
-hears anything before `Run.say`.
+Laws of this file. A run takes only messages that `PublishHandler.publish` would take, with the same result in the same
+order: a property test compares the two. (If the log becomes congested half-way, a run refuses the rest, while frame by
+frame it would wait.) A message that a run cannot judge is left to `PublishHandler.publish`. Nothing is delivered before
+`PublishRun.publish`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 from adapters.streamr.crypto.batch import mark_verified
 from adapters.streamr.wire import message as kinds
@@ -20,8 +20,9 @@ from gateway.core import jsontext
 from gateway.core.errors import RequestError
 from gateway.core.message import LATE_AFTER, Message, Peer
 
-from .publishing import MAX_AHEAD, as_sent, check_signature, ids_of, is_clear_cut, is_signed
-from .saying import Saying, Speaker
+from .conversion import ids_of, to_bus_message
+from .publish_handler import PublishHandler, Requester
+from .validation import MAX_AHEAD, check_signature, is_signed, is_unambiguous
 
 if TYPE_CHECKING:
     from adapters.streamr.context import Context
@@ -29,139 +30,171 @@ if TYPE_CHECKING:
     from adapters.streamr.wire.message import StreamMessage
     from gateway.core.session import Session
 
-MAX_RUN = 128  # requests: then it is asked whether the peer has to wait
+MAX_RUN = 128  # requests; after that the session checks whether its peer has to wait
 
 
-class Doubt(Exception):
-    """What this request says has to be looked at by itself."""
+class RunRequester(Requester, Protocol):
+    """A session that can publish many messages in a row."""
 
-
-class RunSpeaker(Speaker, Protocol):
-    """A session that can say many messages in a row."""
-
-    def stays(self, request: PublishRequest) -> bool:
-        """Whether *request* shows nobody's token or key that was not shown before."""
+    def adds_user(self, request: PublishRequest) -> bool:
+        """Whether *request* carries a token of a user whom the session does not know yet."""
 
     def pace(self, channel: str) -> None:
-        """Raise `Throttled` where the connection says too much in *channel*."""
+        """Raise `Throttled` if the connection exceeds the rate limit in *channel*."""
 
     def refuse(self, frame: PublishRequest, error: RequestError) -> None:
         """Answer *frame* with the *error*."""
 
 
-class Run:
-    """Says what goes on with *request* of *speaker*, whose session is *origin*.
+class PublishRun:
+    """Publishes a run of requests of one session.
 
-    It begins empty: `first`, which is that request, is to be added as well. To make one raises `Doubt` or a
-    `RequestError` where `Saying.say` should have *request*.
+    `begin` makes one. It is empty then: `first`, the request that it began with, has to be added like every other.
     """
 
     def __init__(
-        self, context: Context, saying: Saying, speaker: RunSpeaker, request: PublishRequest, origin: Session
+        self,
+        context: Context,
+        handler: PublishHandler,
+        requester: RunRequester,
+        request: PublishRequest,
+        origin: Session,
+        channel: str,
+        sender: Peer | None,
     ) -> None:
-        message, bus, streams = request.message, context.bus, context.streams
-        stream, partition, timestamp, _, publisher, _ = message.id
-        self._signed = is_signed(message)
-        self._publisher = publisher.lower()
-        if inbox_of(stream) is not None or key_exchange_address(stream) is not None or streams.decrypts(stream):
-            raise Doubt
-        if self._signed and (self._publisher != speaker.address and not is_clear_cut(message)):
-            raise Doubt
-        if not speaker.stays(request) or (self._signed and saying.is_own(message)):
-            raise Doubt
-        self._channel = bus.channels.channel(NAME, channel_of(stream, partition))
-        saying.check(speaker, request, "publish", self._channel)
-        self._sender: Peer | None = None if self._signed else saying.sender(speaker, request)
-        self._bus = bus
-        self._saying = saying
-        self._speaker = speaker
-        self._origin = origin
-        self._carried = self._signed and self._publisher != speaker.address  # and so paced by its author as well
-        self._plain = message.encryption_type == kinds.NONE
-        if message.message_type != kinds.MESSAGE or (self._plain and streams.rules(stream).require_encrypted_data):
-            raise Doubt
-        now = bus.clock()
-        self._late = timestamp < now - LATE_AFTER
-        self._from = max(0 if self._late else now - LATE_AFTER, saying.kept_since if self._signed else 0)
-        self._until = now - LATE_AFTER - 1 if self._late else now + MAX_AHEAD
-        self._last = saying.positions.reached(self._channel, self._publisher)
-        self._said: list[RequestedMessage] = []
-        if not self._goes_on(message):
-            raise Doubt
+        message, now = request.message, context.bus.clock()
+        self._bus = context.bus
+        self._handler = handler
+        self._requester = requester
         self._request = request
-        self._alike = PublishTemplate(request)
+        self._origin = origin
+        self._channel = channel
+        self._sender = sender
+        self._publisher = message.id.publisher_id.lower()
+        self._signed = is_signed(message)
+        self._plain = message.encryption_type == kinds.NONE
+        self._by_other = self._signed and self._publisher != requester.address  # then its author is paced as well
+        self._late = message.id.timestamp < now - LATE_AFTER
+        self._from = max(0 if self._late else now - LATE_AFTER, handler.kept_since if self._signed else 0)
+        self._until = now - LATE_AFTER - 1 if self._late else now + MAX_AHEAD
+        self._last = handler.positions.reached(channel, self._publisher)
+        self._added: list[RequestedMessage] = []
+        self._template = PublishTemplate(request)
         self.first: RequestedMessage = str(request.request_id), message
 
-    def read(self, data: bytes) -> RequestedMessage | None:
-        """What is said in *data*, where the run goes on with that; else None."""
-        if len(self._said) == MAX_RUN or (said := self._alike.read(data)) is None:
+    @classmethod
+    def begin(
+        cls,
+        context: Context,
+        handler: PublishHandler,
+        requester: RunRequester,
+        request: PublishRequest,
+        origin: Session,
+    ) -> Self | None:
+        """A run that begins with *request* of *requester*, whose session is *origin*.
+
+        None if `PublishHandler.publish` has to take *request* by itself, perhaps to refuse it.
+        """
+        if not _may_begin(context, handler, requester, request):
             return None
-        return said if self._goes_on(said[1]) else None
+        stream, partition = request.message.id[:2]
+        try:
+            channel = context.bus.channels.channel(NAME, channel_of(stream, partition))
+            handler.check(requester, request, "publish", channel)
+            sender = None if is_signed(request.message) else handler.sender(requester, request)
+        except RequestError:
+            return None
+        run = cls(context, handler, requester, request, origin, channel, sender)
+        return run if run._continues(request.message) else None
 
-    def add(self, said: RequestedMessage) -> None:
-        """Take what was `read`, or the first; `RequestError` where it comes too fast."""
-        self._speaker.pace(self._channel)
-        _, message = said
+    def read(self, data: bytes) -> RequestedMessage | None:
+        """The request in *data* if it continues the run, else None."""
+        if len(self._added) == MAX_RUN or (requested := self._template.read(data)) is None:
+            return None
+        return requested if self._continues(requested[1]) else None
+
+    def add(self, requested: RequestedMessage) -> None:
+        """Add a request that `read` returned, or the first; raises `RequestError` if it exceeds the rate limit."""
+        self._requester.pace(self._channel)
+        _, message = requested
         self._last = message.id[2:4]
-        self._said.append(said)
+        self._added.append(requested)
 
-    def say(self) -> None:
-        """Say all of it, but for what is not genuine: that is refused in its turn."""
+    def publish(self) -> None:
+        """Publish the run; a message that is not genuine is refused in its turn."""
         if self._signed:
-            mark_verified(self._publisher, [message for _, message in self._said])
+            mark_verified(self._publisher, [message for _, message in self._added])
         genuine: list[RequestedMessage] = []
-        for said in self._said:
-            _, message = said
+        for requested in self._added:
+            _, message = requested
             try:
-                if self._sender is None or not message.verified:  # else there is nothing to ask
+                if self._sender is None or not message.verified:  # else nothing is left to check
                     self._check(message)
-                if self._carried and self._sender is not None:
-                    self._speaker.charge(self._sender)
+                if self._by_other and self._sender is not None:
+                    self._requester.pace_author(self._sender)
             except RequestError as error:
                 self._publish(genuine)
                 genuine = []
-                self.refuse(said, error)
+                self.refuse(requested, error)
             else:
-                genuine.append(said)
+                genuine.append(requested)
         self._publish(genuine)
 
-    def refuse(self, said: RequestedMessage, error: RequestError) -> None:
-        """Tell the client that *said* was not said, and why."""
-        request_id, message = said
-        self._speaker.refuse(replace(self._request, request_id=request_id, message=message), error)
+    def refuse(self, requested: RequestedMessage, error: RequestError) -> None:
+        """Tell the client that *requested* was not published, and why."""
+        request_id, message = requested
+        self._requester.refuse(replace(self._request, request_id=request_id, message=message), error)
 
-    def _goes_on(self, message: StreamMessage) -> bool:
-        """Whether *message*, which is like those before it, can be no copy of anything."""
+    def _continues(self, message: StreamMessage) -> bool:
+        """Whether *message*, which resembles those before it, can be no copy of any other."""
         _, _, timestamp, sequence, _, _ = message.id
         return (
             (timestamp, sequence) > self._last
             and self._from <= timestamp <= self._until
             and bool(message.signature) is self._signed
-            and not (self._said and "inReplyTo" in message.content)  # what it answers may be among them
+            and not (self._added and "inReplyTo" in message.content)  # its parent may be in the run
             and (not self._plain or jsontext.is_json(message.content))
         )
 
     def _check(self, message: StreamMessage) -> None:
-        """Raise unless *message* is genuine; the first that is tells who the sender is."""
+        """Raise unless *message* is genuine; the first genuine one determines the sender."""
         if self._sender is None:
-            self._saying.check_signature(message)
+            self._handler.check_signature(message)
             self._sender = self._bus.peers.identity(NAME, self._publisher)
         elif self._signed:
             check_signature(message)
 
     def _publish(self, genuine: Sequence[RequestedMessage]) -> None:
-        """Publish what is *genuine*, or tell the client that none of it was."""
+        """Publish the *genuine* messages together, or refuse all of them."""
         if not genuine or self._sender is None:
             return
         _, last = genuine[-1]
-        self._saying.positions.reach(self._channel, self._publisher, last.id[2:4])
+        self._handler.positions.reach(self._channel, self._publisher, last.id[2:4])
         run: list[Message] = []
         for _, message in genuine:
-            sent = as_sent(message, ids_of(message), self._channel, self._sender, self._request.version)
+            sent = to_bus_message(message, ids_of(message), self._channel, self._sender, self._request.version)
             sent.late = self._late
             run.append(sent)
         try:
             self._bus.publish_run(run, self._origin)
         except RequestError as error:
-            for said in genuine:
-                self.refuse(said, error)
+            for requested in genuine:
+                self.refuse(requested, error)
+
+
+def _may_begin(context: Context, handler: PublishHandler, requester: RunRequester, request: PublishRequest) -> bool:
+    """Whether a run may begin with *request*: a plain stream message whose fields are beyond doubt."""
+    message, streams = request.message, context.streams
+    stream, publisher = message.id.stream_id, message.id.publisher_id.lower()
+    if inbox_of(stream) is not None or key_exchange_address(stream) is not None or streams.decrypts(stream):
+        return False
+    if message.message_type != kinds.MESSAGE:
+        return False
+    if message.encryption_type == kinds.NONE and streams.rules(stream).require_encrypted_data:
+        return False
+    if is_signed(message):
+        if publisher != requester.address and not is_unambiguous(message):
+            return False
+        if handler.is_gateway_publisher(message):
+            return False
+    return not requester.adds_user(request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from adapters.streamr.model.users import User
-from adapters.streamr.publishing.saying import charge
+from adapters.streamr.publishing.publish_handler import pace_author
 from adapters.streamr.wire.codec import FORM_KEYS, encode
 from adapters.streamr.wire.control import (
     ClientRequest,
@@ -30,12 +30,15 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 64  # tokens and keys that one connection may show: a node carries the requests of several users
 
-# The message version of a peer that negotiates none: S1 has only 30, S0 and S2 only 32.
-UNNEGOTIATED = {1: 30, 2: 32}
+# By control version, the message version of a peer that negotiates none: S1 has only 30, S0 and S2 only 32.
+DEFAULT_MESSAGE_VERSIONS = {1: 30, 2: 32}
 
 
 class ClientSession(Session):
-    """A connected client that asked for *versions*, of control frames and messages; its first frame tells the rest."""
+    """A connected client that asked for *versions* of control frames and of messages.
+
+    Where it asked for none, its first frame decides.
+    """
 
     protocol = NAME
     text = True
@@ -47,35 +50,38 @@ class ClientSession(Session):
         super().__init__(parts.context.bus, principal)
         self.max_outbox = max_outbox
         self._parts = parts
-        self._asked = versions
+        self._requested_versions = versions
         self._negotiated = None not in versions
-        self._speak(versions[0] or 2)
+        self._set_versions(versions[0] or 2)
         self._users: dict[str, User] = {}  # by the tokens and keys that it showed; it ends with any of them
 
     def tick(self, now: int) -> None:  # noqa: ARG002  (tokens and keys have a clock of their own)
-        """A second has passed. What a session token or a key gave to this connection ends with it."""
+        """Called once a second: close the connection if a token or key that it showed is not valid any more."""
         if self._users and any(self._parts.trust.user(token) is None for token in self._users):
             self.close(1008, "a session token or API key of this connection is over; log in again")
 
-    # Who asks
+    # Authentication
 
-    def asker(self, request: ClientRequest) -> User:
-        """Whose token or key the *request* carries; the connection's own principal without one."""
+    def authenticate(self, request: ClientRequest) -> User:
+        """The user of the token or key that *request* carries; the connection's own principal without one.
+
+        Raises `Unauthenticated` if it is not valid.
+        """
         self._identify(request)
         return self._parts.trust.asker((request.session_token, request.api_key), self.principal)
 
-    def charge(self, author: Peer) -> None:
-        """Raise `Throttled` where *author*, who signed what this connection carries, says too much."""
-        charge(self.bus, self.who, author)
+    def pace_author(self, author: Peer) -> None:
+        """Raise `Throttled` if *author*, who signed a message that this connection sends, exceeds the rate limit."""
+        pace_author(self.bus, self.who, author)
 
-    def stays(self, request: ClientRequest) -> bool:
-        """Whether *request* shows nobody's token or key that this connection has not shown before."""
+    def adds_user(self, request: ClientRequest) -> bool:
+        """Whether *request* carries a valid session token that this connection has not shown before."""
         token = request.session_token
-        return not token or token in self._users or self._parts.trust.user(token) is None
+        return False if not token or token in self._users else self._parts.trust.user(token) is not None
 
     @property
     def user(self) -> User | None:
-        """Whose session tokens and keys the connection has shown; None where that is nobody, or more than one."""
+        """The user of the session tokens and keys that the connection has shown; None if there is not exactly one."""
         return next(iter(self._users.values()), User(self.principal)) if self.identity is not None else None
 
     @property
@@ -84,9 +90,10 @@ class ClientSession(Session):
         return self.who.identity if self.who.protocol == NAME else None
 
     def _identify(self, request: ClientRequest) -> None:
-        """Take the connection for the user of the request's session token or key, if it carries one.
+        """Bind the connection to the user of the request's session token or key, if it carries one.
 
-        Nothing else does that but a key in the connection's URL. With a second user it is a link, and nobody's.
+        Apart from that, only a key in the connection's URL binds it. A second user makes it a link, which is bound to
+        nobody.
         """
         for token in (request.session_token, request.api_key):
             if not token or token in self._users or (user := self._parts.trust.user(token)) is None:
@@ -97,15 +104,15 @@ class ClientSession(Session):
             if (peer := user.peer(self.bus.peers)) is not None:
                 self.bus.bind(self, peer)
 
-    # How it is answered
+    # Answers
 
     def refuse(self, frame: ControlFrame, error: RequestError) -> None:
-        """Answer *frame* with the *error*; a forged signature counts as input that the protocol has no place for."""
+        """Answer *frame* with the *error*; a forged signature counts as malformed input."""
         if isinstance(error, Forged):
             self.record_malformed()
-        self.send(self.failure(*refusal(frame, error), frame.request_id))
+        self.send(self.error_frame(*refusal(frame, error), frame.request_id))
 
-    def failure(self, text: str, code: str, request_id: str | int) -> bytes:
+    def error_frame(self, text: str, code: str, request_id: str | int) -> bytes:
         """An ErrorResponse, as a frame."""
         return text_frame(
             encode(ErrorResponse(error_message=text, error_code=code, request_id=request_id), self.control)
@@ -116,8 +123,8 @@ class ClientSession(Session):
         answer = StreamResponse(type=kind, stream_id=where[0], stream_partition=where[1], request_id=request.request_id)
         self.send(text_frame(encode(answer, self.control)))
 
-    def _speak(self, control: int, message: int | None = None) -> None:
-        """Use these versions where the peer did not ask for others."""
-        self.control = self._asked[0] or control
-        self.message_version = self._asked[1] or message or UNNEGOTIATED[self.control]
+    def _set_versions(self, control: int, message: int | None = None) -> None:
+        """Use these versions for what the peer did not ask for itself."""
+        self.control = self._requested_versions[0] or control
+        self.message_version = self._requested_versions[1] or message or DEFAULT_MESSAGE_VERSIONS[self.control]
         self.form_key = FORM_KEYS[self.control, self.message_version]

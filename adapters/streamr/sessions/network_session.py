@@ -1,7 +1,7 @@
-"""One node of the peer-to-peer network that speaks S2's network layer: control messages in wrappers, and its own few.
+"""A node of the peer-to-peer network that speaks S2's network layer: wrapped control messages, and a few of its own.
 
-What a wrapped control message does, and how it is answered, is as on `/api/v1/ws`; every control frame that leaves is
-wrapped, in the form in which the node spoke last.
+A wrapped control message does what it does on `/api/v1/ws`. Every control frame that is sent is wrapped, in the form of
+the node's last message.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 PATH = "/network"
 MAX_STATUS = 4_096  # bytes of a status, as JSON, that is kept to be shown
 MAX_SHOWN = 256  # nodes in a report to the operator
-CONTROL = (b"[1,", b"[2,")  # how control frames begin, and nothing of the network layer does
+CONTROL = (b"[1,", b"[2,")  # control frames begin so, and network messages do not
 
 
-class Nodes:
-    """What the nodes that are connected said of themselves."""
+class NodeReports:
+    """What the connected nodes reported about themselves."""
 
     def __init__(self) -> None:
-        self.said: dict[NetworkSession, dict[str, Any]] = {}
+        self.reports: dict[NetworkSession, dict[str, Any]] = {}
 
     def report(self) -> list[dict[str, Any]]:
-        """Who said what, for the operator."""
-        return list(islice(self.said.values(), MAX_SHOWN))
+        """The reports, for the operator; at most `MAX_SHOWN`."""
+        return list(islice(self.reports.values(), MAX_SHOWN))
 
 
 class NetworkSession(StreamrSession):
@@ -58,7 +58,7 @@ class NetworkSession(StreamrSession):
         versions: tuple[int | None, int | None],
         max_outbox: int,
         *,
-        nodes: Nodes,
+        nodes: NodeReports,
         url: str,
     ) -> None:
         super().__init__(parts, principal, versions, max_outbox)
@@ -68,7 +68,7 @@ class NetworkSession(StreamrSession):
         self._version, self._as_object = S2_VERSION, False  # of the node's last message
 
     def handle(self, data: bytes) -> None:
-        """Act on one message; whatever it is, the connection lives."""
+        """Act on one message; an invalid one is answered with an error, and the connection lives."""
         try:
             message = self._decode(data)
             if message.type is NetworkType.WRAPPER:
@@ -77,9 +77,9 @@ class NetworkSession(StreamrSession):
                 self.pace(PATH)
                 ACTIONS[message.type](self, message)
         except StreamrError as error:
-            self.send(self.failure(error.message, error.code, error.request_id))
+            self.send(self.error_frame(error.message, error.code, error.request_id))
         except RequestError as error:
-            self.send(self.failure(str(error), REQUEST_FAILED, ""))
+            self.send(self.error_frame(str(error), REQUEST_FAILED, ""))
 
     def _decode(self, data: bytes) -> NetworkMessage:
         try:
@@ -91,35 +91,35 @@ class NetworkSession(StreamrSession):
             raise
 
     def receive_all(self, messages: Sequence[bytes]) -> None:
-        """Take what the node sent at once, one after another: it is wrapped."""
+        """Act on messages that arrived together, one by one: wrapped ones are not published as runs."""
         for message in messages:
             self.receive_data(message)
 
     def data_to_send(self) -> list[bytes]:
-        """Everything that can be written now; control frames are wrapped."""
+        """Everything that can be written now, with control frames wrapped."""
         return [self._wrapped(frame) for frame in super().data_to_send()]
 
     def all_to_send(self) -> None:
-        """Nothing: each frame has to be looked at."""
+        """None: each frame may need a wrapper."""
 
     def receive_eof(self) -> None:
-        """The node is gone."""
-        self._nodes.said.pop(self, None)
+        """The connection is closed."""
+        self._nodes.reports.pop(self, None)
         super().receive_eof()
 
-    # What the types of messages do
+    # Message types
 
     def status(self, message: NetworkMessage) -> None:
-        """Keep what the node says of itself."""
+        """Keep the node's status for the operator."""
         size = len(dumps(message.status))
         self._note(message, status=message.status if size <= MAX_STATUS else f"{size} bytes")
 
     def record(self, message: NetworkMessage) -> None:
-        """Keep what the node was told by somebody, or tells us; a gateway connects with nobody."""
+        """Keep the nodes that a message names, for the operator; the gateway connects to none of them."""
         self._note(message, told=[message.stream_id, len(message.nodes)])
 
     def find_storage_nodes(self, message: NetworkMessage) -> None:
-        """Tell who keeps a stream: this gateway, for every partition that there is."""
+        """Answer with the storage node of a stream partition: this gateway, if the partition exists."""
         there = message.stream_partition < self._parts.context.streams.partitions(message.stream_id)
         answer = NetworkMessage(
             type=NetworkType.STORAGE_NODES,
@@ -133,11 +133,11 @@ class NetworkSession(StreamrSession):
         self.send(text_frame(encode_network(answer)))
 
     def _note(self, message: NetworkMessage, **fields: Any) -> None:
-        said = self._nodes.said.setdefault(self, {"peer": self.peer.number})
+        said = self._nodes.reports.setdefault(self, {"peer": self.peer.number})
         said |= {"source": message.source, "version": message.version} | fields
 
     def _wrapped(self, frame: bytes) -> bytes:
-        """A control *frame* in a wrapper; any other as it is. Nodes without a wrapper get S2's."""
+        """A control *frame* in a wrapper; any other as it is. NodeReports without a wrapper get S2's."""
         control = payload(frame)
         if not control.startswith(CONTROL):
             return frame

@@ -1,9 +1,9 @@
-"""Resends: a stored past, told to one connection without being in anybody's way.
+"""Resends: stored messages, sent to one connection without delaying the others.
 
 Laws of this file. An answer is Resending, the messages and Resent; or NoResend; or an ErrorResponse, which may also end
-what has begun: exactly one outcome for each request. Messages are read when the peer has room for them, a slice at a
-time, and other output comes between slices. A resend needs a slot, and each slice a turn, as every long answer does
-(`gateway.core.answer_scheduler`).
+an answer that has begun: each request has exactly one outcome. Messages are read when the peer has room for them, a
+slice at a time, and other output goes between slices. A resend needs a slot, and each slice a turn, like every long
+answer (`gateway.core.answer_scheduler`).
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ if TYPE_CHECKING:
     from gateway.core.outbox import Close
     from gateway.core.principal import Principal
 
-IN_A_ROW = 4  # slices while nobody talks
+IDLE_SLICES = 4  # slices in one turn while no other connection is active
 
 
 class Recipient(Protocol):
-    """The session that is told what a resend finds: its versions, its resends under way, and its output."""
+    """The session that a resend goes to: its versions, its active resends, and its output."""
 
     control: int
     message_version: int
     closing: Close | None
-    resends: dict[Resending, None]
+    resends: dict[ActiveResend, None]
 
     @property
     def network(self) -> str:
-        """Where it comes from."""
+        """The network that it connects from."""
 
     def stream(self, forms: Iterator[Form]) -> None:
-        """Send *forms* at the pace of the peer."""
+        """Send *forms* as fast as the peer reads them."""
 
-    def failure(self, text: str, code: str, request_id: str | int) -> bytes:
+    def error_frame(self, text: str, code: str, request_id: str | int) -> bytes:
         """An ErrorResponse, as a frame."""
 
 
-class Resending:
-    """One resend that is under way for *session*: the *messages* that answer *request*.
+class ActiveResend:
+    """A resend in progress: it sends *session* the *messages* that answer *request*.
 
-    It was *asked* for by somebody, and of a channel; None where it tells of none.
-    It is in the session's `resends` from its beginning until its outcome is sent.
+    *authorization* is the principal that may read it, and the channel; None if nothing is stored of what it asks for.
+    It is in the session's `resends` until its outcome is sent.
     """
 
     def __init__(
@@ -66,33 +66,33 @@ class Resending:
         scheduler: AnswerScheduler,
         request: ResendRequest,
         messages: Iterator[Message | None],
-        asked: tuple[Principal, str] | None,
+        authorization: tuple[Principal, str] | None,
     ) -> None:
-        self.asked = asked
+        self.authorization = authorization
         self._session = session
         self._forms = forms
         self._request = request
         self._messages = messages
         self._scheduler = scheduler
-        self._begun = False
+        self._started = False
         session.resends[self] = None
-        self._slot = self._scheduler.request_slot(session.network, self._decided)
+        self._slot = self._scheduler.request_slot(session.network, self._slot_decided)
         if self._slot.state is not SlotState.WAITING:
-            self._decided()
+            self._slot_decided()
 
-    def end(self) -> None:
-        """It is over, or nobody is there to hear it."""
+    def release(self) -> None:
+        """Release its slot: it is over, or its session is."""
         self._slot.release()
 
-    def _decided(self) -> None:
-        """There is a slot now, or will be none."""
+    def _slot_decided(self) -> None:
+        """Start, or answer with an error: a slot was given or refused."""
         if self._slot.state is SlotState.REFUSED:
             self._session.stream(self._refused())
         else:
-            self._turn()
+            self._stream_slice()
 
-    def _turn(self) -> None:
-        """Let the session pull the next slice, if it is still there."""
+    def _stream_slice(self) -> None:
+        """Let the session pull the next slice, unless it is closing."""
         if self in self._session.resends and self._session.closing is None:
             self._session.stream(self._slice())
 
@@ -104,16 +104,16 @@ class Resending:
                     return
                 if message is None:
                     slices += 1
-                    if slices < IN_A_ROW and not self._scheduler.has_recent_messages():
+                    if slices < IDLE_SLICES and not self._scheduler.has_recent_messages():
                         continue
                     self._scheduler.charge(time.thread_time() - begun)
-                    self._scheduler.schedule(self._turn, self._session.network)
+                    self._scheduler.schedule(self._stream_slice, self._session.network)
                     return
-                frames = self._shown(message)
+                frames = self._frames(message)
                 self._scheduler.charge(time.thread_time() - begun)
-                yield from frames  # at the pace of the peer
+                yield from frames  # as fast as the peer reads
                 begun = time.thread_time()
-            yield self._answer(ControlType.RESENT if self._begun else ControlType.NO_RESEND)
+            yield self._answer(ControlType.RESENT if self._started else ControlType.NO_RESEND)
         except RequestError as error:
             yield self._failure(str(error))
         self._end()
@@ -124,18 +124,18 @@ class Resending:
 
     def _end(self) -> None:
         del self._session.resends[self]
-        self.end()
+        self.release()
 
     def _failure(self, reason: str) -> bytes:
-        return self._session.failure(f"Resend request failed: {reason}", RESEND_FAILED, self._request.request_id)
+        return self._session.error_frame(f"Resend request failed: {reason}", RESEND_FAILED, self._request.request_id)
 
-    def _shown(self, message: Message) -> list[bytes]:
+    def _frames(self, message: Message) -> list[bytes]:
         version = self._session.message_version
         row = self._forms.stored_row(message, version)
         if row is None:
             return []
-        begin = [] if self._begun else [self._answer(ControlType.RESENDING)]
-        self._begun = True
+        begin = [] if self._started else [self._answer(ControlType.RESENDING)]
+        self._started = True
         return [*begin, text_frame(encode_unicast(self._session.control, self._request.request_id, row))]
 
     def _answer(self, kind: ControlType) -> bytes:
@@ -149,8 +149,8 @@ class Resending:
         return text_frame(encode(answer, self._session.control))
 
 
-def find(stored: Stored, channel: str, request: ResendRequest, shows: Shows) -> Iterator[Message | None]:
-    """The messages of *channel* that *request* asks for; of the last ones only those count that it *shows*."""
+def find_messages(stored: Stored, channel: str, request: ResendRequest, shows: Shows) -> Iterator[Message | None]:
+    """The messages of *channel* that *request* asks for; "last n" counts only those that *shows* accepts."""
     if request.number_last is not None:
         return stored.last(channel, request.number_last, shows)
     start, end = request.from_ref, request.to_ref
@@ -159,13 +159,13 @@ def find(stored: Stored, channel: str, request: ResendRequest, shows: Shows) -> 
         channel,
         Span(
             (0, 0) if start is None else (start.timestamp, start.sequence_number or 0),
-            (MAX_INTEGER, MAX_INTEGER) if end is None else _whole(end),
+            (MAX_INTEGER, MAX_INTEGER) if end is None else _end_position(end),
             publisher,
             request.msg_chain_id or None,
         ),
     )
 
 
-def _whole(end: MessageRef) -> tuple[int, int]:
-    """The last position that *end* means: without a sequence number, all of its millisecond."""
+def _end_position(end: MessageRef) -> tuple[int, int]:
+    """The last position that *end* includes: without a sequence number, all of its millisecond."""
     return end.timestamp, MAX_INTEGER if end.sequence_number is None else end.sequence_number

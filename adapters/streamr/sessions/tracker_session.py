@@ -1,11 +1,11 @@
-"""One node that asks this gateway as its tracker: it reports what it has, and is told whom to connect with.
+"""A node that uses this gateway as its tracker: it reports its stream partitions, and is told whom to connect to.
 
-A node is called what it says (`?address=` or the header `streamr-peer-id`, as nodes of the libraries have it), else by
-its number. Names are claims: who takes the name of another gets what is relayed to it, unless the other has a key.
+A node names itself (`?address=` or the header `streamr-peer-id`, as the libraries do), else its peer number is its
+name. Names are not verified: a node that takes another's name gets what is relayed to it, unless that one has a key.
 
-What a status costs is bounded by what is in it: a node is told of the stream partitions that its status names, at most
-`BURST` of them at once and `RATE` a second from then on. Others whose neighbours change are told within a second, and
-only how it is then.
+The work for a status is bounded by its content: a node gets instructions for the stream partitions that its status
+names, at most `BURST` at once and `INSTRUCTIONS_PER_SECOND` after that. Other nodes whose neighbours change get theirs
+within a second, with the neighbours of that moment.
 """
 
 from __future__ import annotations
@@ -34,52 +34,54 @@ if TYPE_CHECKING:
 PATH = "/tracker"
 MAX_PARTS = 1_000  # stream partitions that a node may report
 MAX_NAME = 255  # characters of a node's name
-MAX_NAMES = 64 << 10  # bytes of the names of streams that a node may report
-MAX_ALL_NAMES = 16 << 20  # the same of all nodes together
-MAX_NETWORK_NAMES = 4 << 20  # and of those from one network
-BURST = 1_000  # instructions that a node is given at once
-RATE = 100  # instructions a second after that
+MAX_NAME_BYTES = 64 << 10  # bytes of the stream names that a node may report
+MAX_TOTAL_NAME_BYTES = 16 << 20  # the same for all nodes together
+MAX_NETWORK_NAME_BYTES = 4 << 20  # the same for the nodes of one network
+BURST = 1_000  # instructions that a node may get at once
+INSTRUCTIONS_PER_SECOND = 100  # instructions a second after that
 MAX_RELAYED = 64 << 10  # bytes of a message to another node; genuine ones offer and answer connections in some 5,000
 MAX_SHOWN = 256  # nodes in a report to the operator
 MAX_DIGITS = 10  # of a partition
-UNKNOWN_PEER = "RTC_UNKNOWN_PEER"  # the libraries' code for who is not there
+UNKNOWN_PEER = "RTC_UNKNOWN_PEER"  # the libraries' code for an unknown node
 
 
 class Tracker:
-    """The nodes that report to this gateway, and what they are told of each other."""
+    """The nodes that report to this gateway: their names, their partitions and who neighbours whom."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._counter = 0
-        self._names: Counter[str] = Counter()  # bytes of what nodes reported, by network
+        self._name_bytes: Counter[str] = Counter()  # of the stream names that nodes reported, by network
         self.topology: Topology[TrackerSession] = Topology()
         self.nodes: OrderedDict[str, TrackerSession] = OrderedDict()
 
-    def count(self) -> int:
-        """A number for an instruction: higher than any before, also than those of the former runs."""
+    def next_counter(self) -> int:
+        """A counter for an instruction, higher than any before, including those of earlier runs of the gateway."""
         self._counter = max(self._counter + 1, self._clock())
         return self._counter
 
     @property
-    def held(self) -> int:
-        """The bytes of the names of streams that all nodes have reported."""
-        return self._names.total()
+    def reserved(self) -> int:
+        """The bytes of the stream names that all nodes have reported."""
+        return self._name_bytes.total()
 
-    def hold(self, network: str, more: int) -> None:
-        """Take *more* bytes of names (fewer where that is negative) from *network*; `StreamrError` without room."""
-        if more > 0 and (self.held + more > MAX_ALL_NAMES or self._names[network] + more > MAX_NETWORK_NAMES):
+    def reserve(self, network: str, more: int) -> None:
+        """Count *more* bytes of names (fewer if negative) for *network*; raises `StreamrError` beyond the limits."""
+        if more > 0 and (
+            self.reserved + more > MAX_TOTAL_NAME_BYTES or self._name_bytes[network] + more > MAX_NETWORK_NAME_BYTES
+        ):
             raise StreamrError("This tracker has no room for more stream partitions", code=REQUEST_FAILED)
-        self._names[network] += more
-        if not self._names[network]:
-            del self._names[network]
+        self._name_bytes[network] += more
+        if not self._name_bytes[network]:
+            del self._name_bytes[network]
 
     def report(self) -> list[dict[str, Any]]:
-        """Who reported what, for the operator."""
+        """The nodes and how many partitions they reported, for the operator; at most `MAX_SHOWN`."""
         nodes = islice(self.nodes.items(), MAX_SHOWN)
         return [{"node": name, "streams": len(self.topology.parts(node))} for name, node in nodes]
 
     def name(self, session: TrackerSession, name: str) -> str:
-        """What *session*, which calls itself *name*, is called: its number, where *name* is that of another key."""
+        """Register *session* as *name*, or as its peer number if *name* belongs to another key; return the name."""
         holder = self.nodes.get(name)
         if not name or (holder is not None and holder.principal.name != session.principal.name):
             name = str(session.peer.number)
@@ -99,26 +101,26 @@ class TrackerSession(Session):
         self._context = context
         self._tracker = tracker
         self._url = url
-        self._spoken = TrackerMessage(type=TrackerType.STATUS)  # the last message: its version and numbers are used
-        self._untold: dict[
+        self._last_message = TrackerMessage(type=TrackerType.STATUS)  # answers use its version and type numbers
+        self._pending: dict[
             StreamPart, str | None
         ] = {}  # whose neighbours are new, and the status that asked, if one did
-        self._credit = BURST  # instructions that it may be given now
-        self._names = 0  # bytes of the names that it reported
+        self._credit = BURST  # instructions that it may get now
+        self._name_bytes = 0  # of the stream names that it reported
         self.name = tracker.name(self, name_of(request.query, request.headers))
 
     def handle(self, data: bytes) -> None:
-        """Act on one message; whatever it is, the connection lives."""
+        """Act on one message; an invalid one is answered with an error, and the connection lives."""
         request_id = ""
         try:
             message = self._decode(data)
-            self._spoken, request_id = message, message.request_id
+            self._last_message, request_id = message, message.request_id
             self.pace(PATH)
             ACTIONS.get(message.type, TrackerSession.unknown)(self, message)
         except StreamrError as error:
-            self._fail(error.request_id or request_id, error.code, error.message)
+            self._send_error(error.request_id or request_id, error.code, error.message)
         except RequestError as error:
-            self._fail(request_id, REQUEST_FAILED, str(error))
+            self._send_error(request_id, REQUEST_FAILED, str(error))
 
     def _decode(self, data: bytes) -> TrackerMessage:
         try:
@@ -129,29 +131,29 @@ class TrackerSession(Session):
 
     @property
     def held_size(self) -> int:
-        """What is kept for the node, with the names of what it reported."""
-        return super().held_size + self._names
+        """The bytes kept for the node, including the stream names that it reported."""
+        return super().held_size + self._name_bytes
 
     def deliver(self, message: Message) -> None:
-        """Nothing: a node listens to no channel here."""
+        """Nothing: a node listens to no channel."""
 
     def receive_eof(self) -> None:
-        """The node is gone, and its neighbours are told."""
+        """The connection is closed: its neighbours get new instructions."""
         if self._tracker.nodes.get(self.name) is self:
             del self._tracker.nodes[self.name]
-        self._place({})
+        self._set_parts({})
         super().receive_eof()
 
     def tick(self, now: int) -> None:
-        """A second has passed: tell what is new."""
+        """Called once a second: send pending instructions. *now* is in ms."""
         super().tick(now)
-        self._credit = min(BURST, self._credit + RATE)
-        self._tell(self.put)
+        self._credit = min(BURST, self._credit + INSTRUCTIONS_PER_SECOND)
+        self._send_instructions(self.put)
 
-    # What the types of messages do
+    # Message types
 
     def status(self, message: TrackerMessage) -> None:
-        """Take what the node has, and tell it and the others of it whom to connect with."""
+        """Set the node's stream partitions, and instruct it and its new neighbours."""
         named = dict.fromkeys(reported(message.status))
         parts = named if message.status.get("singleStream") is not True else self._parts | named
         if len(parts) > MAX_PARTS:
@@ -160,14 +162,14 @@ class TrackerSession(Session):
             channel = channel_of(*part)
             if not self.bus.allowed(self.principal, "subscribe", channel):
                 raise StreamrError(f"You are not allowed to subscribe to stream {part[0]}", code=PERMISSION_DENIED)
-        self._place(parts)
+        self._set_parts(parts)
         for part in named:
-            self._untold.pop(part, None)
-            self._untold[part] = message.request_id
-        self._tell(self.send)
+            self._pending.pop(part, None)
+            self._pending[part] = message.request_id
+        self._send_instructions(self.send)
 
     def storage_nodes(self, message: TrackerMessage) -> None:
-        """Tell who keeps a stream: this gateway, for every partition that there is."""
+        """Answer with the storage node of a stream partition: this gateway, if the partition exists."""
         there = message.stream_partition < self._context.streams.partitions(message.stream_id)
         self.send(
             self._frame(
@@ -180,7 +182,7 @@ class TrackerSession(Session):
         )
 
     def relay(self, message: TrackerMessage) -> None:
-        """Pass a message on to the node that it is for."""
+        """Relay a message to its target node."""
         target = self._tracker.nodes.get(message.target)
         if target is None:
             raise StreamrError(f"No such node: {message.target}", code=UNKNOWN_PEER, request_id=message.request_id)
@@ -190,34 +192,34 @@ class TrackerSession(Session):
         target.put(frame)
 
     def unknown(self, message: TrackerMessage) -> None:
-        """Refuse what only trackers send."""
+        """Refuse a type that only trackers send."""
         raise StreamrError(f"Unknown request type: {message.number}", request_id=message.request_id)
 
     @property
     def _parts(self) -> dict[StreamPart, None]:
         return self._tracker.topology.parts(self)
 
-    def _place(self, parts: dict[StreamPart, None]) -> None:
-        """Take *parts* for all that the node has; the others whose neighbours change are told at their next tick."""
+    def _set_parts(self, parts: dict[StreamPart, None]) -> None:
+        """Set the node's partitions; other nodes whose neighbours change get instructions at their next tick."""
         size = sum(len(part.stream_id.encode(errors="replace")) for part in parts)
-        if size > MAX_NAMES:
-            raise StreamrError(f"Expected status.streams to have names of at most {MAX_NAMES} bytes together.")
-        self._tracker.hold(self.principal.address, size - self._names)
-        self._names = size
+        if size > MAX_NAME_BYTES:
+            raise StreamrError(f"Expected status.streams to have names of at most {MAX_NAME_BYTES} bytes together.")
+        self._tracker.reserve(self.principal.address, size - self._name_bytes)
+        self._name_bytes = size
         for node, part in self._tracker.topology.report(self, parts):
-            node._untold.setdefault(part, None)
-        for part in [part for part in self._untold if part not in parts]:
-            del self._untold[part]
+            node._pending.setdefault(part, None)
+        for part in [part for part in self._pending if part not in parts]:
+            del self._pending[part]
 
-    def _tell(self, put: Callable[[bytes], None]) -> None:
-        """Tell what is new, as far as the node may be told so much now; *put* is `send` for what it asked for."""
-        for part in list(islice(self._untold, self._credit)):
+    def _send_instructions(self, put: Callable[[bytes], None]) -> None:
+        """Send pending instructions while there is credit; *put* is `send` for those that the node asked for."""
+        for part in list(islice(self._pending, self._credit)):
             self._credit -= 1
-            put(self._instruction(part, self._untold.pop(part)))
+            put(self._instruction(part, self._pending.pop(part)))
 
     def _instruction(self, part: StreamPart, request_id: str | None) -> bytes:
-        """Whom to connect with for a stream partition; *request_id* is of the status that asked, if one did."""
-        counter = self._tracker.count()
+        """The frame of an instruction for *part*; *request_id* is that of the status that asked for it, if one did."""
+        counter = self._tracker.next_counter()
         return self._frame(
             TrackerType.INSTRUCTION,
             request_id=request_id or str(counter),
@@ -228,25 +230,35 @@ class TrackerSession(Session):
         )
 
     def _frame(self, kind: TrackerType, **fields: Any) -> bytes:
-        number = reply_number(kind, self._spoken)
+        number = reply_number(kind, self._last_message)
         return text_frame(
-            encode_tracker(TrackerMessage(type=kind, version=self._spoken.version, number=number, **fields))
+            encode_tracker(TrackerMessage(type=kind, version=self._last_message.version, number=number, **fields))
         )
 
-    def _fail(self, request_id: str, code: str, text: str) -> None:
-        """The libraries' ErrorMessage, with the reason behind its fields: they pass over what they do not know."""
-        frame = [self._spoken.version, int(TrackerType.ERROR), request_id, code or INVALID_REQUEST, self.name, text]
+    def _send_error(self, request_id: str, code: str, text: str) -> None:
+        """Send the libraries' ErrorMessage, with the reason as an extra last field, which they ignore."""
+        frame = [
+            self._last_message.version,
+            int(TrackerType.ERROR),
+            request_id,
+            code or INVALID_REQUEST,
+            self.name,
+            text,
+        ]
         self.send(text_frame(dumps(frame)))
 
 
 def name_of(query: Mapping[str, str], headers: Mapping[str, str]) -> str:
-    """What a node calls itself, empty where it does not."""
+    """The name that a node gives itself; empty if it gives none, or not a usable one."""
     name = query.get("address") or query.get("id") or headers.get("streamr-peer-id") or ""
     return name if len(name) <= MAX_NAME and name.isprintable() else ""
 
 
 def reported(status: Mapping[str, Any]) -> Iterator[StreamPart]:
-    """The stream partitions in a status: the keys of an object, as nodes write it, or the elements of S0's array."""
+    """The stream partitions in a status: the keys of an object, as nodes write it, or the elements of S0's array.
+
+    Raises `StreamrError`.
+    """
     streams = status.get("streams", [])
     if type(streams) not in (dict, list):
         raise StreamrError(f"Expected status.streams to be an object or an array but was {checks.js_text(streams)}.")

@@ -1,8 +1,8 @@
-"""Which nodes of a stream partition are to be connected with which: what a tracker tells them.
+"""The topology that a tracker gives to nodes: which nodes of a stream partition connect to which.
 
-Nodes stand in a circle, in the order in which they came. Each is connected with the nearest `NEIGHBOURS` of them, half
-on either side: so nobody is left alone, and no node carries many. Whoever comes or goes touches those nearest to it and
-nobody else, and that costs the same however many stand there.
+Nodes stand in a ring, in the order in which they came. Each is connected with the nearest `NEIGHBOURS` of them, half
+side: so no node is isolated, and none has many connections. A node that joins or leaves affects only those nearest to
+it, at a cost that does not depend on the size of the ring.
 """
 
 from __future__ import annotations
@@ -22,61 +22,61 @@ class StreamPart(NamedTuple):
     partition: int
 
 
-class Circle(Generic[Node]):
-    """The nodes of one stream partition."""
+class Ring(Generic[Node]):
+    """The nodes of one stream partition, in the order in which they joined."""
 
     def __init__(self) -> None:
         self._next: dict[Node, Node] = {}
-        self._before: dict[Node, Node] = {}
+        self._previous: dict[Node, Node] = {}
 
     def __len__(self) -> int:
         return len(self._next)
 
     def add(self, node: Node) -> None:
-        """Put *node*, which is not there, behind the last."""
+        """Add *node*, which is not in the ring, after the last."""
         first = next(iter(self._next), node)
-        last = self._before.get(first, node)
+        last = self._previous.get(first, node)
         self._join(last, node)
         self._join(node, first)
 
     def remove(self, node: Node) -> None:
-        """Take *node* out."""
-        before, behind = self._before.pop(node), self._next.pop(node)
+        """Remove *node*."""
+        before, behind = self._previous.pop(node), self._next.pop(node)
         if before is not node:
             self._join(before, behind)
 
     def neighbours(self, node: Node) -> list[Node]:
-        """Whom *node* is to be connected with; nobody where it does not stand here."""
+        """The nodes that *node* connects to; none if it is not in the ring."""
         found: dict[Node, None] = {}
         ahead = back = node
         for _ in range(NEIGHBOURS // 2 if node in self._next else 0):
-            ahead, back = self._next[ahead], self._before[back]
+            ahead, back = self._next[ahead], self._previous[back]
             found |= {ahead: None, back: None}
         found.pop(node, None)
         return list(found)
 
     def _join(self, one: Node, other: Node) -> None:
-        self._next[one], self._before[other] = other, one
+        self._next[one], self._previous[other] = other, one
 
 
 class Topology(Generic[Node]):
-    """Who reported which stream partitions."""
+    """The stream partitions that each node reported, and the ring of each partition."""
 
     def __init__(self) -> None:
-        self._circles: dict[StreamPart, Circle[Node]] = {}
+        self._rings: dict[StreamPart, Ring[Node]] = {}
         self._parts: dict[Node, dict[StreamPart, None]] = {}
 
     def parts(self, node: Node) -> dict[StreamPart, None]:
-        """What *node* reported; not to be changed."""
+        """The partitions that *node* reported; not to be changed."""
         return self._parts.get(node, {})
 
     def neighbours(self, node: Node, part: StreamPart) -> list[Node]:
-        """Whom *node* is to be connected with for *part*."""
-        circle = self._circles.get(part)
-        return [] if circle is None else circle.neighbours(node)
+        """The nodes that *node* connects to for *part*."""
+        ring = self._rings.get(part)
+        return [] if ring is None else ring.neighbours(node)
 
     def report(self, node: Node, parts: Iterable[StreamPart]) -> dict[tuple[Node, StreamPart], None]:
-        """Take *parts* for all that *node* has; return which others, for which of them, have new neighbours now."""
+        """Set the partitions of *node*; return the other nodes whose neighbours changed, each with the partition."""
         before, now = self.parts(node), dict.fromkeys(parts)
         changed: dict[tuple[Node, StreamPart], None] = {}
         for part in before.keys() - now.keys():
@@ -90,14 +90,14 @@ class Topology(Generic[Node]):
         return changed
 
     def _enter(self, part: StreamPart, node: Node) -> dict[tuple[Node, StreamPart], None]:
-        circle = self._circles.setdefault(part, Circle())
-        circle.add(node)
-        return {(each, part): None for each in circle.neighbours(node)}
+        ring = self._rings.setdefault(part, Ring())
+        ring.add(node)
+        return {(each, part): None for each in ring.neighbours(node)}
 
     def _leave(self, part: StreamPart, node: Node) -> dict[tuple[Node, StreamPart], None]:
-        circle = self._circles[part]
-        near = circle.neighbours(node)
-        circle.remove(node)
-        if not circle:
-            del self._circles[part]
+        ring = self._rings[part]
+        near = ring.neighbours(node)
+        ring.remove(node)
+        if not ring:
+            del self._rings[part]
         return {(each, part): None for each in near}

@@ -10,7 +10,17 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from adapters.topic_relay import codec
-from adapters.topic_relay.codec import MAX_PACKET, NO_PEER, RESERVED_KEYS, Packet, PacketError, decode, encode, extend, forward
+from adapters.topic_relay.codec import (
+    MAX_PACKET,
+    NO_PEER,
+    RESERVED_KEYS,
+    Packet,
+    PacketError,
+    decode,
+    encode,
+    extend,
+    forward,
+)
 from gateway.core.jsontext import MAX_DEPTH, loads, one_line
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a test asserts no time

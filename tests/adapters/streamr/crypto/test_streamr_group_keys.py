@@ -253,5 +253,5 @@ def test_the_gateway_takes_whatever_is_sent_to_it(
     participant = broker.adapter.parts.participant
     broker.say("s", 1)
     others = list(broker.adapter.author._speakers)[-1][1]
-    participant.hear(said(kind, content, encryption_type), participant.address if mine else others)
+    participant.receive(said(kind, content, encryption_type), participant.address if mine else others)
     broker.core.drain()

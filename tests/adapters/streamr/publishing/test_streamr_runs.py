@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from adapters.streamr.crypto import batch
 from adapters.streamr.publishing import runs
-from adapters.streamr.publishing.publishing import MAX_AHEAD, MAX_CHAIN
+from adapters.streamr.publishing.validation import MAX_AHEAD, MAX_CHAIN
 from adapters.streamr.sessions.session import StreamrSession
 from adapters.streamr.wire.codec import decode_publish_fast
 from gateway.core.message import LATE_AFTER, Message, Peer
@@ -340,14 +340,15 @@ def test_a_run_is_refused_as_a_whole(broker: Broker, alice: Publisher) -> None:
     request = decode_publish_fast(texts[1])
     assert request is not None
     parts = broker.adapter.parts
-    run = runs.Run(parts.context, parts.saying, speaker, request, speaker)
+    run = runs.PublishRun.begin(parts.context, parts.publish_handler, speaker, request, speaker)
+    assert run is not None
     run.add(run.first)
     for text in texts[2:]:
         said = run.read(text)
         assert said is not None
         run.add(said)
     broker.core.log.congested = True
-    run.say()
+    run.publish()
     broker.core.log.congested = False
     assert [(frame[1], frame[2], frame[4]) for frame in broker.frames(speaker)] == [
         (7, f"r{number}", "REQUEST_FAILED") for number in (1, 2, 3)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adapters.streamr.rest.desk import LOOKED_AT, Desk, Visitor
+from adapters.streamr.rest.core_api import CHANNELS_PER_SLICE, CoreApi, RestCaller
 from gateway.access.auth import ApiKey, digest
 
 Caller = Callable[..., httpx.Response]
@@ -241,7 +241,7 @@ def test_streams_are_listed_in_slices_of_a_little_work_each(broker: Any) -> None
     for name in names:
         channels.restore(name, {})
     channels.restore("closed", {}, open=False)
-    desk, visitor, looked = Desk(broker.adapter.parts), Visitor(None), list[str]()
+    core_api, caller, looked = CoreApi(broker.adapter.parts), RestCaller(None), list[str]()
     exists = channels.exists
 
     def counted(name: str) -> bool:
@@ -252,8 +252,8 @@ def test_streams_are_listed_in_slices_of_a_little_work_each(broker: Any) -> None
 
     def listed(**query: str) -> list[str]:
         texts = list[bytes]()
-        for text in desk.streams(visitor, query):
-            assert len(looked) <= LOOKED_AT
+        for text in core_api.streams(caller, query):
+            assert len(looked) <= CHANNELS_PER_SLICE
             looked.clear()
             texts.append(text)
         return [stream["id"] for stream in json.loads(b"".join(texts))]

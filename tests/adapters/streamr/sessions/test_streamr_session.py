@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from adapters.streamr import forms
 from adapters.streamr.crypto.signing import checksum
-from adapters.streamr.publishing import publishing
+from adapters.streamr.publishing import conversion
 from adapters.streamr.sessions import client_session
 from adapters.streamr.wire.codec import encode_broadcast
 from gateway.access.auth import ApiKey, digest
@@ -181,7 +181,7 @@ def test_each_pair_of_versions_is_written_once_for_all_who_want_it(
         written.append(control)
         return encode_broadcast(control, row)
 
-    for module in (forms, publishing):
+    for module in (forms, conversion):
         monkeypatch.setattr(module, "encode_broadcast", encode)
     pairs = [(control, version) for control in (1, 2) for version in (30, 31, 32)]
     readers = [
@@ -711,7 +711,7 @@ def test_whoever_leaves_hears_nothing_more(broker: Any, alice: Any) -> None:
     broker.ask(session, [2, 9, "r", f"SYSTEM/keyexchange/{alice.address}", 0, None])
     session.receive_eof()
     assert broker.bus.listener_count("s") == 0
-    assert broker.adapter.parts.exchange._listeners == {}
+    assert broker.adapter.parts.key_exchange._listeners == {}
 
 
 @pytest.mark.slow

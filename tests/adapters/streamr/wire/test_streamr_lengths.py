@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from adapters.streamr.rest import rest_answers
+from adapters.streamr.rest import responses
 from adapters.streamr.sessions.session import StreamrSession
 from adapters.streamr.wire.checks import MAX_ID, MAX_KEY, MAX_LENGTHS, MAX_NAME
 from adapters.streamr.wire.codec import decode_control, decode_publish_fast
@@ -191,4 +191,4 @@ def test_the_longest_names_fit(broker: Any, make_caller: Any, name: str) -> None
     assert call("POST", "/streams", json={"id": name}).status_code == 200
     answer = call("GET", "/streams/" + "".join(f"%{byte:02X}" for byte in name.encode()))
     assert answer.json()["id"] == name
-    assert rest_answers.MAX_TARGET > 3 * 4 * MAX_NAME
+    assert responses.MAX_TARGET > 3 * 4 * MAX_NAME

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from adapters.streamr.crypto.group_keys import parse_key_message
 from adapters.streamr.crypto.signing import verify
 from adapters.streamr.dumps import read
-from adapters.streamr.publishing.publishing import ids_of
+from adapters.streamr.publishing.conversion import ids_of
 from adapters.streamr.wire.checks import MAX_ID
 from adapters.streamr.wire.codec import decode_control, encode
 from adapters.streamr.wire.errors import StreamrError

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from adapters.streamr.sessions import tracker_session
 from adapters.streamr.sessions.tracker_session import MAX_NAME, TrackerSession
-from adapters.streamr.sessions.tracker_topology import NEIGHBOURS, Circle, StreamPart, Topology
+from adapters.streamr.sessions.tracker_topology import NEIGHBOURS, Ring, StreamPart, Topology
 from adapters.streamr.wire import tracker
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.tracker import TRACKER, TrackerMessage, TrackerType, decode_tracker, encode_tracker
@@ -152,12 +152,12 @@ def test_what_nodes_were_told_last_is_always_what_holds(reports: list[tuple[int,
 
 
 def test_everybody_is_reached_from_everybody() -> None:
-    circle: Circle[int] = Circle()
+    ring: Ring[int] = Ring()
     for number in range(50):
-        circle.add(number)
+        ring.add(number)
     reached, frontier = {0}, [0]
     while frontier:
-        frontier = [other for node in frontier for other in circle.neighbours(node) if other not in reached]
+        frontier = [other for node in frontier for other in ring.neighbours(node) if other not in reached]
         reached.update(frontier)
     assert reached == set(range(50))
 
@@ -343,7 +343,7 @@ def test_a_status_costs_what_is_in_it(broker: Any) -> None:
 
 def test_who_may_not_be_told_more_now_is_told_how_it_is_then(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracker_session, "BURST", 3)
-    monkeypatch.setattr(tracker_session, "RATE", 2)
+    monkeypatch.setattr(tracker_session, "INSTRUCTIONS_PER_SECOND", 2)
     node, other = Node(broker, id="n"), Node(broker, id="o")
     assert [answer[3] for answer in node.ask(2, 1, "r", {"streams": list("abcdef")})] == ["a", "b", "c"]
     other.ask(2, 1, "r", {"streams": ["e", "x"]})
@@ -354,15 +354,15 @@ def test_who_may_not_be_told_more_now_is_told_how_it_is_then(broker: Any, monkey
 def test_all_that_nodes_report_is_bounded_and_no_network_has_all_of_it(
     broker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracker_session, "MAX_NAMES", 100)
-    monkeypatch.setattr(tracker_session, "MAX_NETWORK_NAMES", 150)
-    monkeypatch.setattr(tracker_session, "MAX_ALL_NAMES", 250)
+    monkeypatch.setattr(tracker_session, "MAX_NAME_BYTES", 100)
+    monkeypatch.setattr(tracker_session, "MAX_NETWORK_NAME_BYTES", 150)
+    monkeypatch.setattr(tracker_session, "MAX_TOTAL_NAME_BYTES", 250)
     here, there = [Node(broker) for _ in range(3)], Node(broker, where="192.0.2.2")
     assert "names of at most 100 bytes" in here[0].ask(2, 1, "r", {"streams": ["x" * 101]})[0][5]
     for node, taken in zip(here, (2, 6, 6), strict=True):
         assert node.ask(2, 1, "r", {"streams": ["x" * 100]})[0][1] == taken
     assert there.ask(2, 1, "r", {"streams": ["x" * 100]})[0][1] == 2
-    assert broker.adapter.tracker.held == 200
+    assert broker.adapter.tracker.reserved == 200
     here[0].session.receive_eof()
     assert here[1].ask(2, 1, "r", {"streams": ["x" * 100]})[0][1] == 2
 
@@ -411,8 +411,8 @@ def test_a_node_that_is_gone_leaves_nothing(broker: Any) -> None:
     assert broker.adapter.report()["tracker"] == [{"node": "n", "streams": 2}]
     node.session.receive_eof()
     assert broker.adapter.report()["tracker"] == []
-    assert broker.adapter.tracker.topology._circles == {}
-    assert broker.adapter.tracker.held == 0
+    assert broker.adapter.tracker.topology._rings == {}
+    assert broker.adapter.tracker.reserved == 0
     assert broker.bus.sessions() == []
 
 

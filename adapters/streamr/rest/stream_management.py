@@ -12,49 +12,49 @@ from gateway.access.auth import ANONYMOUS
 from gateway.core.jsontext import MAX_VALUES, loads
 from gateway.core.principal import Principal
 
-from .desk import MAX_DIGITS, Desk, Refused, Visitor
+from .core_api import MAX_DIGITS, ApiError, CoreApi, RestCaller
 
 # What the reference calls the JSON types of fields.
 FIELD_TYPES = {dict: "map", list: "list", str: "string", bool: "boolean", int: "number", float: "number"}
 
 
-class StreamsDesk(Desk):
-    """Answers with JSON values, or raises `Refused`; whoever may `admin` a channel may change what is said of it."""
+class StreamManagement(CoreApi):
+    """Answers with JSON values, or raises `ApiError`; whoever may `admin` a channel may change what is said of it."""
 
-    def admit_change(self, visitor: Visitor, stream: str | None) -> None:
-        """Raise unless the visitor may know of *stream*, and something can be written: asked before a body is read."""
+    def admit_change(self, caller: RestCaller, stream: str | None) -> None:
+        """Raise unless the caller may know of *stream*, and something can be written: asked before a body is read."""
         self._context.bus.check_log()
         if stream is None:
-            self._asker(visitor)
+            self._user_of(caller)
         else:
-            self._look(visitor, stream)
+            self._check_visible(caller, stream)
 
-    def create(self, visitor: Visitor, fields: dict[str, Any]) -> dict[str, Any]:
-        """Make a stream exist, if the visitor may publish there; one that does stays as it is."""
+    def create(self, caller: RestCaller, fields: dict[str, Any]) -> dict[str, Any]:
+        """Make a stream exist, if the caller may publish there; one that does stays as it is."""
         stream = fields.get("id") or fields.get("name")
         if not isinstance(stream, str) or not 0 < len(stream) <= MAX_NAME or inbox_of(stream) is not None:
-            raise Refused(400, f"a stream needs an id of at most {MAX_NAME} characters, and not that of an inbox")
-        principal, address = self._asker(visitor)
-        if not self._may(principal, "stream_publish", stream, address):
-            raise Refused(403, f"Not allowed to create stream: {stream}")
+            raise ApiError(400, f"a stream needs an id of at most {MAX_NAME} characters, and not that of an inbox")
+        principal, address = self._user_of(caller)
+        if not self._is_allowed(principal, "stream_publish", stream, address):
+            raise ApiError(403, f"Not allowed to create stream: {stream}")
         channels, channel = self._context.bus.channels, channel_of(stream, 0)
         if not self._exists(channel):
-            raise Refused(404, f"There can be no stream: {stream}")
+            raise ApiError(404, f"There can be no stream: {stream}")
         if not channels.exists(channel):
             if not self._streams.fixed(stream):
                 self._describe(stream, fields)
             channels.register(channel)
         return self._streams.shown(stream)
 
-    def update(self, visitor: Visitor, stream: str, fields: dict[str, Any]) -> dict[str, Any]:
+    def update(self, caller: RestCaller, stream: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Say something else of a stream; what is not said stays."""
-        self._manage(visitor, stream, "stream_edit")
+        self._authorize_change(caller, stream, "stream_edit")
         self._describe(stream, fields)
         return self._streams.shown(stream)
 
-    def delete(self, visitor: Visitor, stream: str) -> None:
+    def delete(self, caller: RestCaller, stream: str) -> None:
         """Forget what was said of a stream and take it off the list; its history stays."""
-        self._manage(visitor, stream, "stream_delete")
+        self._authorize_change(caller, stream, "stream_delete")
         self._context.bus.check_log()
         channels = self._streams.channels_of(stream)
         try:
@@ -63,20 +63,20 @@ class StreamsDesk(Desk):
             raise _invalid(error) from None
         for channel in channels:
             self._context.bus.channels.close(channel)
-        self._hang_up()
+        self._close_unauthorized()
 
-    def set_fields(self, visitor: Visitor, stream: str, items: list[Any]) -> dict[str, Any]:
+    def set_fields(self, caller: RestCaller, stream: str, items: list[Any]) -> dict[str, Any]:
         """Say which fields the messages of a stream have."""
-        config = self.stream(visitor, stream)["config"]
-        return self.update(visitor, stream, {"config": config | {"fields": items}})
+        config = self.stream(caller, stream)["config"]
+        return self.update(caller, stream, {"config": config | {"fields": items}})
 
-    def detect_fields(self, visitor: Visitor, stream: str) -> dict[str, Any]:
+    def detect_fields(self, caller: RestCaller, stream: str) -> dict[str, Any]:
         """A stream with the fields that its newest message has."""
-        shown = self.stream(visitor, stream)
-        principal, _ = self._asker(visitor)
+        shown = self.stream(caller, stream)
+        principal, _ = self._user_of(caller)
         channel = self._streams.channels_of(stream)[0]
         if not self._context.bus.allowed(principal, "history", channel):
-            raise Refused(403, f"Not allowed to read stream: {stream}")
+            raise ApiError(403, f"Not allowed to read stream: {stream}")
         newest = self._context.services.index.history(channel, newest_first=True, limit=1)
         try:
             content = loads(newest[0].content, max_values=MAX_VALUES) if newest else None
@@ -86,48 +86,48 @@ class StreamsDesk(Desk):
         fields = [{"name": name, "type": FIELD_TYPES[type(value)]} for name, value in items if value is not None]
         return shown | {"config": shown["config"] | {"fields": fields}}
 
-    def permissions(self, visitor: Visitor, stream: str) -> list[dict[str, Any]]:
+    def permissions(self, caller: RestCaller, stream: str) -> list[dict[str, Any]]:
         """What users were given on a stream, and what everybody may do there without."""
-        self._manage(visitor, stream, "stream_share")
+        self._authorize_change(caller, stream, "stream_share")
         given = self._streams.permissions(stream)
         anybody = Principal(f"{NAME}:{ANONYMOUS}")
         told = {permission.operation for permission in given if permission.user is None}
-        open_to_all = (name for name in OPERATIONS if name not in told and self._may(anybody, name, stream))
+        open_to_all = (name for name in OPERATIONS if name not in told and self._is_allowed(anybody, name, stream))
         return [
             *(permission.shown() for permission in given),
             *({"id": None, "anonymous": True, "operation": name} for name in open_to_all),
         ]
 
-    def grant(self, visitor: Visitor, stream: str, fields: dict[str, Any]) -> dict[str, Any]:
+    def grant(self, caller: RestCaller, stream: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Let a user, or everybody (`anonymous`), do something on a stream."""
-        self._manage(visitor, stream, "stream_share")
+        self._authorize_change(caller, stream, "stream_share")
         operation, user = fields.get("operation"), fields.get("user")
         if not isinstance(operation, str) or operation not in OPERATIONS:
-            raise Refused(422, f"operation: one of {', '.join(OPERATIONS)}", "VALIDATION_ERROR")
+            raise ApiError(422, f"operation: one of {', '.join(OPERATIONS)}", "VALIDATION_ERROR")
         if user is None and not (fields.get("anonymous") is True or fields.get("public") is True):
-            raise Refused(422, "expected a user, or anonymous: true", "VALIDATION_ERROR")
+            raise ApiError(422, "expected a user, or anonymous: true", "VALIDATION_ERROR")
         if user is not None and not (isinstance(user, str) and ADDRESS.fullmatch(user)):
-            raise Refused(422, "user: an Ethereum address", "VALIDATION_ERROR")
+            raise ApiError(422, "user: an Ethereum address", "VALIDATION_ERROR")
         try:
             return self._streams.grant(stream, operation, user and user.lower()).shown()
         except BadDescription as error:
             raise _invalid(error) from None
 
-    def revoke(self, visitor: Visitor, stream: str, permission: str) -> None:
+    def revoke(self, caller: RestCaller, stream: str, permission: str) -> None:
         """Take a permission back."""
-        self._manage(visitor, stream, "stream_share")
+        self._authorize_change(caller, stream, "stream_share")
         self._context.bus.check_log()
         number = int(permission) if permission.isdecimal() and len(permission) < MAX_DIGITS else -1
         if not self._streams.revoke(stream, number):
-            raise Refused(404, f"Permission not found: {permission}")
-        self._hang_up()
+            raise ApiError(404, f"Permission not found: {permission}")
+        self._close_unauthorized()
 
-    def store(self, visitor: Visitor, stream: str, fields: dict[str, Any]) -> dict[str, Any]:
+    def store(self, caller: RestCaller, stream: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Nothing has to be done for a stream to be kept; by another node it cannot be."""
-        self._look(visitor, stream)
+        self._check_visible(caller, stream)
         address = fields.get("address")
         if not isinstance(address, str) or not ADDRESS.fullmatch(address):
-            raise Refused(422, "address: an Ethereum address", "VALIDATION_ERROR")
+            raise ApiError(422, "address: an Ethereum address", "VALIDATION_ERROR")
         return {"storageNodeAddress": self._own}
 
     def _describe(self, stream: str, fields: dict[str, Any]) -> None:
@@ -136,7 +136,7 @@ class StreamsDesk(Desk):
         except BadDescription as error:
             raise _invalid(error) from None
 
-    def _hang_up(self) -> None:
+    def _close_unauthorized(self) -> None:
         """Close who listens where he may not any more; whoever may do something else comes back for that."""
         bus = self._context.bus
         for session in bus.sessions():
@@ -145,13 +145,13 @@ class StreamsDesk(Desk):
             ):
                 session.close(1008, "a right that this connection needs was taken away")
 
-    def _manage(self, visitor: Visitor, stream: str, operation: str) -> None:
-        """Raise unless *stream* exists and the visitor may do this with it."""
-        self._look(visitor, stream)
-        principal, address = self._asker(visitor)
-        if not self._may(principal, operation, stream, address):
-            raise Refused(403, f"Not allowed to {operation.removeprefix('stream_')} stream: {stream}")
+    def _authorize_change(self, caller: RestCaller, stream: str, operation: str) -> None:
+        """Raise unless *stream* exists and the caller may do this with it."""
+        self._check_visible(caller, stream)
+        principal, address = self._user_of(caller)
+        if not self._is_allowed(principal, operation, stream, address):
+            raise ApiError(403, f"Not allowed to {operation.removeprefix('stream_')} stream: {stream}")
 
 
-def _invalid(error: BadDescription) -> Refused:
-    return Refused(422, str(error), "VALIDATION_ERROR")
+def _invalid(error: BadDescription) -> ApiError:
+    return ApiError(422, str(error), "VALIDATION_ERROR")

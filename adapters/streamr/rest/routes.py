@@ -20,11 +20,11 @@ from gateway.core.jsontext import loads
 from gateway.http.bodies import network_of, read_body
 from gateway.http.paced import paced_response, run_in_turn
 
-from . import rest_data
-from .data import Data
-from .desk import Desk, Refused
-from .rest_answers import HEAD, Handler, HeadedRoute, Running, answering, as_json, explained, named, on_disk, visitor_of
-from .streams_desk import StreamsDesk
+from . import data_routes
+from .core_api import ApiError, CoreApi
+from .data_api import DataApi
+from .responses import HEAD, Handler, HeadRoute, Running, as_json, caller_of, explain, guarded, named, on_disk
+from .stream_management import StreamManagement
 
 if TYPE_CHECKING:
     from adapters.streamr.parts import Parts
@@ -54,7 +54,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 class Call(NamedTuple):
-    """A row of the table of calls: the desk's method and what it *takes*, in order, out of the request."""
+    """A row of the table of calls: the core_api's method and what it *takes*, in order, out of the request."""
 
     method: str
     path: str
@@ -67,40 +67,42 @@ class Call(NamedTuple):
 # fmt: off
 STREAM = "/streams/{stream:path}"
 CALLS = [
-    Call("POST",   "/login/challenge/{address}", Desk.challenge, ("address",), "A text for an address to sign."),
-    Call("POST",   "/login/response", Desk.login, ("fields",), "A session token for a signed challenge."),
-    Call("POST",   "/login/apikey", Desk.login_by_key, ("fields",), "A session token for an API key."),
-    Call("POST",   "/login/password", Desk.login_by_password, (), "There are no passwords."),
-    Call("POST",   "/logout", Desk.logout, ("visitor",), "End a session.", 204),
-    Call("GET",    "/users/me", Desk.user, ("visitor",), "Who asks."),
-    Call("GET",    "/streams", Desk.streams, ("visitor", "query"), "The streams that exist."),
-    Call("POST",   "/streams", StreamsDesk.create, ("visitor", "fields"), "Make a stream exist."),
-    Call("GET",    STREAM + "/publishers", Desk.publishers, ("visitor", "stream"), "Who publishes on a stream."),
-    Call("GET",    STREAM + "/publisher/{address}", Desk.publisher, ("visitor", "stream", "address"),
+    Call("POST",   "/login/challenge/{address}", CoreApi.challenge, ("address",), "A text for an address to sign."),
+    Call("POST",   "/login/response", CoreApi.login, ("fields",), "A session token for a signed challenge."),
+    Call("POST",   "/login/apikey", CoreApi.login_by_key, ("fields",), "A session token for an API key."),
+    Call("POST",   "/login/password", CoreApi.login_by_password, (), "There are no passwords."),
+    Call("POST",   "/logout", CoreApi.logout, ("caller",), "End a session.", 204),
+    Call("GET",    "/users/me", CoreApi.user, ("caller",), "Who asks."),
+    Call("GET",    "/streams", CoreApi.streams, ("caller", "query"), "The streams that exist."),
+    Call("POST",   "/streams", StreamManagement.create, ("caller", "fields"), "Make a stream exist."),
+    Call("GET",    STREAM + "/publishers", CoreApi.publishers, ("caller", "stream"), "Who publishes on a stream."),
+    Call("GET",    STREAM + "/publisher/{address}", CoreApi.publisher, ("caller", "stream", "address"),
          "Whether an address publishes on a stream."),
-    Call("GET",    STREAM + "/subscribers", Desk.subscribers, ("visitor", "stream"), "Who reads a stream."),
-    Call("GET",    STREAM + "/subscriber/{address}", Desk.subscriber, ("visitor", "stream", "address"),
+    Call("GET",    STREAM + "/subscribers", CoreApi.subscribers, ("caller", "stream"), "Who reads a stream."),
+    Call("GET",    STREAM + "/subscriber/{address}", CoreApi.subscriber, ("caller", "stream", "address"),
          "Whether an address may read a stream."),
-    Call("GET",    STREAM + "/validation", Desk.validation, ("visitor", "stream"),
+    Call("GET",    STREAM + "/validation", CoreApi.validation, ("caller", "stream"),
          "What has to be known of a stream to check its messages."),
-    Call("POST",   STREAM + "/fields", StreamsDesk.set_fields, ("visitor", "stream", "items"),
+    Call("POST",   STREAM + "/fields", StreamManagement.set_fields, ("caller", "stream", "items"),
          "Say which fields the messages of a stream have."),
-    Call("GET",    STREAM + "/detectFields", StreamsDesk.detect_fields, ("visitor", "stream"),
+    Call("GET",    STREAM + "/detectFields", StreamManagement.detect_fields, ("caller", "stream"),
          "A stream with the fields of its newest message."),
-    Call("GET",    STREAM + "/permissions/me", Desk.my_permissions, ("visitor", "stream"),
+    Call("GET",    STREAM + "/permissions/me", CoreApi.my_permissions, ("caller", "stream"),
          "What the user may do on a stream."),
-    Call("GET",    STREAM + "/permissions", StreamsDesk.permissions, ("visitor", "stream"),
+    Call("GET",    STREAM + "/permissions", StreamManagement.permissions, ("caller", "stream"),
          "What users may do on a stream."),
-    Call("POST",   STREAM + "/permissions", StreamsDesk.grant, ("visitor", "stream", "fields"), "Give a permission."),
-    Call("DELETE", STREAM + "/permissions/{permission}", StreamsDesk.revoke, ("visitor", "stream", "permission"),
+    Call("POST",   STREAM + "/permissions", StreamManagement.grant, ("caller", "stream", "fields"),
+         "Give a permission."),
+    Call("DELETE", STREAM + "/permissions/{permission}", StreamManagement.revoke, ("caller", "stream", "permission"),
          "Take a permission back.", 204),
-    Call("GET",    STREAM + "/storageNodes", Desk.storage_nodes, ("visitor", "stream"), "Who keeps a stream."),
-    Call("POST",   STREAM + "/storageNodes", StreamsDesk.store, ("visitor", "stream", "fields"),
+    Call("GET",    STREAM + "/storageNodes", CoreApi.storage_nodes, ("caller", "stream"), "Who keeps a stream."),
+    Call("POST",   STREAM + "/storageNodes", StreamManagement.store, ("caller", "stream", "fields"),
          "Let a stream be kept; every stream is."),
-    Call("GET",    "/storageNodes/{address}/streams", Desk.kept, ("visitor", "address"), "The streams that are kept."),
-    Call("GET",    STREAM, Desk.stream, ("visitor", "stream"), "A stream."),
-    Call("PUT",    STREAM, StreamsDesk.update, ("visitor", "stream", "fields"), "Say something else of a stream."),
-    Call("DELETE", STREAM, StreamsDesk.delete, ("visitor", "stream"), "Forget what was said of a stream.", 204),
+    Call("GET",    "/storageNodes/{address}/streams", CoreApi.kept, ("caller", "address"),
+         "The streams that are kept."),
+    Call("GET",    STREAM, CoreApi.stream, ("caller", "stream"), "A stream."),
+    Call("PUT",    STREAM, StreamManagement.update, ("caller", "stream", "fields"), "Say something else of a stream."),
+    Call("DELETE", STREAM, StreamManagement.delete, ("caller", "stream"), "Forget what was said of a stream.", 204),
 ]
 # fmt: on
 BODIES = {"fields": dict, "items": list}  # what kind of JSON value a body is
@@ -116,15 +118,15 @@ def router(started: Callable[[], Parts]) -> APIRouter:
     @cache
     def running() -> Running:
         parts = started()
-        desk = StreamsDesk(parts)
-        return Running(parts, desk, Data(parts, desk))
+        core_api = StreamManagement(parts)
+        return Running(parts, core_api, DataApi(parts, core_api))
 
-    class Route(HeadedRoute):
+    class Route(HeadRoute):
         def get_route_handler(self) -> Handler:
-            return answering(running, super().get_route_handler(), explained, _told)
+            return guarded(running, super().get_route_handler(), explain, _error_body)
 
     routes = APIRouter(prefix=PREFIX, route_class=Route, tags=[NAME], responses=REFUSALS)
-    routes.include_router(rest_data.router(running))
+    routes.include_router(data_routes.router(running))
     for call in CALLS:
         routes.add_api_route(
             call.path,
@@ -134,7 +136,7 @@ def router(started: Callable[[], Parts]) -> APIRouter:
             status_code=call.status,
             response_class=Response,
             responses={} if call.status == 204 else {call.status: {"content": {"application/json": {}}}},
-            openapi_extra=_described(call),
+            openapi_extra=_openapi(call),
         )
 
     @routes.options("/{path:path}", include_in_schema=False)
@@ -142,28 +144,30 @@ def router(started: Callable[[], Parts]) -> APIRouter:
         return Response(status_code=204)
 
     async def elsewhere(request: Request) -> Response:
-        raise Refused(404, f"there is nothing for {request.method} at {request.url.path}; GET /docs says what there is")
+        raise ApiError(
+            404, f"there is nothing for {request.method} at {request.url.path}; GET /docs says what there is"
+        )
 
     routes.add_api_route("/{path:path}", elsewhere, methods=METHODS, include_in_schema=False)
     return routes
 
 
 def _endpoint(running: Callable[[], Running], call: Call) -> Handler:
-    """Answers a request by what the desk says, once that is on disk."""
+    """Answers a request by what the core_api says, once that is on disk."""
 
     async def endpoint(request: Request) -> Response:
-        parts, desk, _ = running()
+        parts, core_api, _ = running()
         bus = parts.context.bus
         given: dict[str, Any] = {name: named(value) for name, value in request.path_params.items()}
-        given |= {"visitor": visitor_of(request), "query": request.query_params}
+        given |= {"caller": caller_of(request), "query": request.query_params}
         for name in BODIES.keys() & set(call.takes):
-            if "visitor" in call.takes:
-                desk.admit_change(given["visitor"], given.get("stream"))
+            if "caller" in call.takes:
+                core_api.admit_change(given["caller"], given.get("stream"))
             given[name] = await _value(bus, request, BODIES[name])
         before = bus.ledger.next_seq
-        answer = call.answer(desk, *(given[name] for name in call.takes))
+        answer = call.answer(core_api, *(given[name] for name in call.takes))
         if isinstance(answer, Iterator):
-            return await _in_slices(parts, desk, request, answer)
+            return await _in_slices(parts, core_api, request, answer)
         if bus.ledger.next_seq > before:
             await on_disk(bus)
         return Response(status_code=204) if call.status == 204 else as_json(answer, call.status)
@@ -171,23 +175,23 @@ def _endpoint(running: Callable[[], Running], call: Call) -> Handler:
     return endpoint
 
 
-async def _in_slices(parts: Parts, desk: Desk, request: Request, slices: Iterator[bytes]) -> Response:
-    """A long answer, at the pace of all of them (`paced`), while the visitor's token is worth something."""
-    answer_scheduler, network, read_pacer = (
+async def _in_slices(parts: Parts, core_api: CoreApi, request: Request, slices: Iterator[bytes]) -> Response:
+    """A long answer, at the pace of all of them (`paced_response`), while the caller's token is worth something."""
+    scheduler, network, read_pacer = (
         parts.context.services.answer_scheduler,
         network_of(request),
         parts.context.bus.read_pacer,
     )
     if request.method == HEAD:  # its length is told
         made = list[bytes]()
-        while (part := await run_in_turn(answer_scheduler, network, partial(next, slices, None))) is not None:
+        while (part := await run_in_turn(scheduler, network, partial(next, slices, None))) is not None:
             made.append(part)
         return Response(b"".join(made), media_type=JSON)
-    budget, ask = None if read_pacer is None else read_pacer.budget, partial(desk.ask, visitor_of(request))
-    return await paced_response(answer_scheduler, budget, network, slices, JSON, ask)
+    budget, ask = None if read_pacer is None else read_pacer.budget, partial(core_api.authenticate, caller_of(request))
+    return await paced_response(scheduler, budget, network, slices, JSON, ask)
 
 
-def _described(call: Call) -> dict[str, Any]:
+def _openapi(call: Call) -> dict[str, Any]:
     """The parameters and the body, for /docs."""
     paths = [part.strip("{}").partition(":")[0] for part in call.path.split("/") if part.startswith("{")]
     found = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in paths]
@@ -199,7 +203,7 @@ def _described(call: Call) -> dict[str, Any]:
     return {"parameters": found, **body}
 
 
-def _told(error: Exception, status: int, message: str) -> dict[str, str]:
+def _error_body(error: Exception, status: int, message: str) -> dict[str, str]:
     return {"code": getattr(error, "code", None) or CODES[status], "message": message}
 
 
@@ -212,7 +216,7 @@ async def _value(bus: Bus, request: Request, kind: type) -> Any:
     except ValueError as error:
         if read_pacer is not None:
             read_pacer.charge_malformed_body(network_of(request), len(body))
-        raise Refused(400, f"not JSON: {error}") from None
+        raise ApiError(400, f"not JSON: {error}") from None
     if not isinstance(value, kind):
-        raise Refused(400, f"expected a JSON {'object' if kind is dict else 'array'}")
+        raise ApiError(400, f"expected a JSON {'object' if kind is dict else 'array'}")
     return value

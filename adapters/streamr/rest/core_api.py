@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from adapters.streamr.parts import Parts
 
 MAX_LISTED = 256  # streams in one answer; more are asked for with `offset`
-LOOKED_AT = 64  # channels that are looked at in one turn of the loop
+CHANNELS_PER_SLICE = 64  # channels that are looked at in one turn of the loop
 MAX_DIGITS = 10  # of a number in a request
 MAX_ADDRESSES = 10_000  # in one answer
 
 # The verbs of the gateway of which an operation of the reference needs one.
-NEEDS = {
+REQUIRED_VERBS = {
     "stream_get": ("subscribe", "publish", "admin"),
     "stream_subscribe": ("subscribe",),
     "stream_publish": ("publish",),
@@ -36,14 +36,14 @@ NEEDS = {
 }
 
 
-class Visitor(NamedTuple):
+class RestCaller(NamedTuple):
     """Who makes a request: the token of its header, and the network that it comes from."""
 
     token: str | None
-    address: str = ""
+    network: str = ""
 
 
-class Refused(Exception):
+class ApiError(Exception):
     """A request that gets an HTTP *status* and a reason, and a *code* where the status does not say it all."""
 
     def __init__(self, status: int, message: str, code: str | None = None) -> None:
@@ -52,8 +52,8 @@ class Refused(Exception):
         self.code = code
 
 
-class Desk:
-    """Answers with JSON values, or raises `Refused`. Addresses are taken in any case."""
+class CoreApi:
+    """Answers with JSON values, or raises `ApiError`. Addresses are taken in any case."""
 
     def __init__(self, parts: Parts) -> None:
         self._context = parts.context
@@ -65,21 +65,21 @@ class Desk:
     def admit(self, origin: str | None, host: str | None) -> None:
         """Raise unless who calls the gateway *host*, perhaps a page of *origin*, may ask here, as on the WebSocket."""
         if (reason := self._context.access.origin_refusal(origin, host)) is not None:
-            raise Refused(403, reason)
+            raise ApiError(403, reason)
 
-    def throttle(self, visitor: Visitor, channel: str = "") -> None:
-        """Raise `Throttled` unless the visitor may ask now, about *channel*; told apart by where they come from."""
-        place = Peer(-1 - crc32(visitor.address.encode()), NAME)
-        self._context.bus.pace(Principal("", visitor.address), place, channel)
+    def throttle(self, caller: RestCaller, channel: str = "") -> None:
+        """Raise `Throttled` unless the caller may ask now, about *channel*; told apart by where they come from."""
+        place = Peer(-1 - crc32(caller.network.encode()), NAME)
+        self._context.bus.pace(Principal("", caller.network), place, channel)
 
     # Users
 
     def challenge(self, address: str) -> dict[str, Any]:
         """Something for *address* to sign."""
         if not ADDRESS.fullmatch(address):
-            raise Refused(400, f"not an Ethereum address: {address}")
+            raise ApiError(400, f"not an Ethereum address: {address}")
         challenge = self._context.logins.challenge(address, self._context.bus.clock())
-        return {"id": challenge.id, "challenge": challenge.text, "expires": _moment(challenge.expires)}
+        return {"id": challenge.id, "challenge": challenge.text, "expires": _iso_time(challenge.expires)}
 
     def login(self, fields: dict[str, Any]) -> dict[str, Any]:
         """A session token for the signature of a challenge."""
@@ -88,72 +88,72 @@ class Desk:
         parts = given.get("id"), given.get("challenge"), fields.get("signature"), fields.get("address")
         texts = [part for part in parts if isinstance(part, str)]
         if len(texts) != len(parts):
-            raise Refused(400, "expected a challenge with its id, a signature and an address")
+            raise ApiError(400, "expected a challenge with its id, a signature and an address")
         id, text, signature, address = texts
         try:
             token = self._context.logins.answer(id, text, signature, address, self._context.bus.clock())
         except LoginError as error:
-            raise Refused(401, str(error)) from None
-        return {"token": token.token, "expires": _moment(token.expires)}
+            raise ApiError(401, str(error)) from None
+        return {"token": token.token, "expires": _iso_time(token.expires)}
 
     def login_by_key(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The session token for an API key of the gateway: the key itself, so that both end together."""
         key = fields.get("apiKey")
         if not isinstance(key, str):
-            raise Refused(400, "expected an apiKey")
+            raise ApiError(400, "expected an apiKey")
         if self._context.access.key_name(key) is None:
-            raise Refused(401, "no such API key")
-        return {"token": key, "expires": _moment(self._context.bus.clock() + TOKEN_LIFE)}
+            raise ApiError(401, "no such API key")
+        return {"token": key, "expires": _iso_time(self._context.bus.clock() + TOKEN_LIFE)}
 
     def login_by_password(self) -> None:
         """Nobody has a password here; the reference's own last version answers the same."""
-        raise Refused(404, "there are no passwords here: log in with a private key or an API key")
+        raise ApiError(404, "there are no passwords here: log in with a private key or an API key")
 
-    def logout(self, visitor: Visitor) -> None:
-        """End the session of the visitor's token."""
-        self._context.logins.end(visitor.token or "", visitor.address, self._context.bus.clock())
+    def logout(self, caller: RestCaller) -> None:
+        """End the session of the caller's token."""
+        self._context.logins.end(caller.token or "", caller.network, self._context.bus.clock())
 
-    def user(self, visitor: Visitor) -> dict[str, Any]:
+    def user(self, caller: RestCaller) -> dict[str, Any]:
         """Who asks."""
-        username = self._asker(visitor).username
+        username = self._user_of(caller).username
         if username is None:
-            raise Refused(401, "log in first")
+            raise ApiError(401, "log in first")
         return {"name": username, "username": username}
 
     # Streams
 
-    def stream(self, visitor: Visitor, stream: str) -> dict[str, Any]:
+    def stream(self, caller: RestCaller, stream: str) -> dict[str, Any]:
         """A stream as clients expect it."""
-        self._look(visitor, stream)
+        self._check_visible(caller, stream)
         return self._streams.shown(stream)
 
-    def validation(self, visitor: Visitor, stream: str) -> dict[str, Any]:
+    def validation(self, caller: RestCaller, stream: str) -> dict[str, Any]:
         """What has to be known of a stream to check its messages."""
-        self._look(visitor, stream)
+        self._check_visible(caller, stream)
         return self._streams.required(stream)
 
-    def streams(self, visitor: Visitor, query: Mapping[str, str]) -> Iterator[bytes]:
-        """The streams that exist and the visitor may know of: a JSON array, in slices of a little work each.
+    def streams(self, caller: RestCaller, query: Mapping[str, str]) -> Iterator[bytes]:
+        """The streams that exist and the caller may know of: a JSON array, in slices of a little work each.
 
         *query* may ask for one `name`, for those with a text in their ids (`search`), for at most `max` of them, and
         for those after the first `offset`.
         """
-        principal, address = self._asker(visitor)
+        principal, address = self._user_of(caller)
         name, search = query.get("name"), query.get("search", "").lower()
         first, count = _number(query, "offset", 0), min(_number(query, "max", MAX_LISTED), MAX_LISTED)
 
         def wanted(stream: str) -> bool:
-            return search in stream.lower() and self._may(principal, "stream_get", stream, address)
+            return search in stream.lower() and self._is_allowed(principal, "stream_get", stream, address)
 
         return self._listed(self._slices(name), wanted, first, first + count)
 
     def _slices(self, stream: str | None) -> Iterator[list[str]]:
-        """The names of channels, `LOOKED_AT` in each slice; of one *stream* its own."""
+        """The names of channels, `CHANNELS_PER_SLICE` in each slice; of one *stream* its own."""
         if stream is not None:
             yield self._streams.channels_of(stream)
             return
         after = ""
-        while names := self._context.bus.channels.listed(after, LOOKED_AT):
+        while names := self._context.bus.channels.listed(after, CHANNELS_PER_SLICE):
             yield names
             after = names[-1]
 
@@ -179,89 +179,90 @@ class Desk:
 
     # Who may do what there
 
-    def publishers(self, visitor: Visitor, stream: str) -> dict[str, Any]:
+    def publishers(self, caller: RestCaller, stream: str) -> dict[str, Any]:
         """The addresses that have said something on a stream, or have a right of their own to."""
-        self._look(visitor, stream)
+        self._check_visible(caller, stream)
         waiting = (self._context.services.index.unapplied(channel) for channel in self._streams.channels_of(stream))
         places = (self._forms.place(message) for messages in waiting for message in messages)
         said = {*self._context.publishers.of(stream, MAX_ADDRESSES), *(place.publisher for place in places if place)}
         return {"addresses": sorted(said - {""} | self._holders("stream_publish", stream))[:MAX_ADDRESSES]}
 
-    def subscribers(self, visitor: Visitor, stream: str) -> dict[str, Any]:
+    def subscribers(self, caller: RestCaller, stream: str) -> dict[str, Any]:
         """The addresses that listen to a stream now, or have a right of their own to."""
-        self._look(visitor, stream)
+        self._check_visible(caller, stream)
         present = (
             peer for channel in self._streams.channels_of(stream) for peer in self._context.bus.peers_in(channel)
         )
         listening = {peer.identity for peer in present if peer.protocol == NAME and peer.identity is not None}
         return {"addresses": sorted({*listening, *self._holders("stream_subscribe", stream)})[:MAX_ADDRESSES]}
 
-    def publisher(self, visitor: Visitor, stream: str, address: str) -> dict[str, Any]:
+    def publisher(self, caller: RestCaller, stream: str, address: str) -> dict[str, Any]:
         """Nothing, if messages of *address* on a stream are to be believed."""
-        self._look(visitor, stream)
+        self._check_visible(caller, stream)
         if not self._trust.publishes(stream, address.lower()):
-            raise Refused(404, f"{address} is not a publisher on stream {stream}")
+            raise ApiError(404, f"{address} is not a publisher on stream {stream}")
         return {}
 
-    def subscriber(self, visitor: Visitor, stream: str, address: str) -> dict[str, Any]:
+    def subscriber(self, caller: RestCaller, stream: str, address: str) -> dict[str, Any]:
         """Nothing, if *address* may read a stream: asked before a group key is sent there."""
-        self._look(visitor, stream)
+        self._check_visible(caller, stream)
         if not self._trust.may_read(stream, address.lower()):
-            raise Refused(404, f"{address} is not a subscriber on stream {stream}")
+            raise ApiError(404, f"{address} is not a subscriber on stream {stream}")
         return {}
 
-    def my_permissions(self, visitor: Visitor, stream: str) -> list[dict[str, Any]]:
-        """What the visitor may do on a stream, in the reference's words."""
-        self._look(visitor, stream)
-        principal, address = self._asker(visitor)
+    def my_permissions(self, caller: RestCaller, stream: str) -> list[dict[str, Any]]:
+        """What the caller may do on a stream, in the reference's words."""
+        self._check_visible(caller, stream)
+        principal, address = self._user_of(caller)
         user = {"user": address or principal.name}
-        mine = (name for name in OPERATIONS if self._may(principal, name, stream, address))
+        mine = (name for name in OPERATIONS if self._is_allowed(principal, name, stream, address))
         return [{"id": None, **user, "operation": name} for name in mine]
 
     # Who keeps what was said there
 
-    def storage_nodes(self, visitor: Visitor, stream: str) -> list[dict[str, Any]]:
+    def storage_nodes(self, caller: RestCaller, stream: str) -> list[dict[str, Any]]:
         """This gateway, which keeps every stream."""
-        self._look(visitor, stream)
+        self._check_visible(caller, stream)
         return [{"storageNodeAddress": self._own}]
 
-    def kept(self, visitor: Visitor, address: str) -> Iterator[bytes]:
+    def kept(self, caller: RestCaller, address: str) -> Iterator[bytes]:
         """The streams that this gateway keeps, if *address* is its own."""
         if address.lower() != self._own:
-            raise Refused(404, f"Storage node not found: {address}")
-        return self.streams(visitor, {})
+            raise ApiError(404, f"Storage node not found: {address}")
+        return self.streams(caller, {})
 
     # What they need
 
     def _holders(self, operation: str, stream: str) -> set[str]:
         """The addresses with a right of their own to do this on a partition of *stream*."""
-        names = self._context.access.principals_with(NEEDS[operation][0], self._streams.channels_of(stream))
+        names = self._context.access.principals_with(REQUIRED_VERBS[operation][0], self._streams.channels_of(stream))
         found = (name.partition(":")[2] for name in names if name.startswith(f"{NAME}:"))
         return {address.lower() for address in found if ADDRESS.fullmatch(address)}
 
-    def _look(self, visitor: Visitor, stream: str) -> None:
-        """Raise unless *stream* exists and the visitor may know of it."""
-        principal, address = self._asker(visitor)
-        if not self._may(principal, "stream_get", stream, address):
-            raise Refused(403, f"Not allowed to see stream: {stream}")
+    def _check_visible(self, caller: RestCaller, stream: str) -> None:
+        """Raise unless *stream* exists and the caller may know of it."""
+        principal, address = self._user_of(caller)
+        if not self._is_allowed(principal, "stream_get", stream, address):
+            raise ApiError(403, f"Not allowed to see stream: {stream}")
         if not self.exists(stream):
-            raise Refused(404, f"Stream not found: {stream}")
+            raise ApiError(404, f"Stream not found: {stream}")
 
-    def ask(self, visitor: Visitor) -> User:
+    def authenticate(self, caller: RestCaller) -> User:
         """Who makes a request; `Unauthenticated` where its token is none of ours, or not any more."""
-        return self._trust.asker((visitor.token,), Principal(f"{NAME}:anonymous", visitor.address))
+        return self._trust.asker((caller.token,), Principal(f"{NAME}:anonymous", caller.network))
 
-    def _asker(self, visitor: Visitor) -> User:
+    def _user_of(self, caller: RestCaller) -> User:
         """Who makes a request."""
         try:
-            return self.ask(visitor)
+            return self.authenticate(caller)
         except Unauthenticated as error:
-            raise Refused(401, str(error)) from None
+            raise ApiError(401, str(error)) from None
 
-    def _may(self, principal: Principal, operation: str, stream: str, address: str | None = None) -> bool:
+    def _is_allowed(self, principal: Principal, operation: str, stream: str, address: str | None = None) -> bool:
         """Whether *principal*, the user of *address*, may do this on a partition of *stream*."""
         allowed, channels = self._context.bus.allowed, self._streams.channels_of(stream)
-        return any(allowed(principal, verb, channel) for verb in NEEDS[operation] for channel in channels) or any(
+        verbs = REQUIRED_VERBS[operation]
+        return any(allowed(principal, verb, channel) for verb in verbs for channel in channels) or any(
             given.operation == operation and given.user in (None, address)
             for given in self._streams.permissions(stream)
         )
@@ -287,9 +288,9 @@ def _number(query: Mapping[str, str], name: str, default: int) -> int:
     """A number of the *query*."""
     text = query.get(name, str(default))
     if not text.isdecimal() or len(text) >= MAX_DIGITS:
-        raise Refused(400, f"{name}: not a number: {text}")
+        raise ApiError(400, f"{name}: not a number: {text}")
     return int(text)
 
 
-def _moment(ms: int) -> str:
+def _iso_time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

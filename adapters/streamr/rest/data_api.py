@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from adapters.streamr.model.author import after
 from adapters.streamr.model.stored import Span
 from adapters.streamr.model.users import User
-from adapters.streamr.publishing.publishing import out_of_range
-from adapters.streamr.publishing.saying import charge
+from adapters.streamr.publishing.publish_handler import pace_author
+from adapters.streamr.publishing.validation import out_of_range
 from adapters.streamr.wire.checks import MAX_INTEGER
 from adapters.streamr.wire.control import PublishRequest
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address
@@ -30,7 +30,7 @@ from gateway.core.errors import Forbidden, RequestError, UnknownChannel
 from gateway.core.message import REST, Message, Peer
 from gateway.core.principal import Principal
 
-from .desk import Desk, Visitor
+from .core_api import CoreApi, RestCaller
 
 if TYPE_CHECKING:
     from adapters.streamr.context import Context
@@ -71,14 +71,14 @@ class Metadata(NamedTuple):
         return dict(zip(("totalBytes", "totalMessages", "firstMessage", "lastMessage"), self, strict=True))
 
 
-class RestSpeaker:
+class RestRequester:
     """Who says something by a request; made a durable peer only where it says something."""
 
-    def __init__(self, context: Context, trust: Trust, visitor: Visitor) -> None:
+    def __init__(self, context: Context, trust: Trust, caller: RestCaller) -> None:
         self._context = context
         self._trust = trust
-        self.principal = Principal(f"{NAME}:anonymous", visitor.address)
-        self._token = visitor.token
+        self.principal = Principal(f"{NAME}:anonymous", caller.network)
+        self._token = caller.token
 
     @property
     def user(self) -> User | None:
@@ -96,72 +96,72 @@ class RestSpeaker:
         """The address of the session token's user."""
         return None if self.user is None else self.user.address
 
-    def asker(self, _request: PublishRequest) -> User:
+    def authenticate(self, _request: PublishRequest) -> User:
         """Whose token it is."""
         return self._trust.asker((self._token,), self.principal)
 
-    def charge(self, author: Peer) -> None:
+    def pace_author(self, author: Peer) -> None:
         """Raise `Throttled` where *author*, who signed what this request brings, says too much."""
-        charge(self._context.bus, self.who, author)
+        pace_author(self._context.bus, self.who, author)
 
 
-class Data:
+class DataApi:
     """Takes what requests say, and finds what they ask for."""
 
-    def __init__(self, parts: Parts, desk: Desk) -> None:
+    def __init__(self, parts: Parts, core_api: CoreApi) -> None:
         self._context = parts.context
         self._trust = parts.trust
         self._forms = parts.forms
         self._stored = parts.stored
-        self._saying = parts.saying
-        self._desk = desk
+        self._publish_handler = parts.publish_handler
+        self._core_api = core_api
         self._last = (0, 0)  # where the last message stands that was given no place
 
-    def admit(self, visitor: Visitor, stream: str, query: Mapping[str, str]) -> None:
+    def admit(self, caller: RestCaller, stream: str, query: Mapping[str, str]) -> None:
         """Raise unless who asks, or who signed according to the *query*, may say something on a partition of *stream*.
 
         This is asked before the body is read; `produce` asks again, when it is known who signed what.
         """
         self._context.bus.check_log()
-        with _named(stream):
+        with _naming_stream(stream):
             self._channel(stream, 0)
         allowed, channels = self._context.bus.allowed, self._context.streams.channels_of(stream)
-        author = Principal(f"{NAME}:{query.get('address', '').lower()}", visitor.address)
+        author = Principal(f"{NAME}:{query.get('address', '').lower()}", caller.network)
         if query.get("signature") and any(allowed(author, "publish", channel) for channel in channels):
             return
-        asker, _ = self._trust.asker((visitor.token,), RestSpeaker(self._context, self._trust, visitor).principal)
+        asker, _ = self._trust.asker((caller.token,), RestRequester(self._context, self._trust, caller).principal)
         if not any(allowed(asker, "publish", channel) for channel in channels):
             if query.get("signature"):
                 raise Invalid(f"{query.get('address', '')} is not a publisher on stream {stream}")
             raise Forbidden("publish", stream)
 
-    def produce(self, visitor: Visitor, stream: str, query: Mapping[str, str], body: bytes) -> None:
+    def produce(self, caller: RestCaller, stream: str, query: Mapping[str, str], body: bytes) -> None:
         """Say *body*, a JSON text, on *stream*; it is accepted once it is on disk."""
-        with _named(stream):
-            self._produce(visitor, stream, query, body)
+        with _naming_stream(stream):
+            self._produce(caller, stream, query, body)
 
-    def _produce(self, visitor: Visitor, stream: str, query: Mapping[str, str], body: bytes) -> None:
+    def _produce(self, caller: RestCaller, stream: str, query: Mapping[str, str], body: bytes) -> None:
         message = self._message(stream, query, body)
         channel = self._channel(stream, message.id.stream_partition)
-        self._desk.throttle(visitor, channel)
+        self._core_api.throttle(caller, channel)
         failed: list[RequestError] = []
-        speaker, request = RestSpeaker(self._context, self._trust, visitor), PublishRequest(message=message)
-        self._saying.say(speaker, request, channel, failed.append)
+        requester, request = RestRequester(self._context, self._trust, caller), PublishRequest(message=message)
+        self._publish_handler.publish(requester, request, channel, failed.append)
         if failed:
             raise failed[0]
 
     def find(
-        self, visitor: Visitor, stream: str, partition: str, kind: str, query: Mapping[str, str]
+        self, caller: RestCaller, stream: str, partition: str, kind: str, query: Mapping[str, str]
     ) -> Iterator[Message | None]:
         """The stored messages that a request of *kind* (`QUERIES`) asks for; None when others should have a turn."""
         ask, shows = QUERIES[kind](query), partial(self._forms.shows, _version(query))
-        channel = self._readable(visitor, stream, partition)
+        channel = self._readable(caller, stream, partition)
         stored = self._stored
         return stored.last(channel, ask, shows) if isinstance(ask, int) else stored.between(channel, ask)
 
-    def all(self, visitor: Visitor, stream: str, partition: str) -> Iterator[Message | None]:
+    def all(self, caller: RestCaller, stream: str, partition: str) -> Iterator[Message | None]:
         """Everything that is stored of a stream partition."""
-        channel = self._readable(visitor, stream, partition)
+        channel = self._readable(caller, stream, partition)
         return self._stored.between(channel, Span())
 
     def shower(self, query: Mapping[str, str]) -> tuple[Format, Callable[[Message], bytes | None]]:
@@ -207,28 +207,28 @@ class Data:
             raise UnknownChannel(stream)
         return self._context.bus.channels.channel(NAME, channel_of(stream, partition))
 
-    def ask(self, visitor: Visitor, stream: str, partition: str) -> str:
-        """The channel of a stream partition, `Forbidden` or `Unauthenticated` unless the visitor may read its past."""
-        with _named(stream):
+    def authorize_history(self, caller: RestCaller, stream: str, partition: str) -> str:
+        """The channel of a stream partition, `Forbidden` or `Unauthenticated` unless the caller may read its past."""
+        with _naming_stream(stream):
             channel = self._channel(stream, _number('Path parameter "partition"', partition))
-        principal, _ = self._trust.asker((visitor.token,), Principal(f"{NAME}:anonymous", visitor.address))
+        principal, _ = self._trust.asker((caller.token,), Principal(f"{NAME}:anonymous", caller.network))
         if not self._context.bus.allowed(principal, "history", channel):
             raise Forbidden("history", channel)
         return channel
 
-    def _readable(self, visitor: Visitor, stream: str, partition: str) -> str:
-        """The channel of a stream partition that exists, and whose past the visitor may read."""
-        channel = self.ask(visitor, stream, partition)
-        if not self._desk.exists(stream):
+    def _readable(self, caller: RestCaller, stream: str, partition: str) -> str:
+        """The channel of a stream partition that exists, and whose past the caller may read."""
+        channel = self.authorize_history(caller, stream, partition)
+        if not self._core_api.exists(stream):
             raise UnknownChannel(stream)
         if int(partition) >= (partitions := self._context.streams.partitions(stream)):
             raise Invalid(out_of_range(int(partition), partitions))
-        self._desk.throttle(visitor, channel)
+        self._core_api.throttle(caller, channel)
         return channel
 
 
 @contextmanager
-def _named(stream: str) -> Iterator[None]:
+def _naming_stream(stream: str) -> Iterator[None]:
     """Let a channel that cannot be be told of by the name of its *stream*."""
     try:
         yield

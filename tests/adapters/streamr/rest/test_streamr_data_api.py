@@ -13,8 +13,8 @@ import anyio
 import httpx
 import pytest
 
-from adapters.streamr.rest import rest_data
-from adapters.streamr.rest.data import NO_BODY, NO_END, NO_OFFSETS
+from adapters.streamr.rest import data_routes
+from adapters.streamr.rest.data_api import NO_BODY, NO_END, NO_OFFSETS
 from gateway.access.auth import ApiKey, digest
 from gateway.access.limits import Limits, Rate, Throttle
 from gateway.core import answer_scheduler
@@ -358,7 +358,7 @@ def test_rights_decide_who_says_and_who_reads(make_broker: Any, make_caller: Any
 def test_a_header_without_a_token_is_malformed(call: Caller, header: str) -> None:
     refused = call("GET", LAST, headers={"Authorization": header})
     assert refused.status_code == 400
-    assert refused.json() == {"error": rest_data.MALFORMED}
+    assert refused.json() == {"error": data_routes.MALFORMED_HEADER}
 
 
 def test_who_asks_too_much_waits(broker: Any, make_caller: Any) -> None:

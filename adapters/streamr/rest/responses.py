@@ -22,14 +22,14 @@ from gateway.core.errors import OutcomeUnknown, RequestError, Throttled
 from gateway.core.jsontext import dumps
 from gateway.http.bodies import BodyRefused, network_of
 
-from .desk import Refused, Visitor
+from .core_api import ApiError, RestCaller
 
 if TYPE_CHECKING:
     from adapters.streamr.parts import Parts
     from gateway.core.bus import Bus
 
-    from .data import Data
-    from .streams_desk import StreamsDesk
+    from .data_api import DataApi
+    from .stream_management import StreamManagement
 
 MAX_TARGET = 8_192  # bytes of a path and its query: a stream's name in percent-encoded UTF-8 has at most 6,144
 CORS = {
@@ -50,11 +50,11 @@ class Running(NamedTuple):
     """What answers requests, once the adapter has started."""
 
     parts: Parts
-    desk: StreamsDesk
-    data: Data
+    core_api: StreamManagement
+    data: DataApi
 
 
-class HeadedRoute(APIRoute):
+class HeadRoute(APIRoute):
     """A route that answers HEAD where it answers GET, as those of the reference do; /docs need not say so."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -69,18 +69,18 @@ class HeadedRoute(APIRoute):
             await super().handle(scope, receive, send)
 
 
-def answering(running: Callable[[], Running], handle: Handler, explain: Explain, tell: Tell) -> Handler:
+def guarded(running: Callable[[], Running], handle: Handler, explain: Explain, tell: Tell) -> Handler:
     """Turn refusals into answers, by *explain* and *tell*, and let pages that are welcome read them."""
 
     async def answer(request: Request) -> Response:
         welcome: dict[str, str] = {}
-        parts, desk, _ = running()
+        parts, core_api, _ = running()
         try:
             origin = request.headers.get("origin")
-            desk.admit(origin, request.headers.get("host"))
+            core_api.admit(origin, request.headers.get("host"))
             welcome = CORS | {"Access-Control-Allow-Origin": origin} if origin is not None else {}
             _check_target(request)
-            desk.throttle(visitor_of(request))
+            core_api.throttle(caller_of(request))
             response = await handle(request)
         except Exception as error:
             status, message = explain(error)
@@ -100,15 +100,15 @@ def answering(running: Callable[[], Running], handle: Handler, explain: Explain,
 
 
 def _check_target(request: Request) -> None:
-    """Raise `Refused` 414 where the path and the query are too long to be looked at."""
+    """Raise `ApiError` 414 where the path and the query are too long to be looked at."""
     if len(request.scope.get("raw_path") or request.scope["path"]) + len(request.scope["query_string"]) > MAX_TARGET:
-        raise Refused(414, f"a path and its query have at most {MAX_TARGET} bytes")
+        raise ApiError(414, f"a path and its query have at most {MAX_TARGET} bytes")
 
 
-def explained(error: Exception) -> tuple[int, str]:
+def explain(error: Exception) -> tuple[int, str]:
     """The status and the text for an *error*; what is a bug is not told."""
     match error:
-        case Refused() | BodyRefused():
+        case ApiError() | BodyRefused():
             return error.status, str(error)
         case Throttled():
             return 429, str(error)
@@ -132,19 +132,19 @@ def as_json(value: Any, status: int = 200) -> Response:
 
 
 def named(segment: str) -> str:
-    """What a *segment* of a path says; `Refused` 400 where it is no UTF-8, percent-encoded or not, or too long."""
+    """What a *segment* of a path says; `ApiError` 400 where it is no UTF-8, percent-encoded or not, or too long."""
     try:
         text = unquote_to_bytes(segment.encode("latin-1")).decode()
     except UnicodeError:
-        raise Refused(400, f"not percent-encoded UTF-8: {segment!r}") from None
+        raise ApiError(400, f"not percent-encoded UTF-8: {segment!r}") from None
     if len(text) > MAX_NAME:
-        raise Refused(400, f"a name in a path has at most {MAX_NAME} characters")
+        raise ApiError(400, f"a name in a path has at most {MAX_NAME} characters")
     return text
 
 
-def visitor_of(request: Request) -> Visitor:
+def caller_of(request: Request) -> RestCaller:
     """Who makes a request."""
-    return Visitor(bearer_token(request.headers.get("authorization")), network_of(request))
+    return RestCaller(bearer_token(request.headers.get("authorization")), network_of(request))
 
 
 async def on_disk(bus: Bus) -> None:

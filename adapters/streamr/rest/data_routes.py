@@ -23,8 +23,8 @@ from gateway.core.message import Message
 from gateway.http.bodies import read_body
 from gateway.http.paced import paced_response
 
-from .data import BadQuery, Format, Metadata
-from .rest_answers import HEAD, Handler, HeadedRoute, Running, answering, as_json, explained, named, on_disk, visitor_of
+from .data_api import BadQuery, Format, Metadata
+from .responses import HEAD, Handler, HeadRoute, Running, as_json, caller_of, explain, guarded, named, on_disk
 
 if TYPE_CHECKING:
     from adapters.streamr.forms import Forms
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MAX_BODY = 1 << 20  # bytes of a message, as in the reference's broker
 JSON = "application/json"
 
-MALFORMED = 'Authorization header malformed. Should be of form "Bearer session-token".'
+MALFORMED_HEADER = 'Authorization header malformed. Should be of form "Bearer session-token".'
 DENIED = "Authentication failed."
 STREAM = "/streams/{stream:path}/"
 PARTITION = STREAM + "data/partitions/{partition}/"
@@ -73,9 +73,9 @@ RESPONSES: dict[int | str, dict[str, Any]] = dict.fromkeys(
 def router(running: Callable[[], Running]) -> APIRouter:
     """All of it."""
 
-    class Route(HeadedRoute):
+    class Route(HeadRoute):
         def get_route_handler(self) -> Handler:
-            return answering(running, _checked(super().get_route_handler()), _explained, _told)
+            return guarded(running, _checked(super().get_route_handler()), _explain, _error_body)
 
     routes = APIRouter(route_class=Route, tags=[NAME], responses=RESPONSES)
     for call in CALLS:
@@ -86,7 +86,7 @@ def router(running: Callable[[], Running]) -> APIRouter:
             summary=call.summary,
             response_class=Response,
             responses={200: {"content": _answers(call)}},
-            openapi_extra=_described(call),
+            openapi_extra=_openapi(call),
         )
     return routes
 
@@ -94,15 +94,15 @@ def router(running: Callable[[], Running]) -> APIRouter:
 def _endpoint(running: Callable[[], Running], name: str) -> Handler:
     async def produce(request: Request) -> Response:
         parts, _, data = running()
-        visitor, stream = visitor_of(request), named(request.path_params["stream"])
-        data.admit(visitor, stream, request.query_params)
+        caller, stream = caller_of(request), named(request.path_params["stream"])
+        data.admit(caller, stream, request.query_params)
         read_pacer = parts.context.bus.read_pacer
         async with read_body(request, MAX_BODY, read_pacer) as body:
             try:
-                data.produce(visitor, stream, request.query_params, body)
+                data.produce(caller, stream, request.query_params, body)
             except (Invalid, StreamrError, BadQuery):
                 if read_pacer is not None:
-                    read_pacer.charge_malformed_body(visitor.address, len(body))
+                    read_pacer.charge_malformed_body(caller.network, len(body))
                 raise
         await on_disk(parts.context.bus)
         return Response()
@@ -110,26 +110,26 @@ def _endpoint(running: Callable[[], Running], name: str) -> Handler:
     async def query(request: Request) -> Response:
         data = running().data
         form, show = data.shower(request.query_params)
-        found = data.find(visitor_of(request), *_place(request), name, request.query_params)
+        found = data.find(caller_of(request), *_place(request), name, request.query_params)
         if request.method == HEAD:
             return Response(media_type=form.media_type)
         return await answered(request, _slices(found, show, form), form.media_type)
 
     async def metadata(request: Request) -> Response:
-        found = running().data.all(visitor_of(request), *_place(request))
+        found = running().data.all(caller_of(request), *_place(request))
         return await answered(request, _counted(running().parts.forms, found), JSON)
 
     async def answered(request: Request, slices: Iterator[bytes], media_type: str) -> Response:
         parts, _, data = running()
-        read_pacer, visitor = parts.context.bus.read_pacer, visitor_of(request)
+        read_pacer, caller = parts.context.bus.read_pacer, caller_of(request)
         budget = None if read_pacer is None else read_pacer.budget
-        ask = partial(data.ask, visitor, *_place(request))
+        ask = partial(data.authorize_history, caller, *_place(request))
         return await paced_response(
-            parts.context.services.answer_scheduler, budget, visitor.address, slices, media_type, ask
+            parts.context.services.answer_scheduler, budget, caller.network, slices, media_type, ask
         )
 
     async def storage(request: Request) -> Response:
-        running().data.all(visitor_of(request), *_place(request))
+        running().data.all(caller_of(request), *_place(request))
         return as_json({})
 
     return {"produce": produce, "metadata": metadata, "storage": storage}.get(name, query)
@@ -146,7 +146,7 @@ def _checked(handle: Handler) -> Handler:
     async def answer(request: Request) -> Response:
         header = request.headers.get("authorization")
         if header is not None and bearer_token(header) is None:
-            raise BadQuery(MALFORMED)
+            raise BadQuery(MALFORMED_HEADER)
         return await handle(request)
 
     return answer
@@ -182,7 +182,7 @@ def _counted(forms: Forms, messages: Iterator[Message | None]) -> Iterator[bytes
 # What is told
 
 
-def _explained(error: Exception) -> tuple[int, str]:
+def _explain(error: Exception) -> tuple[int, str]:
     """The status and the text, as the reference's broker has them."""
     match error:
         case Unauthenticated():
@@ -194,10 +194,10 @@ def _explained(error: Exception) -> tuple[int, str]:
         case StreamrError() | Invalid() | BadQuery():
             return 400, str(error)
         case _:
-            return explained(error)
+            return explain(error)
 
 
-def _told(_error: Exception, _status: int, message: str) -> dict[str, str]:
+def _error_body(_error: Exception, _status: int, message: str) -> dict[str, str]:
     return {"error": message}
 
 
@@ -207,7 +207,7 @@ def _answers(call: Call) -> dict[str, Any]:
     return {JSON: {}} | ({"text/plain": {}} if "format" in call.query else {})
 
 
-def _described(call: Call) -> dict[str, Any]:
+def _openapi(call: Call) -> dict[str, Any]:
     """The parameters and the body, for /docs."""
     paths = [(name, "path", True) for name in ("stream", "partition") if f"{{{name}" in call.path]
     queries = [(name.lstrip("*"), "query", name.startswith("*")) for name in call.query.split()]

@@ -1,0 +1,233 @@
+"""Publishes stream messages for clients: checks who may, finds the sender, drops copies; on a connection or by REST."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from adapters.streamr.model.positions import Positions
+from adapters.streamr.model.stored import Span
+from adapters.streamr.wire.ids import NAME
+from adapters.streamr.wire.invalid import invalid
+from adapters.streamr.wire.message import parse_message
+from gateway.access.auth import KEY_PREFIX
+from gateway.core.bounded import BoundedMap
+from gateway.core.errors import Forbidden, RequestError
+from gateway.core.message import LATE_AFTER, Message, Peer
+from gateway.core.principal import Principal
+from gateway.core.session import Session
+
+from .conversion import Ids, ids_of, to_bus_message
+from .validation import check, check_signature, is_signed, is_unambiguous
+
+if TYPE_CHECKING:
+    from adapters.streamr.context import Context
+    from adapters.streamr.forms import Forms
+    from adapters.streamr.model.stored import Stored
+    from adapters.streamr.model.users import User
+    from adapters.streamr.trust import Trust
+    from adapters.streamr.wire.control import PublishRequest
+    from adapters.streamr.wire.message import StreamMessage
+    from gateway.core.bus import Bus
+
+    from .participant import Participant
+
+OTHER_CONTENT = "The id of this message belongs to one with other content"
+NOT_SAID = "The publisher is an address of the gateway, which did not say this here"
+NO_PRINCIPAL = Principal("")  # paces an author alone: the connection is paced by itself
+MAX_EXTERNAL = 65_536  # addresses that are remembered as not the gateway's
+
+
+class Requester(Protocol):
+    """The client that asks to publish: a connection, a REST request, or the import of a dump."""
+
+    @property
+    def principal(self) -> Principal:
+        """The principal behind the connection."""
+
+    @property
+    def who(self) -> Peer:
+        """The sender of messages that name no publisher."""
+
+    @property
+    def user(self) -> User | None:
+        """The user of the session token or key that was shown before."""
+
+    @property
+    def address(self) -> str | None:
+        """The Ethereum address whose session token was shown."""
+
+    def authenticate(self, request: PublishRequest) -> User:
+        """The user of the token or key that *request* carries; raises if it is not valid."""
+
+    def pace_author(self, author: Peer) -> None:
+        """Raise `Throttled` if *author*, who signed a message that this requester sends, exceeds the rate limit."""
+
+
+def pace_author(bus: Bus, sender: Peer, author: Peer) -> None:
+    """Raise `Throttled` if *author* exceeds the rate limit; nothing is counted if *sender* is the author."""
+    if bus.throttle is not None and sender.number != author.number:
+        bus.pace(NO_PRINCIPAL, author, "")
+
+
+Refuse = Callable[[RequestError], None]
+
+
+class PublishHandler:
+    """Checks and publishes stream messages."""
+
+    def __init__(self, context: Context, trust: Trust, forms: Forms, stored: Stored, participant: Participant) -> None:
+        self._context = context
+        self._trust = trust
+        self._forms = forms
+        self._stored = stored
+        self._participant = participant
+        self.positions = Positions(self._newest_timestamp)
+        self._external = BoundedMap[str, None](MAX_EXTERNAL)  # addresses that are not the gateway's
+        self.kept_since = 0  # ms; a copy of a message that was signed earlier cannot be recognised
+
+    def publish(
+        self, requester: Requester, request: PublishRequest, channel: str, refuse: Refuse, origin: Session | None = None
+    ) -> Peer | None:
+        """Publish the message of *request*; return its sender, or None if it is a copy of a message taken before.
+
+        A message that must be decrypted first may be published, or refused by *refuse*, later. *origin* is the
+        requester's session, if it has one. Raises `RequestError`.
+        """
+        message = request.message
+        signed, ids = is_signed(message), ids_of(message)
+        self.check(requester, request, "publish", channel)
+        if signed and self.is_gateway_publisher(message):
+            self._check_copy(message, channel)
+            return None
+        if not self._is_new(requester, message, channel) and self._is_copy(requester, message, ids):
+            return None
+        if signed and message.id.timestamp < self.kept_since:
+            raise invalid("The message is older than the history that is kept here", message)
+        sender = self.sender(requester, request)
+        if self._context.streams.decrypts(message.id.stream_id):
+            publish = partial(self._publish, ids, channel, sender, origin, request.version)
+            decrypted = partial(self._publish_decrypted, requester, message, ids, publish)
+            self._participant.decrypt(message, decrypted, refuse, origin)
+        else:
+            self._publish(ids, channel, sender, origin, request.version, message)
+        return sender
+
+    def tick(self, now: int) -> None:
+        """Called once a second: look up since when the history is kept. *now* is in ms."""
+        with suppress(RequestError):  # an unreadable index is reported to the next requester that needs it
+            self.kept_since = self._context.services.index.kept_since(now)
+
+    def check(self, requester: Requester, request: PublishRequest, verb: str, channel: str) -> None:
+        """Raise unless *request* may *verb* on *channel*, and its message is valid but for the signature."""
+        if is_signed(request.message):
+            self._check_publisher(requester, request, verb, channel)
+        elif not self._context.bus.allowed(requester.authenticate(request)[0], verb, channel):
+            raise Forbidden(verb, channel)
+        rules = self._context.streams.rules(request.message.id.stream_id)
+        rules.check(request.message)
+        check(request.message, self._context.bus.clock(), rules.partitions)
+
+    def sender(self, requester: Requester, request: PublishRequest) -> Peer:
+        """The sender of a message: the address that signed it, or the requester."""
+        message, peers = request.message, self._context.bus.peers
+        publisher = message.id.publisher_id.lower()
+        if is_signed(message):
+            self.check_signature(message)
+            author = peers.identity(NAME, publisher)
+            requester.pace_author(author)
+            return author
+        if not publisher:
+            return requester.who
+        for user in (requester.authenticate(request), requester.user):
+            if user is not None and user.is_called(publisher) and (peer := user.peer(peers)) is not None:
+                return peer
+        raise invalid("An unsigned message can name no publisher but its own connection's user", message)
+
+    def check_signature(self, message: StreamMessage) -> None:
+        """Raise unless the publisher signed *message*, and is not an address that the gateway signs by."""
+        check_signature(message)
+        if self.is_gateway_publisher(message):
+            raise invalid(NOT_SAID, message)
+        self._external[message.id.publisher_id.lower()] = None  # only the holder of its key could sign
+
+    def is_gateway_publisher(self, message: StreamMessage) -> bool:
+        """Whether *message* names a publisher by whose address the gateway signs for senders elsewhere."""
+        publisher = message.id.publisher_id.lower()
+        return publisher not in self._external and self._trust.is_ours(publisher)
+
+    def _check_copy(self, message: StreamMessage, channel: str) -> None:
+        """Raise unless *message*, which names the gateway as its publisher, equals the one that the gateway signed."""
+        check_signature(message)
+        place = message.id[2:4]
+        stored = self._stored.between(channel, Span(place, place, message.id.publisher_id.lower()))
+        found = next(filter(None, stored), None)
+        shown = None if found is None else self._forms.stream_message(found)
+        if shown is None:
+            raise invalid(NOT_SAID, message)
+        if shown.content != message.content:
+            raise invalid(OTHER_CONTENT, message)
+
+    def _check_publisher(self, requester: Requester, request: PublishRequest, verb: str, channel: str) -> None:
+        """Raise unless the publisher's address may *verb* without a token, or the requester's API key may."""
+        stream, publisher = request.message.id.stream_id, request.message.id.publisher_id
+        allowed = self._context.bus.allowed
+        principal = Principal(f"{NAME}:{publisher.lower()}", requester.principal.address)
+        if not allowed(principal, verb, channel):
+            user, _ = requester.authenticate(request)
+            if not user.name.startswith(KEY_PREFIX) or not allowed(user, verb, channel):
+                raise invalid(f"{publisher} is not a publisher on stream {stream}", request.message)
+
+    def _is_new(self, requester: Requester, message: StreamMessage, channel: str) -> bool:
+        """Whether the position of *message* alone shows that it is no copy."""
+        publisher = message.id.publisher_id.lower()
+        if not self.positions.beyond(channel, publisher, message.id[2:4]):
+            return False
+        # Others could split an old signed text into fields in a new way, which gives it another position.
+        return not is_signed(message) or publisher == requester.address or is_unambiguous(message)
+
+    def _newest_timestamp(self, channel: str) -> int:
+        newest = next(self._context.services.index.newest(channel), None)
+        return 0 if newest is None else newest.timestamp
+
+    def _is_copy(self, requester: Requester, message: StreamMessage, ids: Ids) -> bool:
+        """Whether *message* was taken before; raises `Invalid` if its id was, with other content."""
+        # Only others have a reason to split a signed text into other fields: one lookup is enough for the publisher.
+        own = requester.address == message.id.publisher_id.lower()
+        _, names = ids
+        for name in names[:1] if own else names:
+            receipt = self._context.bus.find(name)
+            entry = None if receipt is None else self._context.services.index.entry(receipt.seq)
+            if isinstance(entry, Message) and entry.protocol == NAME and entry.wire is not None:
+                if parse_message(entry.wire).content != message.content:
+                    raise invalid(OTHER_CONTENT, message)
+                return True
+        return False
+
+    def _publish_decrypted(
+        self,
+        requester: Requester,
+        message: StreamMessage,
+        ids: Ids,
+        publish: Callable[[StreamMessage], None],
+        decrypted: StreamMessage,
+    ) -> None:
+        """Publish *decrypted*, unless another copy of *message* was published while this one waited for its key."""
+        if not self._is_copy(requester, message, ids):
+            publish(decrypted)
+
+    def _publish(
+        self,
+        ids: Ids,
+        channel: str,
+        sender: Peer,
+        origin: Session | None,
+        control: int,
+        message: StreamMessage,
+    ) -> None:
+        self.positions.reach(channel, message.id.publisher_id.lower(), message.id[2:4])
+        sent = to_bus_message(message, ids, channel, sender, control)
+        sent.late = message.id.timestamp < self._context.bus.clock() - LATE_AFTER
+        self._context.bus.publish(sent, origin)
