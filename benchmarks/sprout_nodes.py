@@ -9,8 +9,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from adapters.sprout.forest import forest
-from adapters.sprout.forest.forest import NULL_ID, Content, Place
-from adapters.sprout.forest.openpgp import Key
+from adapters.sprout.forest.forest import NULL_ID, Content, ReplyPosition
+from adapters.sprout.forest.openpgp import SecretKey
 from adapters.sprout.wire.codec import NodeLine, node_line
 
 TEXT = b"x" * 100
@@ -32,7 +32,7 @@ def _line(raw: bytes) -> NodeLine:
 
 
 def _replies(key_file: bytes, author: str, community: str, first: int, count: int) -> list[NodeLine]:
-    key, place = Key(key_file), Place(community, 1, community, NULL_ID)
+    key, place = SecretKey(key_file), ReplyPosition(community, 1, community, NULL_ID)
     nodes = (forest.sign_reply(place, Content(TEXT), author, key, first + n) for n in range(count))
     return [_line(raw) for raw in nodes]
 
@@ -40,7 +40,7 @@ def _replies(key_file: bytes, author: str, community: str, first: int, count: in
 def trees(communities: int, replies: int) -> list[Tree]:
     """So many communities, each with so many replies, said to be made a little later: when they are announced."""
     now = int(time.time() * 1000) + LATER
-    key = Key.generate(now // 1000)
+    key = SecretKey.generate(now // 1000)
     identity = _line(forest.sign_identity("ada", key, now))
     roots = [_line(forest.sign_community(f"room {now + n}", identity.id, key, now)) for n in range(communities)]
     work = [

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from adapters.sprout.forest import forest
 from adapters.sprout.forest.forest import Community, Content, Reply
-from adapters.sprout.forest.openpgp import Key
+from adapters.sprout.forest.openpgp import SecretKey
 
 
 @cache
-def _key(_author: int) -> Key:
-    return Key.generate(int(time.time()) - 86_400)
+def _key(_author: int) -> SecretKey:
+    return SecretKey.generate(int(time.time()) - 86_400)
 
 
 def write_forest(folder: Path, name: str, nodes: int, *, authors: int = 3, communities: int = 2) -> dict[str, str]:
@@ -45,7 +45,7 @@ def write_forest(folder: Path, name: str, nodes: int, *, authors: int = 3, commu
         moment += 1
         tree, author = held[written % communities], written % authors
         parent = tree[written * 7919 % len(tree)]
-        place = forest.below(*parent)
+        place = forest.position_below(*parent)
         raw = forest.sign_reply(place, Content(b"reply %d" % written), people[author], _key(author), moment)
         node = forest.decode(raw)
         assert isinstance(node, Reply)

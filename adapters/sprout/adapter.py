@@ -9,14 +9,14 @@ from types import MappingProxyType
 from typing import Any
 
 from adapters.sprout.forest.forest import MAX_BLOB
-from adapters.sprout.forest.gateways import is_node_id
+from adapters.sprout.forest.trusted_gateways import is_node_id
 from adapters.sprout.forest.validate import MAX_NAME
 from adapters.sprout.hub.peering import link
 from adapters.sprout.hub.session import MAX_OUTBOX, SproutSession
 from adapters.sprout.mint.keyfile import KEY_FILE, make_key, read_key
 from adapters.sprout.mint.mint import PEER
 from adapters.sprout.store.tables import NAME, TABLES, rows
-from adapters.sprout.wire.spoken import messages
+from adapters.sprout.wire.asyncapi import messages
 from gateway.adapter import Adapter, Home, Link, Listener, Request, Services, Spoken
 from gateway.core.errors import Unavailable
 from gateway.core.message import LATE_AFTER, REST, Form, Message, Peer, PendingForm
@@ -26,9 +26,9 @@ from gateway.storage.record import Entry, Fact
 from gateway.storage.tables import Row, Statement
 
 from .assembly import assemble
-from .lives import life, mentions, undo
-from .proof import Proof, flaw
-from .settings import Settings
+from .retention import life, mentions, undo
+from .settings import SproutSettings
+from .verification import SignatureVerifier, flaw
 
 TITLES = {REST: "REST"}  # of those who speak and are no adapter
 
@@ -38,7 +38,7 @@ class SproutAdapter(Adapter):
 
     name = NAME
     title = "Arbor"
-    settings = Settings
+    settings = SproutSettings
     principals = "anonymous|peer|SHA512_B32__[A-Za-z0-9_-]+"
     tables = TABLES
     versions = ("0.0",)
@@ -75,18 +75,16 @@ class SproutAdapter(Adapter):
         key = self._key or make_key(self.home.secrets / KEY_FILE, bus.clock())
         titles = TITLES | {each.name: getattr(each, "title", each.name) for each in bus.translators}
         name = f"Trellis {self.home.gateway_id}"
-        self.mint, self.author, self.shared = assemble(services, self.options, key, name, titles)
+        self.mint, self.signer, self.hub = assemble(services, self.options, key, name, titles)
         for channel in bus.channels.registered():
             self.channel_registered(channel)
 
     def tick(self, now: int) -> None:
         """A second has passed: Arbor is told who came and left; retention may have taken something."""
         with suppress(Unavailable):
-            self.shared.intake.kept_since = (
-                self.services.index.kept_since(now) - LATE_AFTER
-            )  # clocks of authors may lag
-        self.shared.nodes.store.look()
-        self.shared.presence.tick(now)
+            self.hub.intake.kept_since = self.services.index.kept_since(now) - LATE_AFTER  # clocks of authors may lag
+        self.hub.nodes.store.refresh()
+        self.hub.presence.tick(now)
 
     def accept(self, request: Request) -> SproutSession:
         """A session for every connection."""
@@ -100,9 +98,9 @@ class SproutAdapter(Adapter):
     def open(self, kind: type[SproutSession], principal: Principal) -> SproutSession:
         """A session of that *kind* for *principal*."""
         refused = partial(self.services.metrics.count, "refused", NAME)
-        session = kind(self.bus, principal, self.shared, refused)
+        session = kind(self.bus, principal, self.hub, refused)
         session.handshake = self.services.handshake
-        self.shared.audience.sessions[session] = None
+        self.hub.audience.sessions[session] = None
         return session
 
     def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:  # noqa: ARG002
@@ -124,7 +122,7 @@ class SproutAdapter(Adapter):
         if community is None:
             self.mint.community(channel)
         else:
-            self.shared.audience.founded(community)
+            self.hub.audience.community_added(community)
 
     def preparing(self, channel: str) -> PendingForm | None:
         """Its community, while it is being signed."""
@@ -141,17 +139,17 @@ class SproutAdapter(Adapter):
 
     def add_refs(self, run: Sequence[Message]) -> None:
         """Where the messages stand in the forest."""
-        self.author.add_refs(run)
+        self.signer.add_refs(run)
 
     def resolve_id(self, id: str) -> str | None:
         """The message that another gateway's node, of which no more than that is kept, is a copy of."""
-        seq = self.shared.nodes.store.seq(id)
-        copy = None if seq is None else self.shared.nodes.store.entry(seq)
+        seq = self.hub.nodes.store.seq(id)
+        copy = None if seq is None else self.hub.nodes.store.entry(seq)
         return copy.fields.get("copy") if isinstance(copy, Fact) else None
 
     def form(self, message: Message, key: str) -> Form:
         """The line of the message's node."""
-        return self.shared.nodes.form(message, key)
+        return self.hub.nodes.form(message, key)
 
     def rows(self, entries: Sequence[Entry]) -> Iterable[Row]:
         """Where nodes stand."""
@@ -185,13 +183,13 @@ class SproutAdapter(Adapter):
     def forget(self, fact: Fact) -> None:
         """The node is not held any more: who refers to it is asked for it, or it is minted again."""
         what = fact.fields.get("what") or ""
-        self.shared.nodes.forget(fact.fields["native"][NAME], fact.seq, what)
+        self.hub.nodes.forget(fact.fields["native"][NAME], fact.seq, what)
         self.mint.forget(what)
 
     @classmethod
     def proof(cls) -> Callable[[Entry], str | None]:
         """Nodes have their ids, and are signed by their authors."""
-        return Proof()
+        return SignatureVerifier()
 
     @classmethod
     def commands(cls) -> Mapping[str, Any]:

@@ -54,7 +54,7 @@ def new_identity(
     if not name or "/" in name:
         raise typer.BadParameter("a name of at least one character, and without /", param_hint="NAME")
     now = int(time.time() * 1000)
-    key = openpgp.Key.generate(now // 1000)
+    key = openpgp.SecretKey.generate(now // 1000)
     node = _signed(name, key, now)
     path = folder / f"{name}.privkey"
     try:
@@ -68,7 +68,7 @@ def new_identity(
     say(f"its key is in {path}; who has that file is {name}")
 
 
-def _signed(name: str, key: openpgp.Key, now: int) -> bytes:
+def _signed(name: str, key: openpgp.SecretKey, now: int) -> bytes:
     """A new identity, which every relay takes."""
     try:
         node = sign_identity(name, key, now)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from adapters.sprout.forest.forest import Community, Identity, NodeError, decode, node_id
-from adapters.sprout.forest.gateways import is_node_id
+from adapters.sprout.forest.trusted_gateways import is_node_id
 from adapters.sprout.forest.validate import EXPIRED
+from adapters.sprout.hub.outcome import NodeOutcome
 from adapters.sprout.hub.session import SproutSession
-from adapters.sprout.hub.taken import Taken
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import NodeLine, node_line
@@ -41,19 +41,19 @@ class Flaw(NamedTuple):
 
 
 @dataclass
-class Report:
+class GroveReport:
     """How many nodes were taken or written, how many were there already, and everything that is wrong.
 
-    `aside` are good nodes that nobody keeps: each with its reason.
+    `unkept` are good nodes that nobody keeps: each with its reason.
     """
 
     done: int = 0
     known: int = 0
-    aside: list[Flaw] = field(default_factory=list)
+    unkept: list[Flaw] = field(default_factory=list)
     flaws: list[Flaw] = field(default_factory=list)
 
 
-class _Place(NamedTuple):
+class _SortKey(NamedTuple):
     """Where a node stands: sorted like this, authors and parents come first."""
 
     type: int
@@ -62,13 +62,13 @@ class _Place(NamedTuple):
     path: Path
 
 
-def survey(folder: Path) -> tuple[list[Path], list[Flaw]]:
+def scan_grove(folder: Path) -> tuple[list[Path], list[Flaw]]:
     """The files of the grove *folder* that hold nodes, authors and parents first, and what is wrong with the others."""
-    places: list[_Place] = []
+    places: list[_SortKey] = []
     flaws: list[Flaw] = []
     for path in folder.iterdir():
         if path.name.startswith(PREFIX):
-            found = _look(path)
+            found = _read_file(path)
             if isinstance(found, Flaw):
                 flaws.append(found)
             else:
@@ -76,7 +76,7 @@ def survey(folder: Path) -> tuple[list[Path], list[Flaw]]:
     return [place.path for place in sorted(places)], sorted(flaws)
 
 
-def _look(path: Path) -> _Place | Flaw:
+def _read_file(path: Path) -> _SortKey | Flaw:
     try:
         raw = path.read_bytes()
         node = decode(raw)
@@ -87,22 +87,22 @@ def _look(path: Path) -> _Place | Flaw:
     if (id := node_id(raw)) != path.name:
         return Flaw(path.name, f"its name is wrong: it holds {id}")
     type = 0 if isinstance(node, Identity) else 1 if isinstance(node, Community) else 2
-    return _Place(type, node.depth, node.created, path)
+    return _SortKey(type, node.depth, node.created, path)
 
 
-def plant(adapter: SproutAdapter, folder: Path, settle: Callable[[], None]) -> Report:
+def import_grove(adapter: SproutAdapter, folder: Path, settle: Callable[[], None]) -> GroveReport:
     """Take the nodes of the grove *folder* as if they were announced; *settle* waits for the disk.
 
     Everything is checked as what a peer announces is, but for rights: whoever may write the data directory may import.
     """
-    paths, flaws = survey(folder)
+    paths, flaws = scan_grove(folder)
     raws = (path.read_bytes() for path in paths)
-    report = plant_lines(adapter, (node_line(node_id(raw), raw) for raw in raws), settle)
+    report = import_nodes(adapter, (node_line(node_id(raw), raw) for raw in raws), settle)
     report.flaws[:0] = flaws
     return report
 
 
-def line_of(entry: Entry) -> NodeLine | None:
+def entry_line(entry: Entry) -> NodeLine | None:
     """The node that stands in *entry*, None where there is none."""
     wire = entry.wire if isinstance(entry, Message) else entry.fields.get("wire")
     if wire is None:
@@ -114,17 +114,17 @@ def line_of(entry: Entry) -> NodeLine | None:
     return node_line(node_id(raw), raw)
 
 
-def plant_lines(adapter: SproutAdapter, lines: Iterable[NodeLine], settle: Callable[[], None]) -> Report:
-    """Take the nodes on *lines*, of which authors and parents come first, as `plant` does.
+def import_nodes(adapter: SproutAdapter, lines: Iterable[NodeLine], settle: Callable[[], None]) -> GroveReport:
+    """Take the nodes on *lines*, of which authors and parents come first, as `import_grove` does.
 
     What nobody would keep for itself is kept above what is, as where a peer is asked for it.
     """
-    report = Report()
+    report = GroveReport()
     session = adapter.open(SproutSession, Principal(OPERATOR))
     session.link = True  # many speak through it
     left: dict[str, NodeLine] = {}
     for count, line in enumerate(lines, 1):
-        if adapter.shared.nodes.spot(line.id) is not None:
+        if adapter.hub.nodes.info(line.id) is not None:
             report.known += 1
         else:
             _plant(line, partial(_take, adapter, session, settle), report, left)
@@ -133,14 +133,16 @@ def plant_lines(adapter: SproutAdapter, lines: Iterable[NodeLine], settle: Calla
             session.data_to_send()  # nobody reads what is announced to it
     session.receive_eof()
     settle()
-    for flaws in (report.aside, report.flaws):  # some of these were needed later
-        unkept = [flaw for flaw in flaws if adapter.shared.nodes.spot(flaw.name) is None]
+    for flaws in (report.unkept, report.flaws):  # some of these were needed later
+        unkept = [flaw for flaw in flaws if adapter.hub.nodes.info(flaw.name) is None]
         report.done += len(flaws) - len(unkept)
         flaws[:] = unkept
     return report
 
 
-def _plant(line: NodeLine, take: Callable[[NodeLine, bool], Taken], report: Report, left: dict[str, NodeLine]) -> None:
+def _plant(
+    line: NodeLine, take: Callable[[NodeLine, bool], NodeOutcome], report: GroveReport, left: dict[str, NodeLine]
+) -> None:
     """Take the node on *line*, and what it needs of those that are *left*, since nobody would keep them: each once."""
     wanted = [line]
     while wanted:
@@ -150,36 +152,36 @@ def _plant(line: NodeLine, take: Callable[[NodeLine, bool], Taken], report: Repo
             wanted += needed
         else:
             wanted.pop()
-    if taken.aside or taken.reason == EXPIRED:
+    if taken.dropped or taken.reason == EXPIRED:
         left[line.id] = line
     if taken.reason or taken.missing:
         report.flaws.append(Flaw(line.id, taken.reason or f"it needs {' and '.join(taken.missing)}"))
-    elif taken.aside:
-        report.aside.append(Flaw(line.id, taken.aside))
+    elif taken.dropped:
+        report.unkept.append(Flaw(line.id, taken.dropped))
     else:
         report.done += 1
 
 
 def _take(
     adapter: SproutAdapter, session: SproutSession, settle: Callable[[], None], line: NodeLine, asked: bool
-) -> Taken:
+) -> NodeOutcome:
     while True:
         try:
-            return adapter.shared.intake.take(line, session, asked=asked)
+            return adapter.hub.intake.take(line, session, asked=asked)
         except Unavailable:
             settle()
 
 
-def gather(adapter: SproutAdapter, folder: Path, settle: Callable[[], None]) -> Report:
+def export_grove(adapter: SproutAdapter, folder: Path, settle: Callable[[], None]) -> GroveReport:
     """Write every node that Arbor is shown into the grove *folder*; *settle* waits until what is sealed is there."""
-    report = Report()
-    for line in _lines(adapter, settle):
+    report = GroveReport()
+    for line in _form_lines(adapter, settle):
         name, _, wire = line.partition(b" ")
         _write(folder, name.decode(), base64url.decode(wire), report)
     return report
 
 
-def _write(folder: Path, name: str, raw: bytes, report: Report) -> None:
+def _write(folder: Path, name: str, raw: bytes, report: GroveReport) -> None:
     """Write one node, into a file that is new; its name is its id, and leads nowhere else."""
     if not is_node_id(name) or node_id(raw) != name:
         report.flaws.append(Flaw(name, "the log gives it an id that it has not"))
@@ -196,12 +198,12 @@ def _write(folder: Path, name: str, raw: bytes, report: Report) -> None:
             report.flaws.append(Flaw(name, "a file of that name holds something else; it stays as it is"))
 
 
-def _lines(adapter: SproutAdapter, settle: Callable[[], None]) -> Iterator[bytes]:
+def _form_lines(adapter: SproutAdapter, settle: Callable[[], None]) -> Iterator[bytes]:
     """The line of every node, in the order of the log; what is minted and sealed meanwhile is in the log as well."""
     log, index, first = adapter.services.log, adapter.services.index, 1
     while first < log.next_seq:
         seqs = range(first, min(first + GATHER, log.next_seq))
-        forms = [_form(adapter, index.entry(seq)) for seq in seqs if adapter.shared.nodes.lineage.is_whole(seq)]
+        forms = [_form(adapter, index.entry(seq)) for seq in seqs if adapter.hub.nodes.lineage.is_complete(seq)]
         if any(isinstance(form, PendingForm) and not form.done for form in forms):
             settle()
         for form in forms:
@@ -213,7 +215,7 @@ def _lines(adapter: SproutAdapter, settle: Callable[[], None]) -> Iterator[bytes
 
 def _form(adapter: SproutAdapter, entry: Entry | None) -> Form | None:
     if isinstance(entry, Message):
-        return None if entry.protocol != NAME and NAME in entry.undelivered else adapter.shared.nodes.line(entry)
+        return None if entry.protocol != NAME and NAME in entry.undelivered else adapter.hub.nodes.entry_line(entry)
     if entry is None or entry.kind != "entity" or entry.protocol != NAME:
         return None
-    return adapter.shared.nodes.line(entry)
+    return adapter.hub.nodes.entry_line(entry)

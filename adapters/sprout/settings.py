@@ -8,13 +8,13 @@ from typing import Literal
 from cryptography.x509 import load_pem_x509_certificates
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from adapters.sprout.forest.gateways import is_node_id
+from adapters.sprout.forest.trusted_gateways import is_node_id
+from adapters.sprout.hub.identification import Identify
 from adapters.sprout.hub.peering import read_address
-from adapters.sprout.hub.presence import Tell
-from adapters.sprout.hub.whose import Identify
+from adapters.sprout.hub.presence import PresenceMode
 
 
-class Settings(BaseModel):
+class SproutSettings(BaseModel):
     """The section `sprout` of the configuration."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -28,7 +28,7 @@ class Settings(BaseModel):
     identify: Identify = Field(
         default="fresh", description="when a connection is taken for the author of what it brings"
     )
-    presence: Tell = Field(
+    presence: PresenceMode = Field(
         default="silent", description="who is told of who is there: `tell` all, or only who tells of himself"
     )
     peers: tuple[str, ...] = Field(default=(), description="relays that are dialled: HOST:PORT, or tcp://HOST:PORT")

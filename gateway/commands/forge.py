@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from adapters.sprout.forest import forest, twig
-from adapters.sprout.forest.forest import Content, Place, Reply
-from adapters.sprout.forest.openpgp import Key
+from adapters.sprout.forest.forest import Content, Reply, ReplyPosition
+from adapters.sprout.forest.openpgp import SecretKey
 from gateway.clients import Node, Read
 
 
@@ -15,7 +15,7 @@ class Author:
 
     def __init__(self, name: str) -> None:
         self._last = now = _now()
-        self._key = Key.generate(now // 1000)
+        self._key = SecretKey.generate(now // 1000)
         raw = forest.sign_identity(name, self._key, now)
         self._identity = Node(forest.node_id(raw), raw)
 
@@ -25,7 +25,7 @@ class Author:
 
     def reply(self, community: str, text: str, twig: dict[str, str]) -> Node:
         """A signed Reply, child of the community."""
-        place = Place(community, 1, community, forest.NULL_ID)
+        place = ReplyPosition(community, 1, community, forest.NULL_ID)
         self._last = max(self._last + 1, _now())  # two replies that say the same must not be the same node
         author = self._identity.id
         raw = forest.sign_reply(place, Content(text.encode()), author, self._key, self._last, _metadata(twig))

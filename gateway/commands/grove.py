@@ -18,10 +18,10 @@ def import_grove(settings: Settings, adapters: Adapters, folder: Path) -> None:
     if not folder.is_dir():
         raise typer.BadParameter(f"{folder} is not a directory", param_hint="--grove")
     with offline(settings, adapters) as here:
-        report = grove.plant(_adapter(here), folder, here.settle)
-    aside = f", {len(report.aside)} not kept" if report.aside else ""
-    typer.echo(f"{report.done} nodes imported, {report.known} known already{aside}, faults: {len(report.flaws)}")
-    for name, reason in report.aside:
+        report = grove.import_grove(_adapter(here), folder, here.settle)
+    unkept = f", {len(report.unkept)} not kept" if report.unkept else ""
+    typer.echo(f"{report.done} nodes imported, {report.known} known already{unkept}, faults: {len(report.flaws)}")
+    for name, reason in report.unkept:
         say(f"{visible(name)}: {visible(reason)}")
     _complain(report)
 
@@ -35,7 +35,7 @@ def export_grove(settings: Settings, adapters: Adapters, folder: Path) -> None:
     except OSError as error:
         raise Failed(f"cannot write {folder}: {error.strerror}") from None
     with offline(settings, adapters) as here:
-        report = grove.gather(_adapter(here), folder, here.settle)
+        report = grove.export_grove(_adapter(here), folder, here.settle)
     typer.echo(f"{report.done} nodes exported, {report.known} there already, faults: {len(report.flaws)}")
     _complain(report)
 
@@ -47,7 +47,7 @@ def _adapter(here: Offline) -> SproutAdapter:
     raise Failed(f"{SproutAdapter.title} is switched off; set {SproutAdapter.name}.enabled to true for this")
 
 
-def _complain(report: grove.Report) -> None:
+def _complain(report: grove.GroveReport) -> None:
     for name, reason in report.flaws:
         say(f"{visible(name)}: {visible(reason)}")
     if report.flaws:

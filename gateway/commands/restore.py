@@ -42,12 +42,12 @@ def import_dumps(settings: Settings, adapters: Adapters, files: list[Path]) -> N
 def import_unsaid(settings: Settings, adapters: Adapters, entries: Callable[[], Iterable[Entry]]) -> None:
     """Say what is in *entries*: nodes first, since their authors and parents come before them; then messages."""
     with offline(settings, adapters) as here:
-        nodes = grove.Report()
+        nodes = grove.GroveReport()
         if any(entry.protocol == SproutAdapter.name for entry in entries()):
-            lines = (grove.line_of(entry) for entry in entries() if entry.protocol == SproutAdapter.name)
-            nodes = grove.plant_lines(_adapter(here, SproutAdapter), filter(None, lines), here.settle)
+            lines = (grove.entry_line(entry) for entry in entries() if entry.protocol == SproutAdapter.name)
+            nodes = grove.import_nodes(_adapter(here, SproutAdapter), filter(None, lines), here.settle)
         messages = restore(_adapter(here, StreamrAdapter), _logged(entries()), here.settle)
-    flaws = [*((flaw.name, flaw.reason) for flaw in (*nodes.aside, *nodes.flaws)), *messages.flaws]
+    flaws = [*((flaw.name, flaw.reason) for flaw in (*nodes.unkept, *nodes.flaws)), *messages.flaws]
     _tell(nodes.done + messages.done, nodes.known + messages.known, flaws, "messages and nodes")
 
 

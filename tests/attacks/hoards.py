@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable
 
 from adapters.sprout.forest import forest
-from adapters.sprout.forest.forest import Content, Place
+from adapters.sprout.forest.forest import Content, ReplyPosition
 from gateway.clients.sprout import Node, _line
 from gateway.commands.forge import Author
 
@@ -64,7 +64,9 @@ def orphans(target: Target, seconds: float) -> Report:
     nodes = []
     now = int(time.time() * 1000)
     for n in range(70):
-        raw = forest.sign_reply(Place(parent, 2, parent, parent), text, author.identity().id, author._key, now + n)
+        raw = forest.sign_reply(
+            ReplyPosition(parent, 2, parent, parent), text, author.identity().id, author._key, now + n
+        )
         nodes.append(_line(Node(forest.node_id(raw), raw)))
     feed = (f"announce 1 {len(nodes)}\n" + "\n".join(nodes) + "\n").encode()
     first = f"announce 0 1\n{_line(author.identity())}\n".encode()

@@ -10,7 +10,7 @@ import pytest
 
 from adapters import ADAPTERS
 from adapters.sprout.forest import forest
-from adapters.sprout.forest.openpgp import Key
+from adapters.sprout.forest.openpgp import SecretKey
 from adapters.sprout.wire import base64url
 from gateway.adapter import Request
 from gateway.core.message import Message
@@ -42,7 +42,7 @@ class House:
         self.retention = self.gateway.retention
         self.retention.keep = Keep(bytes=10_000)
         self.retention._slack = 5_000
-        self.key = Key(KEY.read_bytes())
+        self.key = SecretKey(KEY.read_bytes())
 
     def settle(self) -> None:
         """Wait until everything is on disk and in the index."""
@@ -67,7 +67,7 @@ class House:
         community = forest.sign_community(f"community {number}", author, self.key, now - 9)
         root = forest.decode(community)
         assert isinstance(root, forest.Community)
-        place = forest.below(forest.node_id(community), root)
+        place = forest.position_below(forest.node_id(community), root)
         reply = forest.sign_reply(place, forest.Content(b"hi"), author, self.key, now - 8)
         lines = [f"{forest.node_id(raw)} {base64url.encode(raw).decode()}" for raw in (identity, community, reply)]
         session = self.adapters["sprout"].accept(Request(Principal("sprout:anonymous", "")))

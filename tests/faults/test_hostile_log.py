@@ -16,7 +16,7 @@ from zlib_ng.zlib_ng import crc32
 
 from adapters import ADAPTERS
 from adapters.sprout.forest import forest
-from adapters.sprout.forest.openpgp import Key
+from adapters.sprout.forest.openpgp import SecretKey
 from gateway.cli import app
 from gateway.commands import operate
 from gateway.core.jsontext import dumps
@@ -37,11 +37,11 @@ STREAM = '[32,["room",0,1763700000000,0,"0x%s","c"],null,27,0,0,null,"{}",null,0
 
 def examples() -> list[Entry]:
     """A record of every kind, in an order in which a gateway could have written them."""
-    key = Key.generate(NOW // 1000)
+    key = SecretKey.generate(NOW // 1000)
     identity = forest.sign_identity("bob", key, NOW)
     author = forest.node_id(identity)
     community = forest.sign_community("room", author, key, NOW, b"")
-    place = forest.Place(forest.node_id(community), 1, forest.node_id(community), forest.NULL_ID)
+    place = forest.ReplyPosition(forest.node_id(community), 1, forest.node_id(community), forest.NULL_ID)
     reply = forest.sign_reply(place, forest.Content(b"hello"), author, key, NOW, b"")
     entity = {"protocol": "sprout"}
     addresses = {"topic_relay": "room", "sprout": forest.node_id(community), "streamr": "room"}

@@ -115,7 +115,7 @@ def sprout_packets(data: bytes) -> None:
     """Packets; either spelling of one is read as the same. A signature has one spelling that is kept."""
     with suppress(packets.OpenPGPError):
         for packet in packets.read_packets(data):
-            new, old = packets.spellings(packet)
+            new, old = packets.minimal_encodings(packet)
             assert packets.read_packets(new) == [packet]
             assert packet.tag > 15 or packets.read_packets(old) == [packet]  # which has no room for more
     with suppress(packets.OpenPGPError):
@@ -126,7 +126,7 @@ def sprout_packets(data: bytes) -> None:
 
 def sprout_openpgp(data: bytes) -> None:
     """A key, public or secret."""
-    for kind in openpgp.PublicKey, openpgp.Key:
+    for kind in openpgp.PublicKey, openpgp.SecretKey:
         with suppress(packets.OpenPGPError):
             kind(data)
 

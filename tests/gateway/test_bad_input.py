@@ -17,7 +17,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from adapters.sprout.forest import forest, twig
-from adapters.sprout.forest.openpgp import Key
+from adapters.sprout.forest.openpgp import SecretKey
 from adapters.sprout.wire import base64url
 from gateway.clients import RelayClient, RestClient
 from tests.server import Server
@@ -229,7 +229,7 @@ class Author:
     """Makes nodes that are as new as they are said to be."""
 
     def __init__(self) -> None:
-        self.key = Key((KEYS / "alice.privkey").read_bytes())
+        self.key = SecretKey((KEYS / "alice.privkey").read_bytes())
         self.now = time.time_ns() // 1_000_000
         self.identity = line(forest.sign_identity("alice", self.key, self.now))
         self.id = self.identity.split(" ")[0]
@@ -244,7 +244,7 @@ class Author:
     def reply(self, community: str, text: str, **pairs: str) -> str:
         self.now += 1
         id = community.split(" ")[0]
-        place = forest.Place(id, 1, id, forest.NULL_ID)
+        place = forest.ReplyPosition(id, 1, id, forest.NULL_ID)
         metadata = twig.encode({key.replace("_", "/"): value.encode() for key, value in pairs.items()})
         content = forest.Content(text.encode())
         return line(forest.sign_reply(place, content, self.id, self.key, self.now, metadata))

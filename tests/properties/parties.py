@@ -19,7 +19,7 @@ import pytest
 from fastapi import Request as HttpRequest
 
 from adapters.sprout.forest import forest, twig
-from adapters.sprout.forest.openpgp import Key
+from adapters.sprout.forest.openpgp import SecretKey
 from adapters.sprout.wire import base64url
 from gateway.adapter import Request
 from gateway.core.principal import Principal
@@ -50,7 +50,7 @@ class Author:
     """An Arbor author, whose key is among the vectors."""
 
     def __init__(self, name: str) -> None:
-        self.key = Key((KEYS / f"{name}.privkey").read_bytes())
+        self.key = SecretKey((KEYS / f"{name}.privkey").read_bytes())
         self.raw = forest.sign_identity(name, self.key, NOW)
         self.id = forest.node_id(self.raw)
 
@@ -222,18 +222,18 @@ class SproutParty(Party):
 
     def say(self, channel: str, text: str) -> None:
         community = self._community(channel)
-        self.announce(self._reply(forest.Place(community, 1, community, forest.NULL_ID), text, {}))
+        self.announce(self._reply(forest.ReplyPosition(community, 1, community, forest.NULL_ID), text, {}))
 
     def tell(self, channel: str, number: int, text: str) -> bool:
         community = self._community(channel)
-        place = forest.Place(community, 1, community, forest.NULL_ID)
+        place = forest.ReplyPosition(community, 1, community, forest.NULL_ID)
         return self._whisper(self._reply(place, text, {"to/1": b"%d" % number}))
 
     def reply(self, id: str, text: str) -> bool:
         """Answer a private node as if it were any other."""
         node = forest.decode(self.held[id])
         assert isinstance(node, forest.Reply)
-        return self._whisper(self._reply(forest.below(id, node), text, {}))
+        return self._whisper(self._reply(forest.position_below(id, node), text, {}))
 
     def announce(self, *nodes: bytes) -> None:
         """Announce nodes, behind the author."""
@@ -266,7 +266,7 @@ class SproutParty(Party):
         assert found is not None
         return found
 
-    def _reply(self, place: forest.Place, text: str, pairs: dict[str, bytes]) -> bytes:
+    def _reply(self, place: forest.ReplyPosition, text: str, pairs: dict[str, bytes]) -> bytes:
         clock = self.house.gateway.bus.clock
         assert isinstance(clock, Clock)
         clock.now += 1  # two nodes never have one moment

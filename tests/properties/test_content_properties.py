@@ -57,10 +57,14 @@ def read_shown(shown: bytes) -> bytes:
     return parse_content(shown[begin:end])[0]
 
 
+def read_reply(text: tuple[bytes, bool]) -> bytes:
+    return arbor.decode_content(Content(text[0]), text[1], None)
+
+
 # fmt: off
 WAYS = {
     "topic_relay": Way(lambda content: relay.encode("t", content, 7), lambda text: relay.decode(text).content),
-    "sprout":      Way(lambda content: arbor.said(content, None), lambda it: arbor.heard(Content(it[0]), it[1], None)),
+    "sprout":      Way(lambda content: arbor.encode_content(content, None), read_reply),
     "streamr":     Way(write_frame, read_frame),
     "rest":        Way(lambda content: views.message(PEERS, Message("c", SENDER, "toy", content)), read_shown),
 }

@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 )
 from structlog.testing import capture_logs
 
-from adapters.sprout.store.directs import REMEMBERED
+from adapters.sprout.store.direct_messages import REMEMBERED
 from gateway import runtime
 from gateway.core.bus import DIRECT_ID_LIFETIME
 from tests.properties.house import NAMES, House, template

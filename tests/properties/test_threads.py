@@ -71,9 +71,9 @@ class Table:
     def reply(self, text: str, below: str | None) -> None:
         """Say something in Arbor."""
         community = self.alice._community(CHANNEL)
-        place = forest.Place(community, 1, community, forest.NULL_ID)
+        place = forest.ReplyPosition(community, 1, community, forest.NULL_ID)
         if below is not None:
-            place = forest.below(below, self.nodes[below])
+            place = forest.position_below(below, self.nodes[below])
         self.alice.announce(self.alice._reply(place, text, {}))
 
     def heard(self) -> tuple[dict[str, str], list[str]]:

@@ -28,7 +28,7 @@ class _Text(msgspec.Struct, forbid_unknown_fields=True):
 _TEXT = msgspec.json.Decoder(_Text)
 
 
-def heard(content: Content, is_json: bool, parent: str | None) -> bytes:
+def decode_content(content: Content, is_json: bool, parent: str | None) -> bytes:
     """The value that a reply to the message *parent* says, as JSON on one line.
 
     What is marked as JSON and is none is text; bytes that are no text are shown with replacement characters.
@@ -44,7 +44,7 @@ def heard(content: Content, is_json: bool, parent: str | None) -> bytes:
     return dumps(_plain(content.blob.decode(errors="replace"), parent))
 
 
-def said(content: bytes, parent: str | None) -> tuple[bytes, bool]:
+def encode_content(content: bytes, parent: str | None) -> tuple[bytes, bool]:
     """The text of a reply to the message *parent* that says the JSON value *content*, and whether it is JSON.
 
     No value is made of it but the text, and none of what is longer than the text that it would be.

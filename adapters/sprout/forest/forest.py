@@ -97,7 +97,7 @@ class Reply(_Head):
 Node = Identity | Community | Reply
 
 
-class Place(NamedTuple):
+class ReplyPosition(NamedTuple):
     """Where in the forest a reply stands."""
 
     parent: str
@@ -106,7 +106,7 @@ class Place(NamedTuple):
     conversation: str
 
 
-class Signer(Protocol):
+class NodeSigner(Protocol):
     """Who can sign nodes."""
 
     @property
@@ -223,28 +223,28 @@ def with_signature(node: Node, raw: bytes, signature: bytes) -> bytes:
     return signed_part(node, raw) + _QUALIFIER.pack(_OPENPGP_RSA, len(signature)) + signature
 
 
-def below(parent_id: str, parent: Community | Reply) -> Place:
+def position_below(parent_id: str, parent: Community | Reply) -> ReplyPosition:
     """The place of a reply to *parent*, whose id is *parent_id*."""
     if isinstance(parent, Community):
-        return Place(parent_id, 1, parent_id, NULL_ID)
+        return ReplyPosition(parent_id, 1, parent_id, NULL_ID)
     conversation = parent_id if parent.depth == 1 else parent.conversation
-    return Place(parent_id, parent.depth + 1, parent.community, conversation)
+    return ReplyPosition(parent_id, parent.depth + 1, parent.community, conversation)
 
 
-def sign_identity(name: str, key: Signer, created_ms: int, metadata: bytes = b"") -> bytes:
+def sign_identity(name: str, key: NodeSigner, created_ms: int, metadata: bytes = b"") -> bytes:
     """A new identity of that name; *metadata* is TWIG."""
     head = (NULL_ID, 0, created_ms, Content(metadata, TWIG), NULL_ID)
     return _sign(Identity(*head, _name(name), key.public_key, b""), key)
 
 
-def sign_community(name: str, author: str, key: Signer, created_ms: int, metadata: bytes = b"") -> bytes:
+def sign_community(name: str, author: str, key: NodeSigner, created_ms: int, metadata: bytes = b"") -> bytes:
     """A new community by the identity *author*, whose key signs it."""
     head = (NULL_ID, 0, created_ms, Content(metadata, TWIG), author)
     return _sign(Community(*head, _name(name), b""), key)
 
 
 def sign_reply(
-    place: Place, content: Content, author: str, key: Signer, created_ms: int, metadata: bytes = b""
+    place: ReplyPosition, content: Content, author: str, key: NodeSigner, created_ms: int, metadata: bytes = b""
 ) -> bytes:
     """A new reply at *place* by the identity *author*, whose key signs it."""
     parent, depth, community, conversation = place
@@ -252,7 +252,7 @@ def sign_reply(
     return _sign(Reply(*head, community, conversation, content, b""), key)
 
 
-def _sign(node: Node, key: Signer) -> bytes:
+def _sign(node: Node, key: NodeSigner) -> bytes:
     unsigned = signed_part(node, encode(node))
     return unsigned + _write_qualified(_OPENPGP_RSA, key.sign(unsigned, node.created // 1000))
 

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 
 from . import packets
-from .packets import OpenPGPError, Packet, Signature
+from .packets import OpenPGPError, OpenPGPPacket, Signature
 
 USER_ID: Final = "Arbor identity key (Automatically generated) <none@arbor.chat>"
 # Below, `cryptography` refuses; above, one verification takes milliseconds. The exponent is bounded as in Go.
@@ -69,7 +69,7 @@ class PublicKey:
 
     def __init__(self, data: bytes) -> None:
         """Read a transferable public key; an `OpenPGPError` where it is not whole, certified and of use."""
-        primary, *others = packets.read_packets(data) or [Packet(0, b"")]
+        primary, *others = packets.read_packets(data) or [OpenPGPPacket(0, b"")]
         if primary.tag != packets.PUBLIC_KEY:
             raise OpenPGPError("not a public key")
         part = _read_public_part(primary.body)
@@ -108,7 +108,7 @@ class PublicKey:
         if said != _DIGEST_INFO[made.hash] + digest:
             raise OpenPGPError("a forged signature")
 
-    def _certification(self, primary: bytes, others: list[Packet]) -> Signature:
+    def _certification(self, primary: bytes, others: list[OpenPGPPacket]) -> Signature:
         """The newest of the key's certifications of its own user ids."""
         certified: bytes | None = None
         found: list[Signature] = []
@@ -117,20 +117,20 @@ class PublicKey:
             if tag == packets.PUBLIC_KEY:
                 break
             if tag != packets.SIGNATURE:
-                certified = _certified(primary, body) if tag == packets.USER_ID else None
+                certified = _certified_data(primary, body) if tag == packets.USER_ID else None
             elif body[1:2] == bytes((_REVOCATION,)):
                 raise OpenPGPError("a key that is revoked")
-            elif certified is not None and (made := self._own(body)):
+            elif certified is not None and (made := self._own_certification(body)):
                 checked += 1
                 if checked > MAX_CERTIFICATIONS:
                     raise OpenPGPError("a key that certifies itself too often")
-                if self._holds(made, certified):
+                if self._is_valid(made, certified):
                     found.append(made)
         if not found:
             raise OpenPGPError("a key without a user id of its own")
         return max(found, key=lambda made: made.created)
 
-    def _own(self, body: bytes) -> Signature | None:
+    def _own_certification(self, body: bytes) -> Signature | None:
         """The certification in *body* if it names this key as its maker; others, or broken ones, certify nothing."""
         try:
             made = packets.read_signature(body)
@@ -138,7 +138,7 @@ class PublicKey:
             return None
         return made if made.issuer == self.id and made.type in _CERTIFICATIONS else None
 
-    def _holds(self, made: Signature, certified: bytes) -> bool:
+    def _is_valid(self, made: Signature, certified: bytes) -> bool:
         try:
             self._check(made, certified)
         except OpenPGPError:
@@ -151,10 +151,10 @@ def _read_signature(signature: bytes) -> Signature:
     if len(parts) != 1 or parts[0].tag != packets.SIGNATURE:
         raise OpenPGPError("not a signature")
     made = packets.read_signature(parts[0].body)
-    return made._replace(strict=made.strict and signature in packets.spellings(parts[0]))
+    return made._replace(strict=made.strict and signature in packets.minimal_encodings(parts[0]))
 
 
-class Key:
+class SecretKey:
     """A key that signs, with the file it is kept in (`file`) and its `public_key`, both binary.
 
     `created` is in seconds since 1970.
@@ -166,27 +166,29 @@ class Key:
         if not parts or parts[0].tag != packets.SECRET_KEY:
             raise OpenPGPError("not a secret key")
         self.file = file
-        self.public_key = b"".join(packets.write_packet(*_publish(part)) for part in parts)
+        self.public_key = b"".join(packets.write_packet(*_public_packet(part)) for part in parts)
         public = PublicKey(self.public_key)
         self.fingerprint, self.created = public.fingerprint, public.created
         self._issuer = packets.usual_issuer(public.fingerprint)
         self._rsa = _read_secret(parts[0].body)
 
     @classmethod
-    def generate(cls, created_seconds: int) -> Key:
+    def generate(cls, created_seconds: int) -> SecretKey:
         """A new key as the reference makes them: RSA-2048 to sign and certify, another one to encrypt."""
         primary, subkey = (rsa.generate_private_key(_EXPONENT, _BITS) for _ in range(2))
         name = USER_ID.encode()
         body, sub_body = (_write_public_part(key.public_key(), created_seconds) for key in (primary, subkey))
         issuer = _fingerprint(body)
         binding = _hashed_key(body) + _hashed_key(sub_body)
-        certification = _make(primary, issuer, _CERTIFICATION, created_seconds, _certified(body, name), _ABOUT_KEY)
+        certification = _make_signature(
+            primary, issuer, _CERTIFICATION, created_seconds, _certified_data(body, name), _ABOUT_KEY
+        )
         parts = (
-            Packet(packets.SECRET_KEY, body + _write_secret(primary)),
-            Packet(packets.USER_ID, name),
+            OpenPGPPacket(packets.SECRET_KEY, body + _write_secret(primary)),
+            OpenPGPPacket(packets.USER_ID, name),
             certification,
-            Packet(packets.SECRET_SUBKEY, sub_body + _write_secret(subkey)),
-            _make(primary, issuer, _SUBKEY_BINDING, created_seconds, binding, _ABOUT_SUBKEY),
+            OpenPGPPacket(packets.SECRET_SUBKEY, sub_body + _write_secret(subkey)),
+            _make_signature(primary, issuer, _SUBKEY_BINDING, created_seconds, binding, _ABOUT_SUBKEY),
         )
         return cls(b"".join(packets.write_packet(*part) for part in parts))
 
@@ -197,7 +199,7 @@ class Key:
         """
         created = min(created_seconds, _LAST_SECOND)
         usual = self._sign_usually(data, created) if self._rsa.key_size == _BITS else None
-        return usual or packets.write_packet(*_make(self._rsa, self.fingerprint, _BINARY, created, data))
+        return usual or packets.write_packet(*_make_signature(self._rsa, self.fingerprint, _BINARY, created, data))
 
     def _sign_usually(self, data: bytes, created: int) -> bytes | None:
         """The same, at a third of the cost of writing it; None for one in 256."""
@@ -265,20 +267,20 @@ def _checksum(secret: bytes) -> bytes:
     return struct.pack(">H", sum(secret) & 0xFFFF)
 
 
-def _publish(part: Packet) -> Packet:
+def _public_packet(part: OpenPGPPacket) -> OpenPGPPacket:
     """A packet of a key file as it stands in the public key."""
     tag = {packets.SECRET_KEY: packets.PUBLIC_KEY, packets.SECRET_SUBKEY: packets.PUBLIC_SUBKEY}.get(part.tag)
-    return part if tag is None else Packet(tag, part.body[: _read_public_part(part.body).size])
+    return part if tag is None else OpenPGPPacket(tag, part.body[: _read_public_part(part.body).size])
 
 
-def _make(
+def _make_signature(
     key: rsa.RSAPrivateKey,
     fingerprint: bytes,
     type: int,
     created: int,
     data: bytes,
     about: tuple[tuple[int, bytes], ...] = (),
-) -> Packet:
+) -> OpenPGPPacket:
     """A signature packet, its hashed subpackets in Go's order."""
     hashed = packets.write_subpackets(
         (
@@ -291,7 +293,9 @@ def _make(
     head = struct.pack(">BBBBH", 4, type, packets.RSA, packets.SHA256, len(hashed)) + hashed
     digest = hashlib.sha256(data + head + b"\x04\xff" + struct.pack(">I", len(head))).digest()
     value = key.sign(digest, _PADDING, _SHA256)
-    return Packet(packets.SIGNATURE, head + b"\0\0" + digest[:2] + packets.write_number(int.from_bytes(value, "big")))
+    return OpenPGPPacket(
+        packets.SIGNATURE, head + b"\0\0" + digest[:2] + packets.write_number(int.from_bytes(value, "big"))
+    )
 
 
 def _hashed_key(body: bytes) -> bytes:
@@ -299,7 +303,7 @@ def _hashed_key(body: bytes) -> bytes:
     return b"\x99" + struct.pack(">H", len(body)) + body
 
 
-def _certified(primary: bytes, user_id: bytes) -> bytes:
+def _certified_data(primary: bytes, user_id: bytes) -> bytes:
     """What a certification of *user_id* covers (section 5.2.4)."""
     return _hashed_key(primary) + b"\xb4" + struct.pack(">I", len(user_id)) + user_id
 

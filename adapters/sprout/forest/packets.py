@@ -51,7 +51,7 @@ class OpenPGPError(RequestError):
     """A key or a signature that does not do; one fixed text for each reason."""
 
 
-class Packet(NamedTuple):
+class OpenPGPPacket(NamedTuple):
     """A packet: its tag and what is in it."""
 
     tag: int
@@ -85,9 +85,9 @@ class Signature(NamedTuple):
         return digest
 
 
-def read_packets(data: bytes) -> list[Packet]:
+def read_packets(data: bytes) -> list[OpenPGPPacket]:
     """All packets of *data* (section 4.2)."""
-    packets: list[Packet] = []
+    packets: list[OpenPGPPacket] = []
     at = 0
     try:
         while at < len(data):
@@ -96,7 +96,7 @@ def read_packets(data: bytes) -> list[Packet]:
                 raise OpenPGPError("a packet that is cut off")
             if len(packets) == MAX_PACKETS:
                 raise OpenPGPError("too many packets")
-            packets.append(Packet(tag, data[at:end]))
+            packets.append(OpenPGPPacket(tag, data[at:end]))
             at = end
     except (IndexError, struct.error):
         raise OpenPGPError("a packet that is cut off") from None
@@ -108,7 +108,7 @@ def write_packet(tag: int, body: bytes) -> bytes:
     return bytes((0xC0 | tag,)) + _length(len(body)) + body
 
 
-def spellings(packet: Packet) -> tuple[bytes, bytes]:
+def minimal_encodings(packet: OpenPGPPacket) -> tuple[bytes, bytes]:
     """How *packet* is written in the new format and in the old one, with no longer a length than it needs."""
     tag, size = packet.tag, len(packet.body)
     width = next(width for width in range(3) if size < 1 << (8 << width))
@@ -193,7 +193,7 @@ def canonical(signature: bytes) -> bytes:
         number = struct.pack(">H", 8 * size) + value.to_bytes(size, "big")
     area = struct.pack(">H", len(unhashed)) + unhashed
     whole = packet._replace(body=body[:hashed_end] + area + body[check_at : check_at + 2] + number)
-    new, old = spellings(whole)
+    new, old = minimal_encodings(whole)
     return old if unhashed else new
 
 

@@ -37,7 +37,7 @@ INVISIBLE: Final = "invisible/1"  # not to be shown
 _RFC3339: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
-class Verdict(NamedTuple):
+class ValidationResult(NamedTuple):
     """Whether a node may enter: `reason` says why not, `missing` names the nodes that must come first."""
 
     reason: str = ""
@@ -49,19 +49,19 @@ class Verdict(NamedTuple):
         return not self.reason and not self.missing
 
 
-OK: Final = Verdict()
+OK: Final = ValidationResult()
 EXPIRED: Final = "it has expired"
 FORGED: Final = "the signature is not the author's"
 
 
-def validate(node: Node, raw: bytes, now_ms: int, author: Node | None, parent: Node | None) -> Verdict:
+def validate(node: Node, raw: bytes, now_ms: int, author: Node | None, parent: Node | None) -> ValidationResult:
     """The verdict on *node*, whose bytes are *raw*, at *now_ms*; *author* and *parent* are None where none is held.
 
     A node with a valid signature whose parent is missing, or any that is else in order and whose author is
     missing, is neither accepted nor refused: the verdict names what to ask for.
     """
     if _is_plain(node, author, parent):
-        return OK if _is_signed(node, raw, author) else Verdict(FORGED)
+        return OK if _is_signed(node, raw, author) else ValidationResult(FORGED)
     author = node if isinstance(node, Identity) else author
     return _by_rules(_Case(node, raw, now_ms, _pairs(node), author, parent))
 
@@ -75,24 +75,24 @@ def _is_plain(node: Node, author: Node | None, parent: Node | None) -> bool:
         and node.created <= MAX_CREATED
         and type(author) is Identity
         and (type(parent) is Reply or type(parent) is Community)
-        and (node.parent, node.depth, node.community, node.conversation) == forest.below(node.parent, parent)
+        and (node.parent, node.depth, node.community, node.conversation) == forest.position_below(node.parent, parent)
     )
 
 
-def _by_rules(case: _Case) -> Verdict:
+def _by_rules(case: _Case) -> ValidationResult:
     node, author, parent = case.node, case.author, case.parent
     for rule in _RULES_OF[type(node), author is not None, parent is not None]:
         if not rule.holds(case):
-            return Verdict(rule.reason)
+            return ValidationResult(rule.reason)
     if author is not None and (parent is not None or not isinstance(node, Reply)):
         return OK
     missing = [node.author] if author is None else []
     if parent is None and isinstance(node, Reply):
         missing.append(node.parent)
-    return Verdict(missing=tuple(missing))
+    return ValidationResult(missing=tuple(missing))
 
 
-class Relay(Enum):
+class ReferenceAction(Enum):
     """What the reference relay does with a node; it answers status 0 unless it closes the connection."""
 
     STORES = "stores it"
@@ -100,7 +100,7 @@ class Relay(Enum):
     CLOSES = "closes the connection"
 
 
-class Rule(NamedTuple):
+class NodeRule(NamedTuple):
     """Why a node is refused, which types the rule is for, what the reference relay does, and what must hold.
 
     A rule *of* the author or the parent is asked only where that node is held.
@@ -108,7 +108,7 @@ class Rule(NamedTuple):
 
     reason: str
     kinds: tuple[type, ...]
-    reference: Relay
+    reference: ReferenceAction
     holds: Callable[[_Case], bool]
     of: str | None = None
 
@@ -129,7 +129,12 @@ class _Case(NamedTuple):
         return None if self.pairs is None else _expires(self.pairs)
 
     @property
-    def in_conversation(self) -> bool:
+    def has_expired(self) -> bool:
+        """Whether its expiration, if it has one, has passed."""
+        return self.expires is not None and self.expires <= self.now_ms
+
+    @property
+    def in_thread(self) -> bool:
         """Whether a reply says that it belongs to a conversation."""
         return bool(self.node.conversation != NULL_ID)
 
@@ -140,7 +145,7 @@ class _Case(NamedTuple):
 
     def follows(self, name: str) -> bool:
         """Whether a field of a reply is what it has to be below that parent."""
-        return bool(getattr(self.node, name) == getattr(forest.below(self.node.parent, self.parent), name))
+        return bool(getattr(self.node, name) == getattr(forest.position_below(self.node.parent, self.parent), name))
 
 
 def _pairs(node: Node) -> dict[str, bytes] | None:
@@ -150,7 +155,7 @@ def _pairs(node: Node) -> dict[str, bytes] | None:
         return None
 
 
-def _can_be_read(content: Content) -> bool:
+def _is_readable(content: Content) -> bool:
     """Whether content that is said to be TWIG is; any other can be read."""
     try:
         return content.type != TWIG or twig.decode(content.blob) is not None
@@ -168,19 +173,19 @@ def expires_at(node: Node) -> int | None:
     return _expires(twig.decode(node.metadata.blob))
 
 
-def tells_presence(node: Node) -> bool:
+def is_presence(node: Node) -> bool:
     """Whether *node* says no more than who is there."""
     pairs = twig.decode(node.metadata.blob)
     return isinstance(node, Reply) and ACTIVITY in pairs and INVISIBLE in pairs
 
 
-def forgotten_at(node: Node) -> int | None:
+def offered_until(node: Node) -> int | None:
     """When *node* is offered no more, in ms; None where that is never.
 
     An identity is needed to check what its owner signed. Of the nodes that say who is there, only those are held that
     somebody answered: they have no text to be forgotten, and the answers have.
     """
-    return None if isinstance(node, Identity) or tells_presence(node) else expires_at(node)
+    return None if isinstance(node, Identity) or is_presence(node) else expires_at(node)
 
 
 def _expires(pairs: dict[str, bytes]) -> int | None:
@@ -227,35 +232,35 @@ _ROOTS: Final = (Identity, Community)
 _AUTHORED: Final = (Community, Reply)
 _REPLY: Final = (Reply,)
 _IDENTITY: Final = (Identity,)
-_S, _D, _C = Relay.STORES, Relay.DROPS, Relay.CLOSES
+_S, _D, _C = ReferenceAction.STORES, ReferenceAction.DROPS, ReferenceAction.CLOSES
 
 # fmt: off
 RULES: Final = (
-    Rule("the metadata is not TWIG",             _ALL,      _D, lambda c: c.node.metadata.type == TWIG),
-    Rule("the metadata cannot be read",          _ALL,      _D, lambda c: c.pairs is not None),
-    Rule("the expiration cannot be read",        _ALL,      _D, lambda c: c.expires != -1),
-    Rule(EXPIRED,                                _ALL,      _D, lambda c: c.expires is None or c.expires > c.now_ms),
-    Rule("it was made after the year 9999",      _ALL,      _S, lambda c: c.node.created <= MAX_CREATED),
-    Rule("the name is not text",                 _ROOTS,    _S, lambda c: c.node.name.text is not None),
-    Rule("the name is too long",                 _ROOTS,    _S, lambda c: len(c.node.name.blob) <= MAX_NAME),
-    Rule("the name has a line break",            _ROOTS,    _S, lambda c: b"\n" not in c.node.name.blob),
-    Rule("a root is not at depth 0",             _ROOTS,    _S, lambda c: c.node.depth == 0),
-    Rule("a root has a parent",                  _ROOTS,    _S, lambda c: c.node.parent == NULL_ID),
-    Rule("an identity has an author",            _IDENTITY, _S, lambda c: c.node.author == NULL_ID),
-    Rule("it has no author",                     _AUTHORED, _D, lambda c: c.node.author != NULL_ID),
-    Rule("a reply has no parent",                _REPLY,    _D, lambda c: c.node.parent != NULL_ID),
-    Rule("a reply has no community",             _REPLY,    _D, lambda c: c.node.community != NULL_ID),
-    Rule("a reply is at depth 0",                _REPLY,    _S, lambda c: c.node.depth > 0),
-    Rule("a conversation within another",        _REPLY,    _S, lambda c: c.node.depth != 1 or not c.in_conversation),
-    Rule("a deep reply in no conversation",      _REPLY,    _D, lambda c: c.node.depth <= 1 or c.in_conversation),
-    Rule("the content is not the TWIG it says",  _REPLY,    _S, lambda c: _can_be_read(c.node.content)),
-    Rule("the key cannot be used",               _IDENTITY, _S, _has_key),
-    Rule("the author is not an identity",        _AUTHORED, _S, lambda c: isinstance(c.author, Identity), "author"),
-    Rule(FORGED,                                 _ALL,      _S, lambda c: c.is_signed, "author"),
-    Rule("the parent is an identity",            _REPLY,    _S, lambda c: not isinstance(c.parent, Identity), "parent"),
-    Rule("the depth is not the parent's and 1",  _REPLY,    _S, lambda c: c.follows("depth"), "parent"),
-    Rule("the community is not the parent's",    _REPLY,    _S, lambda c: c.follows("community"), "parent"),
-    Rule("the conversation is not the parent's", _REPLY,    _S, lambda c: c.follows("conversation"), "parent"),
+    NodeRule("the metadata is not TWIG",             _ALL,      _D, lambda c: c.node.metadata.type == TWIG),
+    NodeRule("the metadata cannot be read",          _ALL,      _D, lambda c: c.pairs is not None),
+    NodeRule("the expiration cannot be read",        _ALL,      _D, lambda c: c.expires != -1),
+    NodeRule(EXPIRED,                                _ALL,      _D, lambda c: not c.has_expired),
+    NodeRule("it was made after the year 9999",      _ALL,      _S, lambda c: c.node.created <= MAX_CREATED),
+    NodeRule("the name is not text",                 _ROOTS,    _S, lambda c: c.node.name.text is not None),
+    NodeRule("the name is too long",                 _ROOTS,    _S, lambda c: len(c.node.name.blob) <= MAX_NAME),
+    NodeRule("the name has a line break",            _ROOTS,    _S, lambda c: b"\n" not in c.node.name.blob),
+    NodeRule("a root is not at depth 0",             _ROOTS,    _S, lambda c: c.node.depth == 0),
+    NodeRule("a root has a parent",                  _ROOTS,    _S, lambda c: c.node.parent == NULL_ID),
+    NodeRule("an identity has an author",            _IDENTITY, _S, lambda c: c.node.author == NULL_ID),
+    NodeRule("it has no author",                     _AUTHORED, _D, lambda c: c.node.author != NULL_ID),
+    NodeRule("a reply has no parent",                _REPLY,    _D, lambda c: c.node.parent != NULL_ID),
+    NodeRule("a reply has no community",             _REPLY,    _D, lambda c: c.node.community != NULL_ID),
+    NodeRule("a reply is at depth 0",                _REPLY,    _S, lambda c: c.node.depth > 0),
+    NodeRule("a conversation within another",        _REPLY,    _S, lambda c: c.node.depth != 1 or not c.in_thread),
+    NodeRule("a deep reply in no conversation",      _REPLY,    _D, lambda c: c.node.depth <= 1 or c.in_thread),
+    NodeRule("the content is not the TWIG it says",  _REPLY,    _S, lambda c: _is_readable(c.node.content)),
+    NodeRule("the key cannot be used",               _IDENTITY, _S, _has_key),
+    NodeRule("the author is not an identity",        _AUTHORED, _S, lambda c: type(c.author) is Identity, "author"),
+    NodeRule(FORGED,                                 _ALL,      _S, lambda c: c.is_signed, "author"),
+    NodeRule("the parent is an identity",            _REPLY,    _S, lambda c: type(c.parent) is not Identity, "parent"),
+    NodeRule("the depth is not the parent's and 1",  _REPLY,    _S, lambda c: c.follows("depth"), "parent"),
+    NodeRule("the community is not the parent's",    _REPLY,    _S, lambda c: c.follows("community"), "parent"),
+    NodeRule("the conversation is not the parent's", _REPLY,    _S, lambda c: c.follows("conversation"), "parent"),
 )
 
 # Why bytes are no node at all: the reasons of `forest.NodeError` when reading.

@@ -22,14 +22,14 @@ SLICE_BYTES: Final = 1 << 18  # likewise: a line has at most 175 KiB
 KEPT: Final = LOW_WATER  # bytes of an answer that are kept; the lines of a longer one are read again
 
 
-class Found(NamedTuple):
+class FoundNode(NamedTuple):
     """A node of an answer: where it stands, and its line, which may still be being made."""
 
     seq: int
     form: Form
 
 
-class Line(NamedTuple):
+class AnswerLine(NamedTuple):
     """A node of an answer that is gathered; without its *text* where it is to be read again."""
 
     seq: int
@@ -37,25 +37,27 @@ class Line(NamedTuple):
     text: bytes | None
 
 
-Find = Callable[[], Iterator[Found | None]]  # those that matter most first; None is a step that brought nothing
-Give = Callable[[Callable[[], None]], None]  # runs a call when its turn has come
+FindNodes = Callable[
+    [], Iterator[FoundNode | None]
+]  # those that matter most first; None is a step that brought nothing
+Schedule = Callable[[Callable[[], None]], None]  # runs a call when its turn has come
 
 
-class Gathering:
+class NodeCollector:
     """What *find* finds, as far as one answer has room for it."""
 
-    def __init__(self, find: Find) -> None:
-        self.found: list[Found | Line] = []
+    def __init__(self, find: FindNodes) -> None:
+        self.found: list[FoundNode | AnswerLine] = []
         self.size = 0
         self._rest = find()
         self._forgotten = 0  # of those that were found first
 
-    def go_on(self) -> bool:
+    def advance(self) -> bool:
         """Gather a slice; whether that was the last one."""
         limit = self.size + SLICE_BYTES
         for _ in range(SLICE):
             found = next(self._rest, self)
-            if isinstance(found, Gathering) or self.size > MAX_BODY:
+            if isinstance(found, NodeCollector) or self.size > MAX_BODY:
                 return True
             if found is not None:
                 self.found.append(found)
@@ -67,11 +69,11 @@ class Gathering:
         return False
 
     @property
-    def unmade(self) -> list[PendingForm]:
+    def unsigned(self) -> list[PendingForm]:
         """The lines that are still being made."""
-        return _unmade([found.form for found in self.found if isinstance(found, Found)])
+        return _unsigned([found.form for found in self.found if isinstance(found, FoundNode)])
 
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[AnswerLine]:
         """All of them, but for those that could not be made."""
         lines = [line for found in self.found if (line := _line(found)) is not None]
         if sum(line.size for line in lines) <= KEPT:
@@ -82,24 +84,24 @@ class Gathering:
         """Remember only where those are whose lines are made."""
         for place in range(self._forgotten, len(self.found)):
             found = self.found[place]
-            if isinstance(found, Found) and (text := _text(found.form)) is not None:
-                self.found[place] = Line(found.seq, len(text), None)
+            if isinstance(found, FoundNode) and (text := _text(found.form)) is not None:
+                self.found[place] = AnswerLine(found.seq, len(text), None)
         self._forgotten = len(self.found)
 
 
-class Answer:
+class PendingAnswer:
     """An answer on its way: *done* gets its lines, those that matter most first, or None where they cannot be read.
 
     *give* runs a call when others had their turn. Where something has to be signed for it, it waits for that, and is
     gathered again: what was made may have opened a conversation, which belongs to the answer as well.
     """
 
-    def __init__(self, find: Find, give: Give, done: Callable[[list[Line] | None], None]) -> None:
+    def __init__(self, find: FindNodes, give: Schedule, done: Callable[[list[AnswerLine] | None], None]) -> None:
         self._find = find
         self._give = give
         self._done = done
-        self._made: Gathering | None = None  # what was found first, and is made since
-        self._gathering: Gathering | None = None
+        self._made: NodeCollector | None = None  # what was found first, and is made since
+        self._gathering: NodeCollector | None = None
         self.over = False
 
     @property
@@ -107,35 +109,35 @@ class Answer:
         """How many bytes of it are kept so far."""
         return 0 if self._gathering is None else min(self._gathering.size, KEPT)
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Gather the next slice."""
         if self.over:
             return
         try:
-            self._gathering = self._gathering or Gathering(self._find)
-            if not self._gathering.go_on():
-                self._give(self.go_on)
+            self._gathering = self._gathering or NodeCollector(self._find)
+            if not self._gathering.advance():
+                self._give(self.advance)
                 return
         except RequestError:  # the index cannot be read; what was found before is not wrong
             self._end(None if self._made is None else self._made.lines())
             return
-        gathering, unmade = self._gathering, self._gathering.unmade
-        if self._made is not None or not unmade:
-            _when_made(unmade, lambda: self._end(gathering.lines()))
+        gathering, unsigned = self._gathering, self._gathering.unsigned
+        if self._made is not None or not unsigned:
+            _when_signed(unsigned, lambda: self._end(gathering.lines()))
         else:
-            _when_made(unmade, self._again)
+            _when_signed(unsigned, self._again)
 
     def _again(self) -> None:
         self._made, self._gathering = self._gathering, None
-        self.go_on()
+        self.advance()
 
-    def _end(self, lines: list[Line] | None) -> None:
+    def _end(self, lines: list[AnswerLine] | None) -> None:
         if not self.over:
             self.over = True
             self._done(lines)
 
 
-class Response(PendingForm):
+class StreamedResponse(PendingForm):
     """An answer in the outbox. A long one comes in parts, each made when the peer has taken the one before it.
 
     *read* gives the line of a node again; where that has changed or is gone, *broken* ends the connection.
@@ -143,10 +145,10 @@ class Response(PendingForm):
 
     __slots__ = ("_broken", "_give", "_read", "_rest", "left")
 
-    def __init__(self, read: Callable[[int], Form | None], give: Give, broken: Callable[[], None]) -> None:
+    def __init__(self, read: Callable[[int], Form | None], give: Schedule, broken: Callable[[], None]) -> None:
         super().__init__()
         self.left = 0  # bytes that are still to be made
-        self._rest: deque[Line] = deque()
+        self._rest: deque[AnswerLine] = deque()
         self._read = read
         self._give = give
         self._broken = broken
@@ -156,7 +158,7 @@ class Response(PendingForm):
         """The bytes that are there and those that are still to be made."""
         return super().size + self.left
 
-    def answer(self, id: int, lines: Sequence[Line]) -> None:
+    def answer(self, id: int, lines: Sequence[AnswerLine]) -> None:
         """It answers the request *id* with *lines*, in this order."""
         texts = [line.text for line in lines if line.text is not None]
         if len(texts) == len(lines):
@@ -171,12 +173,12 @@ class Response(PendingForm):
         if not self._rest:
             return False
         self.done, self.data = False, None
-        self._give(self._go_on)
+        self._give(self._make_next_part)
         return True
 
-    def _go_on(self) -> None:
+    def _make_next_part(self) -> None:
         """Make the next part. It begins with the end of a line, so that nobody takes it for a node to be announced."""
-        part: list[tuple[Line, Form]] = []
+        part: list[tuple[AnswerLine, Form]] = []
         size = 0
         while self._rest and len(part) < SLICE and size < LOW_WATER:
             line = self._rest.popleft()
@@ -186,9 +188,9 @@ class Response(PendingForm):
                 return
             part.append((line, form))
             size += line.size
-        _when_made(_unmade([form for _, form in part]), lambda: self._made(part))
+        _when_signed(_unsigned([form for _, form in part]), lambda: self._made(part))
 
-    def _made(self, part: Sequence[tuple[Line, Form]]) -> None:
+    def _made(self, part: Sequence[tuple[AnswerLine, Form]]) -> None:
         """The lines of a *part* are there."""
         data = b""
         for line, form in part:
@@ -203,7 +205,7 @@ class Response(PendingForm):
         self.fill(data)
 
 
-def fitting(lines: list[Line]) -> list[Line]:
+def fitting(lines: list[AnswerLine]) -> list[AnswerLine]:
     """As many of the first *lines* as one message may have."""
     if sum(line.size for line in lines) + len(lines) <= MAX_BODY:
         return lines  # nearly always
@@ -215,20 +217,20 @@ def _text(form: Form) -> bytes | None:
     return form.data if isinstance(form, PendingForm) else form
 
 
-def _line(found: Found | Line) -> Line | None:
-    if isinstance(found, Line):
+def _line(found: FoundNode | AnswerLine) -> AnswerLine | None:
+    if isinstance(found, AnswerLine):
         return found
     text = _text(found.form)
-    return None if text is None else Line(found.seq, len(text), text)
+    return None if text is None else AnswerLine(found.seq, len(text), text)
 
 
-def _unmade(forms: Sequence[Form]) -> list[PendingForm]:
+def _unsigned(forms: Sequence[Form]) -> list[PendingForm]:
     return [form for form in forms if isinstance(form, PendingForm) and not form.done]
 
 
-def _when_made(unmade: Sequence[PendingForm], then: Callable[[], None]) -> None:
+def _when_signed(unsigned: Sequence[PendingForm], then: Callable[[], None]) -> None:
     """Call *then* once all of them are made, or could not be."""
-    left = len(unmade)
+    left = len(unsigned)
 
     def one_is() -> None:
         nonlocal left
@@ -236,7 +238,7 @@ def _when_made(unmade: Sequence[PendingForm], then: Callable[[], None]) -> None:
         if not left:
             then()
 
-    if not unmade:
+    if not unsigned:
         then()
-    for form in unmade:
+    for form in unsigned:
         form.when_done(one_is)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from adapters.sprout.mint.signers import Made
+from adapters.sprout.mint.signing import PendingNode
 
-from .connection import Connection
+from .connection import SproutConnection
 from .rights import Rights
 
 
@@ -12,16 +12,16 @@ class Audience:
     """The connections, each of which is told as much as its *rights* allow."""
 
     def __init__(self, rights: Rights) -> None:
-        self.sessions: dict[Connection, None] = {}
+        self.sessions: dict[SproutConnection, None] = {}
         self._rights = rights
 
-    def tell(self, line: bytes, channel: str = "", *, skip: Connection | None = None) -> None:
+    def announce(self, line: bytes, channel: str = "", *, skip: SproutConnection | None = None) -> None:
         """Announce an identity, or the community of *channel*, to every connection but one that may know of it."""
         for session in self.sessions:
             if session is not skip and (self._may_be_told(session, channel)):
                 session.announce(line)
 
-    def introduce(self, made: Made, channel: str) -> None:
+    def announce_minted(self, made: PendingNode, channel: str) -> None:
         """Announce a node that is being made: at its place to who listens to *channel*, to others once it is there."""
         others = []
         for session in self.sessions:
@@ -37,10 +37,10 @@ class Audience:
 
         made.line.when_done(tell_others)
 
-    def founded(self, community: str) -> None:
+    def community_added(self, community: str) -> None:
         """*community* is a channel, or the same as one, from now on."""
         for session in list(self.sessions):
-            session.founded(community)
+            session.community_added(community)
 
-    def _may_be_told(self, session: Connection, channel: str) -> bool:
+    def _may_be_told(self, session: SproutConnection, channel: str) -> bool:
         return self._rights.may_know(session, channel) if channel else self._rights.is_known(session)

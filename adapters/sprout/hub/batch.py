@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from adapters.sprout.wire.codec import Frame, NodeLine, StatusCode
 
 
-class Batch:
+class NodeBatch:
     """An announce, or an answer to a question of ours (without an *id*), with the nodes that are still to be taken.
 
     `more` nodes of it have not arrived yet; where `asked`, something here waits for them. `sought` is what the question

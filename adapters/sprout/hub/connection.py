@@ -14,10 +14,10 @@ from gateway.core.principal import Principal
 from gateway.core.session import Session
 
 
-class Connection(Session):
+class SproutConnection(Session):
     """A connected peer, as those see it who take what it brings or tell it something.
 
-    `since` is when it connected (ms); it `tells_presence` once its client has used the words for who is there;
+    `since` is when it connected (ms); it `announces_presence` once its client has used the words for who is there;
     `wanted` are the communities that it subscribed to, known or not.
     """
 
@@ -26,7 +26,7 @@ class Connection(Session):
     def __init__(self, bus: Any, principal: Principal) -> None:
         super().__init__(bus, principal)
         self.since: int = bus.clock()
-        self.tells_presence = False
+        self.announces_presence = False
         self.wanted: dict[str, None] = {}
 
     def announce(self, line: Form) -> None:
@@ -51,13 +51,13 @@ class Connection(Session):
         """Make a request of ours; its id."""
 
     @abstractmethod
-    def founded(self, community: str) -> None:
+    def community_added(self, community: str) -> None:
         """A community is a channel from now on."""
 
     @abstractmethod
-    def go_on(self) -> None:
+    def take_ready(self) -> None:
         """Take what waited, and is to be taken now."""
 
     @abstractmethod
-    def later(self, call: Callable[[], None]) -> None:
+    def call_soon(self, call: Callable[[], None]) -> None:
         """Run *call* when others had their turn."""

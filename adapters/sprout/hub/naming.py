@@ -14,7 +14,7 @@ UNNAMED: Final = "community"  # the beginning of the name of a channel whose com
 DIGEST: Final = 6  # characters of a community's id that tell it from others of its name
 
 
-def name_of(id: str, name: str, channels: Channels) -> str:
+def channel_name(id: str, name: str, channels: Channels) -> str:
     """The name for the community *id*: its own *name*, or one that no community among *channels* has."""
     usable = valid_name(name) and not name.startswith(GATEWAY_PREFIX)
     if usable and not channels.exists(name) and channels.address(NAME, name) is None:
@@ -29,7 +29,7 @@ def name_of(id: str, name: str, channels: Channels) -> str:
     raise UnknownChannel(id)  # somebody has taken all of them
 
 
-def channel_of(community: str, channels: Channels, store: Store) -> str | None:
+def find_channel(community: str, channels: Channels, store: Store) -> str | None:
     """The channel that the community with this id is, or is the same as; None where it is neither."""
     try:
         return channels.channel(NAME, community)

@@ -3,76 +3,76 @@
 from __future__ import annotations
 
 from adapters.sprout.forest.forest import Node, decode
-from adapters.sprout.mint.author import Author
-from adapters.sprout.store.directs import Directs
-from adapters.sprout.store.held import Held, Recently
+from adapters.sprout.mint.reply_signer import ReplySigner
+from adapters.sprout.store.direct_messages import DirectMessages
 from adapters.sprout.store.lineage import Lineage
+from adapters.sprout.store.node_cache import CachedNode, NodeCache
 from adapters.sprout.store.peek import expiration_of
 from adapters.sprout.store.store import Store
-from adapters.sprout.store.tables import NAME, Spot
+from adapters.sprout.store.tables import NAME, NodeInfo
 from gateway.core.bus import Bus
 from gateway.core.errors import RequestError
 from gateway.core.message import Form, Message, PendingForm
 from gateway.storage.record import Entry, Fact, decode_base64url
 
-from .naming import channel_of
+from .naming import find_channel
 
 
-class Nodes:
+class NodeDirectory:
     """Finds nodes in *store*, among *directs* and in what *author* makes; *lineage* tells which may be offered."""
 
-    def __init__(self, bus: Bus, store: Store, directs: Directs, lineage: Lineage, author: Author) -> None:
+    def __init__(self, bus: Bus, store: Store, directs: DirectMessages, lineage: Lineage, signer: ReplySigner) -> None:
         self.store = store
         self.directs = directs
         self.lineage = lineage
         self._bus = bus
-        self._author = author
-        self._held = Recently()
+        self._signer = signer
+        self._cache = NodeCache()
 
     def channel(self, community: str) -> str | None:
         """The channel that the community with this id is, or is the same as."""
-        return channel_of(community, self._bus.channels, self.store)
+        return find_channel(community, self._bus.channels, self.store)
 
-    def spot(self, id: str) -> Spot | None:
+    def info(self, id: str) -> NodeInfo | None:
         """Where the node *id* stands."""
         seq = self.store.seq(id)
-        return None if seq is None else self.store.spot(seq)
+        return None if seq is None else self.store.info(seq)
 
     def node(self, id: str) -> Node | None:
         """The node *id*, from the forest or a direct message; one from elsewhere without its signature."""
-        held = self.held(id)
+        held = self.find(id)
         return None if held is None else held.node
 
-    def held(self, id: str) -> Held | None:
+    def find(self, id: str) -> CachedNode | None:
         """The node *id* and the message that it is."""
-        held = self._held.get(id)
+        held = self._cache.get(id)
         if held is not None and not (self.store.incomplete and self.store.seq(id) is None):
             return held
         if (direct := self.directs.find(id)) is not None:
-            return Held(direct.node)
+            return CachedNode(direct.node)
         seq = self.store.seq(id)
         entry = None if seq is None else self.store.entry(seq)
         if entry is None:
             return None
-        return self.hold(id, *self._read(entry))
+        return self.cache(id, *self._read(entry))
 
-    def hold(self, id: str, node: Node, message: str | None = None) -> Held:
+    def cache(self, id: str, node: Node, message: str | None = None) -> CachedNode:
         """Keep a node that children are likely to be asked for."""
-        held = Held(node, message)
-        self._held.add(id, held)
+        held = CachedNode(node, message)
+        self._cache.add(id, held)
         return held
 
     def forget(self, id: str, seq: int, what: str) -> None:
         """The node *id* at *seq*, minted for *what* if it was minted, leaves the log."""
-        self._held.drop(id)
+        self._cache.drop(id)
         self.store.forget(id, seq, what)
 
     def line_at(self, seq: int) -> Form | None:
         """The line of the node at *seq*, kept or read again; None where it is none, retired, or expired."""
-        lines = self._author.lines
+        lines = self._signer.lines
         if (line := lines.get(seq)) is not None:
             return None if lines.has_expired(seq, self._bus.clock()) else line
-        form = self.line(self.store.entry(seq))
+        form = self.entry_line(self.store.entry(seq))
         if isinstance(form, PendingForm):
             if not form.done or form.data is None:
                 return form
@@ -83,22 +83,22 @@ class Nodes:
         lines.add(seq, form, expires)
         return form if expires is None or expires > self._bus.clock() else None
 
-    def line_again(self, seq: int) -> Form | None:
+    def reread_line(self, seq: int) -> Form | None:
         """The line of the node at *seq*, which was found before, expired or not; None where it cannot be read now."""
         try:
-            return self._author.lines.get(seq) or self.line(self.store.entry(seq))
+            return self._signer.lines.get(seq) or self.entry_line(self.store.entry(seq))
         except RequestError:
             return None
 
-    def line(self, entry: Entry | None) -> Form | None:
+    def entry_line(self, entry: Entry | None) -> Form | None:
         """The line of a record's node; None where it is none."""
         if isinstance(entry, Fact):
             return b"%b %b" % (entry.fields["native"][NAME].encode(), entry.fields["wire"].encode())
         if entry is None:
             return None
-        return self.said(entry)
+        return self.message_line(entry)
 
-    def said(self, message: Message) -> Form:
+    def message_line(self, message: Message) -> Form:
         """The line of a message, made at the first need."""
         return message.forms.get(NAME) or message.form(NAME, self.form)
 
@@ -106,9 +106,9 @@ class Nodes:
         """The line of a message, live or out of the log."""
         if message.protocol == NAME and message.wire is not None and message.native is not None:
             return b"%b %b" % (message.native[NAME].encode(), message.wire)
-        return self._author.form(message)
+        return self._signer.form(message)
 
     def _read(self, entry: Entry) -> tuple[Node, str | None]:
         if isinstance(entry, Fact):
             return decode(decode_base64url(entry.fields["wire"])), entry.fields.get("copy")
-        return self._author.reply(entry), entry.id
+        return self._signer.reply(entry), entry.id

@@ -27,16 +27,16 @@ from gateway.core.message import Form, PendingForm
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 
-from .batch import Batch
+from .batch import NodeBatch
+from .hub import Hub
 from .rights import PEER
 from .session import MAX_OUTBOX, SproutSession
-from .shared import Shared
-from .waiting import PATIENCE
+from .waiting import REQUEST_TIMEOUT
 
 WINDOW: Final = 8  # communities that are caught up with at the same time
-ROUND: Final = 32  # nodes of one community whose ancestors are asked for at the same time
+MAX_ANCESTRIES: Final = 32  # nodes of one community whose ancestors are asked for at the same time
 SLICE: Final = 64  # nodes of an answer that are taken before others have their turn
-AGAIN: Final = MAX_BODY // MAX_LINE  # nodes beyond the room of an answer that are asked for at a time: they fit
+MAX_REREQUESTED: Final = MAX_BODY // MAX_LINE  # nodes cut from an answer that are requested at a time: they fit
 MAX_KNOWN: Final = 50_000  # ids that are remembered of one connection; beyond it some things are said twice
 PLAIN: Final = "tcp://"  # before the address of a peer that has no TLS
 
@@ -59,7 +59,7 @@ def read_address(text: str) -> Address:
 
 
 @dataclass
-class _Gap:
+class _CatchUp:
     """A community that is caught up with, and the nodes whose ancestors were asked for."""
 
     channel: str
@@ -67,34 +67,34 @@ class _Gap:
     left: set[str] = field(default_factory=set)  # of these, those without an answer
 
 
-class _Answer(Batch):
+class _AnswerBatch(NodeBatch):
     """An answer, and the ids of the nodes for which it had no room and that are still to be asked for."""
 
     cut: tuple[str, ...] = ()
 
 
-Then = Callable[[_Answer, Frame], None]  # called with the nodes of an answer, and again where it could not go on
+OnAnswer = Callable[[_AnswerBatch, Frame], None]  # called with an answer, and again if it could not be finished
 
 
 class Peering(SproutSession):
     """The dialled side of a connection between two relays. It is a link: many speak through it."""
 
-    def __init__(self, bus: Any, principal: Principal, shared: Shared, refused: Callable[[str], None]) -> None:
-        super().__init__(bus, principal, shared, refused)
+    def __init__(self, bus: Any, principal: Principal, hub: Hub, refused: Callable[[str], None]) -> None:
+        super().__init__(bus, principal, hub, refused)
         self.link = True
-        self._asked: dict[int, Then] = {}
-        self._sought = BoundedMap[str, None](MAX_KNOWN)  # authors that it was asked for, and answered
-        self._knows = BoundedMap[str, None](MAX_KNOWN)  # nodes that it told us, or we it
-        self.post: Callable[[Callable[[], None]], None] = _not_at_all  # runs a call when others had their turn
+        self._asked: dict[int, OnAnswer] = {}
+        self._requested_authors = BoundedMap[str, None](MAX_KNOWN)  # authors that it was asked for, and answered
+        self._known_to_peer = BoundedMap[str, None](MAX_KNOWN)  # nodes that it told us, or we it
+        self.post: Callable[[Callable[[], None]], None] = _no_loop  # runs a call when others had their turn
         self._sliced = False  # an answer is being taken; it goes on in a moment
         self._progress = bus.clock()  # when it last answered, or was asked after a silence
         self._listed = False
         self._followed: dict[str, None] = {}
         self._next_communities: deque[str] = deque()
-        self._under_way = 0
-        self._gaps: deque[_Gap] = deque()
-        self._filling = False
-        self.ask(codec.List(NO_ID, COMMUNITY, MAX_NODES), self._list_is_here)
+        self._in_progress = 0
+        self._gaps: deque[_CatchUp] = deque()
+        self._announcing = False
+        self.ask(codec.List(NO_ID, COMMUNITY, MAX_NODES), self._on_list)
 
     # What the shell and others of this adapter call
 
@@ -105,7 +105,7 @@ class Peering(SproutSession):
         Two relays that each read nothing until the other has read would wait for ever; so the one that dialled reads
         on while its own announces wait, up to half of what may wait at all.
         """
-        return self._slow or self._answering is not None or self.bus.congested or self._size >= MAX_OUTBOX // 2
+        return self._throttled or self._answering is not None or self.bus.congested or self._size >= MAX_OUTBOX // 2
 
     @property
     def unwritable(self) -> bool:
@@ -115,21 +115,21 @@ class Peering(SproutSession):
     def tick(self, now: int) -> None:
         """Hang up on who does not answer; it is dialled again. A relay that is dialled need not speak first."""
         self.handshake = None
-        if self._asked and now - self._progress > PATIENCE:
+        if self._asked and now - self._progress > REQUEST_TIMEOUT:
             self.close(1002, "it does not answer")
         super().tick(now)
 
     def record_malformed(self) -> None:
         """Nothing: the operator chose it, and what is of no use in its answers is counted."""
 
-    def founded(self, community: str) -> None:
+    def community_added(self, community: str) -> None:
         """A community is a channel: exchange what there is of it, once."""
         if self._listed and community not in self._followed and len(self._followed) < self.bus.subscriptions:
             self._followed[community] = None
             self._next_communities.append(community)
             self._advance()
 
-    def ask(self, frame: Frame, then: Then) -> None:
+    def ask(self, frame: Frame, then: OnAnswer) -> None:
         """Send a request; *then* is called with its answer."""
         if not self._asked:
             self._progress = self.bus.clock()
@@ -140,7 +140,7 @@ class Peering(SproutSession):
 
     def report(self) -> dict[str, Any]:
         """How far the two are, for `GET /v1/stats`."""
-        behind, missing = len(self._next_communities) + self._under_way, self._arrivals.missing
+        behind, missing = len(self._next_communities) + self._in_progress, self._arrivals.missing_count
         caught_up = self._listed and not behind and not missing
         return {"communities": len(self._followed), "behind": behind, "missing": missing, "caughtUp": caught_up}
 
@@ -149,12 +149,12 @@ class Peering(SproutSession):
     def _begin(self, frame: Frame) -> Callable[[], None]:
         if isinstance(frame, codec.Response | codec.Status) and (then := self._asked.pop(frame.id, None)) is not None:
             self._progress = self.bus.clock()
-            batch = _Answer(frame.nodes if isinstance(frame, codec.Response) else (), 0)
+            batch = _AnswerBatch(frame.nodes if isinstance(frame, codec.Response) else (), 0)
             if isinstance(frame, codec.Response):
                 batch.cut = frame.cut
                 for _ in frame.unreadable:
                     self._refused("malformed")
-            _remember(self._knows, (*(line.id for line in batch.nodes), *batch.cut))
+            _remember(self._known_to_peer, (*(line.id for line in batch.nodes), *batch.cut))
             return partial(then, batch, frame)
         return super()._begin(frame)
 
@@ -166,11 +166,11 @@ class Peering(SproutSession):
         return more
 
     def _go_on(self) -> None:
-        self._slow = False
+        self._throttled = False
         self.resume()
         self.wake()
 
-    def _enter(self, batch: Batch) -> None:
+    def _enter(self, batch: NodeBatch) -> None:
         """Take the next nodes of a batch; with more of them, be called again when others had their turn."""
         rest = [batch.nodes.pop() for _ in range(len(batch.nodes) - SLICE)]
         try:
@@ -181,19 +181,19 @@ class Peering(SproutSession):
             self._sliced = True
             raise Throttled(0)
 
-    def _list_is_here(self, batch: _Answer, frame: Frame) -> None:
+    def _on_list(self, batch: _AnswerBatch, frame: Frame) -> None:
         """It told its communities: those and ours are to be the same."""
-        if self._seek_authors(batch, partial(self._list_is_here, batch, frame)):
+        if self._request_authors(batch, partial(self._on_list, batch, frame)):
             return
         self._enter(batch)
-        if self._seek_rest(batch, self._list_is_here):
+        if self._request_rest(batch, self._on_list):
             return
         self._listed = True
-        for spot in self._nodes.store.of_type(COMMUNITY, self.bus.subscriptions):
-            self.founded(spot.key)
+        for info in self._nodes.store.of_type(COMMUNITY, self.bus.subscriptions):
+            self.community_added(info.key)
 
     def _advance(self) -> None:
-        while self._next_communities and self._under_way < WINDOW:
+        while self._next_communities and self._in_progress < WINDOW:
             self._follow(self._next_communities.popleft())
 
     def _follow(self, community: str) -> None:
@@ -201,46 +201,46 @@ class Peering(SproutSession):
         channel = self._nodes.channel(community)
         if channel is None or not self.bus.allowed(self.principal, "subscribe", channel):
             return
-        self._under_way += 1
+        self._in_progress += 1
         self.wanted[community] = None
         self.join(channel)
         if (line := self._ready(community)) is not None:
-            for each in self._with_those_above(line):
+            for each in self._with_ancestors(line):
                 self.announce(each)
-        self.ask(codec.Subscribe(NO_ID, community), _nothing)
-        self.ask(codec.LeavesOf(NO_ID, community, MAX_NODES), partial(self._leaves_are_here, _Gap(channel)))
+        self.ask(codec.Subscribe(NO_ID, community), _ignore)
+        self.ask(codec.LeavesOf(NO_ID, community, MAX_NODES), partial(self._on_leaves, _CatchUp(channel)))
 
-    def _leaves_are_here(self, gap: _Gap, batch: _Answer, frame: Frame) -> None:
+    def _on_leaves(self, gap: _CatchUp, batch: _AnswerBatch, frame: Frame) -> None:
         """It told what it has of a community: that is taken, and the rest of ours is announced."""
-        again = partial(self._leaves_are_here, gap, batch, frame)
-        if self._seek_authors(batch, again) or self._seek_ancestors(gap, batch, again):
+        again = partial(self._on_leaves, gap, batch, frame)
+        if self._request_authors(batch, again) or self._request_ancestors(gap, batch, again):
             return
         self._enter(batch)
-        if self._seek_rest(batch, partial(self._leaves_are_here, gap)):
+        if self._request_rest(batch, partial(self._on_leaves, gap)):
             return
         self._gaps.append(gap)
-        if not self._filling:
-            self._filling = True
-            self.stream(self._missing())
+        if not self._announcing:
+            self._announcing = True
+            self.stream(self._nodes_to_announce())
 
-    def _seek_authors(self, batch: Batch, again: Callable[[], None]) -> bool:
+    def _request_authors(self, batch: NodeBatch, again: Callable[[], None]) -> bool:
         """Ask for the authors of a batch that are not here, all at once, and go on *again* when they are."""
-        authors = {node.author for _, node in _readable(batch) if node.author not in self._sought}
+        authors = {node.author for _, node in _readable(batch) if node.author not in self._requested_authors}
         missing = tuple(id for id in authors if id != NULL_ID and self._nodes.store.seq(id) is None)
         if not missing:
             return False
 
-        def authors_are_here(answer: _Answer, _frame: Frame) -> None:
+        def on_authors(answer: _AnswerBatch, _frame: Frame) -> None:
             answer.asked = True
-            _remember(self._sought, missing)  # those that it has not are not asked for again
+            _remember(self._requested_authors, missing)  # those that it has not are not asked for again
             self._enter(answer)
-            if not self._seek_rest(answer, authors_are_here):
+            if not self._request_rest(answer, on_authors):
                 again()
 
-        self.ask(codec.Query(NO_ID, missing), authors_are_here)
+        self.ask(codec.Query(NO_ID, missing), on_authors)
         return True
 
-    def _seek_ancestors(self, gap: _Gap, batch: Batch, again: Callable[[], None]) -> bool:
+    def _request_ancestors(self, gap: _CatchUp, batch: NodeBatch, again: Callable[[], None]) -> bool:
         """Ask for what is above the nodes of a batch, where that is neither here nor among them; some at a time."""
         here = {line.id for line in batch.nodes}
         orphans = [
@@ -248,55 +248,55 @@ class Peering(SproutSession):
             for line, node in _readable(batch)
             if node.parent not in here and line.id not in gap.asked and isinstance(node, Reply)
             if self._nodes.store.seq(node.parent) is None and self._nodes.store.seq(line.id) is None
-        ][:ROUND]
+        ][:MAX_ANCESTRIES]
         for id, depth in orphans:
             gap.asked.add(id)
-            self.ask(
-                codec.Ancestry(NO_ID, id, min(depth, MAX_NODES)), partial(self._ancestors_are_here, gap, id, again)
-            )
+            self.ask(codec.Ancestry(NO_ID, id, min(depth, MAX_NODES)), partial(self._on_ancestors, gap, id, again))
         gap.left = {id for id, _ in orphans}
         return bool(orphans)
 
-    def _ancestors_are_here(self, gap: _Gap, id: str, again: Callable[[], None], batch: _Answer, frame: Frame) -> None:
-        if self._seek_authors(batch, partial(self._ancestors_are_here, gap, id, again, batch, frame)):
+    def _on_ancestors(
+        self, gap: _CatchUp, id: str, again: Callable[[], None], batch: _AnswerBatch, frame: Frame
+    ) -> None:
+        if self._request_authors(batch, partial(self._on_ancestors, gap, id, again, batch, frame)):
             return
         batch.asked = True
         self._enter(batch)
-        if self._seek_rest(batch, partial(self._ancestors_are_here, gap, id, again)):
+        if self._request_rest(batch, partial(self._on_ancestors, gap, id, again)):
             return
         gap.left.discard(id)
         if not gap.left:
             again()
 
-    def _seek_rest(self, batch: _Answer, then: Then) -> bool:
+    def _request_rest(self, batch: _AnswerBatch, then: OnAnswer) -> bool:
         """Ask for some of what an answer had no room for; *then* takes it, and asks on. Each node is asked for once."""
-        some, rest = batch.cut[:AGAIN], batch.cut[AGAIN:]
+        some, rest = batch.cut[:MAX_REREQUESTED], batch.cut[MAX_REREQUESTED:]
         if not some:
             return False
 
-        def some_are_here(answer: _Answer, frame: Frame) -> None:
+        def on_some(answer: _AnswerBatch, frame: Frame) -> None:
             answer.cut = rest
             answer.asked = batch.asked
             then(answer, frame)
 
-        self.ask(codec.Query(NO_ID, some), some_are_here)
+        self.ask(codec.Query(NO_ID, some), on_some)
         return True
 
     # What it lacks
 
-    def _missing(self) -> Iterator[Form]:
+    def _nodes_to_announce(self) -> Iterator[Form]:
         """What it lacks, oldest first, made as fast as it reads; neighbours leave in one announce."""
         while self._gaps:
             gap = self._gaps.popleft()
             if self.bus.allowed(self.principal, "history", gap.channel):
                 for place in reversed(self._nodes.store.in_channel(gap.channel, MAX_NODES)):
-                    if self._nodes.lineage.is_whole(place.seq):
-                        yield from self._with_those_above(self._nodes.line_at(place.seq))
-            self._under_way -= 1
+                    if self._nodes.lineage.is_complete(place.seq):
+                        yield from self._with_ancestors(self._nodes.line_at(place.seq))
+            self._in_progress -= 1
             self._advance()
-        self._filling = False
+        self._announcing = False
 
-    def _with_those_above(self, line: Form | None) -> Iterator[Form]:
+    def _with_ancestors(self, line: Form | None) -> Iterator[Form]:
         """The node on *line*, its ancestors and their authors first, but for what the other side knows.
 
         One that is still being made comes alone: what it needs is asked for.
@@ -306,8 +306,8 @@ class Peering(SproutSession):
             yield from () if line is None else (line,)
             return
         chain: list[bytes] = []
-        while data is not None and (id := _id_of(data)) not in self._knows and len(chain) < MAX_NODES:
-            _remember(self._knows, (id,))
+        while data is not None and (id := _id_of(data)) not in self._known_to_peer and len(chain) < MAX_NODES:
+            _remember(self._known_to_peer, (id,))
             chain.append(data)
             data = self._ready(self._parent_of(data))
         for each in reversed(chain):
@@ -321,14 +321,14 @@ class Peering(SproutSession):
     def _author_of(self, line: bytes) -> Iterator[bytes]:
         """The line of the author, unless the other side knows it."""
         author = decode(base64url.decode(line.partition(b" ")[2])).author
-        if author not in self._knows and (told := self._ready(author)) is not None:
-            _remember(self._knows, (author,))
+        if author not in self._known_to_peer and (told := self._ready(author)) is not None:
+            _remember(self._known_to_peer, (author,))
             yield told
 
     def _ready(self, id: str) -> bytes | None:
         """The line of the node *id*, if that is here and made."""
-        spot = None if id == NULL_ID else self._nodes.spot(id)
-        line = None if spot is None else self._nodes.line_at(spot.seq)
+        info = None if id == NULL_ID else self._nodes.info(id)
+        line = None if info is None else self._nodes.line_at(info.seq)
         return line.data if isinstance(line, PendingForm) else line
 
 
@@ -361,7 +361,7 @@ def _id_of(line: bytes) -> str:
     return line.partition(b" ")[0].decode()
 
 
-def _readable(batch: Batch) -> Iterator[tuple[NodeLine, Node]]:
+def _readable(batch: NodeBatch) -> Iterator[tuple[NodeLine, Node]]:
     """The nodes of a batch, but for what is none."""
     for line in batch.nodes:
         with suppress(NodeError):
@@ -373,9 +373,9 @@ def _remember(known: BoundedMap[str, None], ids: Iterable[str]) -> None:
         known[id] = None
 
 
-def _not_at_all(_call: Callable[[], None]) -> None:
+def _no_loop(_call: Callable[[], None]) -> None:
     """Without a loop there is the tick."""
 
 
-def _nothing(_batch: Batch, _frame: Frame) -> None:
+def _ignore(_batch: NodeBatch, _frame: Frame) -> None:
     """The answer says nothing new."""

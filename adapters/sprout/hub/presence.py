@@ -16,36 +16,36 @@ from typing import Final, Literal, NamedTuple, cast
 from adapters.sprout.forest import twig
 from adapters.sprout.forest.forest import Identity, Reply
 from adapters.sprout.forest.validate import ACTIVITY, EXPIRATION, INVISIBLE, expiration, expires_at
-from adapters.sprout.mint.author import Author
 from adapters.sprout.mint.mint import Mint
+from adapters.sprout.mint.reply_signer import ReplySigner
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire.codec import NodeLine
 from gateway.core.bounded import BoundedMap
 from gateway.core.bus import Bus
 from gateway.core.message import LATE_AFTER, Peer, PendingForm
 
-from .connection import Connection
-from .nodes import Nodes
-from .whose import SKEW, Whose
+from .connection import SproutConnection
+from .identification import CLOCK_SKEW, ConnectionIdentifier
+from .nodes import NodeDirectory
 
-Tell = Literal["tell", "silent"]
+PresenceMode = Literal["tell", "silent"]
 
 ACTIVE: Final = b"0"
 INACTIVE: Final = b"1"
 INTERVAL: Final = 5 * 60_000  # ms after which a peer that stays is said to be there again
-STAY: Final = 2 * INTERVAL  # ms for which a word holds that names no end
-MAX_STAY: Final = 60 * 60_000  # ms for which any word holds
+VALIDITY: Final = 2 * INTERVAL  # ms for which a word holds that names no end
+MAX_VALIDITY: Final = 60 * 60_000  # ms for which any word holds
 MAX_PEERS: Final = 200  # of other protocols that are told of in one community
 MAX_AUTHORS: Final = 1000  # of one community whose last word is kept
-MAX_WORDS: Final = 10_000  # of all communities together, at most 40 MiB
+MAX_STATUSES: Final = 10_000  # of all communities together, at most 40 MiB
 MAX_LINE: Final = 4096  # characters of a node that says no more than who is there
-TOLD: Final = 2000  # words that newcomers are told in a second, some 4 ms
+MAX_ANNOUNCED: Final = 2000  # words that newcomers are told in a second, some 4 ms
 PACE: Final = 50  # nodes of one community that are signed in a second
 LOOKED_AT: Final = 8_192  # peers that are looked at in one turn of the loop, some 2 ms
-_EACH: Final = 128  # peers that take as long as a community without any
+_PEERS_PER_COMMUNITY: Final = 128  # peers that take as long as a community without any
 
 
-class Word(NamedTuple):
+class PresenceStatus(NamedTuple):
     """The last that somebody said of himself, or the gateway of him: when (ms), and the line of it."""
 
     peer: Peer
@@ -54,7 +54,7 @@ class Word(NamedTuple):
     until: int = 0
 
 
-class Presence:
+class SproutPresence:
     """Passes on, keeps for a while, and writes who is in which community.
 
     All who listen are told, or where it is *silent* those who have told of themselves: to other clients each word is an
@@ -64,40 +64,40 @@ class Presence:
     def __init__(
         self,
         bus: Bus,
-        nodes: Nodes,
+        nodes: NodeDirectory,
         mint: Mint,
-        author: Author,
-        whose: Whose,
+        signer: ReplySigner,
+        identifier: ConnectionIdentifier,
         post: Callable[[Callable[[], None]], None],
-        tell: Tell,
+        tell: PresenceMode,
     ) -> None:
         self._to_all = tell == "tell"
         self._bus = bus
         self._nodes = nodes
         self._mint = mint
-        self._author = author
-        self._whose = whose
+        self._signer = signer
+        self._identifier = identifier
         self._post = post
-        self._heard: dict[
-            str, BoundedMap[str, Word]
+        self._received: dict[
+            str, BoundedMap[str, PresenceStatus]
         ] = {}  # of Arbor's authors, by channel and author; the oldest first
-        self._words = 0  # that were heard
+        self._received_count = 0  # that were heard
         self._forgotten = 0  # the latest time of a word that was heard and is kept no more
-        self._told: dict[str, dict[int, Word]] = {}  # of others, by channel and number; the oldest first
+        self._announced: dict[str, dict[int, PresenceStatus]] = {}  # of others, by channel and number; the oldest first
         self._changed: set[str] = set()
         self._due: dict[str, None] = {}  # of those, what is told of in this second
-        self._newcomers: dict[str, dict[Connection, set[int]]] = {}  # and of whom each has heard since it came
+        self._newcomers: dict[str, dict[SproutConnection, set[int]]] = {}  # and of whom each has heard since it came
 
     # What Arbor says
 
-    def hear(self, line: NodeLine, node: Reply, said: bytes, channel: str, session: Connection) -> None:
+    def receive(self, line: NodeLine, node: Reply, said: bytes, channel: str, session: SproutConnection) -> None:
         """Take what the author of a node *said* of himself, unless it is old, long, or the gateway's own word."""
-        if not line.answered and not session.tells_presence and node.created >= session.since - SKEW:
-            session.tells_presence = True
+        if not line.answered and not session.announces_presence and node.created >= session.since - CLOCK_SKEW:
+            session.announces_presence = True
             for each in session.channels:
                 self.joined(each, session)
         now = self._bus.clock()
-        there = self._heard.get(channel)
+        there = self._received.get(channel)
         last = None if there is None else there.get(node.author)
         if (
             said not in (ACTIVE, INACTIVE)
@@ -107,29 +107,29 @@ class Presence:
             or self._mint.minted_for(node.author) is not None
         ):
             return
-        peer, until = self._peer(node.author), min(expires_at(node) or now + STAY, now + MAX_STAY)
-        self._keep(channel, node.author, Word(peer, node.created, _done(line.line), until))
-        self._tell(channel, peer.number, line.line, session)
+        peer, until = self._peer(node.author), min(expires_at(node) or now + VALIDITY, now + MAX_VALIDITY)
+        self._keep(channel, node.author, PresenceStatus(peer, node.created, _done(line.line), until))
+        self._announce(channel, peer.number, line.line, session)
         if session.identity is None and node.created > self._forgotten:  # any other may be a copy
-            self._whose.bring(session, line, node, peer)
+            self._identifier.identify(session, line, node, peer)
         if said == ACTIVE:
             self._bus.presence.announce_present(channel, peer, until)
         else:
             self._bus.presence.announce_absent(channel, peer)
 
-    def _keep(self, channel: str, author: str, word: Word) -> None:
-        words = self._heard.pop(channel, None) or BoundedMap(MAX_AUTHORS, self._drop)
-        self._heard[channel] = words
-        self._words += author not in words
+    def _keep(self, channel: str, author: str, word: PresenceStatus) -> None:
+        words = self._received.pop(channel, None) or BoundedMap(MAX_AUTHORS, self._drop)
+        self._received[channel] = words
+        self._received_count += author not in words
         words[author] = word
-        if self._words > MAX_WORDS:
-            quiet, others = next(iter(self._heard.items()))
+        if self._received_count > MAX_STATUSES:
+            quiet, others = next(iter(self._received.items()))
             others.drop_oldest()
             if not others:
-                del self._heard[quiet]
+                del self._received[quiet]
 
-    def _drop(self, _author: str, word: Word) -> None:
-        self._words -= 1
+    def _drop(self, _author: str, word: PresenceStatus) -> None:
+        self._received_count -= 1
         self._forgotten = max(self._forgotten, word.time)
 
     def _peer(self, author: str) -> Peer:
@@ -143,9 +143,9 @@ class Presence:
         """Somebody came to *channel*, or left."""
         self._changed.add(channel)
 
-    def joined(self, channel: str, session: Connection) -> None:
+    def joined(self, channel: str, session: SproutConnection) -> None:
         """*session* listens to *channel* from now on, or to what is said of those in it."""
-        if not self._is_told(session):
+        if not self._wants_presence(session):
             return
         self._newcomers.setdefault(channel, {})[session] = set()
         self._changed.add(channel)
@@ -155,44 +155,43 @@ class Presence:
         self._forget(now)
         due, self._due = self._due, self._due | dict.fromkeys(self._changed)
         self._changed = set()
-        for channel, told in self._told.items():
+        for channel, told in self._announced.items():
             if next(iter(told.values())).time <= now - INTERVAL:
                 self._due[channel] = None
         if not due:
-            self._go_on()
-        room = TOLD
+            self._announce_due()
+        room = MAX_ANNOUNCED
         for channel in list(self._newcomers):
             if room > 0:
-                room -= self._tell_newcomers(channel, room)
+                room -= self._announce_to_newcomers(channel, room)
 
-    def _go_on(self) -> None:
+    def _announce_due(self) -> None:
         """Tell what changed in a few communities; of others in the next turns of the loop."""
         room, now = LOOKED_AT, self._bus.clock()
         while self._due and room > 0:
             channel = next(iter(self._due))
             del self._due[channel]
-            room -= _EACH + self._update(channel, now)
+            room -= _PEERS_PER_COMMUNITY + self._update(channel, now)
         if self._due:
-            self._post(self._go_on)
+            self._post(self._announce_due)
 
     def _forget(self, now: int) -> None:
-        for channel, words in list(self._heard.items()):
+        for channel, words in list(self._received.items()):
             for author, word in [entry for entry in words.items() if entry[1].until <= now]:
                 words.pop(author)
                 self._drop(author, word)
             if not words:
-                del self._heard[channel]
+                del self._received[channel]
 
-    def _tell_newcomers(self, channel: str, room: int) -> int:
+    def _announce_to_newcomers(self, channel: str, room: int) -> int:
         """Tell newcomers of everybody who is there, but for those of whom each has heard already; how many words.
 
         Who finds no *room* any more hears of it a second later.
         """
-        contains = self._bus.presence.contains
-        heard = self._heard.get(channel)
-        words = [*self._told.get(channel, {}).values(), *(word for _, word in (heard.items() if heard else ()))]
-        words = [word for word in words if contains(channel, word.peer.number) and word.line.data is not None]
-        words = words[-MAX_PEERS:]
+        has = self._bus.presence.contains
+        heard = self._received.get(channel)
+        words = [*self._announced.get(channel, {}).values(), *(word for _, word in (heard.items() if heard else ()))]
+        words = [word for word in words if has(channel, word.peer.number) and word.line.data is not None][-MAX_PEERS:]
         sessions, told = self._newcomers[channel], 0
         while sessions and told < room:
             session = next(iter(sessions))
@@ -211,10 +210,10 @@ class Presence:
         Return how many peers were looked at.
         """
         listeners = self._bus.listener_count(channel)
-        if not self._listeners(channel) or not self._author.is_offered(channel):
-            self._told.pop(channel, None)
+        if not self._listeners(channel) or not self._signer.is_offered(channel):
+            self._announced.pop(channel, None)
             return listeners
-        told, here = self._told.setdefault(channel, {}), self._bus.presence.peers(channel)
+        told, here = self._announced.setdefault(channel, {}), self._bus.presence.peers(channel)
         gone = [number for number in told if number not in here or here[number].protocol == NAME]
         again = [number for number, word in told.items() if number not in gone and word.time <= now - INTERVAL]
         others = (number for number, peer in here.items() if peer.protocol != NAME and number not in told)
@@ -228,22 +227,22 @@ class Presence:
         if len(gone) + len(new) + len(again) > PACE:
             self._changed.add(channel)
         if not told:
-            del self._told[channel]
+            del self._announced[channel]
         return listeners + len(here)
 
-    def _write(self, peer: Peer, channel: str, said: bytes, now: int) -> Word:
+    def _write(self, peer: Peer, channel: str, said: bytes, now: int) -> PresenceStatus:
         """Have a node signed for *peer*, and tell it to whoever listens when that is done."""
-        metadata = twig.encode({ACTIVITY: said, EXPIRATION: expiration(now + STAY), INVISIBLE: b"true"})
-        line = self._author.write(peer, channel, now, metadata).line
+        metadata = twig.encode({ACTIVITY: said, EXPIRATION: expiration(now + VALIDITY), INVISIBLE: b"true"})
+        line = self._signer.sign_presence(peer, channel, now, metadata).line
 
         def made() -> None:
             if line.data is not None:
-                self._tell(channel, peer.number, line.data)
+                self._announce(channel, peer.number, line.data)
 
         line.when_done(made)
-        return Word(peer, now, line)
+        return PresenceStatus(peer, now, line)
 
-    def _tell(self, channel: str, number: int, line: bytes, origin: Connection | None = None) -> None:
+    def _announce(self, channel: str, number: int, line: bytes, origin: SproutConnection | None = None) -> None:
         """Tell a word of the peer with *number*, or about it, to all who listen but *origin*, which knows it."""
         newcomers = self._newcomers.get(channel, {})
         for session in self._listeners(channel):
@@ -252,12 +251,12 @@ class Presence:
             if session in newcomers:
                 newcomers[session].add(number)
 
-    def _listeners(self, channel: str) -> list[Connection]:
-        sessions = cast("list[Connection]", self._bus.listeners(channel, NAME))
-        return sessions if self._to_all else [session for session in sessions if session.tells_presence]
+    def _listeners(self, channel: str) -> list[SproutConnection]:
+        sessions = cast("list[SproutConnection]", self._bus.listeners(channel, NAME))
+        return sessions if self._to_all else [session for session in sessions if session.announces_presence]
 
-    def _is_told(self, session: Connection) -> bool:
-        return self._to_all or session.tells_presence
+    def _wants_presence(self, session: SproutConnection) -> bool:
+        return self._to_all or session.announces_presence
 
 
 def _done(line: bytes) -> PendingForm:

@@ -10,99 +10,101 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
-from adapters.sprout.store.tables import COMMUNITY, IDENTITY, REPLY, Spot, Where
+from adapters.sprout.store.tables import COMMUNITY, IDENTITY, REPLY, NodeInfo, NodeOrder
 from gateway.core.bus import Bus
 from gateway.core.session import Session
 from gateway.storage.record import Fact
 
-from .answers import Found
-from .nodes import Nodes
+from .answers import FoundNode
+from .nodes import NodeDirectory
 from .rights import Rights
 
 MAX_PASSED: Final = 4096  # nodes that an answer passes over because the peer may not read them
 
-Lines = Iterator[Found | None]
+FoundNodes = Iterator[FoundNode | None]
 
 
-class Reader:
+class NodeReader:
     """Finds nodes for those who ask; the lines of some may still be being made."""
 
-    def __init__(self, bus: Bus, nodes: Nodes, rights: Rights) -> None:
+    def __init__(self, bus: Bus, nodes: NodeDirectory, rights: Rights) -> None:
         self._bus = bus
         self._nodes = nodes
         self._rights = rights
         self._store = nodes.store
         self._lineage = nodes.lineage
 
-    def newest(self, asker: Session, type: int, quantity: int) -> Lines:
+    def newest(self, asker: Session, type: int, quantity: int) -> FoundNodes:
         """The newest nodes of a type, newest first."""
-        self._store.look()
+        self._store.refresh()
         if type == REPLY:
             return self._lines_at(asker, self._store.newest(quantity), quantity)
         return self._lines_of(asker, self._store.of_type(type, quantity) if type < REPLY else ())
 
-    def held(self, asker: Session, ids: Iterable[str]) -> Lines:
+    def by_id(self, asker: Session, ids: Iterable[str]) -> FoundNodes:
         """The nodes with these ids, as far as they are held."""
-        self._store.look()
-        return self._lines_of(asker, map(self._nodes.spot, ids))
+        self._store.refresh()
+        return self._lines_of(asker, map(self._nodes.info, ids))
 
-    def above(self, asker: Session, id: str) -> Callable[[int], Lines] | None:
+    def ancestors(self, asker: Session, id: str) -> Callable[[int], FoundNodes] | None:
         """Finds so many nodes above the node *id*, the deepest first; None where that is unknown."""
-        spot = self._readable(asker, id)
-        if spot is None:
+        info = self._readable(asker, id)
+        if info is None:
             return None
-        return lambda levels: self._lines_of(asker, self._above(spot, levels))
+        return lambda levels: self._lines_of(asker, self._ancestors(info, levels))
 
-    def _readable(self, asker: Session, id: str) -> Spot | None:
+    def _readable(self, asker: Session, id: str) -> NodeInfo | None:
         """Where the node *id* stands, if *asker* may be offered it."""
-        self._store.look()
-        spot = self._nodes.spot(id)
-        readable = spot is not None and self._rights.may_read(asker, spot) and self._lineage.is_whole(spot.seq)
-        return spot if readable else None
+        self._store.refresh()
+        info = self._nodes.info(id)
+        readable = info is not None and self._rights.may_read(asker, info) and self._lineage.is_complete(info.seq)
+        return info if readable else None
 
-    def _above(self, spot: Spot | None, levels: int) -> Iterator[Spot]:
-        while levels > 0 and spot is not None and (spot := self._store.above(spot)) is not None:
+    def _ancestors(self, info: NodeInfo | None, levels: int) -> Iterator[NodeInfo]:
+        while levels > 0 and info is not None and (info := self._store.parent_of(info)) is not None:
             levels -= 1
-            yield spot
+            yield info
 
-    def below(self, asker: Session, id: str, quantity: int) -> Lines:
+    def descendants(self, asker: Session, id: str, quantity: int) -> FoundNodes:
         """The newest nodes that are, or are below, the node *id*; newest first."""
-        spot = self._readable(asker, id)
-        if spot is None:
+        info = self._readable(asker, id)
+        if info is None:
             return iter(())
-        places = _with(self._below(id, spot, quantity), spot.where)
-        return self._lines_at(asker, places, quantity, own=spot.seq)
+        places = _with(self._descendants(id, info, quantity), info.order)
+        return self._lines_at(asker, places, quantity, own=info.seq)
 
-    def _below(self, id: str, spot: Spot, hint: int) -> Iterable[Where | None]:
-        if spot.type == IDENTITY:
+    def _descendants(self, id: str, info: NodeInfo, hint: int) -> Iterable[NodeOrder | None]:
+        if info.type == IDENTITY:
             return ()
-        if spot.type == COMMUNITY:
+        if info.type == COMMUNITY:
             channel = self._nodes.channel(id)
             return () if channel is None else self._store.newest(hint, channel)
         node = self._nodes.node(id)
         if node is not None and node.depth == 1:
-            return self._store.thread(spot.channel, self._names(id, spot), hint)
-        return self._store.below(spot.channel, spot.key)
+            return self._store.thread(info.channel, self._names(id, info), hint)
+        return self._store.descendants(info.channel, info.key)
 
-    def _names(self, id: str, spot: Spot) -> list[str]:
+    def _names(self, id: str, info: NodeInfo) -> list[str]:
         """What replies may call a conversation: by its id, and by the name under which the gateway minted it."""
-        entry = self._store.entry(spot.seq)
+        entry = self._store.entry(info.seq)
         name = entry.fields.get("what") if isinstance(entry, Fact) else None
         return [id] if name is None else [id, name]
 
-    def _lines_of(self, asker: Session, spots: Iterable[Spot | None]) -> Lines:
-        for spot in spots:
-            if spot is None or not self._rights.may_read(asker, spot):
+    def _lines_of(self, asker: Session, infos: Iterable[NodeInfo | None]) -> FoundNodes:
+        for info in infos:
+            if info is None or not self._rights.may_read(asker, info):
                 yield None
             else:
-                whole = yield from self._lineage.whole(spot.seq)
-                yield self._found(spot.seq) if whole else None
+                whole = yield from self._lineage.completeness(info.seq)
+                yield self._found(info.seq) if whole else None
 
-    def _found(self, seq: int) -> Found | None:
+    def _found(self, seq: int) -> FoundNode | None:
         line = self._nodes.line_at(seq)
-        return None if line is None else Found(seq, line)
+        return None if line is None else FoundNode(seq, line)
 
-    def _lines_at(self, asker: Session, places: Iterable[Where | None], quantity: int, own: int | None = None) -> Lines:
+    def _lines_at(
+        self, asker: Session, places: Iterable[NodeOrder | None], quantity: int, own: int | None = None
+    ) -> FoundNodes:
         """The lines of the first *quantity* replies that *asker* may read; the node at *own* it may."""
         may = partial(self._bus.allowed, asker.principal, "history")
         readable: dict[str, bool] = {"": False}
@@ -114,7 +116,7 @@ class Reader:
             _, seq, channel = place
             if channel not in readable:
                 readable[channel] = may(channel)
-            whole = (yield from self._lineage.whole(seq)) if readable[channel] or seq == own else False
+            whole = (yield from self._lineage.completeness(seq)) if readable[channel] or seq == own else False
             line = self._found(seq) if whole else None
             yield line
             quantity, passed = (quantity, passed + 1) if line is None else (quantity - 1, passed)
@@ -122,9 +124,9 @@ class Reader:
                 return
 
 
-def _with(places: Iterable[Where | None], own: Where) -> Iterator[Where | None]:
+def _with(places: Iterable[NodeOrder | None], own: NodeOrder) -> Iterator[NodeOrder | None]:
     """*places*, which are newest first, and *own* among them."""
-    left: Where | None = own
+    left: NodeOrder | None = own
     for place in places:
         if place is not None and left is not None and place < left:
             yield left

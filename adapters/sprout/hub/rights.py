@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Final
 
 from adapters.sprout.store.store import Store
-from adapters.sprout.store.tables import COMMUNITY, IDENTITY, NAME, Spot
+from adapters.sprout.store.tables import COMMUNITY, IDENTITY, NAME, NodeInfo
 from gateway.core.bus import Bus
 from gateway.core.errors import Forbidden
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 
-from .naming import channel_of
+from .naming import find_channel
 
 PEER: Final = "sprout:peer"  # who is dialled: the operator chose it, and many speak through it, so it is never paced
 
@@ -33,14 +33,14 @@ class Rights:
         """Whether a connection may know that there is *channel*."""
         return any(self._bus.allowed(session.principal, verb, channel) for verb in ("subscribe", "history", "publish"))
 
-    def may_read(self, session: Session, spot: Spot) -> bool:
+    def may_read(self, session: Session, info: NodeInfo) -> bool:
         """Whether a connection may read the node at *spot*."""
-        if spot.type == IDENTITY:
+        if info.type == IDENTITY:
             return self.is_known(session)
-        if spot.type == COMMUNITY:
-            channel = channel_of(spot.key, self._bus.channels, self._store)
+        if info.type == COMMUNITY:
+            channel = find_channel(info.key, self._bus.channels, self._store)
             return channel is None or self.may_know(session, channel)
-        return self._bus.allowed(session.principal, "history", spot.channel)
+        return self._bus.allowed(session.principal, "history", info.channel)
 
     def admit(self, session: Session, verb: str, channel: str, author: str | None = None) -> None:
         """Raise `Forbidden` unless a connection may *verb* on *channel*; the rate was asked before.

@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, Self
 
-from adapters.sprout.mint.author import Author
+from adapters.sprout.mint.reply_signer import ReplySigner
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire import codec
 from adapters.sprout.wire.codec import MAX_NODES, Frame, SproutError, StatusCode
@@ -24,42 +24,42 @@ from gateway.core.message import Message, Peer
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 
-from .answers import Answer, Find, Line, Response, fitting
+from .answers import AnswerLine, FindNodes, PendingAnswer, StreamedResponse, fitting
 from .arrivals import MAX_RUN, Arrivals
-from .batch import Batch
-from .connection import Connection
-from .following import Following
-from .shared import Shared
+from .auto_subscriber import AutoSubscriber
+from .batch import NodeBatch
+from .connection import SproutConnection
+from .hub import Hub
 
 MAX_OUTBOX: Final = 8 << 20  # a response of 4 MiB and as much in deliveries
-HALF_SECONDS: Final = 60  # for a message, or a part of a long announce, from its first byte to its last
-MAX_TOLD: Final = 256  # nodes in one announce of ours; genuine peers take each of them in on its own
+MESSAGE_SECONDS: Final = 60  # for a message, or a part of a long announce, from its first byte to its last
+MAX_NODES_ANNOUNCED: Final = 256  # nodes in one announce of ours; genuine peers take each of them in on its own
 
 _PER_WANTED: Final = 200  # bytes that a subscription takes
 _FIRST: Final = itemgetter(0)
 _NODE: Final = ord("S")  # how a node's line begins, and no verb
 
 
-class SproutSession(Connection):
+class SproutSession(SproutConnection):
     """A connected peer: a client, or a relay that acts as one."""
 
-    def __init__(self, bus: Any, principal: Principal, shared: Shared, refused: Callable[[str], None]) -> None:
+    def __init__(self, bus: Any, principal: Principal, hub: Hub, refused: Callable[[str], None]) -> None:
         super().__init__(bus, principal)
         self.max_outbox = MAX_OUTBOX
-        self._shared = shared
-        self._nodes = shared.nodes
-        self._rights = shared.rights
-        self._reader = shared.reader
-        self._presence = shared.presence
+        self._hub = hub
+        self._nodes = hub.nodes
+        self._rights = hub.rights
+        self._reader = hub.reader
+        self._presence = hub.presence
         self._refused = refused
-        self._arrivals = Arrivals(self, shared.nodes.store, shared.intake, refused, shared.room)
-        self._following = Following(self, shared.nodes, shared.rights)
+        self._arrivals = Arrivals(self, hub.nodes.store, hub.intake, refused, hub.room)
+        self._auto_subscriber = AutoSubscriber(self, hub.nodes, hub.rights)
         self._parser = Parser(self._expects)
         self._next_id = 0
         self._work: Callable[[], None] | None = None
-        self._slow = False  # until the next tick
-        self._answering: Answer | None = None  # that is still being gathered, or made
-        self._half = 0  # seconds since the beginning of a message without its end
+        self._throttled = False  # until the next tick
+        self._answering: PendingAnswer | None = None  # that is still being gathered, or made
+        self._silent_seconds = 0  # seconds since the beginning of a message without its end
         self.handshake: float | None = None  # seconds for the first message; None once it is there, or is not awaited
 
     # What the shell and the bus call
@@ -67,7 +67,7 @@ class SproutSession(Connection):
     @property
     def saturated(self) -> bool:
         """Whether the next request has to wait; also for the next second, or for an answer that is being made."""
-        return self._slow or self._answering is not None or super().saturated
+        return self._throttled or self._answering is not None or super().saturated
 
     @property
     def unwritable(self) -> bool:
@@ -89,12 +89,12 @@ class SproutSession(Connection):
 
     def deliver(self, message: Message) -> None:
         """Announce a message to this peer alone."""
-        self.put(self._nodes.said(message))
+        self.put(self._nodes.message_line(message))
 
     @classmethod
     def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origin: Session | None) -> int:
         """Announce messages to all who listen, but for those that are too long for Arbor."""
-        tell = sessions[0]._shared.telling.tell
+        tell = sessions[0]._hub.delivery.deliver
         return sum(tell(message, sessions, origin) for message in run if NAME not in message.undelivered)
 
     def peer_joined(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # it is told a moment later, once for all
@@ -107,7 +107,7 @@ class SproutSession(Connection):
 
     def fits(self, message: Message) -> bool:
         """Whether Arbor has room for a direct message."""
-        return NAME in message.forms or Author.has_room(message.content)
+        return NAME in message.forms or ReplySigner.has_room(message.content)
 
     def all_to_send(self) -> None:
         """Nothing: what is queued has to be put into announces first."""
@@ -119,29 +119,29 @@ class SproutSession(Connection):
     def tick(self, now: int) -> None:
         """Give up what was asked too long ago, and go on where there was too much at once."""
         self._arrivals.tick(now)
-        self._following.go_on()
-        self.go_on()
-        if (self._parser.amid or self.handshake is not None) and not self._backlog:
-            self._half += 1  # whatever trickles in meanwhile
-            if self._half > (HALF_SECONDS if self.handshake is None else self.handshake):
-                self.close(1002, "half a message" if self._parser.amid else "it says nothing")
-        if self._slow:
-            self._slow = False
+        self._auto_subscriber.subscribe()
+        self.take_ready()
+        if (self._parser.in_message or self.handshake is not None) and not self._backlog:
+            self._silent_seconds += 1  # whatever trickles in meanwhile
+            if self._silent_seconds > (MESSAGE_SECONDS if self.handshake is None else self.handshake):
+                self.close(1002, "half a message" if self._parser.in_message else "it says nothing")
+        if self._throttled:
+            self._throttled = False
             self.resume()
             self.wake()
 
     def receive_eof(self) -> None:
         """The connection is over."""
-        self._shared.audience.sessions.pop(self, None)
-        self._let_go()
+        self._hub.audience.sessions.pop(self, None)
+        self._drop_all()
         super().receive_eof()
 
     def release_memory(self) -> None:
         """Let go of all that is kept for the peer: the gateway is short of memory."""
-        self._let_go()
+        self._drop_all()
         super().release_memory()
 
-    def _let_go(self) -> None:
+    def _drop_all(self) -> None:
         self._arrivals.clear()
         self._parser = Parser(self._expects)
         if self._answering is not None:
@@ -151,7 +151,9 @@ class SproutSession(Connection):
     def held_size(self) -> int:
         """About how many bytes are kept for the peer."""
         gathered = 0 if self._answering is None else self._answering.size
-        left = sum(form.left for form in self._queue if isinstance(form, Response)) if self._pending_count else 0
+        left = (
+            sum(form.left for form in self._queue if isinstance(form, StreamedResponse)) if self._pending_count else 0
+        )
         return (
             super().held_size
             - left
@@ -163,26 +165,26 @@ class SproutSession(Connection):
 
     def _expects(self, id: int) -> bool:
         """Whether the request *id* is one of ours that waits for nodes."""
-        return self._arrivals.asks(id) or self._following.asks(id)
+        return self._arrivals.is_expected(id) or self._auto_subscriber.is_expected(id)
 
     # What others of this adapter call
 
-    def go_on(self) -> None:
+    def take_ready(self) -> None:
         """Take what waited, and is to be taken now."""
-        if self._arrivals.returning and not self._backlog:
+        if self._arrivals.ready_batches and not self._backlog:
             self._backlog.append(b"")
             self.resume()
             self.wake()
 
-    def later(self, call: Callable[[], None]) -> None:
+    def call_soon(self, call: Callable[[], None]) -> None:
         """Run *call* when others had their turn."""
-        self._shared.post(call)
+        self._hub.post(call)
 
-    def founded(self, community: str) -> None:
+    def community_added(self, community: str) -> None:
         """A community is a channel from now on."""
         if community in self.wanted and (channel := self._nodes.channel(community)) is not None:
             self.join(channel)
-        self._following.began(community)
+        self._auto_subscriber.community_added(community)
 
     def join(self, channel: str) -> None:
         """Listen to the channel of a community that is wanted, if that is allowed."""
@@ -192,7 +194,7 @@ class SproutSession(Connection):
 
     def request(self, frame: Frame) -> int:
         """Make a request of ours; its id."""
-        id = self._next()
+        id = self._request_id()
         self.send(codec.encode(frame._replace(id=id)))
         return id
 
@@ -207,11 +209,11 @@ class SproutSession(Connection):
                     return False
             self._work()
         except (Throttled, Unavailable):
-            self._slow = True
+            self._throttled = True
             return True
         except SproutError as error:
-            self._greeted()
-            self._arrivals.abandon()
+            self._message_read()
+            self._arrivals.drop_partial()
             self._refused("malformed")
             self.status(error.message_id, error.status)
         except ProtocolError:  # the connection ends, but not without a word
@@ -222,8 +224,8 @@ class SproutSession(Connection):
         return True
 
     def _next_work(self) -> Callable[[], None] | None:
-        if self._arrivals.returning:
-            return partial(self._enter, self._arrivals.returning.popleft())
+        if self._arrivals.ready_batches:
+            return partial(self._enter, self._arrivals.ready_batches.popleft())
         try:
             frame = self._parser.next_frame()
         except SproutError as error:
@@ -232,35 +234,35 @@ class SproutSession(Connection):
             raise
         if frame is None:
             return None
-        self._greeted()
+        self._message_read()
         return self._begin(frame)
 
-    def _greeted(self) -> None:
+    def _message_read(self) -> None:
         """A whole message is here: from now on the peer may be silent for as long as it likes."""
-        self._half, self.handshake = 0, None
+        self._silent_seconds, self.handshake = 0, None
 
     def _begin(self, frame: Frame) -> Callable[[], None]:
         if isinstance(frame, codec.Announce):
-            batch = self._arrivals.gather(frame)
+            batch = self._arrivals.batch_of(frame)
             return partial(self._enter, batch) if len(batch.nodes) != 1 else self._burst(batch)
-        if isinstance(frame, codec.Response) and self._following.asks(frame.id):
-            return partial(self._enter, self._following.answer(frame))
+        if isinstance(frame, codec.Response) and self._auto_subscriber.is_expected(frame.id):
+            return partial(self._enter, self._auto_subscriber.batch_of(frame))
         if isinstance(frame, codec.Response):
             answer = self._arrivals.answer(frame)
             return _nothing if answer is None else partial(self._answered, answer, frame)
         return partial(self._do, frame)
 
-    def _burst(self, first: Batch) -> Callable[[], None]:
+    def _burst(self, first: NodeBatch) -> Callable[[], None]:
         """Announces of one node each that are there together are taken together."""
         burst = deque((first,))
         while len(burst) < MAX_RUN and (another := self._parser.next_announce()) is not None:
-            burst.append(self._arrivals.gather(another))
-        return partial(self._arrivals.enter_all, burst)
+            burst.append(self._arrivals.batch_of(another))
+        return partial(self._arrivals.take_burst, burst)
 
-    def _enter(self, batch: Batch) -> None:
-        self._arrivals.enter(batch)
+    def _enter(self, batch: NodeBatch) -> None:
+        self._arrivals.take(batch)
 
-    def _answered(self, batch: Batch, frame: codec.Response) -> None:
+    def _answered(self, batch: NodeBatch, frame: codec.Response) -> None:
         self._enter(batch)
         self._arrivals.answered(batch, frame)
 
@@ -282,18 +284,18 @@ class SproutSession(Connection):
         """The newest nodes of a type, newest first."""
         self._rights.pace(self, "")
         quantity = min(frame.quantity, MAX_NODES)
-        self._following.lists(frame)
+        self._auto_subscriber.peer_lists(frame)
         self._answer(frame.id, lambda: self._reader.newest(self, frame.node_type, quantity))
 
     def _query(self, frame: codec.Query) -> None:
         """Those that are held, in the order in which they were asked for."""
         self._rights.pace(self, "")
-        self._answer(frame.id, lambda: self._reader.held(self, frame.node_ids))
+        self._answer(frame.id, lambda: self._reader.by_id(self, frame.node_ids))
 
     def _ancestry(self, frame: codec.Ancestry) -> None:
         """The nodes above one, shallowest first."""
         self._rights.pace(self, "")
-        levels, above = min(frame.levels, MAX_NODES), self._reader.above(self, frame.node_id)
+        levels, above = min(frame.levels, MAX_NODES), self._reader.ancestors(self, frame.node_id)
         if above is None:
             raise SproutError("no such node", StatusCode.UNKNOWN_NODE)
         self._answer(frame.id, lambda: above(levels), nearest_last=True)
@@ -302,11 +304,11 @@ class SproutSession(Connection):
         """The newest nodes that are, or are below, one; oldest first."""
         self._rights.pace(self, "")
         quantity = min(frame.quantity, MAX_NODES)
-        self._answer(frame.id, lambda: self._reader.below(self, frame.node_id, quantity), nearest_last=True)
+        self._answer(frame.id, lambda: self._reader.descendants(self, frame.node_id, quantity), nearest_last=True)
 
     def _subscribe(self, frame: codec.Subscribe) -> None:
         """Any id will do: a community that nobody knows yet is joined when it comes."""
-        self._following.subscribes(frame.node_id)
+        self._auto_subscriber.peer_subscribes(frame.node_id)
         if len(self.wanted) >= self.bus.subscriptions and frame.node_id not in self.wanted:
             raise SproutError("too many subscriptions")
         channel = self._nodes.channel(frame.node_id)
@@ -316,7 +318,7 @@ class SproutSession(Connection):
             self.join(channel)
         self.wanted[frame.node_id] = None
         self.status(frame.id, StatusCode.OK)
-        self._following.go_on()
+        self._auto_subscriber.subscribe()
 
     def _unsubscribe(self, frame: codec.Unsubscribe) -> None:
         """Whether it was subscribed to or not."""
@@ -329,15 +331,15 @@ class SproutSession(Connection):
     def _acknowledged(self, frame: codec.Status) -> None:
         """An announce of ours was taken or not, which is the peer's affair; or a question has no answer."""
         self._arrivals.refused(frame.id)
-        self._following.answered(frame)
+        self._auto_subscriber.handle_status(frame)
 
     # Answers
 
-    def _answer(self, id: int, find: Find, *, nearest_last: bool = False) -> None:
+    def _answer(self, id: int, find: FindNodes, *, nearest_last: bool = False) -> None:
         """Respond with the nodes that *find* finds: at once, or when they are gathered and the last of them is made."""
-        response = Response(self._nodes.line_again, self._give, self._broken)
+        response = StreamedResponse(self._nodes.reread_line, self._schedule, self._answer_lost)
 
-        def done(lines: list[Line] | None) -> None:
+        def done(lines: list[AnswerLine] | None) -> None:
             self._answering = None
             if lines is None:
                 response.fill(codec.encode_status(id, StatusCode.MALFORMED))  # half an answer must not look whole
@@ -345,25 +347,25 @@ class SproutSession(Connection):
             lines = fitting(lines)
             response.answer(id, lines[::-1] if nearest_last else lines)
 
-        self._answering = Answer(find, self._give, done)
-        self._answering.go_on()
+        self._answering = PendingAnswer(find, self._schedule, done)
+        self._answering.advance()
         self.put(response)
 
-    def _give(self, call: Callable[[], None]) -> None:
+    def _schedule(self, call: Callable[[], None]) -> None:
         """Run *call*, a slice of an answer, when this peer's turn has come."""
-        self._shared.answer_scheduler.schedule(call, self.network)
+        self._hub.answer_scheduler.schedule(call, self.network)
 
-    def _broken(self) -> None:
+    def _answer_lost(self) -> None:
         """What has been answered in part cannot be read any more: it must not look whole."""
         self._discard()
         self.close(1011, "an answer cannot be read any more")
 
-    def _next(self) -> int:
+    def _request_id(self) -> int:
         """The id of our next request; what is to be announced before it gets its own first."""
         self._rewrite(self._announced)
-        return self._count()
+        return self._take_id()
 
-    def _count(self) -> int:
+    def _take_id(self) -> int:
         id, self._next_id = self._next_id, self._next_id + 1
         return id
 
@@ -378,9 +380,9 @@ class SproutSession(Connection):
     def _announces(self, lines: list[bytes]) -> Iterator[bytes]:
         at = 0
         while at < len(lines):
-            part = codec.fitting(lines[at : at + MAX_TOLD])
+            part = codec.fitting(lines[at : at + MAX_NODES_ANNOUNCED])
             at += len(part)
-            yield codec.encode_announce(self._count(), *part)
+            yield codec.encode_announce(self._take_id(), *part)
 
 
 # fmt: off

@@ -2,7 +2,8 @@
 
 A node waits for one missing node at a time, the first that stood in its way, and is looked at anew when that has
 come. Of a node for which there is no more room only the id is kept, and it is asked for again when the time has come.
-Everything is bounded, for each connection and for all of them (`Room`), and a question ends after `PATIENCE`.
+Everything is bounded, for each connection and for all of them (`WaitingQuota`), and a request ends after
+`REQUEST_TIMEOUT`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from adapters.sprout.wire.codec import NO_ID, Frame, NodeLine, Query
 
 MAX_WAITING: Final = 1024  # nodes
 MAX_WAITING_BYTES: Final = 4 << 20
-MAX_PUT_OFF: Final = 16_384  # nodes of which only the id is kept, some 200 bytes each
+MAX_DEFERRED: Final = 16_384  # nodes of which only the id is kept, some 200 bytes each
 MAX_RECALLED: Final = 1024  # nodes that are asked for again at once, unless more have the same parent
 MAX_QUERIED: Final = 40  # in one question: nodes of the usual largest size fill no more than `MAX_BODY`
 MAX_ASKED: Final = 64  # questions without an answer; further ones queue, at most two for each node that waits
-PATIENCE: Final = 60_000  # ms, as the reference's
-MAX_ROOM: Final = 32 << 20  # bytes that all that wait take, on all connections together
+REQUEST_TIMEOUT: Final = 60_000  # ms, as the reference's
+MAX_TOTAL_BYTES: Final = 32 << 20  # bytes that all that wait take, on all connections together
 
 # Bytes beside what a node says: its id, twice, and its places in the tables here.
 _PER_NODE: Final = 600
@@ -28,20 +29,20 @@ _PER_ID: Final = 300
 _PER_QUESTION: Final = 400
 
 
-class Room:
+class WaitingQuota:
     """What all connections together keep waiting, at most *limit* bytes; who keeps most makes room for the others."""
 
-    def __init__(self, limit: int = MAX_ROOM) -> None:
+    def __init__(self, limit: int = MAX_TOTAL_BYTES) -> None:
         self.size = 0
         self._limit = limit
-        self._holders: dict[Waiting, None] = {}
-        self._awaited: dict[str, dict[Waiting, None]] = {}
+        self._holders: dict[WaitingNodes, None] = {}
+        self._awaited: dict[str, dict[WaitingNodes, None]] = {}
 
-    def expect(self, missing: str, holder: Waiting) -> None:
+    def await_node(self, missing: str, holder: WaitingNodes) -> None:
         """*holder* keeps something until *missing* is there."""
         self._awaited.setdefault(missing, {})[holder] = None
 
-    def ignore(self, missing: str, holder: Waiting) -> None:
+    def stop_awaiting(self, missing: str, holder: WaitingNodes) -> None:
         """*holder* keeps nothing any more that waits for *missing*."""
         if (holders := self._awaited.get(missing)) is not None:
             holders.pop(holder, None)
@@ -52,34 +53,34 @@ class Room:
         """Whether anything waits for the node *id* on any connection."""
         return id in self._awaited
 
-    def came(self, id: str) -> None:
+    def node_arrived(self, id: str) -> None:
         """The node *id* is there: whoever waits for it still is told."""
         for holder in list(self._awaited.get(id, ())):
-            holder.came(id)
+            holder.node_arrived(id)
 
-    def admits(self, holder: Waiting, size: int) -> bool:
+    def admits(self, holder: WaitingNodes, size: int) -> bool:
         """Whether *holder* may keep *size* bytes more; those who keep more than it does are emptied for that."""
         if self.size + size > self._limit:
-            self._make(holder, size)
+            self._evict_largest(holder, size)
         if self.size + size > self._limit:
             return False
         self._holders[holder] = None
         return True
 
-    def leave(self, holder: Waiting) -> None:
+    def leave(self, holder: WaitingNodes) -> None:
         """*holder* keeps nothing any more."""
         self._holders.pop(holder, None)
 
-    def _make(self, holder: Waiting, size: int) -> None:
+    def _evict_largest(self, holder: WaitingNodes, size: int) -> None:
         """Empty the largest, until a quarter is free: so that not everybody is looked at again for the next node."""
         larger = [each for each in self._holders if each.size > holder.size + size]
         for each in sorted(larger, key=_size_of, reverse=True):
-            each.make_room()
+            each.evict()
             if self.size <= self._limit * 3 // 4:
                 return
 
 
-class Waiting:
+class WaitingNodes:
     """The nodes that wait, by what they wait for.
 
     *lost* is called with their ids when all of them have to go, for want of room, and *came* with the id of a node
@@ -87,23 +88,26 @@ class Waiting:
     """
 
     def __init__(
-        self, room: Room, lost: Callable[[list[str]], None], came: Callable[[str], None] = lambda _id: None
+        self,
+        room: WaitingQuota,
+        lost: Callable[[list[str]], None],
+        node_arrived: Callable[[str], None] = lambda _id: None,
     ) -> None:
         self.size = 0
-        self.came = came
+        self.node_arrived = node_arrived
         self._room = room
         self._lost = lost
         self._nodes: dict[str, list[NodeLine]] = {}
         self._ids: set[str] = set()
         self._lines_size = 0
-        self._put_off: dict[str, list[str]] = {}
-        self._put_off_ids: set[str] = set()
+        self._deferred: dict[str, list[str]] = {}
+        self._deferred_ids: set[str] = set()
 
     def __len__(self) -> int:
-        return len(self._ids) + len(self._put_off_ids)
+        return len(self._ids) + len(self._deferred_ids)
 
     def __contains__(self, id: str) -> bool:
-        return id in self._ids or id in self._put_off_ids
+        return id in self._ids or id in self._deferred_ids
 
     def add(self, missing: str, line: NodeLine) -> bool:
         """Keep *line*, or its id alone, until *missing* is there; False where that would be too much."""
@@ -113,30 +117,30 @@ class Waiting:
             if not self._room.admits(self, _size(line)):
                 return False
             self._nodes.setdefault(missing, []).append(line)
-            self._room.expect(missing, self)
+            self._room.await_node(missing, self)
             self._ids.add(line.id)
             self._lines_size += len(line.line)
             self._grow(_size(line))
             return True
-        if len(self._put_off_ids) < MAX_PUT_OFF and self._room.admits(self, _PER_ID):
-            self._put_off.setdefault(missing, []).append(line.id)
-            self._room.expect(missing, self)
-            self._put_off_ids.add(line.id)
+        if len(self._deferred_ids) < MAX_DEFERRED and self._room.admits(self, _PER_ID):
+            self._deferred.setdefault(missing, []).append(line.id)
+            self._room.await_node(missing, self)
+            self._deferred_ids.add(line.id)
             self._grow(_PER_ID)
             return True
         return False
 
-    def make_room(self) -> None:
+    def evict(self) -> None:
         """Others need the room more: nothing waits here any more."""
-        ids = [*self._ids, *self._put_off_ids]
+        ids = [*self._ids, *self._deferred_ids]
         self.leave()
         self._lost(ids)
 
     def leave(self) -> None:
         """Nothing waits any more."""
-        for missing in (*self._nodes, *self._put_off):
-            self._room.ignore(missing, self)
-        for kept in (self._nodes, self._ids, self._put_off, self._put_off_ids):
+        for missing in (*self._nodes, *self._deferred):
+            self._room.stop_awaiting(missing, self)
+        for kept in (self._nodes, self._ids, self._deferred, self._deferred_ids):
             kept.clear()
         self._lines_size = 0
         self._grow(-self.size)
@@ -148,36 +152,36 @@ class Waiting:
 
     def awaited(self, missing: str) -> bool:
         """Whether anything waits for *missing*."""
-        return missing in self._nodes or missing in self._put_off
+        return missing in self._nodes or missing in self._deferred
 
     def pop(self, missing: str) -> list[NodeLine]:
         """Those that wait for *missing*, in the order in which they came; they wait no more."""
         lines = self._nodes.pop(missing, None)
         if lines is None:
             return []
-        if missing not in self._put_off:
-            self._room.ignore(missing, self)
+        if missing not in self._deferred:
+            self._room.stop_awaiting(missing, self)
         self._ids.difference_update(line.id for line in lines)
         self._lines_size -= sum(len(line.line) for line in lines)
         self._grow(-sum(map(_size, lines)))
         return lines
 
-    def recall(self, here: str) -> list[str]:
+    def take_deferred_below(self, here: str) -> list[str]:
         """The ids of those put off until *here* is there, and of those below them, parents first; no more put off."""
         found: list[str] = []
         parents = deque([here])
         while parents and len(found) < MAX_RECALLED:
-            ids = self.forget(parents.popleft())
+            ids = self.take_deferred(parents.popleft())
             found += ids
             parents += ids
         return found
 
-    def forget(self, missing: str) -> list[str]:
+    def take_deferred(self, missing: str) -> list[str]:
         """The ids of those put off until *missing* is there; they are put off no more."""
-        ids = self._put_off.pop(missing, [])
+        ids = self._deferred.pop(missing, [])
         if missing not in self._nodes:
-            self._room.ignore(missing, self)
-        self._put_off_ids.difference_update(ids)
+            self._room.stop_awaiting(missing, self)
+        self._deferred_ids.difference_update(ids)
         self._grow(-_PER_ID * len(ids))
         return ids
 
@@ -187,22 +191,22 @@ def _size(line: NodeLine) -> int:
     return len(line.raw) + len(line.line) + _PER_NODE
 
 
-def _size_of(waiting: Waiting) -> int:
+def _size_of(waiting: WaitingNodes) -> int:
     return waiting.size
 
 
-class Question(NamedTuple):
+class OpenRequest(NamedTuple):
     """What a request of ours asks for, and when we stop waiting for the answer (ms)."""
 
     missing: tuple[str, ...]
     deadline: int
 
 
-class Questions:
+class OpenRequests:
     """Our own requests: those that are not answered yet, by message id, and those that still have to be made."""
 
     def __init__(self) -> None:
-        self._open: dict[int, Question] = {}
+        self._open: dict[int, OpenRequest] = {}
         self._queue: deque[tuple[tuple[str, ...], Frame]] = deque()
         self._missing: set[str] = set()
 
@@ -215,11 +219,11 @@ class Questions:
         """About how many bytes they take."""
         return _PER_QUESTION * len(self._missing)
 
-    def asks(self, id: int) -> bool:
+    def is_open(self, id: int) -> bool:
         """Whether the request *id* is one of these, and not answered yet."""
         return id in self._open
 
-    def asked(self, missing: str) -> bool:
+    def is_requested(self, missing: str) -> bool:
         """Whether there is a question for *missing*, made or not."""
         return missing in self._missing
 
@@ -228,7 +232,7 @@ class Questions:
         self._queue.append((missing, frame))
         self._missing.update(missing)
 
-    def queue_queries(self, ids: Iterable[str]) -> None:
+    def queue_ids(self, ids: Iterable[str]) -> None:
         """The nodes with these ids are to be asked for, unless they are."""
         left = [id for id in ids if id not in self._missing]
         for at in range(0, len(left), MAX_QUERIED):
@@ -241,7 +245,7 @@ class Questions:
 
     def add(self, id: int, missing: tuple[str, ...], now: int) -> None:
         """The request *id* asks for what is *missing*."""
-        self._open[id] = Question(missing, now + PATIENCE)
+        self._open[id] = OpenRequest(missing, now + REQUEST_TIMEOUT)
 
     def drop(self, missing: tuple[str, ...]) -> None:
         """There is no question for these any more."""

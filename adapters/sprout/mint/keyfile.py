@@ -5,27 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from adapters.sprout.forest.openpgp import Key
+from adapters.sprout.forest.openpgp import SecretKey
 from adapters.sprout.forest.packets import OpenPGPError
 from gateway.access.auth import SecretFileError, read_secret, write_secret
 
 KEY_FILE: Final = "sprout.privkey"  # among the gateway's keys
 
 
-def read_key(path: Path) -> Key | None:
+def read_key(path: Path) -> SecretKey | None:
     """The key in the file at *path*, None if there is none yet; `SecretFileError` where it is of no use."""
     if not path.exists():
         return None
     try:
-        return Key(read_secret(path))
+        return SecretKey(read_secret(path))
     except OpenPGPError as error:
         raise SecretFileError(
             f"{path} holds {error}; restore it from a backup, or move it away, and Arbor sees another gateway"
         ) from None
 
 
-def make_key(path: Path, now_ms: int) -> Key:
+def make_key(path: Path, now_ms: int) -> SecretKey:
     """A new key, in a file at *path*."""
-    key = Key.generate(now_ms // 1000)
+    key = SecretKey.generate(now_ms // 1000)
     write_secret(path, key.file)
     return key

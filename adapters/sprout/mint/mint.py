@@ -17,42 +17,42 @@ from adapters.sprout.forest.forest import (
     Content,
     Identity,
     Node,
-    Place,
     Reply,
+    ReplyPosition,
     decode,
     node_id,
     sign_community,
     sign_identity,
     sign_reply,
 )
-from adapters.sprout.forest.gateways import CHANNEL
-from adapters.sprout.forest.openpgp import Key
+from adapters.sprout.forest.openpgp import SecretKey
+from adapters.sprout.forest.trusted_gateways import CHANNEL
 from adapters.sprout.forest.validate import MAX_NAME
 from adapters.sprout.store.store import Store
-from adapters.sprout.store.tables import DAY, NAME, day_of, read_day
+from adapters.sprout.store.tables import DAY_PREFIX, NAME, day_name, parse_day_name
 from adapters.sprout.wire.codec import NodeLine, node_line
 from gateway.core.bounded import BoundedMap
 from gateway.core.bus import Bus
 from gateway.core.message import Peer
 from gateway.storage.record import Fact, decode_base64url
 
-from .signers import Made, Signers, Signing
+from .signing import PendingNode, SigningJob, SigningPool
 
 GATEWAY: Final = "gateway"  # what the gateway's own identity is called among what it mints
 PEER: Final = "peer "  # and a number: what identities of others are called there
 MAX_IDS: Final = 10_000  # ids of minted nodes that are kept
 SHORT: Final = 12  # characters of an identity that are shown as they are
 
-Introduce = Callable[[Made, str], None]
+OnMinted = Callable[[PendingNode, str], None]
 
 
 @lru_cache(MAX_IDS)
-def existing(id: str) -> Made:
+def existing(id: str) -> PendingNode:
     """A node that is there: nobody asks for its line."""
-    return Made(id)
+    return PendingNode(id)
 
 
-def name_of(peer: Peer, title: str) -> str:
+def display_name(peer: Peer, title: str) -> str:
     """What a sender from elsewhere is called."""
     identity = peer.identity
     if peer.name:
@@ -77,24 +77,24 @@ class Mint:
         self,
         bus: Bus,
         store: Store,
-        signers: Signers,
-        key: Key,
+        signers: SigningPool,
+        key: SecretKey,
         name: str,
         titles: Mapping[str, str],
-        introduce: Introduce,
+        on_minted: OnMinted,
     ) -> None:
         self._bus = bus
         self._store = store
-        self._make = signers.make
+        self._submit = signers.submit
         self._key = key
         self._titles = titles
-        self._introduce = introduce
-        self._born = key.created * 1000
-        self._making: dict[str, Made] = {}
+        self._on_minted = on_minted
+        self._key_created = key.created * 1000
+        self._making: dict[str, PendingNode] = {}
         self._ids = BoundedMap[str, str](MAX_IDS)
         self.id = self._own_identity(name)
 
-    def community(self, channel: str) -> Made:
+    def community(self, channel: str) -> PendingNode:
         """The community that *channel* is; minted where it is none yet."""
         id = self._bus.channels.address(NAME, channel)
         if id is not None:
@@ -103,34 +103,34 @@ class Mint:
         name = channel.encode()[:MAX_NAME].decode(errors="ignore")
 
         def assign(line: NodeLine) -> None:
-            self._store.entity(line)
+            self._store.log_entity(line)
             if self._bus.channels.address(NAME, channel) is None:
                 self._bus.channels.assign(NAME, channel, line.id)
 
-        sign = Signing(partial(sign_community, name, self.id, self._key, self._born, metadata))
+        sign = SigningJob(partial(sign_community, name, self.id, self._key, self._key_created, metadata))
         return self._mint(_community(channel), sign, assign, channel)
 
-    def is_founded(self, channel: str) -> bool:
+    def has_community(self, channel: str) -> bool:
         """Whether *channel* has a community, or will in a moment."""
         return self._bus.channels.address(NAME, channel) is not None or _community(channel) in self._making
 
-    def conversation(self, channel: str, name: str) -> Made:
-        """The conversation with that id or, where the gateway opens it, that name (`day_of`)."""
-        if not name.startswith(DAY):
+    def conversation(self, channel: str, name: str) -> PendingNode:
+        """The conversation with that id or, where the gateway opens it, that name (`day_name`)."""
+        if not name.startswith(DAY_PREFIX):
             return existing(name)
         if (made := self._minted(name)) is not None:
             return made
         community = self.community(channel)
         metadata = twig.encode({CHANNEL: channel.encode()})
-        date, created, _ = read_day(name)
+        date, created, _ = parse_day_name(name)
 
         def sign() -> bytes:
-            place = Place(community.id, 1, community.id, NULL_ID)
+            place = ReplyPosition(community.id, 1, community.id, NULL_ID)
             return sign_reply(place, Content(date.encode()), self.id, self._key, created, metadata)
 
-        return self._mint(name, Signing(sign), partial(self._store.entity, what=name, channel=channel))
+        return self._mint(name, SigningJob(sign), partial(self._store.log_entity, what=name, channel=channel))
 
-    def identity(self, peer: Peer, channel: str) -> Made:
+    def identity(self, peer: Peer, channel: str) -> PendingNode:
         """The identity that stands for a sender from elsewhere, in Arbor, for ever."""
         what = f"{PEER}{peer.number}"
         if (made := self._minted(what)) is not None:
@@ -138,27 +138,27 @@ class Mint:
         known = peer if peer.identity is None else self._bus.peers.find(peer.protocol, peer.identity)
         name = self._name(known or peer)
         # The number, as milliseconds, tells apart those who are called the same.
-        sign = Signing(partial(sign_identity, name, self._key, self._born + peer.number))
-        return self._mint(what, sign, partial(self._store.entity, what=what), channel)
+        sign = SigningJob(partial(sign_identity, name, self._key, self._key_created + peer.number))
+        return self._mint(what, sign, partial(self._store.log_entity, what=what), channel)
 
     def _name(self, peer: Peer) -> str:
-        return name_of(peer, self._titles.get(peer.protocol, peer.protocol))
+        return display_name(peer, self._titles.get(peer.protocol, peer.protocol))
 
     # What was shown, lost in a crash, and is brought back by who saw it
 
-    def signs_for(self, author: Identity) -> bool:
+    def has_own_key(self, author: Identity) -> bool:
         """Whether what *author* says is signed by the gateway."""
         return author.public_key == self._key.public_key
 
-    def lost(self, node: Node, channel: str = "") -> dict[str, str]:
+    def recovered_fields(self, node: Node, channel: str = "") -> dict[str, str]:
         """What is to be logged with *node*, an identity or, in *channel*, a conversation, if the gateway minted it."""
         what = None
-        if isinstance(node, Identity) and self.signs_for(node):
-            peer = self._bus.peers.with_number(node.created - self._born)
+        if isinstance(node, Identity) and self.has_own_key(node):
+            peer = self._bus.peers.with_number(node.created - self._key_created)
             if peer is not None and node.name.text == self._name(peer):
                 what = f"{PEER}{peer.number}"
         elif isinstance(node, Reply) and node.author == self.id:
-            what = day_of(channel, node.created)
+            what = day_name(channel, node.created)
         return {} if what is None or self._store.minted(what) is not None else {"what": what}
 
     # What was minted for whom
@@ -170,7 +170,7 @@ class Mint:
         what: str | None = entry.fields.get("what") if isinstance(entry, Fact) else None
         return what
 
-    def number_of(self, author: str) -> int | None:
+    def peer_number(self, author: str) -> int | None:
         """The number of the peer from elsewhere that the identity *author* stands for."""
         what = self.minted_for(author) or ""
         return int(what.removeprefix(PEER)) if what.startswith(PEER) else None
@@ -191,13 +191,13 @@ class Mint:
         entry = None if seq is None else self._store.entry(seq)
         if isinstance(entry, Fact):
             node = decode(decode_base64url(entry.fields["wire"]))
-            if isinstance(node, Identity) and self.signs_for(node):
+            if isinstance(node, Identity) and self.has_own_key(node):
                 return str(entry.fields["native"][NAME])
-        line = _line(sign_identity(name, self._key, self._born))
-        self._store.entity(line, what=GATEWAY)
+        line = _line(sign_identity(name, self._key, self._key_created))
+        self._store.log_entity(line, what=GATEWAY)
         return line.id
 
-    def _minted(self, what: str) -> Made | None:
+    def _minted(self, what: str) -> PendingNode | None:
         if (made := self._making.get(what)) is not None:
             return made
         id = self._ids.get(what) or self._store.minted(what)
@@ -209,16 +209,16 @@ class Mint:
     def _mint(
         self,
         what: str,
-        sign: Signing,
+        sign: SigningJob,
         record: Callable[[NodeLine], object],
         channel: str | None = None,
-    ) -> Made:
+    ) -> PendingNode:
         if (making := self._making.get(what)) is not None:
             return making
-        made = self._making[what] = Made()
+        made = self._making[what] = PendingNode()
         if channel is not None:
-            self._introduce(made, channel)
-        self._make(made, sign, record)
+            self._on_minted(made, channel)
+        self._submit(made, sign, record)
 
         def done() -> None:
             del self._making[what]

@@ -14,7 +14,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from adapters.sprout.forest.gateways import is_node_id
+from adapters.sprout.forest.trusted_gateways import is_node_id
 from gateway.core.bounded import BoundedMap
 from gateway.core.errors import Unavailable
 from gateway.core.message import Message
@@ -22,13 +22,13 @@ from gateway.storage.record import Entry, Fact
 
 from .peek import conversation_of, expiration_of
 from .store import Store
-from .tables import NAME, REPLY, Spot
+from .tables import NAME, REPLY, NodeInfo
 
 MAX_CHAINS: Final = 1 << 15  # nodes of which is known what they stand below, about 250 bytes each
 MAX_CLIMB: Final = 256  # nodes that are looked at where nobody else has a turn meanwhile, some 10 ms
 STEPS: Final = 16  # in each turn of what then goes on: as many as of an answer
 NEVER: Final = 1 << 62  # ms; when most nodes expire
-GONE: Final = "?"  # what is missing has no id that one could ask for
+UNKNOWN_ID: Final = "?"  # what is missing has no id that one could ask for
 
 
 class Chain(NamedTuple):
@@ -43,7 +43,7 @@ class Chain(NamedTuple):
     missing: str = ""
 
 
-_WHOLE: Final = Chain()
+_COMPLETE: Final = Chain()
 _NONE: Final[Mapping[int, Chain]] = MappingProxyType({})
 
 
@@ -55,14 +55,14 @@ class Lineage:
         self._clock = clock
         self._post = post
         self._chains = BoundedMap[int, Chain](MAX_CHAINS)
-        self._judged: dict[int, Chain] = {}  # likewise, by their conversations, until it is known
+        self._provisional: dict[int, Chain] = {}  # likewise, by their conversations, until it is known
         self._missing: set[str] = set()  # what some of the chains lack
 
-    def is_whole(self, seq: int) -> bool:
+    def is_complete(self, seq: int) -> bool:
         """Whether the node at *seq* and all above it can be offered."""
         return self._is_whole(self._chain(seq))
 
-    def whole(self, seq: int) -> Generator[None, None, bool]:
+    def completeness(self, seq: int) -> Generator[None, None, bool]:
         """The same, one look at the log at a time."""
         chain = yield from self._climb(seq)
         return self._is_whole(chain)
@@ -71,7 +71,7 @@ class Lineage:
         """The id of what is missing above the node at *seq*; empty where all is held, expired or not."""
         return self._chain(seq).missing
 
-    def came(self, id: str) -> None:
+    def node_added(self, id: str) -> None:
         """The node *id* is held from now on: what lacked it is looked at anew."""
         if id in self._missing:
             self._missing.clear()
@@ -82,7 +82,7 @@ class Lineage:
 
     def _chain(self, seq: int) -> Chain:
         """What holds of the node at *seq*; where very much is above it, its conversation has to do for the moment."""
-        climb = self._climb(seq, self._judged)
+        climb = self._climb(seq, self._provisional)
         for _ in range(MAX_CLIMB):
             try:
                 next(climb)
@@ -90,26 +90,26 @@ class Lineage:
                 chain: Chain = end.value
                 return chain
         root = _root(self._store.entry(seq))
-        self._judged[seq] = Chain(seq) if root is None else self._judge(seq, root)
-        self._post(partial(self._find_out, self._climb(seq)))
-        return self._judged[seq]
+        self._provisional[seq] = Chain(seq) if root is None else self._provisional_chain(seq, root)
+        self._post(partial(self._finish_climb, self._climb(seq)))
+        return self._provisional[seq]
 
-    def _find_out(self, climb: Generator[None, None, Chain]) -> None:
+    def _finish_climb(self, climb: Generator[None, None, Chain]) -> None:
         """Go on with *climb*, a few steps in each turn; what was judged meanwhile is looked at anew when it is over."""
         with suppress(Unavailable):
             for _ in range(STEPS):
                 if next(climb, self) is self:
                     break
             else:
-                self._post(partial(self._find_out, climb))
+                self._post(partial(self._finish_climb, climb))
                 return
-        self._judged.clear()
+        self._provisional.clear()
 
-    def _judge(self, seq: int, root: str) -> Chain:
+    def _provisional_chain(self, seq: int, root: str) -> Chain:
         """What is taken to hold of the node at *seq*, by what holds of the conversation *root* alone."""
         at = self._store.seq(root)
-        own = None if at is None else _own(self._store.entry(at))
-        return _lacking(root) if own is None else Chain(min(seq, own.oldest), own.until)
+        own = None if at is None else _own_chain(self._store.entry(at))
+        return _broken_chain(root) if own is None else Chain(min(seq, own.oldest), own.until)
 
     def _climb(self, seq: int, judged: Mapping[int, Chain] = _NONE) -> Generator[None, None, Chain]:
         """Go up from the node at *seq* until everything is known, and note it of all that were passed.
@@ -117,27 +117,27 @@ class Lineage:
         What is *judged* is as good as known, but nothing that follows from it is noted.
         """
         if not self._store.incomplete:
-            return _WHOLE
+            return _COMPLETE
         passed: list[tuple[int, Chain]] = []
-        spot, name, note = self._store.spot(seq), "", True
+        info, name, note = self._store.info(seq), "", True
         while True:
-            chain = self._known(spot, name)
-            if chain is None and spot is not None and spot.seq in judged:
-                chain, note = judged[spot.seq], False
+            chain = self._known(info, name)
+            if chain is None and info is not None and info.seq in judged:
+                chain, note = judged[info.seq], False
             if chain is not None:
                 break
-            assert spot is not None
+            assert info is not None
             yield
-            own = _own(self._store.entry(spot.seq))
+            own = _own_chain(self._store.entry(info.seq))
             if own is None:
-                chain = _lacking(name)
+                chain = _broken_chain(name)
                 break
-            passed.append((spot.seq, own))
-            name = self._store.name_above(spot) if spot.type == REPLY else ""
+            passed.append((info.seq, own))
+            name = self._store.parent_name(info) if info.type == REPLY else ""
             if not name:
-                chain = _WHOLE
+                chain = _COMPLETE
                 break
-            spot = self._store.above(spot)
+            info = self._store.parent_of(info)
         if chain.missing:
             self._missing.add(chain.missing)
         for each, own in reversed(passed):
@@ -146,28 +146,28 @@ class Lineage:
                 self._keep(each, chain)
         return chain
 
-    def _known(self, spot: Spot | None, name: str) -> Chain | None:
+    def _known(self, info: NodeInfo | None, name: str) -> Chain | None:
         """What is known already of the node at *spot*, which is called *name*; None where nothing is."""
-        if spot is None:
-            return _lacking(name)
-        known = self._chains.get(spot.seq)
+        if info is None:
+            return _broken_chain(name)
+        known = self._chains.get(info.seq)
         return known if known is not None and known.oldest >= self._store.first_kept else None
 
     def _keep(self, seq: int, chain: Chain) -> None:
         self._chains[seq] = chain
 
 
-def _own(entry: Entry | None) -> Chain | None:
+def _own_chain(entry: Entry | None) -> Chain | None:
     """What holds of the node in *entry* alone; None where it cannot be read."""
     if isinstance(entry, Fact):
-        return Chain(until=_until(entry.fields["wire"].encode()))
+        return Chain(until=_expiry(entry.fields["wire"].encode()))
     if entry is None:
         return None
     is_node = entry.protocol == NAME and entry.wire is not None
-    return Chain(entry.seq, _until(entry.wire or b"") if is_node else NEVER)
+    return Chain(entry.seq, _expiry(entry.wire or b"") if is_node else NEVER)
 
 
-def _until(wire: bytes) -> int:
+def _expiry(wire: bytes) -> int:
     expires = expiration_of(wire)
     return NEVER if expires is None else expires
 
@@ -179,5 +179,5 @@ def _root(entry: Entry | None) -> str | None:
     return None
 
 
-def _lacking(name: str) -> Chain:
-    return Chain(missing=name if is_node_id(name) else GONE)
+def _broken_chain(name: str) -> Chain:
+    return Chain(missing=name if is_node_id(name) else UNKNOWN_ID)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from adapters.sprout.forest.forest import decode
-from adapters.sprout.forest.validate import forgotten_at
+from adapters.sprout.forest.validate import offered_until
 from gateway.storage.record import decode_base64url, encode_base64url
 
 _HASH: Final = 3 + 32
@@ -46,7 +46,7 @@ def expiration_of(wire: bytes) -> int | None:
     """When the node whose bytes are *wire* in base64url is offered no more, in ms; None where that is never."""
     if wire.startswith(_REPLY) and wire[_METADATA_TEXT] == _NOTHING and wire[_METADATA_TEXT.stop] in _NOTHING_ELSE:
         return None  # nearly all
-    return forgotten_at(decode(decode_base64url(wire)))
+    return offered_until(decode(decode_base64url(wire)))
 
 
 def _id(digest: bytes) -> str:

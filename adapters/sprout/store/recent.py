@@ -9,7 +9,7 @@ from gateway.core.bounded import BoundedMap
 MAX_RECENT: Final = 1 << 15  # nodes, about 250 bytes each
 
 
-class Recent:
+class RecentNodes:
     """Ids and sequences of the nodes noted last; all others were made at *older* (ms) or before."""
 
     def __init__(self, older: int) -> None:

@@ -12,9 +12,9 @@ from heapq import merge
 from itertools import islice
 from typing import Any, Final
 
+from adapters.sprout.forest.canonical import CANONICAL_PREFIX, canonical_id
 from adapters.sprout.forest.forest import Node, Reply, created_of, decode
-from adapters.sprout.forest.spelling import ANEW, canonical_id
-from adapters.sprout.forest.validate import forgotten_at
+from adapters.sprout.forest.validate import offered_until
 from adapters.sprout.wire.codec import NodeLine
 from gateway.core.bounded import BoundedMap
 from gateway.core.errors import Unavailable
@@ -24,17 +24,30 @@ from gateway.storage.lookup import PAGE
 from gateway.storage.record import Entry, Fact
 from gateway.storage.tables import KNOWN, Row
 
-from .recent import Recent
-from .tables import COMMUNITY, DAY, DAY_MS, IDENTITY, NAME, REPLY, Spot, Where, read_day, rows, spot_of
+from .recent import RecentNodes
+from .tables import (
+    COMMUNITY,
+    DAY_MS,
+    DAY_PREFIX,
+    IDENTITY,
+    NAME,
+    REPLY,
+    NodeInfo,
+    NodeOrder,
+    message_info,
+    parse_day_name,
+    rows,
+)
 
 MAX_WALK: Final = 1 << 13  # replies below one that is deep in a thread that are looked at
-MAX_SPOTS: Final = 1 << 13  # places that are kept, about 0.5 KiB each
+MAX_INFOS: Final = 1 << 13  # places that are kept, about 0.5 KiB each
 _PRUNE: Final = 256  # notes between two looks at what the index has applied
 _END: Final = 1 << 62  # beyond all times and sequences
 
 BY_SEQ: Final = "SELECT * FROM sprout_nodes WHERE seq = ?"
 BY_KEY: Final = "SELECT * FROM sprout_nodes WHERE key = ?"
-ANY_ANEW: Final = f"SELECT 1 FROM known WHERE id >= '{ANEW}' AND id < '{ANEW[:-1]};' LIMIT 1"  # ";" comes after ":"
+_AFTER: Final = CANONICAL_PREFIX[:-1] + ";"  # ";" comes after ":"
+ANY_CANONICAL: Final = f"SELECT 1 FROM known WHERE id >= '{CANONICAL_PREFIX}' AND id < '{_AFTER}' LIMIT 1"
 EXPIRING: Final = "SELECT 1 FROM sprout_expiring LIMIT 1"
 FORM: Final = "SELECT id FROM sprout_forms WHERE seq = ?"
 MINTED: Final = "SELECT id FROM sprout_minted WHERE what = ?"
@@ -52,7 +65,7 @@ CHILDREN: Final = (
 
 
 class Store:
-    """Finds nodes, and logs those that are no messages. It is told of every reply that is logged, by `took`."""
+    """Finds nodes, and logs those that are no messages. It is told of every reply that is logged, by `add_reply`."""
 
     def __init__(self, index: Index, fact: Callable[[str, dict[str, Any]], Fact]) -> None:
         self._index = index
@@ -62,22 +75,22 @@ class Store:
             table: {} for table in ("sprout_nodes", "sprout_expiring", "sprout_forms", "sprout_minted", "ids")
         }
         self._deep: dict[int, tuple[Any, ...] | None] = {}  # rows of `sprout_replies`, by sequence; None for no row
-        self._spots = BoundedMap[int | str, Spot](2 * MAX_SPOTS)  # each by its sequence and by its key
+        self._infos = BoundedMap[int | str, NodeInfo](2 * MAX_INFOS)  # each by its sequence and by its key
         self._until_prune = _PRUNE
-        self._recent = Recent(self._youngest())
-        self._anew = bool(index.rows(ANY_ANEW))  # nearly never: then nothing is looked up
+        self._recent = RecentNodes(self._newest_time())
+        self._has_canonical = bool(index.rows(ANY_CANONICAL))  # nearly never: then nothing is looked up
         self._expiring = bool(index.rows(EXPIRING))
-        self.came: Callable[[str], object] = _nothing  # called with the id of every node that is held from now on
+        self.on_node: Callable[[str], object] = _nothing  # called with the id of every node that is held from now on
         self.first_kept = index.first_kept  # retention has taken every message before it
         self.incomplete = False
-        self.look()
+        self.refresh()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """See what retention has taken, and whether anything may be missing: a node, or what is above one."""
         self.first_kept = self._index.first_kept
         self.incomplete = self._expiring or self._index.incomplete
 
-    def entity(self, line: NodeLine, **more: Any) -> int:
+    def log_entity(self, line: NodeLine, **more: Any) -> int:
         """Log a node that is no message, unless it is held already; where it stands."""
         seq = self.seq(line.id)
         if seq is None:
@@ -86,43 +99,43 @@ class Store:
             node = decode(line.raw)
             self._recent.add(line.id, seq, node.created)
             self._expires(node)
-            self.came(line.id)
+            self.on_node(line.id)
             if (canonical := canonical_id(line.id, node, line.raw)) != line.id:
-                self.write_anew(canonical, seq, node)
+                self.add_canonical(canonical, seq, node)
         return seq
 
-    def write_anew(self, canonical: str, seq: int, node: Node) -> None:
+    def add_canonical(self, canonical: str, seq: int, node: Node) -> None:
         """The *node* at *seq* would have the *canonical* id, were its signature not written otherwise."""
-        self._anew = True
-        self._recent.add(ANEW + canonical, seq, node.created)
+        self._has_canonical = True
+        self._recent.add(CANONICAL_PREFIX + canonical, seq, node.created)
 
-    def written_anew(self, canonical: str) -> int | None:
+    def canonical_seq(self, canonical: str) -> int | None:
         """Where a node stands that came with another id than its *canonical* one."""
-        return self.seq(ANEW + canonical) if self._anew else None
+        return self.seq(CANONICAL_PREFIX + canonical) if self._has_canonical else None
 
-    def said_as(self, canonical: str) -> int | None:
+    def seq_by_canonical(self, canonical: str) -> int | None:
         """Where the node stands that has the *canonical* id, or would have it."""
         seq = self.seq(canonical)
-        return self.written_anew(canonical) if seq is None else seq
+        return self.canonical_seq(canonical) if seq is None else seq
 
-    def shown(self, seq: int, line: NodeLine) -> int:
+    def log_form(self, seq: int, line: NodeLine) -> int:
         """Log that the message at *seq* is shown to Arbor as the node on *line*; where that stands."""
         self._recent.add(line.id, seq, created_of(line.raw))
-        self.came(line.id)
+        self.on_node(line.id)
         return self._log("form", {"of": seq, "native": {NAME: line.id}})
 
-    def took(self, message: Message, id: str, node: Reply) -> None:
+    def add_reply(self, message: Message, id: str, node: Reply) -> None:
         """The reply *node*, called *id*, is logged as *message*: it is found from now on."""
         seq, key, channel, created = message.seq, message.id, message.channel, message.timestamp
         parent = message.parent or node.parent
         self._recent.add(id, seq, created)
-        self._keep(Spot(seq, REPLY, key, parent, channel, created, node.parent))
+        self._keep(NodeInfo(seq, REPLY, key, parent, channel, created, node.parent))
         self._expires(node)
-        self.came(id)
+        self.on_node(id)
         self._note(seq, ())
 
     def _expires(self, node: Node) -> None:
-        if node.metadata.blob and forgotten_at(node) is not None:
+        if node.metadata.blob and offered_until(node) is not None:
             self._expiring = self.incomplete = True
 
     def _note(self, seq: int, noted: Sequence[Row]) -> None:
@@ -141,7 +154,7 @@ class Store:
             self._fresh[table].pop(key, None)
         self._recent.drop(id)
         for known in (seq, id):
-            self._spots.pop(known)
+            self._infos.pop(known)
 
     def prune(self) -> None:
         """Forget what the tables know by now."""
@@ -191,38 +204,38 @@ class Store:
         seq = self.seq(id)
         return seq is not None and self.entry(seq) is not None
 
-    def spot(self, seq: int) -> Spot | None:
+    def info(self, seq: int) -> NodeInfo | None:
         """What is known of the node at *seq*."""
-        if (spot := self._spots.get(seq)) is not None:
-            return spot
+        if (info := self._infos.get(seq)) is not None:
+            return info
         row = self._entity_at(seq)
-        return self._keep(Spot(*row) if row is not None else self._message(seq))
+        return self._keep(NodeInfo(*row) if row is not None else self._message(seq))
 
-    def known_as(self, key: str) -> Spot | None:
+    def info_by_key(self, key: str) -> NodeInfo | None:
         """The node that children name as *key*."""
-        if (spot := self._spots.get(key)) is not None and self.is_kept(spot.seq):
-            return spot
+        if (info := self._infos.get(key)) is not None and self.is_kept(info.seq):
+            return info
         recent = self._seq_of_recent(key)
         if recent is None and (row := self._index.one(BY_KEY, (key,))) is not None:
-            return self._keep(Spot(*row))
+            return self._keep(NodeInfo(*row))
         if recent is None and (found := self._index.find(key)) is not None:
             recent = found.seq
-        return None if recent is None else self.spot(recent)
+        return None if recent is None else self.info(recent)
 
-    def above(self, spot: Spot) -> Spot | None:
+    def parent_of(self, info: NodeInfo) -> NodeInfo | None:
         """The node that the one at *spot* stands below; None where it is not held, or is still to be made."""
-        if spot.below:
-            seq = self.seq(spot.below)
-            return None if seq is None else self.spot(seq)
-        return self.known_as(self.name_above(spot))
+        if info.below:
+            seq = self.seq(info.below)
+            return None if seq is None else self.info(seq)
+        return self.info_by_key(self.parent_name(info))
 
-    def name_above(self, spot: Spot) -> str:
+    def parent_name(self, info: NodeInfo) -> str:
         """What the node is called that the one at *spot* stands below; empty where it is still to be made."""
-        if spot.below or not spot.parent.startswith(DAY):
-            return spot.below or spot.parent
-        return self.minted(spot.parent) or ""
+        if info.below or not info.parent.startswith(DAY_PREFIX):
+            return info.below or info.parent
+        return self.minted(info.parent) or ""
 
-    def form(self, seq: int) -> str | None:
+    def form_id(self, seq: int) -> str | None:
         """The id that the Arbor form of the message at *seq* has been shown under."""
         id: str | None = self._value("sprout_forms", seq, FORM)
         return id
@@ -234,49 +247,49 @@ class Store:
 
     # Many nodes
 
-    def of_type(self, type: int, quantity: int) -> list[Spot]:
+    def of_type(self, type: int, quantity: int) -> list[NodeInfo]:
         """The newest nodes of a type that are no messages, newest first."""
-        found = {Spot(*row): None for row in self._fresh["sprout_nodes"].values() if row[1] == type}
+        found = {NodeInfo(*row): None for row in self._fresh["sprout_nodes"].values() if row[1] == type}
         last, left = (_END, _END), quantity
         while left > 0 and (page := self._index.rows(NEWEST["type"], (type, *last, min(left, PAGE)))):
-            spots = [Spot(*row) for row in page]
-            found.update(dict.fromkeys(spots))
-            last, left = spots[-1].where[:2], left - len(page)
-        return sorted(found, key=lambda spot: spot.where, reverse=True)[:quantity]
+            infos = [NodeInfo(*row) for row in page]
+            found.update(dict.fromkeys(infos))
+            last, left = infos[-1].order[:2], left - len(page)
+        return sorted(found, key=lambda info: info.order, reverse=True)[:quantity]
 
-    def in_channel(self, channel: str, quantity: int) -> list[Spot]:
+    def in_channel(self, channel: str, quantity: int) -> list[NodeInfo]:
         """The newest nodes below the community that *channel* is, newest first."""
-        spots = (self.spot(where.seq) for where in self.newest(quantity, channel))
-        return list(islice((spot for spot in spots if spot is not None), quantity))
+        infos = (self.info(where.seq) for where in self.newest(quantity, channel))
+        return list(islice((info for info in infos if info is not None), quantity))
 
-    def newest(self, hint: int, channel: str | None = None) -> Iterator[Where]:
+    def newest(self, hint: int, channel: str | None = None) -> Iterator[NodeOrder]:
         """The replies of a channel, or of all, newest first; about *hint* of them are wanted."""
         waiting = sorted((_where(message) for message in self._index.unapplied(channel)), reverse=True)
         if channel is None:
             messages = self._pages("all messages", (), hint)
-            others: Iterable[Where] = (spot.where for spot in self.of_type(REPLY, hint))
+            others: Iterable[NodeOrder] = (info.order for info in self.of_type(REPLY, hint))
         else:
             messages = self._pages("messages", (channel,), hint)
             others = self._entities(channel, hint)
         return _merged(waiting, messages, others)
 
-    def thread(self, channel: str, names: Iterable[str], hint: int) -> Iterator[Where]:
+    def thread(self, channel: str, names: Iterable[str], hint: int) -> Iterator[NodeOrder]:
         """The replies of the conversation that is known by these *names*, newest first; about *hint* are wanted."""
         fresh = self._fresh_replies(channel)
-        parts: list[Iterable[Where]] = []
+        parts: list[Iterable[NodeOrder]] = []
         for name in names:
             parts.append(sorted((_where_of(row) for row in fresh if row[5] == name), reverse=True))
             parts.append(self._pages("root", (name,), hint))
-            if name.startswith(DAY):
+            if name.startswith(DAY_PREFIX):
                 parts.append(self._of_day(name))
         return _merged(*parts)
 
-    def below(self, channel: str, key: str) -> Iterator[Where | None]:
+    def descendants(self, channel: str, key: str) -> Iterator[NodeOrder | None]:
         """The replies below the one that is known as *key*, newest first; `MAX_WALK` are looked at.
 
         None comes for each look at the tables, before the first of them.
         """
-        found: dict[int, Where] = {}
+        found: dict[int, NodeOrder] = {}
         keys, left = {key}, [(key, 0)]
         while left and len(found) < MAX_WALK:
             parent, after = left.pop()
@@ -284,7 +297,7 @@ class Store:
             if len(page) == PAGE:
                 left.append((parent, page[-1][1]))
             for created, seq, where, child in page:
-                found[seq] = Where(created, seq, where)
+                found[seq] = NodeOrder(created, seq, where)
                 keys.add(child)
                 left.append((child, 0))
             yield None
@@ -303,47 +316,47 @@ class Store:
                 self._deep[message.seq] = found[0] if found else None
         return [row for message in waiting if (row := self._deep[message.seq]) is not None]
 
-    def _entities(self, channel: str, hint: int) -> Iterator[Where]:
-        fresh = [Spot(*row).where for row in self._fresh["sprout_nodes"].values() if row[4] == channel]
+    def _entities(self, channel: str, hint: int) -> Iterator[NodeOrder]:
+        fresh = [NodeInfo(*row).order for row in self._fresh["sprout_nodes"].values() if row[4] == channel]
         pages = self._pages("channel", (channel,), hint)
         return _merged(sorted(fresh, reverse=True), pages) if fresh else pages
 
-    def _of_day(self, name: str) -> Iterator[Where]:
+    def _of_day(self, name: str) -> Iterator[NodeOrder]:
         """What was said elsewhere, and stands right below the conversation of a day."""
-        _, since, channel = read_day(name)
+        _, since, channel = parse_day_name(name)
         for message in islice(self._index.newest(channel, since, since + DAY_MS), MAX_WALK):
-            spot = spot_of(message) if message.protocol != NAME else None
-            if spot is not None and spot.parent == name:
-                yield spot.where
+            info = message_info(message) if message.protocol != NAME else None
+            if info is not None and info.parent == name:
+                yield info.order
             else:
                 yield _where(message)._replace(channel="")  # nobody can read that: it is passed over
 
-    def _pages(self, question: str, values: tuple[Any, ...], hint: int) -> Iterator[Where]:
+    def _pages(self, question: str, values: tuple[Any, ...], hint: int) -> Iterator[NodeOrder]:
         """The answers to one of `NEWEST`, page by page."""
         last, size = (_END, _END), max(1, min(hint, PAGE))
         while page := self._index.rows(NEWEST[question], (*values, *last, size)):
-            yield from map(Where._make, page)
+            yield from map(NodeOrder._make, page)
             if len(page) < size:
                 return
             last = page[-1][:2]
 
-    def _message(self, seq: int) -> Spot | None:
+    def _message(self, seq: int) -> NodeInfo | None:
         entry = self._index.entry(seq)
-        return spot_of(entry) if isinstance(entry, Message) else None
+        return message_info(entry) if isinstance(entry, Message) else None
 
-    def _keep(self, spot: Spot | None) -> Spot | None:
-        if spot is not None:
-            self._spots[spot.seq] = self._spots[spot.key] = spot
-        return spot
+    def _keep(self, info: NodeInfo | None) -> NodeInfo | None:
+        if info is not None:
+            self._infos[info.seq] = self._infos[info.key] = info
+        return info
 
     def _log(self, kind: str, fields: dict[str, Any]) -> int:
         fact = self._fact(kind, {"protocol": NAME, **fields})
         self._note(fact.seq, [*rows((fact,))])
         return fact.seq
 
-    def _youngest(self) -> int:
+    def _newest_time(self) -> int:
         """When the newest node that is held is said to be made."""
-        entities = [spot.created for type in (IDENTITY, COMMUNITY) for spot in self.of_type(type, 1)]
+        entities = [info.created for type in (IDENTITY, COMMUNITY) for info in self.of_type(type, 1)]
         return max([*entities, *(where.created for where in islice(self.newest(1), 1))], default=0)
 
     def _value(self, table: str, key: Any, sql: str) -> Any:
@@ -354,16 +367,16 @@ class Store:
         return None if row is None else row[0]
 
 
-def _where(message: Message) -> Where:
-    return Where(message.timestamp, message.seq, message.channel)
+def _where(message: Message) -> NodeOrder:
+    return NodeOrder(message.timestamp, message.seq, message.channel)
 
 
-def _where_of(row: tuple[Any, ...]) -> Where:
+def _where_of(row: tuple[Any, ...]) -> NodeOrder:
     """Of a row of `sprout_replies`."""
-    return Where(row[4], row[0], row[3])
+    return NodeOrder(row[4], row[0], row[3])
 
 
-def _merged(*parts: Iterable[Where]) -> Iterator[Where]:
+def _merged(*parts: Iterable[NodeOrder]) -> Iterator[NodeOrder]:
     """All of *parts*, which are newest first, each once."""
     last = None
     for where in merge(*parts, reverse=True):

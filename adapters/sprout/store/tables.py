@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from adapters.sprout.forest.canonical import CANONICAL_PREFIX, canonical_id
 from adapters.sprout.forest.forest import decode, node_id
-from adapters.sprout.forest.spelling import ANEW, canonical_id
-from adapters.sprout.forest.validate import forgotten_at
+from adapters.sprout.forest.validate import offered_until
 from gateway.core.message import Message
 from gateway.storage.record import Entry, Fact, decode_base64url
 from gateway.storage.tables import Row
@@ -27,8 +27,8 @@ from .peek import conversation_of, expiration_of, parent_of
 
 NAME: Final = "sprout"
 IDENTITY, COMMUNITY, REPLY = range(3)
-MAX_MOMENT: Final = ((1 << 32) - 1) * 1000  # ms; the last second that an OpenPGP signature can name
-DAY: Final = "day "  # how the names of the gateway's conversations begin
+MAX_NODE_TIME: Final = ((1 << 32) - 1) * 1000  # ms; the last second that an OpenPGP signature can name
+DAY_PREFIX: Final = "day "  # how the names of the gateway's conversations begin
 DAY_MS: Final = 86_400_000  # in a day
 
 TABLES: Final = """
@@ -58,7 +58,7 @@ END;
 """
 
 
-class Where(NamedTuple):
+class NodeOrder(NamedTuple):
     """When a node is said to be made (ms), its sequence, and its channel; they are ordered by age."""
 
     created: int
@@ -66,7 +66,7 @@ class Where(NamedTuple):
     channel: str
 
 
-class Spot(NamedTuple):
+class NodeInfo(NamedTuple):
     """What is known of a node without reading it. *created* is in ms.
 
     A message is known by its canonical id: *key*, and *parent* for what is below it. *below* is the node id of what a
@@ -82,23 +82,23 @@ class Spot(NamedTuple):
     below: str = ""
 
     @property
-    def where(self) -> Where:
+    def order(self) -> NodeOrder:
         """What nodes are ordered by."""
-        return Where(self.created, self.seq, self.channel)
+        return NodeOrder(self.created, self.seq, self.channel)
 
 
-def moment(timestamp: int) -> int:
+def node_time(timestamp: int) -> int:
     """When a node of a message from elsewhere is said to be made: its *timestamp* (ms), as far as a node can tell."""
-    return min(max(timestamp, 0), MAX_MOMENT)
+    return min(max(timestamp, 0), MAX_NODE_TIME)
 
 
-def day_of(channel: str, created: int) -> str:
+def day_name(channel: str, created: int) -> str:
     """What the conversation is called, among what the gateway mints, that *channel* has on the UTC day of *created*."""
-    return f"{DAY}{_date(created // DAY_MS)} {channel}"
+    return f"{DAY_PREFIX}{_date(created // DAY_MS)} {channel}"
 
 
-def read_day(name: str) -> tuple[str, int, str]:
-    """What `day_of` wrote: the date, when that day begins (ms), and the channel."""
+def parse_day_name(name: str) -> tuple[str, int, str]:
+    """What `day_name` wrote: the date, when that day begins (ms), and the channel."""
     _, date, channel = name.split(" ", 2)
     return date, int(datetime.fromisoformat(date).replace(tzinfo=UTC).timestamp()) * 1000, channel
 
@@ -118,8 +118,8 @@ def rows(entries: Sequence[Entry]) -> Iterator[Row]:
             if entry.protocol == NAME and entry.wire is not None and expiration_of(entry.wire) is not None:
                 yield Row("sprout_expiring", (entry.seq,))
             root = _root(entry)
-            if root is not None and (spot := spot_of(entry)) is not None:
-                yield Row("sprout_replies", (spot.seq, spot.key, spot.parent, spot.channel, spot.created, root))
+            if root is not None and (info := message_info(entry)) is not None:
+                yield Row("sprout_replies", (info.seq, info.key, info.parent, info.channel, info.created, root))
         elif entry.protocol == NAME and entry.kind == "entity":
             yield from _entity(entry)
         elif entry.protocol == NAME and entry.kind == "form":
@@ -133,10 +133,10 @@ def _entity(fact: Fact) -> Iterator[Row]:
     node, id = decode(raw), node_id(raw)
     yield Row("sprout_nodes", (fact.seq, raw[2], id, node.parent, fields.get("channel", ""), node.created))
     yield Row("ids", (id, fact.seq))
-    if forgotten_at(node) is not None:
+    if offered_until(node) is not None:
         yield Row("sprout_expiring", (fact.seq,))
     if (canonical := canonical_id(id, node, raw)) != id:
-        yield Row("ids", (ANEW + canonical, fact.seq))
+        yield Row("ids", (CANONICAL_PREFIX + canonical, fact.seq))
     if (what := fields.get("what")) is not None:
         yield Row("sprout_minted", (what, id))
 
@@ -149,14 +149,15 @@ def _root(message: Message) -> str | None:
     return ref.get("conversation") if ref else None
 
 
-def spot_of(message: Message) -> Spot | None:
+def message_info(message: Message) -> NodeInfo | None:
     """Where *message* stands in the forest; None where Arbor does not get it."""
     if message.protocol == NAME and message.wire is not None:
-        below = parent_of(message.wire)
-        return Spot(message.seq, REPLY, message.id, message.parent or below, message.channel, message.timestamp, below)
+        parent_id = parent_of(message.wire)
+        key, parent = message.id, message.parent or parent_id
+        return NodeInfo(message.seq, REPLY, key, parent, message.channel, message.timestamp, parent_id)
     ref = message.refs.get(NAME)
     if ref is None:
         return None
-    created = moment(message.timestamp)
-    parent = ref.get("parent") or day_of(message.channel, created)
-    return Spot(message.seq, REPLY, message.id, parent, message.channel, created)
+    created = node_time(message.timestamp)
+    parent = ref.get("parent") or day_name(message.channel, created)
+    return NodeInfo(message.seq, REPLY, message.id, parent, message.channel, created)

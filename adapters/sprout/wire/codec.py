@@ -187,29 +187,29 @@ def node_line(id: str, raw: bytes) -> NodeLine:
     return NodeLine(id, raw, b"%b %b" % (id.encode(), base64url.encode(raw)))
 
 
-class Kind(NamedTuple):
+class FieldCodec(NamedTuple):
     """One field, or one line of a body: how it is read (or refused by a `SproutError`) and written."""
 
     read: Callable[[bytes], Any]
     write: Callable[[Any], bytes]
 
 
-class Body(NamedTuple):
+class BodyCodec(NamedTuple):
     """The lines behind a header. Where *whole*, one bad line refuses the message; where *parted*, it may be long."""
 
     words: int
     read: Callable[[bytes, list[bytes]], Any]
     write: Callable[[Any], bytes]
-    whole: bool = False
-    parted: bool = False
+    atomic: bool = False
+    chunked: bool = False
 
 
 class Verb(NamedTuple):
     """The fields behind a verb, the last of them a count where lines follow; a response is no *request*."""
 
     frame: Callable[..., Any]
-    fields: tuple[Kind, ...]
-    body: Body | None = None
+    fields: tuple[FieldCodec, ...]
+    body: BodyCodec | None = None
     request: bool = True
 
 
@@ -218,14 +218,14 @@ def _with_body(name: bytes, message_id: int, lines: Iterable[bytes]) -> bytes:
     return b"\n".join((b"%b %d %d" % (name, message_id, len(lines)), *lines, b""))
 
 
-def _number(low: int, high: int) -> Kind:
+def _number(low: int, high: int) -> FieldCodec:
     def read(word: bytes) -> int:
         usual = len(word) < _USUAL_DIGITS and word.isdigit()
         if (usual or _NUMBER.fullmatch(word)) and low <= (value := int(word)) <= high:
             return value
         raise SproutError(f"not a number from {low} to {high}")
 
-    return Kind(read, b"%d".__mod__)
+    return FieldCodec(read, b"%d".__mod__)
 
 
 def _read_version(word: bytes) -> tuple[int, int]:
@@ -283,7 +283,7 @@ def _read_answer(line: bytes, words: list[bytes]) -> NodeLine:
     return _read_node_line(line, words)._replace(answered=True)
 
 
-def legible_id(words: list[bytes]) -> int:
+def parse_message_id(words: list[bytes]) -> int:
     """The message id among the *words* of a header that cannot be read; `NO_ID` where there is none."""
     try:
         id: int = ID.read(words[1])
@@ -308,12 +308,12 @@ QUANTITY  = _number(0, MAX_QUANTITY)
 COUNT     = _number(0, MAX_NODES)
 ANNOUNCED = _number(0, MAX_ANNOUNCED)
 CODE      = _number(0, (1 << 63) - 1)
-NODE_ID   = Kind(read_node_id, str.encode)
-VERSION   = Kind(_read_version, lambda version: b"%d.%d" % version)
+NODE_ID   = FieldCodec(read_node_id, str.encode)
+VERSION   = FieldCodec(_read_version, lambda version: b"%d.%d" % version)
 
-ID_LINES   = Body(1, _read_id_line, str.encode, whole=True)
-NODE_LINES = Body(2, _read_answer, lambda node: node.line)
-LONG_LINES = Body(2, _read_node_line, lambda node: node.line, parted=True)
+ID_LINES   = BodyCodec(1, _read_id_line, str.encode, atomic=True)
+NODE_LINES = BodyCodec(2, _read_answer, lambda node: node.line)
+LONG_LINES = BodyCodec(2, _read_node_line, lambda node: node.line, chunked=True)
 
 VERBS: Final[dict[bytes, Verb]] = {
     b"version":     Verb(Version,     (ID, VERSION)),

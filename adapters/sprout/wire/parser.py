@@ -31,18 +31,18 @@ from .codec import (
     NO_ID,
     VERBS,
     Announce,
-    Body,
+    BodyCodec,
     Frame,
     Response,
     SproutError,
     Verb,
-    legible_id,
+    parse_message_id,
     read_node_id,
     read_usual_header,
     read_usual_node,
 )
 
-_LEGIBLE: Final = 128  # bytes at the beginning of a line that is too long in which its id is looked for
+_ID_BYTES: Final = 128  # bytes at the beginning of a line that is too long in which its id is looked for
 _HTTP: Final = re.compile(rb"HTTP/[0-9.]+")  # the third and last word of a request's first line (RFC 9112, section 3)
 
 
@@ -62,7 +62,7 @@ class Parser:
         self._skipping = False
 
     @property
-    def amid(self) -> bool:
+    def in_message(self) -> bool:
         """Whether a message has begun of which the rest has not arrived."""
         return self._open is not None or bool(self._rest)
 
@@ -77,7 +77,7 @@ class Parser:
         if self._open is not None:
             return self._open.answer_to
         line = self._lines[0] if self._lines else self._rest
-        return legible_id(bytes(line[:_LEGIBLE]).split())
+        return parse_message_id(bytes(line[:_ID_BYTES]).split())
 
     def feed(self, data: bytes) -> None:
         """Take what the peer sent."""
@@ -125,7 +125,7 @@ class Parser:
             return self._begin(verb, words)
         if self._skipping:
             return None
-        raise SproutError("no such verb" if words else "a blank line", message_id=legible_id(words))
+        raise SproutError("no such verb" if words else "a blank line", message_id=parse_message_id(words))
 
     def _begin(self, verb: Verb, words: list[bytes]) -> Frame | None:
         self._skipping = verb.body is not None
@@ -134,7 +134,7 @@ class Parser:
                 raise SproutError(f"{len(verb.fields)} fields expected, not {len(words) - 1}")
             values = [kind.read(word) for kind, word in zip(verb.fields, words[1:], strict=True)]
         except SproutError as error:
-            error.message_id = legible_id(words) if verb.request else NO_ID
+            error.message_id = parse_message_id(words) if verb.request else NO_ID
             raise
         self._skipping = False
         if verb.body is None:
@@ -166,7 +166,7 @@ class Parser:
             if not open.left:
                 self._open = None
                 return open.frame()
-            if open.body.parted and open.is_enough:
+            if open.body.chunked and open.is_full:
                 return open.part()
         return None
 
@@ -176,7 +176,7 @@ class _Open:
 
     __slots__ = ("body", "cut", "id", "items", "left", "size", "unreadable", "verb")
 
-    def __init__(self, verb: Verb, body: Body, id: int, left: int) -> None:
+    def __init__(self, verb: Verb, body: BodyCodec, id: int, left: int) -> None:
         self.verb = verb
         self.body = body
         self.id = id
@@ -191,13 +191,13 @@ class _Open:
         return self.id if self.verb.request else NO_ID
 
     @property
-    def is_enough(self) -> bool:
+    def is_full(self) -> bool:
         """Whether enough of a long message has come for a part of it."""
         return self.size >= MAX_PART_BYTES or len(self.items) + len(self.unreadable) >= MAX_PART
 
     def take_usual(self, line: bytes) -> bool:
         """Take a *line* that has a node on it as nearly all are written; whether it has."""
-        if not self.body.parted or (node := read_usual_node(line)) is None:
+        if not self.body.chunked or (node := read_usual_node(line)) is None:
             return False
         self.left -= 1
         self.size += len(line)
@@ -212,9 +212,9 @@ class _Open:
         try:
             if len(words) != body.words:
                 raise SproutError(f"{body.words} words expected on a line, not {len(words)}")
-            if body.parted or self.size <= MAX_BODY:
+            if body.chunked or self.size <= MAX_BODY:
                 self.items.append(body.read(line, words))
-            elif body.whole:
+            elif body.atomic:
                 raise SproutError(f"a body of more than {MAX_BODY} bytes")
             else:
                 self.cut.append(read_node_id(words[0]))
@@ -230,7 +230,7 @@ class _Open:
     def frame(self) -> Frame:
         """The whole message, or the last part of it."""
         frame: Frame
-        if self.body.whole:
+        if self.body.atomic:
             if self.unreadable:
                 raise SproutError(self.unreadable[0], message_id=self.answer_to)
             frame = self.verb.frame(self.id, tuple(self.items))

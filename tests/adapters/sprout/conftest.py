@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from adapters.sprout import SproutAdapter
 from adapters.sprout.forest import forest, twig
-from adapters.sprout.forest.openpgp import Key
+from adapters.sprout.forest.openpgp import SecretKey
 from adapters.sprout.hub.session import SproutSession
 from adapters.sprout.wire import base64url
 from gateway import runtime
@@ -122,7 +122,7 @@ class Place:
         adapter = self.gateway.adapters[0]
         assert isinstance(adapter, SproutAdapter)
         self.adapter = adapter
-        self.store = adapter.shared.nodes.store
+        self.store = adapter.hub.nodes.store
         self.open = True
 
     def connect(self, name: str = "sprout:anonymous") -> Line:
@@ -190,7 +190,7 @@ class Forge:
     """Makes signed nodes for one author, whose key is among the vectors."""
 
     def __init__(self, name: str = "alice") -> None:
-        self.key = Key((VECTORS / "keys" / f"{name}.privkey").read_bytes())
+        self.key = SecretKey((VECTORS / "keys" / f"{name}.privkey").read_bytes())
         self.now = NOW
         self.identity = self.line(forest.sign_identity(name, self.key, NOW))
 
@@ -210,7 +210,9 @@ class Forge:
         assert isinstance(node, forest.Community | forest.Reply)
         moment = self._moment() if created is None else created
         content = forest.Content(text.encode())
-        return self.line(forest.sign_reply(forest.below(id, node), content, self.id, self.key, moment, metadata))
+        return self.line(
+            forest.sign_reply(forest.position_below(id, node), content, self.id, self.key, moment, metadata)
+        )
 
     @staticmethod
     def line(raw: bytes) -> str:

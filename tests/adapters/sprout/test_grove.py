@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from adapters.sprout.forest import twig
 from adapters.sprout.forest.forest import decode, node_id, sign_identity
-from adapters.sprout.grove import Flaw, gather, plant, survey
+from adapters.sprout.grove import Flaw, export_grove, import_grove, scan_grove
 from adapters.sprout.wire import base64url
 from gateway.cli import app
 from gateway.commands.common import Failed
@@ -40,16 +40,16 @@ def grove(vectors: Path) -> Path:
 
 def test_a_grove_of_the_reference_goes_in_and_comes_out_byte_for_byte(place: Any, grove: Path, tmp_path: Path) -> None:
     given = files(grove)
-    report = plant(place.adapter, grove, place.settle)
+    report = import_grove(place.adapter, grove, place.settle)
     assert (report.done, report.known, report.flaws) == (len(given), 0, [])
     out = tmp_path / "out"
     out.mkdir()
-    assert not gather(place.adapter, out, place.settle).flaws
+    assert not export_grove(place.adapter, out, place.settle).flaws
     written = files(out)
     assert {name: written[name] for name in given} == given
     (own,) = written.keys() - given.keys()
     assert own == place.adapter.mint.id
-    again = plant(place.adapter, grove, place.settle)
+    again = import_grove(place.adapter, grove, place.settle)
     assert (again.done, again.known) == (0, len(given))
 
 
@@ -60,14 +60,14 @@ def test_what_others_said_is_written_too_and_good_elsewhere(
     for number in range(300):  # more than are gathered at a time
         toy.say({"n": number})
     toy.say({"n": "answer"}, parent=toy.say({"n": "question"}).id)
-    assert not gather(place.adapter, tmp_path, place.settle).flaws
+    assert not export_grove(place.adapter, tmp_path, place.settle).flaws
     nodes = {name: decode(raw) for name, raw in files(tmp_path).items() if name.startswith("SHA512")}
     said = {json.loads(node.content.blob)["n"] for node in nodes.values() if getattr(node, "depth", 0) >= 2}  # type: ignore[union-attr]
     assert said == {*range(300), "question", "answer"}
     other = make_place("other")
-    report = plant(other.adapter, tmp_path, other.settle)
+    report = import_grove(other.adapter, tmp_path, other.settle)
     assert (report.done, report.flaws) == (len(nodes), [])
-    again = plant(other.adapter, tmp_path, other.settle)
+    again = import_grove(other.adapter, tmp_path, other.settle)
     assert (again.done, again.known) == (0, len(nodes))
 
 
@@ -84,7 +84,7 @@ def test_files_that_are_of_no_use_are_named_and_passed_over(place: Any, alice: A
     (folder / node_id(forged)).write_bytes(forged)
     (folder / ("SHA512_B32__" + "D" * 43)).mkdir()
     (folder / "arbor.privkey").write_bytes(b"none of our business")
-    report = plant(place.adapter, folder, place.settle)
+    report = import_grove(place.adapter, folder, place.settle)
     assert report.done == 3
     assert sorted(report.flaws) == sorted(
         [
@@ -107,9 +107,9 @@ def test_good_nodes_that_nobody_keeps_are_named_apart(
     direct = alice.reply(community, "psst", b"to/1\x005")
     old = alice.reply(community, "old", created=place.clock.now - 31 * 86_400_000)
     folder = write(tmp_path / "grove", alice.identity, community, alice.reply(community, "hi"), presence, direct, old)
-    report = plant(place.adapter, folder, place.settle)
+    report = import_grove(place.adapter, folder, place.settle)
     assert (report.done, report.known, report.flaws) == (3, 0, [])
-    assert sorted(report.aside) == sorted(
+    assert sorted(report.unkept) == sorted(
         [
             Flaw(presence.split(" ")[0], "it only says who is there"),
             Flaw(direct.split(" ")[0], "a direct message is never stored"),
@@ -131,11 +131,11 @@ def test_what_nobody_keeps_for_itself_is_kept_above_what_is(
     good = [alice.reply(old[-1], "kept"), alice.reply(presence, "I thought that was a message")]
     alone = alice.reply(community, "old", created=place.clock.now - 33 * day)
     folder = write(tmp_path / "grove", alice.identity, bob.identity, community, *old, presence, *good, alone)
-    report = plant(place.adapter, folder, place.settle)
+    report = import_grove(place.adapter, folder, place.settle)
     assert (report.done, report.known, report.flaws) == (8, 0, [])
-    assert report.aside == [Flaw(alone.split(" ")[0], "it is older than what is kept")]
+    assert report.unkept == [Flaw(alone.split(" ")[0], "it is older than what is kept")]
     assert load(place, community) == {line.split(" ")[0] for line in (*old, presence, *good)}
-    assert plant(place.adapter, folder, place.settle).known == 8
+    assert import_grove(place.adapter, folder, place.settle).known == 8
 
 
 def test_the_command_names_what_nobody_keeps(alice: Any, tmp_path: Path) -> None:
@@ -148,13 +148,13 @@ def test_the_command_names_what_nobody_keeps(alice: Any, tmp_path: Path) -> None
 
 
 def test_a_file_that_is_there_is_never_overwritten(place: Any, grove: Path, tmp_path: Path) -> None:
-    plant(place.adapter, grove, place.settle)
+    import_grove(place.adapter, grove, place.settle)
     name = next(iter(files(grove)))
     (tmp_path / name).write_bytes(b"precious")
-    report = gather(place.adapter, tmp_path, place.settle)
+    report = export_grove(place.adapter, tmp_path, place.settle)
     assert report.flaws == [Flaw(name, "a file of that name holds something else; it stays as it is")]
     assert (tmp_path / name).read_bytes() == b"precious"
-    assert gather(place.adapter, tmp_path, place.settle).known == report.done
+    assert export_grove(place.adapter, tmp_path, place.settle).known == report.done
 
 
 def test_parents_and_authors_come_first(alice: Any, bob: Any, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_parents_and_authors_come_first(alice: Any, bob: Any, tmp_path: Path) ->
     for number in range(20):
         lines.append((alice, bob)[number % 2].reply(lines[-1], "deeper"))
     folder = write(tmp_path / "grove", bob.identity, *lines)
-    paths, flaws = survey(folder)
+    paths, flaws = scan_grove(folder)
     assert not flaws
     assert [path.name for path in paths][2:] == [line.split(" ")[0] for line in lines[1:]]
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from adapters.sprout import SproutAdapter
-from adapters.sprout.settings import Settings
+from adapters.sprout.settings import SproutSettings
 from adapters.sprout.store import recent, store
 from gateway import config
 from gateway.adapter import Listener
@@ -29,9 +29,9 @@ def test_it_listens_on_two_ports(place: Any) -> None:
 
 
 def test_a_wrong_setting_is_named() -> None:
-    assert Settings() == Settings(port=7777, tls_port=7778, direct="deliver", enabled=True)
+    assert SproutSettings() == SproutSettings(port=7777, tls_port=7778, direct="deliver", enabled=True)
     with pytest.raises(ValidationError):
-        Settings(port=70_000)
+        SproutSettings(port=70_000)
     with pytest.raises(config.BadConfiguration, match=r"sprout\.direct"):
         config.load([SproutAdapter], flags={"sprout.direct": "perhaps"})
 
@@ -148,11 +148,11 @@ def test_half_in_the_tables_and_half_not(place: Any, alice: Any, announce: Any) 
     spots = place.store.in_channel("lobby", 4)
     assert [spot.created for spot in spots] == sorted((spot.created for spot in spots), reverse=True)
     assert len(spots) == 4
-    seqs = [place.adapter.shared.nodes.spot(id_of(node)).seq for node in thread]
+    seqs = [place.adapter.hub.nodes.info(id_of(node)).seq for node in thread]
     assert [where.seq for where in place.store.thread("lobby", [id_of(replies[0])], 1)] == seqs[::-1]
-    reply, first = (place.adapter.shared.nodes.spot(id_of(node)) for node in (replies[0], thread[0]))
-    assert [where.seq for where in place.store.below("lobby", reply.key) if where] == seqs[::-1]
-    assert [where.seq for where in place.store.below("lobby", first.key) if where] == seqs[1:2]
+    reply, first = (place.adapter.hub.nodes.info(id_of(node)) for node in (replies[0], thread[0]))
+    assert [where.seq for where in place.store.descendants("lobby", reply.key) if where] == seqs[::-1]
+    assert [where.seq for where in place.store.descendants("lobby", first.key) if where] == seqs[1:2]
 
 
 def test_only_a_node_that_may_be_older_is_looked_up(

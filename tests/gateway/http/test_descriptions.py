@@ -17,7 +17,7 @@ from websockets.sync.client import connect
 
 from adapters import ADAPTERS
 from adapters.sprout.adapter import SproutAdapter
-from adapters.sprout.mint.signers import Signers
+from adapters.sprout.mint.signing import SigningPool
 from adapters.streamr.crypto.signing import address_of, sign_message
 from adapters.streamr.wire.message import MessageID, StreamMessage
 from gateway import config
@@ -204,8 +204,8 @@ def test_a_community_that_does_not_come_is_not_waited_for_for_ever(
     make_local: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rest, "PREPARE_SECONDS", 0.1)
-    make, orders = Signers.make, list[tuple[Any, ...]]()
-    monkeypatch.setattr(Signers, "make", lambda *order: orders.append(order))
+    make, orders = SigningPool.submit, list[tuple[Any, ...]]()
+    monkeypatch.setattr(SigningPool, "submit", lambda *order: orders.append(order))
     local = make_local(adapters=(SproutAdapter,), sprout={"port": 0})
     answer = httpx.put(f"{local.url}/v1/channels/lobby")
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")

@@ -16,7 +16,7 @@ import pytest
 
 from adapters.sprout.forest import forest, openpgp, twig, validate
 from adapters.sprout.forest.forest import Community, Content, Identity, Node, Reply
-from adapters.sprout.forest.openpgp import Key
+from adapters.sprout.forest.openpgp import SecretKey
 from adapters.sprout.wire import base64url, codec
 from adapters.sprout.wire.parser import Parser
 
@@ -38,8 +38,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @cache
-def key() -> Key:
-    return Key.generate(NOW // 1000)
+def key() -> SecretKey:
+    return SecretKey.generate(NOW // 1000)
 
 
 def tree() -> list[bytes]:
@@ -50,7 +50,7 @@ def tree() -> list[bytes]:
     for depth in range(4):
         parent = forest.decode(nodes[-1])
         assert isinstance(parent, Community | Reply)
-        place = forest.below(forest.node_id(nodes[-1]), parent)
+        place = forest.position_below(forest.node_id(nodes[-1]), parent)
         metadata = twig.encode({"expiration/1": b"2099-01-01T00:00:00Z", "origin/1": b"here"} if depth else {})
         content = Content("grüße\n".encode() * depth)
         nodes.append(forest.sign_reply(place, content, author, key(), NOW + depth, metadata))
@@ -196,7 +196,7 @@ def test_a_genuine_client_reads_what_we_write_and_we_read_what_it_writes(program
         _, said = go.announced()
         assert isinstance(said, Reply)
         assert said.content.text == "hello from Go"
-        place = forest.below(lines[-1].id, reply_of(nodes[-1]))
+        place = forest.position_below(lines[-1].id, reply_of(nodes[-1]))
         assert (said.parent, said.depth, said.community, said.conversation) == place
         assert go.event("say")["author"] == said.author
         assert isinstance(me, Identity)
@@ -230,7 +230,7 @@ def test_key_files_are_interchangeable(program: Path, tmp_path: Path, whose: str
     with client(program, "-key", str(path), "-name", "somebody") as go:
         go.command("identity")
         line, me = go.announced()
-    read = Key(path.read_bytes())
+    read = SecretKey(path.read_bytes())
     assert isinstance(me, Identity)
     assert me.public_key == read.public_key
     assert validate.validate(me, line.raw, NOW, None, None).ok

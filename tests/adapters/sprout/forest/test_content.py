@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adapters.sprout.forest.content import heard, said
+from adapters.sprout.forest.content import decode_content, encode_content
 from adapters.sprout.forest.forest import Content
 from tests.adapters.sprout.conftest import nodes, pairs
 
@@ -25,13 +25,13 @@ PLAIN = st.fixed_dictionaries({"content": JSON}, optional={"inReplyTo": st.sampl
 @given(JSON | PLAIN, st.sampled_from([None, "a"]))
 def test_a_value_that_goes_to_arbor_and_back_is_the_same(value: Any, parent: str | None) -> None:
     content = json.dumps(value).encode()
-    text, is_json = said(content, parent)
-    assert json.loads(heard(Content(text), is_json, parent)) == value
+    text, is_json = encode_content(content, parent)
+    assert json.loads(decode_content(Content(text), is_json, parent)) == value
 
 
 @given(st.binary(), st.booleans(), st.sampled_from([1, 2]), st.sampled_from([None, "a"]))
 def test_whatever_a_reply_says_is_json_on_one_line(blob: bytes, is_json: bool, kind: int, parent: str | None) -> None:
-    content = heard(Content(blob, kind), is_json, parent)
+    content = decode_content(Content(blob, kind), is_json, parent)
     json.loads(content)
     assert b"\n" not in content
 
@@ -43,7 +43,7 @@ def test_any_value_becomes_a_node_that_says_it(place: Any, ear: Any, value: Any)
     place.settle()
     *_, (_, node, _) = nodes(ear.read())
     is_json = pairs(node).get("json/1") == b"true"
-    assert json.loads(heard(node.content, is_json, None)) == json.loads(message.content)
+    assert json.loads(decode_content(node.content, is_json, None)) == json.loads(message.content)
 
 
 @pytest.mark.parametrize("unit", ["[],", "1e999,", '"\\ud800",'])
@@ -53,7 +53,7 @@ def test_no_value_is_made_of_what_is_no_text(unit: str, name: str) -> None:
     content = b'{"%b":[%b]}' % (name.encode(), (unit * 50_000)[:-1].encode())
     tracemalloc.start()
     try:
-        assert said(content, None) == (content, True)
+        assert encode_content(content, None) == (content, True)
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
@@ -61,4 +61,4 @@ def test_no_value_is_made_of_what_is_no_text(unit: str, name: str) -> None:
 
 @pytest.mark.parametrize("content", [b'{"content":"a","inReplyTo":null}', b'{"content":"\\ud800"}', b'{"content":1}'])
 def test_what_is_not_exactly_a_text_is_json(content: bytes) -> None:
-    assert said(content, None) == (content, True)
+    assert encode_content(content, None) == (content, True)

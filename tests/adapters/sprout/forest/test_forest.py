@@ -187,7 +187,7 @@ def test_new_nodes_stand_where_they_should_and_are_signed() -> None:
     raws = [identity, community]
     parent: Community | Reply = root
     for depth in range(1, 4):
-        place = forest.below(forest.node_id(raws[-1]), parent)
+        place = forest.position_below(forest.node_id(raws[-1]), parent)
         raws.append(forest.sign_reply(place, Content(b"hello"), author, stamp, 3_000))
         reply = forest.decode(raws[-1])
         assert isinstance(reply, Reply)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.sprout.forest import forest, openpgp, packets, validate
-from adapters.sprout.forest.openpgp import Key, PublicKey
+from adapters.sprout.forest.openpgp import PublicKey, SecretKey
 from adapters.sprout.forest.packets import OpenPGPError
 from adapters.sprout.wire import base64url
 
@@ -28,13 +28,13 @@ CREATED = 1_795_235_963  # the keys of the vectors, in seconds since 1970
 
 
 @cache
-def key_of(owner: str) -> Key:
-    return Key((VECTORS / f"keys/{owner}.privkey").read_bytes())
+def key_of(owner: str) -> SecretKey:
+    return SecretKey((VECTORS / f"keys/{owner}.privkey").read_bytes())
 
 
 @cache
-def new_key() -> Key:
-    return Key.generate(CREATED - 1)
+def new_key() -> SecretKey:
+    return SecretKey.generate(CREATED - 1)
 
 
 def author_of(name: str) -> str:
@@ -55,7 +55,7 @@ def signed(name: str) -> tuple[bytes, bytes]:
     return forest.signed_part(node, RAW[name]), node.signature
 
 
-def sequoia_agrees(key: Key, data: bytes, signature: bytes) -> bool:
+def sequoia_agrees(key: SecretKey, data: bytes, signature: bytes) -> bool:
     certificate = pysequoia.Cert.from_bytes(key.public_key)
     try:
         pysequoia.verify(bytes=data, store=lambda _: [certificate], signature=pysequoia.Sig.from_bytes(signature))
@@ -104,8 +104,8 @@ def test_a_new_key_is_as_go_makes_them() -> None:
         assert tag == go_tag
         assert go_size - 2 <= size <= go_size or tag != packets.SIGNATURE, "a number may begin with zeros"
         assert size == go_size or tag == packets.SIGNATURE
-    assert Key(ours.file).public_key == ours.public_key
-    assert Key(ours.file).sign(b"x", 1) == ours.sign(b"x", 1)
+    assert SecretKey(ours.file).public_key == ours.public_key
+    assert SecretKey(ours.file).sign(b"x", 1) == ours.sign(b"x", 1)
 
 
 def test_sequoia_accepts_what_we_generate_and_sign() -> None:
@@ -159,7 +159,7 @@ def test_a_signature_by_another_key_is_refused() -> None:
         public_key_of("identity_bob_unicode_twig").verify(*signed("reply_depth1"))
 
 
-def signed_as(key: Key, data: bytes, padded: Callable[[bytes], bytes]) -> bytes:
+def signed_as(key: SecretKey, data: bytes, padded: Callable[[bytes], bytes]) -> bytes:
     """A signature whose RSA value is *padded(digest)* under the secret key, whatever that is."""
     signature = key.sign(data, CREATED)
     digest = packets.read_signature(packets.read_packets(signature)[0].body).digest(data)
@@ -265,8 +265,12 @@ def remade(flags: bytes | None, *, user_id: bytes = b"someone") -> bytes:
     key = key_of("alice")
     primary = packets.read_packets(key.public_key)[0]
     about = () if flags is None else ((packets.KEY_FLAGS, flags),)
-    made = openpgp._make(key._rsa, key.fingerprint, 0x13, CREATED, openpgp._certified(primary.body, user_id), about)
-    return b"".join(packets.write_packet(*part) for part in (primary, packets.Packet(packets.USER_ID, user_id), made))
+    made = openpgp._make_signature(
+        key._rsa, key.fingerprint, 0x13, CREATED, openpgp._certified_data(primary.body, user_id), about
+    )
+    return b"".join(
+        packets.write_packet(*part) for part in (primary, packets.OpenPGPPacket(packets.USER_ID, user_id), made)
+    )
 
 
 def test_key_flags_say_whether_a_key_may_sign() -> None:
@@ -317,8 +321,10 @@ def test_the_newest_certification_counts() -> None:
     key = key_of("alice")
     user_id = b"someone"
     primary = packets.read_packets(key.public_key)[0]
-    certified = openpgp._certified(primary.body, user_id)
-    newer = openpgp._make(key._rsa, key.fingerprint, 0x13, CREATED + 1, certified, ((packets.KEY_FLAGS, b"\x01"),))
+    certified = openpgp._certified_data(primary.body, user_id)
+    newer = openpgp._make_signature(
+        key._rsa, key.fingerprint, 0x13, CREATED + 1, certified, ((packets.KEY_FLAGS, b"\x01"),)
+    )
     with pytest.raises(OpenPGPError, match="a key that may not sign"):
         PublicKey(remade(b"\x03") + packets.write_packet(*newer))
 
@@ -369,13 +375,15 @@ def test_what_is_no_key_file_is_refused() -> None:
         (repacked(file, {packets.SIGNATURE: None}), "a key without a user id of its own"),
     ]:
         with pytest.raises(OpenPGPError, match=reason):
-            Key(data)
+            SecretKey(data)
 
 
 def test_a_critical_part_that_is_not_understood_refuses_the_signature() -> None:
     key = key_of("alice")
     for kind, holds in ((100, True), (0x80 | 100, False), (0x80 | packets.CREATED, True)):
-        made = openpgp._make(key._rsa, key.fingerprint, 0, CREATED, b"x", ((kind, CREATED.to_bytes(4, "big")),))
+        made = openpgp._make_signature(
+            key._rsa, key.fingerprint, 0, CREATED, b"x", ((kind, CREATED.to_bytes(4, "big")),)
+        )
         if holds:
             PublicKey(key.public_key).verify(b"x", packets.write_packet(*made))
         else:
@@ -427,14 +435,14 @@ def test_any_bytes_end_in_a_signature_or_the_error(signature: bytes) -> None:
 @given(st.binary(max_size=40) | cut_and_broken(key_of("alice").file))
 def test_any_bytes_end_in_a_key_file_or_the_error(file: bytes) -> None:
     try:
-        key = Key(file)
+        key = SecretKey(file)
     except OpenPGPError:
         return
     assert key.fingerprint == key_of("alice").fingerprint
 
 
 def test_the_quick_way_reads_a_signature_as_the_other_does() -> None:
-    key = Key((VECTORS / "keys/alice.privkey").read_bytes())
+    key = SecretKey((VECTORS / "keys/alice.privkey").read_bytes())
     issuer = packets.usual_issuer(key.fingerprint)
     made = [key.sign(bytes([n]), n << 24) for n in range(8)]
     whole = [(packets.read_usual_signature(each, issuer), packets.read_packets(each)[0].body) for each in made]
@@ -448,10 +456,10 @@ def test_the_quick_way_reads_a_signature_as_the_other_does() -> None:
 
 
 def test_the_quick_way_writes_a_signature_as_the_other_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    key = Key((VECTORS / "keys/alice.privkey").read_bytes())
+    key = SecretKey((VECTORS / "keys/alice.privkey").read_bytes())
     moments = [n << 22 for n in range(600)]
     quick = [key.sign(b"%d" % n, n) for n in moments]
-    monkeypatch.setattr(Key, "_sign_usually", lambda *_: None)
+    monkeypatch.setattr(SecretKey, "_sign_usually", lambda *_: None)
     assert [key.sign(b"%d" % n, n) for n in moments] == quick
     assert any(len(each) < len(quick[0]) for each in quick), "a number that begins with zeros is among them"
 
@@ -474,9 +482,9 @@ def test_a_key_may_certify_itself_a_few_times() -> None:
 def test_a_key_has_so_many_packets() -> None:
     primary, user_id, certification, *_ = packets.read_packets(key_of("alice").public_key)
     parts = [primary, user_id, certification]
-    parts += [packets.Packet(packets.USER_ID, b"")] * (packets.MAX_PACKETS - len(parts))
+    parts += [packets.OpenPGPPacket(packets.USER_ID, b"")] * (packets.MAX_PACKETS - len(parts))
     assert PublicKey(b"".join(packets.write_packet(*part) for part in parts)).id == key_id_of("alice")
-    parts.append(packets.Packet(packets.USER_ID, b""))
+    parts.append(packets.OpenPGPPacket(packets.USER_ID, b""))
     with pytest.raises(OpenPGPError, match="too many packets"):
         PublicKey(b"".join(packets.write_packet(*part) for part in parts))
 
@@ -486,7 +494,7 @@ def test_long_keys_that_are_kept_are_few() -> None:
     validate._long_key.cache_clear()
     for number in range(validate.MAX_LONG_KEYS + 5):
         name = b"%d" % number + b"x" * validate.USUAL_KEY
-        parts = (primary, user_id, certification, packets.Packet(packets.USER_ID, name))
+        parts = (primary, user_id, certification, packets.OpenPGPPacket(packets.USER_ID, name))
         validate._key(b"".join(packets.write_packet(*part) for part in parts))
     assert validate._long_key.cache_info().currsize == validate.MAX_LONG_KEYS
 

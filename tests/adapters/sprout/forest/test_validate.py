@@ -12,8 +12,8 @@ import pytest
 
 from adapters.sprout.forest import forest, twig, validate
 from adapters.sprout.forest.forest import NULL_ID, TWIG, UTF8, Community, Content, Identity, Node, Reply
-from adapters.sprout.forest.openpgp import Key
-from adapters.sprout.forest.validate import READING, RULES, Relay, Verdict
+from adapters.sprout.forest.openpgp import SecretKey
+from adapters.sprout.forest.validate import READING, RULES, ReferenceAction, ValidationResult
 from adapters.sprout.wire import base64url
 
 VECTORS = Path(__file__).parents[3] / "vectors/sprout"
@@ -59,11 +59,11 @@ HELD = {vector["id"]: forest.decode(raw_of(vector)) for vector in VALID.values()
 
 
 @cache
-def alice() -> Key:
-    return Key((VECTORS / "keys/alice.privkey").read_bytes())
+def alice() -> SecretKey:
+    return SecretKey((VECTORS / "keys/alice.privkey").read_bytes())
 
 
-def verdict_on(raw: bytes, now_ms: int = NOW) -> Verdict:
+def verdict_on(raw: bytes, now_ms: int = NOW) -> ValidationResult:
     node = forest.decode(raw)
     return validate.validate(node, raw, now_ms, HELD.get(node.author), HELD.get(node.parent))
 
@@ -76,21 +76,21 @@ def resigned(node: Node) -> bytes:
 @pytest.mark.parametrize("vector", VALID.values(), ids=VALID)
 def test_a_genuine_node_may_enter(vector: Any) -> None:
     verdict = verdict_on(raw_of(vector))
-    assert verdict == Verdict()
+    assert verdict == ValidationResult()
     assert verdict.ok
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_invalid_node_is_refused_with_its_reason(name: str) -> None:
     verdict = verdict_on(raw_of(INVALID[name]))
-    assert verdict == Verdict(REFUSED[name])
+    assert verdict == ValidationResult(REFUSED[name])
     assert not verdict.ok
 
 
 @pytest.mark.parametrize("name", sorted(WAITING))
 def test_a_node_whose_author_or_parent_is_unknown_waits(name: str) -> None:
     verdict = verdict_on(raw_of(INVALID[name]))
-    assert verdict == Verdict(missing=(UNKNOWN,))
+    assert verdict == ValidationResult(missing=(UNKNOWN,))
     assert not verdict.ok
 
 
@@ -110,12 +110,12 @@ def test_every_invalid_vector_is_judged() -> None:
     }
 
 
-def relay_on(name: str) -> Relay:
+def relay_on(name: str) -> ReferenceAction:
     """What the reference relay was seen to do with an invalid vector."""
     seen = RELAY[name]
     if seen["connection_closed"]:
-        return Relay.CLOSES
-    return Relay.STORES if seen["stored_afterwards"] else Relay.DROPS
+        return ReferenceAction.CLOSES
+    return ReferenceAction.STORES if seen["stored_afterwards"] else ReferenceAction.DROPS
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -179,11 +179,11 @@ BREAKING: dict[str, list[Node]] = {
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.reason)
-def test_every_rule_is_kept(rule: validate.Rule) -> None:
+def test_every_rule_is_kept(rule: validate.NodeRule) -> None:
     for node in BREAKING[rule.reason]:
         # A wrong signature is the only fault that signing again would mend.
         raw = forest.encode(node) if rule.reason == "the signature is not the author's" else resigned(node)
-        assert verdict_on(raw) == Verdict(rule.reason)
+        assert verdict_on(raw) == ValidationResult(rule.reason)
 
 
 def test_the_same_nodes_without_the_fault_may_enter() -> None:
@@ -208,13 +208,13 @@ def test_a_plain_reply_is_judged_as_by_all_rules() -> None:
 
 def test_a_forged_node_is_refused_before_its_parent_is_asked_for() -> None:
     forged = replace(TOP, parent=UNKNOWN, community=UNKNOWN)
-    assert verdict_on(forest.encode(forged)) == Verdict("the signature is not the author's")
-    assert verdict_on(resigned(forged)) == Verdict(missing=(UNKNOWN,))
+    assert verdict_on(forest.encode(forged)) == ValidationResult("the signature is not the author's")
+    assert verdict_on(resigned(forged)) == ValidationResult(missing=(UNKNOWN,))
 
 
 def test_all_that_is_missing_is_named() -> None:
     stranger = replace(TOP, author=UNKNOWN, parent=(there := forest.node_id(b"there")), community=there)
-    assert verdict_on(resigned(stranger)) == Verdict(missing=(UNKNOWN, there))
+    assert verdict_on(resigned(stranger)) == ValidationResult(missing=(UNKNOWN, there))
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_all_that_is_missing_is_named() -> None:
 def test_a_node_expires_at_its_time(time: bytes, ends_ms: int) -> None:
     raw = resigned(replace(TOP, metadata=metadata(expiration=time)))
     assert verdict_on(raw, ends_ms - 1).ok
-    assert verdict_on(raw, ends_ms) == Verdict("it has expired")
+    assert verdict_on(raw, ends_ms) == ValidationResult("it has expired")
 
 
 @pytest.mark.parametrize("time", [b"0001-01-01T00:00:00+23:59", b"9999-12-31T23:59:59-23:59", b"0000-01-01T00:00:00Z"])

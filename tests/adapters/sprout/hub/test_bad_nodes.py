@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from adapters.sprout.forest import forest
-from adapters.sprout.grove import plant
+from adapters.sprout.grove import import_grove
 from adapters.sprout.hub.intake import FAULT, Intake
-from adapters.sprout.hub.naming import DIGEST, name_of
+from adapters.sprout.hub.naming import DIGEST, channel_name
 from adapters.sprout.hub.peering import Peering
 from adapters.sprout.hub.rights import PEER
 from adapters.sprout.wire import base64url
@@ -53,7 +53,7 @@ def by_import(place: Any, folder: Path, *nodes: str) -> None:
     folder.mkdir()
     for node in nodes:
         (folder / id_of(node)).write_bytes(base64url.decode(node.split(" ")[1].encode()))
-    plant(place.adapter, folder, place.settle)
+    import_grove(place.adapter, folder, place.settle)
 
 
 PATHS = [by_announce, by_link, by_import]
@@ -130,5 +130,5 @@ def test_ten_thousand_ids_make_as_many_names(place: Any) -> None:
     ids = [f"SHA512_B32__{base64url.encode(chance.randbytes(32)).decode()}" for _ in range(10_000)]
     assert sum("__" in id.partition("__")[2] for id in ids) > 50
     for id in ids:
-        name = name_of(id, "lobby", place.bus.channels)
+        name = channel_name(id, "lobby", place.bus.channels)
         assert name == f"lobby~{id.removeprefix('SHA512_B32__')[:DIGEST]}"

@@ -39,7 +39,7 @@ def test_what_has_expired_is_not_told_of(
     assert announce(place.connect(), short, below, long) == "status 77 0\n"
     place.index()
     if kept == "on disk":
-        place.adapter.author.lines.__init__()
+        place.adapter.signer.lines.__init__()
     if kept == "after a restart":
         place = make_place()
     line = place.connect()
@@ -63,10 +63,10 @@ def test_what_has_expired_is_not_told_of(
 def test_a_peer_is_not_told_of_it_either(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     short = alice.reply(lobby, "short", expiring(place))
     announce(place.connect(), short)
-    spot = place.adapter.shared.nodes.spot(id_of(short))
-    assert place.adapter.shared.nodes.line_at(spot.seq) == short.encode()
+    spot = place.adapter.hub.nodes.info(id_of(short))
+    assert place.adapter.hub.nodes.line_at(spot.seq) == short.encode()
     place.clock.now += LIFE
-    assert place.adapter.shared.nodes.line_at(spot.seq) is None
+    assert place.adapter.hub.nodes.line_at(spot.seq) is None
 
 
 def test_a_client_that_holds_nothing_newer_is_not_refused(place: Any, lobby: str, alice: Any, announce: Any) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from adapters.sprout.forest import forest
 from adapters.sprout.hub import waiting
-from adapters.sprout.hub.acknowledgements import PROMPT
+from adapters.sprout.hub.acknowledgements import ANSWER_TIMEOUT
 from adapters.sprout.hub.peering import Peering
 from adapters.sprout.hub.rights import PEER
 from adapters.sprout.wire import base64url
@@ -153,7 +153,7 @@ def test_who_is_given_up_for_want_of_room_hears_so(
     place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "MAX_WAITING", 2)
-    monkeypatch.setattr(waiting, "MAX_PUT_OFF", 1)
+    monkeypatch.setattr(waiting, "MAX_DEFERRED", 1)
     top = alice.reply(lobby, "top")
     orphans = [alice.reply(top, str(number)) for number in range(4)]
     line = place.connect()
@@ -190,7 +190,7 @@ def test_a_whole_thread_that_waits_on_many_connections_is_taken_at_once(place: A
         place.settle()
     assert [line.read() for line in lines[1:]] == ["status 1 0\n"] * 5
     assert held(place, chain) == 6
-    assert not place.adapter.shared.room._awaited
+    assert not place.adapter.hub.room._awaited
 
 
 def test_who_waits_below_a_direct_message_is_told_when_that_comes(
@@ -213,7 +213,7 @@ def test_who_waits_too_long_is_told_so_and_taken_all_the_same(
     leaf, beside = alice.reply(top, "leaf"), alice.reply(lobby, "beside")
     announce(line, leaf, beside)
     assert held(place, [beside]) == 1
-    place.clock.now += PROMPT - 1
+    place.clock.now += ANSWER_TIMEOUT - 1
     place.bus.tick()
     assert line.ask("") == ""
     place.clock.now += 1
@@ -237,7 +237,7 @@ def test_the_same_node_may_wait_in_several_announces(place: Any, lobby: str, ali
 def test_so_many_announces_are_answered_later(
     place: Any, lobby: str, alice: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adapters.sprout.hub.acknowledgements.MAX_LATE", 3)
+    monkeypatch.setattr("adapters.sprout.hub.acknowledgements.MAX_UNANSWERED", 3)
     leaf, line = alice.reply(alice.reply(lobby, "top"), "leaf"), place.connect()
     told = line.ask("".join(f"announce {number} 1\n{leaf}\n" for number in range(5)))
     assert [text for text in told.splitlines() if text.startswith("status")] == ["status 0 4", "status 1 4"]

@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from adapters.sprout.forest import twig
 from adapters.sprout.forest.forest import Reply, decode, sign_community, sign_identity
-from adapters.sprout.hub.peering import AGAIN, SLICE, WINDOW, Address, Peering, read_address
+from adapters.sprout.hub.peering import MAX_REREQUESTED, SLICE, WINDOW, Address, Peering, read_address
 from adapters.sprout.hub.rights import PEER
-from adapters.sprout.hub.waiting import MAX_ASKED, PATIENCE
-from adapters.sprout.settings import Settings
+from adapters.sprout.hub.waiting import MAX_ASKED, REQUEST_TIMEOUT
+from adapters.sprout.settings import SproutSettings
 from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import MAX_BODY, MAX_NODES
 from gateway.core.outbox import LOW_WATER
@@ -144,9 +144,9 @@ def test_so_many_communities_at_a_time(place: Any, alice: Any, announce: Callabl
 
 def test_who_does_not_answer_is_hung_up_on(place: Any) -> None:
     line = dial(place)
-    line.session.tick(place.clock.now + PATIENCE)
+    line.session.tick(place.clock.now + REQUEST_TIMEOUT)
     assert not line.session.closing
-    line.session.tick(place.clock.now + PATIENCE + 1)
+    line.session.tick(place.clock.now + REQUEST_TIMEOUT + 1)
     assert line.session.closing.reason == "it does not answer"
 
 
@@ -197,7 +197,9 @@ def test_answers_of_any_length_are_taken_in_slices(place: Any, alice: Any, bob: 
 def test_what_an_answer_has_no_room_for_is_asked_for_again(place: Any, alice: Any, bob: Any) -> None:
     community = alice.community("woods")
     largest = "x" * 65_000
-    replies = [bob.reply(community, largest + str(number)) for number in range(2 * AGAIN + MAX_BODY // 87_500)]
+    replies = [
+        bob.reply(community, largest + str(number)) for number in range(2 * MAX_REREQUESTED + MAX_BODY // 87_500)
+    ]
     line = dial(place)
     line.session.post = place.posted.put
     held = {id_of(node): node for node in (*replies, bob.identity)}
@@ -207,7 +209,7 @@ def test_what_an_answer_has_no_room_for_is_asked_for_again(place: Any, alice: An
     while found := [text.split(" ") for text in asked.splitlines() if text.startswith("query")]:
         assert not line.session.report()["caughtUp"]
         ((_, id, count),) = found
-        assert int(count) <= AGAIN
+        assert int(count) <= MAX_REREQUESTED
         wanted = asked.splitlines()[-int(count) :]
         asked, rounds = line.ask(response(int(id), *(held[node] for node in wanted))), rounds + 1
     assert rounds > 2
@@ -291,7 +293,7 @@ def test_what_is_no_address(text: str) -> None:
 )
 def test_settings_that_are_of_no_use(setting: str, value: Any, reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
-        Settings.model_validate({setting: value})
+        SproutSettings.model_validate({setting: value})
 
 
 # Whom it believes

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from adapters.sprout.hub.answers import SLICE, SLICE_BYTES, Answer, Found, Gathering, Line
-from adapters.sprout.store.lines import Lines
+from adapters.sprout.hub.answers import SLICE, SLICE_BYTES, AnswerLine, FoundNode, NodeCollector, PendingAnswer
+from adapters.sprout.store.line_cache import LineCache
 from adapters.sprout.wire.codec import MAX_BODY
 from gateway.core.errors import Unavailable
 from gateway.core.message import Form, PendingForm
@@ -56,7 +56,7 @@ def test_no_step_looks_for_more_than_a_slice(
     line, (request, expected) = place.connect(), requests(thread)[kind]
     place.posted.drain()
     looked = 0
-    line_at = place.adapter.shared.nodes.line_at
+    line_at = place.adapter.hub.nodes.line_at
 
     def counting(seq: int) -> Form | None:
         nonlocal looked
@@ -64,7 +64,7 @@ def test_no_step_looks_for_more_than_a_slice(
         form: Form | None = line_at(seq)
         return form
 
-    monkeypatch.setattr(place.adapter.shared.nodes, "line_at", counting)
+    monkeypatch.setattr(place.adapter.hub.nodes, "line_at", counting)
     assert line.send(request) == ""
     steps = [looked]
     other = place.connect()
@@ -109,7 +109,7 @@ def test_half_an_answer_is_refused_and_the_next_is_whole(place: Any, monkeypatch
         def fails(_seq: int) -> None:
             raise Unavailable("the disk")
 
-        patch.setattr(place.adapter.shared.nodes, "line_at", fails)
+        patch.setattr(place.adapter.hub.nodes, "line_at", fails)
         place.settle()
         assert line.read() == "status 1 1\n"
     assert line.ask("list 2 2 150\n").startswith("response 2 150\n")
@@ -118,14 +118,14 @@ def test_half_an_answer_is_refused_and_the_next_is_whole(place: Any, monkeypatch
 def test_a_slice_has_so_many_bytes_and_an_answer_too() -> None:
     size = SLICE_BYTES // 2 + 1
 
-    def find() -> Iterator[Found | None]:
+    def find() -> Iterator[FoundNode | None]:
         for seq in count():
-            yield Found(seq, b"x" * size)
+            yield FoundNode(seq, b"x" * size)
 
-    gathering = Gathering(find)
-    assert not gathering.go_on()
+    gathering = NodeCollector(find)
+    assert not gathering.advance()
     assert [(line.seq, line.size, line.text) for line in gathering.lines()] == [(0, size, None), (1, size, None)]
-    while not gathering.go_on():
+    while not gathering.advance():
         pass
     assert MAX_BODY < gathering.size <= MAX_BODY + 2 * size
 
@@ -133,19 +133,19 @@ def test_a_slice_has_so_many_bytes_and_an_answer_too() -> None:
 def test_what_is_found_first_stays_where_it_cannot_be_looked_for_again() -> None:
     pending, rounds = PendingForm(), 0
 
-    def find() -> Iterator[Found | None]:
+    def find() -> Iterator[FoundNode | None]:
         nonlocal rounds
         rounds += 1
         if rounds == 2:
             raise Unavailable("the disk")
-        yield Found(1, pending)
+        yield FoundNode(1, pending)
 
-    told: list[list[Line] | None] = []
-    answer = Answer(find, lambda call: call(), told.append)
-    answer.go_on()
+    told: list[list[AnswerLine] | None] = []
+    answer = PendingAnswer(find, lambda call: call(), told.append)
+    answer.advance()
     assert told == []
     pending.fill(b"line")
-    assert (told, answer.over) == ([[Line(1, 4, b"line")]], True)
+    assert (told, answer.over) == ([[AnswerLine(1, 4, b"line")]], True)
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def waiting(place: Any, thread: list[str], monkeypatch: pytest.MonkeyPatch) -> A
     line.send(f"leaves_of 1 {id_of(thread[0])} {COUNT}\nversion 2 0.0\n")
     line.session.blocked = True
     place.settle()
-    monkeypatch.setattr(place.adapter.author, "lines", Lines())
+    monkeypatch.setattr(place.adapter.signer, "lines", LineCache())
     line.reads = 0
     read = place.store.entry
 

@@ -11,7 +11,7 @@ from adapters.sprout.forest import forest, twig
 from adapters.sprout.forest.forest import Identity, Reply
 from adapters.sprout.forest.validate import validate
 from adapters.sprout.hub import presence
-from adapters.sprout.hub.presence import INTERVAL, MAX_PEERS, PACE, STAY
+from adapters.sprout.hub.presence import INTERVAL, MAX_PEERS, PACE, VALIDITY
 from adapters.sprout.wire import base64url
 from gateway.core.message import Message, Peer
 from tests.adapters.sprout.conftest import nodes
@@ -150,7 +150,7 @@ def test_who_leaves_while_away_is_not_said_to_leave_again(
     assert watcher.seen[-1] == ("+", alice.id)
 
 
-@pytest.mark.parametrize(("pairs", "stays"), [({}, STAY), ({"expiration/1": b"2026-11-21T05:48:00Z"}, 80_000)])
+@pytest.mark.parametrize(("pairs", "stays"), [({}, VALIDITY), ({"expiration/1": b"2026-11-21T05:48:00Z"}, 80_000)])
 def test_a_word_holds_until_it_expires(
     place: Any, lobby: str, alice: Any, announce: Any, watcher: Any, pairs: Any, stays: int
 ) -> None:
@@ -164,7 +164,7 @@ def test_a_word_holds_until_it_expires(
 
 def test_no_word_holds_for_ever(place: Any, lobby: str, alice: Any, announce: Any, watcher: Any) -> None:
     announce(place.connect(), word(alice, lobby, ACTIVE | {"expiration/1": b"2099-01-01T00:00:00Z"}))
-    place.clock.now += presence.MAX_STAY
+    place.clock.now += presence.MAX_VALIDITY
     place.gateway.tick()
     assert watcher.seen == [("+", alice.id), ("-", alice.id)]
 
@@ -247,7 +247,7 @@ def test_only_so_many_last_words_are_kept(
     assert told(line) == [(bob.id, "0")]
 
 
-@pytest.mark.parametrize("limit", ["MAX_AUTHORS", "MAX_WORDS"])
+@pytest.mark.parametrize("limit", ["MAX_AUTHORS", "MAX_STATUSES"])
 def test_who_makes_the_gateway_forget_a_word_is_not_taken_for_its_author(
     place: Any, lobby: str, alice: Any, bob: Any, announce: Any, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
@@ -264,7 +264,7 @@ def test_who_waits_until_a_word_is_forgotten_is_not_taken_for_its_author(
 ) -> None:
     eve = listen(place, lobby)
     announce(place.connect(), hers := word(alice, lobby, created=place.clock.now + 9 * MINUTE))
-    place.clock.now += STAY
+    place.clock.now += VALIDITY
     settle(place)
     announce(eve, hers)
     assert eve.session.identity is None
@@ -273,7 +273,7 @@ def test_who_waits_until_a_word_is_forgotten_is_not_taken_for_its_author(
 def test_only_so_many_are_kept_of_all_communities_together(
     place: Any, lobby: str, alice: Any, bob: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "MAX_WORDS", 2)
+    monkeypatch.setattr(presence, "MAX_STATUSES", 2)
     hall = bob.community("hall")
     announce(place.connect(), hall, word(alice, lobby), word(bob, hall), word(bob, lobby))
     for line, heard in ((lobby, {alice.id, bob.id}), (hall, set())):
@@ -281,9 +281,9 @@ def test_only_so_many_are_kept_of_all_communities_together(
         settle(place)
         assert {author for author, _ in told(late)} == heard, "the oldest where nobody spoke for longest is gone"
     announce(place.connect(), word(bob, lobby, INACTIVE), word(alice, hall))
-    place.clock.now += STAY
+    place.clock.now += VALIDITY
     settle(place)
-    assert (place.adapter.shared.presence._heard, place.adapter.shared.presence._words) == ({}, 0)
+    assert (place.adapter.hub.presence._received, place.adapter.hub.presence._received_count) == ({}, 0)
 
 
 # To Arbor
@@ -455,7 +455,7 @@ def test_a_peer_from_elsewhere_is_addressed_by_who_it_is_in_arbor(
 def test_many_who_subscribe_at_once_are_told_in_turns(
     place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "TOLD", 4)
+    monkeypatch.setattr(presence, "MAX_ANNOUNCED", 4)
     announce(place.connect(), word(alice, lobby))
     many = [listen(place, lobby) for _ in range(6)]
     gone = many.pop(2)
@@ -481,8 +481,8 @@ def silent(make_place: Callable[..., Any], alice: Any, bob: Any, announce: Any) 
 def test_what_changed_in_many_communities_is_looked_at_in_turns(
     place: Any, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "LOOKED_AT", 2 * presence._EACH)
-    line, words = place.connect(), place.gateway.adapters[0].shared.presence
+    monkeypatch.setattr(presence, "LOOKED_AT", 2 * presence._PEERS_PER_COMMUNITY)
+    line, words = place.connect(), place.gateway.adapters[0].hub.presence
     for number in range(9):
         community = alice.community(f"room {number}")
         announce(line, alice.identity, community)
@@ -570,7 +570,7 @@ def test_who_only_announces_what_it_was_shown_elsewhere_has_not_told_of_itself(
 # Answers to it
 
 
-@pytest.mark.parametrize("later", [0, STAY, 24 * 60 * MINUTE])
+@pytest.mark.parametrize("later", [0, VALIDITY, 24 * 60 * MINUTE])
 @pytest.mark.parametrize("whose", ["the gateway's", "an author's"])
 def test_an_answer_to_it_is_said_below_what_it_stands_below(
     place: Any, lobby: str, alice: Any, bob: Any, announce: Any, watcher: Any, whose: str, later: int, make_place: Any
@@ -619,7 +619,7 @@ def test_another_gateway_gets_the_answer_with_what_it_is_below(
     announce(line, reply)
     line.ask(f"response 0 2\n{lobby}\n{said}\n")
     second = make_place("second")
-    second.clock.now += STAY
+    second.clock.now += VALIDITY
     other = dial(second)
     other.ask(response(0, lobby))
     other.ask(response(1, alice.identity))

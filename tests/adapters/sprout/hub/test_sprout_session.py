@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from adapters.sprout.forest import forest, twig
 from adapters.sprout.hub import session, waiting
-from adapters.sprout.hub.session import HALF_SECONDS, SproutSession
+from adapters.sprout.hub.session import MESSAGE_SECONDS, SproutSession
 from adapters.sprout.wire import base64url, codec
 
 UNKNOWN = "SHA512_B32__MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY"
@@ -237,7 +237,7 @@ def test_a_request_of_ours_leaves_what_waits_counted(place: Any, lobby: str, ali
 def test_an_announce_has_only_so_many_nodes(
     place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "MAX_TOLD", 2)
+    monkeypatch.setattr(session, "MAX_NODES_ANNOUNCED", 2)
     ear, replies = place.connect(), [alice.reply(lobby, str(n)) for n in range(5)]
     ear.send(f"subscribe 0 {id_of(lobby)}\n")
     announce(place.connect(), *replies)
@@ -344,7 +344,7 @@ def test_what_nobody_brings_is_waited_for_no_more(
 def test_nobody_waits_for_ever(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     line = place.connect()
     announce(line, alice.reply(alice.reply(lobby, "never sent"), "orphan"))
-    place.clock.now += waiting.PATIENCE - 1
+    place.clock.now += waiting.REQUEST_TIMEOUT - 1
     place.bus.tick()
     assert not refused(place)
     place.clock.now += 1
@@ -502,11 +502,11 @@ def test_half_a_message_is_not_waited_for_for_ever(place: Any) -> None:
     line = place.connect()
     line.send("version 0 0.0\n")
     line.send("query 1 2\n")
-    for _ in range(HALF_SECONDS):
+    for _ in range(MESSAGE_SECONDS):
         place.bus.tick()
     assert line.session.closing is None
     line.send(f"{UNKNOWN}\n")
-    for _ in range(HALF_SECONDS + 1):
+    for _ in range(MESSAGE_SECONDS + 1):
         place.bus.tick()
     assert line.session.closing is not None
 
@@ -515,7 +515,7 @@ def test_what_trickles_in_does_not_begin_anew(place: Any) -> None:
     line = place.connect()
     line.send("version 0 0.0\n")
     line.send("query 1 2\n")
-    for _ in range(HALF_SECONDS):
+    for _ in range(MESSAGE_SECONDS):
         line.send("x")
         place.bus.tick()
     assert line.session.closing is None
@@ -529,7 +529,7 @@ def test_who_says_something_whole_now_and_then_is_not_cut_off(place: Any, text: 
     line = place.connect()
     line.send("version 0 0.0\n")
     for _ in range(3):
-        for _ in range(HALF_SECONDS):
+        for _ in range(MESSAGE_SECONDS):
             place.bus.tick()
         assert line.send(text).startswith("status ")
     assert line.session.closing is None
@@ -541,7 +541,7 @@ def test_a_long_announce_may_take_long_in_parts(place: Any, monkeypatch: pytest.
     line.send("version 0 0.0\n")
     line.send("announce 1 9\n")
     for _ in range(3):
-        for _ in range(HALF_SECONDS):
+        for _ in range(MESSAGE_SECONDS):
             place.bus.tick()
         line.send("no node\n")
     assert line.session.closing is None
@@ -564,7 +564,7 @@ def test_a_connection_that_has_ended_is_forgotten(place: Any, lobby: str, alice:
     assert not [
         session for session in place.bus.sessions() if isinstance(session, SproutSession) and session is line.session
     ]
-    assert line.session not in place.adapter.shared.audience.sessions
+    assert line.session not in place.adapter.hub.audience.sessions
 
 
 # Any bytes

@@ -95,7 +95,7 @@ class Replay:
 def grove(place: Any, valid: dict[str, str], announce: Callable[..., str]) -> Any:
     """A gateway that holds the valid vectors, and nothing of its own among them."""
     announce(place.connect(), *valid.values())
-    place.adapter.shared.rights.may_read = lambda _session, spot: spot.key != place.adapter.mint.id
+    place.adapter.hub.rights.may_read = lambda _session, spot: spot.key != place.adapter.mint.id
     return place
 
 
@@ -197,7 +197,7 @@ def test_90_what_wisteria_says_when_it_starts_and_talks(grove: Any, announce: Ca
 def test_91_what_a_genuine_relay_asks_when_it_dials_us(place: Any, announce: Callable[..., str]) -> None:
     told = dict.fromkeys(nodes([line.text for line in said("91-relay-peers-relay") if line.direction == "<"]))
     announce(place.connect(), *told)
-    place.adapter.shared.rights.may_read = lambda _session, spot: spot.key != place.adapter.mint.id
+    place.adapter.hub.rights.may_read = lambda _session, spot: spot.key != place.adapter.mint.id
     replay = Replay(place)
     replay.play("91-relay-peers-relay")
     assert replay.heard == replay.expected

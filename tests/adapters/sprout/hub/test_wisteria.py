@@ -210,7 +210,7 @@ def test_no_text_of_a_direct_message_is_kept(place: Any, alice: Any, lobby: str)
     alices.announce(alice.reply(lobby, "hello"))
     alices.announce(alice.reply(lobby, SECRET, twig.encode({"to/1": alice.id.encode()})))
     assert alices.statuses[-1] == "0"
-    kept = place.adapter.shared.nodes.directs
+    kept = place.adapter.hub.nodes.directs
     (direct,) = map(kept.find, kept._directs)
     assert (direct.node.content.blob, direct.node.metadata.blob) == (b"", b"")
 
@@ -218,7 +218,7 @@ def test_no_text_of_a_direct_message_is_kept(place: Any, alice: Any, lobby: str)
 def test_who_makes_the_gateway_forget_a_direct_message_is_not_taken_for_its_author(
     place: Any, alice: Any, bob: Any, lobby: str
 ) -> None:
-    place.adapter.shared.nodes.directs._directs.limit = 1
+    place.adapter.hub.nodes.directs._directs.limit = 1
     alices, bobs = Wisteria(alice, lobby), Wisteria(bob, lobby)
     alices.connect(place)
     bobs.connect(place)

@@ -126,13 +126,13 @@ def test_an_answer_to_it_from_elsewhere_stands_below_its_day(place: Any, lobby: 
     place.bus.subscribe(toy, "lobby")
     before = toy.say("in time", parent=id_of(below))
     place.settle()
-    assert load(place, lobby) == ids(short, below) | {place.adapter.shared.nodes.store.form(before.seq)}
+    assert load(place, lobby) == ids(short, below) | {place.adapter.hub.nodes.store.form_id(before.seq)}
     place.clock.now += LIFE
     late = toy.say("late", parent=id_of(below))
     assert late.parent is not None, "others know what it answers"
     place.settle()
     offered = load(place, lobby)
-    assert place.adapter.shared.nodes.store.form(late.seq) in offered
+    assert place.adapter.hub.nodes.store.form_id(late.seq) in offered
     assert len(offered) == 2, "it, and the conversation of its day"
 
 
@@ -270,7 +270,7 @@ def test_an_answer_from_elsewhere_to_a_thread_that_retention_cut_begins_anew(
     answer = place.toy().say("I answer", parent=id_of(chain[-1]))
     place.settle()
     offered = load(place, community)
-    assert place.adapter.shared.nodes.store.form(answer.seq) in offered
+    assert place.adapter.hub.nodes.store.form_id(answer.seq) in offered
 
 
 def test_a_long_thread_is_looked_at_in_slices_and_judged_by_its_conversation(
@@ -282,13 +282,13 @@ def test_a_long_thread_is_looked_at_in_slices_and_judged_by_its_conversation(
     announce(place.connect(), *chain[200:])
     place.index()
     place = make_place()  # nothing is remembered
-    lineage, last = place.adapter.shared.nodes.lineage, place.store.seq(id_of(chain[-1]))
-    steps = lineage.whole(last)
+    lineage, last = place.adapter.hub.nodes.lineage, place.store.seq(id_of(chain[-1]))
+    steps = lineage.completeness(last)
     assert [next(steps) for _ in range(MAX_CLIMB)] == [None] * MAX_CLIMB
-    assert lineage.is_whole(last)
+    assert lineage.is_complete(last)
     assert not lineage._chains
     place.clock.now += LIFE
-    assert not lineage.is_whole(last), "its conversation is looked at"
+    assert not lineage.is_complete(last), "its conversation is looked at"
     place.clock.now -= 1
     assert len(nodes(place.connect().ask(f"leaves_of 1 {id_of(lobby)} {MAX_NODES}\n"))) == len(chain) + 1
     assert len(lineage._chains) > len(chain)
@@ -309,9 +309,9 @@ def test_what_is_judged_so_is_not_offered_where_it_cannot_be_checked(
     again = alice.reply(deep[-1], "I go on")
     announce(place.connect(), again)
     assert load(place, lobby) == ids(*top)
-    lineage = place.adapter.shared.nodes.lineage
-    place.until(lambda: not lineage._judged)
-    assert not lineage.is_whole(place.store.seq(id_of(again)))
+    lineage = place.adapter.hub.nodes.lineage
+    place.until(lambda: not lineage._provisional)
+    assert not lineage.is_complete(place.store.seq(id_of(again)))
 
 
 # Peers
@@ -369,5 +369,5 @@ def test_an_expired_author_can_be_asked_for(place: Any, bob: Any, alice: Any) ->
     line.ask(response(1, alice.identity))
     assert f"query 4 1\n{bob.id}\n" in line.ask(response(3, reply))
     line.ask(response(4, bob.identity))
-    assert isinstance(place.adapter.shared.nodes.node(bob.id), Identity)
+    assert isinstance(place.adapter.hub.nodes.node(bob.id), Identity)
     assert place.store.seq(id_of(reply)) is not None

@@ -67,7 +67,7 @@ def outcomes(chunks: Iterable[bytes]) -> list[Outcome]:
                 if frame is None:
                     break
                 said.append(frame)
-    return [*said, "the end inside a message"] if reader.amid else said
+    return [*said, "the end inside a message"] if reader.in_message else said
 
 
 def announce(lines: list[bytes]) -> bytes:
@@ -350,14 +350,14 @@ def test_an_end_inside_a_message_is_told(wire: bytes) -> None:
     reader = Parser()
     reader.feed(wire)
     assert reader.next_frame() is None
-    assert reader.amid
+    assert reader.in_message
 
 
 def test_an_end_between_messages_is_fine() -> None:
     reader = Parser()
     reader.feed(b"status 1 0\n")
     reader.next_frame()
-    assert not reader.amid
+    assert not reader.in_message
 
 
 # What clients said that the reference closed the connection for, or died of: what we answer instead.

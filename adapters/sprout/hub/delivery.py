@@ -15,12 +15,12 @@ from typing import Final, NamedTuple
 from gateway.core.message import Form, Message, PendingForm
 from gateway.core.session import Session
 
-MAX_UNMADE: Final = 8192  # messages of one channel that wait for a line; a signature takes half a millisecond
+MAX_UNSIGNED: Final = 8192  # messages of one channel that wait for a line; a signature takes half a millisecond
 MAX_BYTES: Final = 32 << 20  # of what messages that wait say, in all channels, and of what each takes besides
 _EACH: Final = 2048  # bytes that a message takes beside what it says: it, its line to be, who signs it
 
 
-class _Unmade(NamedTuple):
+class _Queued(NamedTuple):
     """A message whose turn has not come, and who is to hear it."""
 
     line: Form
@@ -29,38 +29,38 @@ class _Unmade(NamedTuple):
     size: int
 
 
-class Telling:
+class OrderedDelivery:
     """Hands messages over, in the order of their channel; *said* gives the line of one."""
 
     def __init__(self, said: Callable[[Message], Form]) -> None:
-        self._said = said
-        self._unmade: dict[str, deque[_Unmade]] = {}
+        self._line_of = said
+        self._queues: dict[str, deque[_Queued]] = {}
         self._sizes: Counter[str] = Counter()  # bytes, by channel
         self.size = 0
 
-    def tell(self, message: Message, sessions: Sequence[Session], origin: Session | None) -> int:
+    def deliver(self, message: Message, sessions: Sequence[Session], origin: Session | None) -> int:
         """Announce *message* to all *sessions* but *origin*; return to how many."""
-        line, unmade = self._said(message), self._unmade.get(message.channel)
+        line, unmade = self._line_of(message), self._queues.get(message.channel)
         if isinstance(line, PendingForm) and line.done:
             line = line.data or b""
         if unmade is None and not isinstance(line, PendingForm):
             return Session.fan_out((line,), sessions, origin) if line else 0
         if unmade is None:
-            unmade = self._unmade[message.channel] = deque()
+            unmade = self._queues[message.channel] = deque()
         size = len(message.content) + _EACH
-        unmade.append(_Unmade(line, sessions, origin, size))
+        unmade.append(_Queued(line, sessions, origin, size))
         self._grow(message.channel, size)
-        if len(unmade) > MAX_UNMADE:
-            self._give_up(message.channel)
+        if len(unmade) > MAX_UNSIGNED:
+            self._drop_channel(message.channel)
         elif self.size > MAX_BYTES:
-            self._give_up(max(self._sizes, key=self._sizes.__getitem__))
+            self._drop_channel(max(self._sizes, key=self._sizes.__getitem__))
         if isinstance(line, PendingForm):
-            line.when_done(partial(self._made, message.channel))
+            line.when_done(partial(self._line_ready, message.channel))
         return len(sessions) - (origin in sessions)
 
-    def _made(self, channel: str) -> None:
+    def _line_ready(self, channel: str) -> None:
         """A line is there, or has failed: hand over what is first and there."""
-        unmade = self._unmade.get(channel)
+        unmade = self._queues.get(channel)
         while unmade:
             line, sessions, origin, size = unmade[0]
             if isinstance(line, PendingForm):
@@ -71,15 +71,15 @@ class Telling:
             self._grow(channel, -size)
             if line and (here := [each for each in sessions if channel in each.channels]):
                 Session.fan_out((line,), here, origin)
-        self._unmade.pop(channel, None)
+        self._queues.pop(channel, None)
         self._sizes.pop(channel, None)
 
     def _grow(self, channel: str, size: int) -> None:
         self._sizes[channel] += size
         self.size += size
 
-    def _give_up(self, channel: str) -> None:
+    def _drop_channel(self, channel: str) -> None:
         """More is said than can be signed: who listens misses something, and is told so by the connection's end."""
         self.size -= self._sizes.pop(channel)
-        for session in {each: None for unmade in self._unmade.pop(channel) for each in unmade.sessions}:
+        for session in {each: None for unmade in self._queues.pop(channel) for each in unmade.sessions}:
             session.overflow()

@@ -21,7 +21,7 @@ NOBODY: Final = -1  # who said a direct message that is forgotten
 REMEMBERED: Final = 12 * DIRECT_ID_LIFETIME  # ms
 
 
-class Direct(NamedTuple):
+class DirectMessage(NamedTuple):
     """A direct message: its node without what it says, the number of the peer that said it, and when (ms)."""
 
     node: Node
@@ -29,29 +29,29 @@ class Direct(NamedTuple):
     time: int
 
 
-class Directs:
+class DirectMessages:
     """Direct messages by the ids of their nodes; *clock* gives ms."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._since = clock()
-        self._directs = BoundedMap[str, Direct](MAX_DIRECTS, self._forget)
-        self._forgotten = BoundedMap[str, Direct](MAX_DIRECTS)
+        self._directs = BoundedMap[str, DirectMessage](MAX_DIRECTS, self._forget)
+        self._forgotten = BoundedMap[str, DirectMessage](MAX_DIRECTS)
         self._refused = BoundedMap[str, int](MAX_DIRECTS)
         self._latest = 0  # when the last of those was made that are known no more
 
     def add(self, id: str, node: Node, sender: int) -> None:
         """The node *id* has been handed over."""
         now = self._clock()
-        self._directs[id] = Direct(_place(node), sender, now)
+        self._directs[id] = DirectMessage(_without_content(node), sender, now)
         self._directs.drop_while(lambda direct: direct.time < now - REMEMBERED)
 
-    def _forget(self, _id: str, direct: Direct) -> None:
+    def _forget(self, _id: str, direct: DirectMessage) -> None:
         self._latest = max(self._latest, direct.node.created)
 
     def forget(self, id: str, node: Node) -> None:
         """The node *id* is private, but not handed over, or nobody remembers by whom: nobody can answer it."""
-        self._forgotten[id] = Direct(_place(node), NOBODY, 0)
+        self._forgotten[id] = DirectMessage(_without_content(node), NOBODY, 0)
 
     def refuse(self, id: str, connection: int) -> bool:
         """The node *id* reached nobody; whether its announce on this *connection* is refused for that.
@@ -64,11 +64,11 @@ class Directs:
             first = self._refused[id] = connection
         return first == connection
 
-    def find(self, id: str) -> Direct | None:
+    def find(self, id: str) -> DirectMessage | None:
         """The direct message *id*, good or expired."""
         return self._directs.get(id) or self._forgotten.get(id)
 
-    def delivered(self, id: str) -> bool:
+    def was_delivered(self, id: str) -> bool:
         """Whether the node *id* has been handed over, as far as anybody remembers."""
         return id in self._directs
 
@@ -80,15 +80,15 @@ class Directs:
         now = self._clock()
         return not max(self._since, now - LATE_AFTER) <= created <= now + LATE_AFTER
 
-    def tells_author(self, created: int) -> bool:
+    def identifies_author(self, created: int) -> bool:
         """Whether who announces one made at *created* (ms) can only be its author; it is not known to be a copy."""
         return created > self._latest
 
-    def good(self, direct: Direct) -> bool:
+    def is_answerable(self, direct: DirectMessage) -> bool:
         """Whether somebody may still answer *direct*."""
         return direct.time >= self._clock() - DIRECT_ID_LIFETIME
 
 
-def _place(node: Node) -> Node:
+def _without_content(node: Node) -> Node:
     """What has to be known of *node* where something is below it; up to 192 KiB less."""
     return replace(node, content=NO_PAIRS, metadata=NO_PAIRS, signature=b"") if isinstance(node, Reply) else node

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from adapters.sprout.forest import forest
-from adapters.sprout.forest.forest import NULL_ID, Content, Place
-from adapters.sprout.forest.openpgp import Key
-from adapters.sprout.proof import Proof, flaw
+from adapters.sprout.forest.forest import NULL_ID, Content, ReplyPosition
+from adapters.sprout.forest.openpgp import SecretKey
+from adapters.sprout.verification import SignatureVerifier, flaw
 from adapters.sprout.wire.base64url import encode
 from gateway.core.message import Message, Peer
 from gateway.storage.record import Fact
@@ -16,12 +16,12 @@ from gateway.storage.record import Fact
 @pytest.fixture(scope="module")
 def nodes() -> dict[str, bytes]:
     """An identity, a community and a reply, and another reply by somebody else in the first one's name."""
-    ada, eve = Key.generate(1), Key.generate(1)
+    ada, eve = SecretKey.generate(1), SecretKey.generate(1)
     identity = forest.sign_identity("ada", ada, 1000)
     author = forest.node_id(identity)
     community = forest.sign_community("general", author, ada, 1000)
     id = forest.node_id(community)
-    place = Place(id, 1, id, NULL_ID)
+    place = ReplyPosition(id, 1, id, NULL_ID)
     replies = (forest.sign_reply(place, Content(b"hi"), author, key, 1000) for key in (ada, eve))
     return dict(zip(("identity", "community", "reply", "forged"), (identity, community, *replies), strict=True))
 
@@ -37,14 +37,14 @@ def message(raw: bytes) -> Message:
 
 
 def test_what_is_signed_is_good(nodes: dict[str, bytes]) -> None:
-    proof = Proof()
+    proof = SignatureVerifier()
     assert proof(fact(nodes["identity"])) is None
     assert proof(fact(nodes["community"])) is None
     assert proof(message(nodes["reply"])) is None
 
 
 def test_what_is_not_is_named(nodes: dict[str, bytes]) -> None:
-    proof = Proof()
+    proof = SignatureVerifier()
     assert "its author is not in the log" in (proof(fact(nodes["community"])) or "")
     proof(fact(nodes["identity"]))
     assert proof(message(nodes["forged"])) is not None
@@ -54,6 +54,6 @@ def test_what_is_not_is_named(nodes: dict[str, bytes]) -> None:
 
 
 def test_the_rest_is_none_of_ours() -> None:
-    proof = Proof()
+    proof = SignatureVerifier()
     assert proof(Fact("start", {"gateway": "g", "version": "1"})) is None
     assert proof(Message("lobby", Peer(0, "rest"), "rest", b"1")) is None

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from adapters.sprout.forest import forest, packets, twig
-from adapters.sprout.forest.spelling import canonical_id
+from adapters.sprout.forest.canonical import canonical_id
 from adapters.sprout.wire import base64url
 from tests.adapters.sprout.conftest import nodes
 from tests.adapters.sprout.hub.test_sprout_session import id_of, ids, lobby
-from tests.adapters.sprout.mint.test_sprout_author import cut_behind_the_messages, response
+from tests.adapters.sprout.mint.test_reply_signer import cut_behind_the_messages, response
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "sprout"
 VALID: list[Any] = json.loads((VECTORS / "valid.json").read_text())
@@ -33,7 +33,9 @@ def anew(line: str) -> list[str]:
     for area in (b"", issuer):
         for bits in (int.from_bytes(value, "big").bit_length(), 8 * len(value)):
             unsigned = len(area).to_bytes(2, "big") + area + check + bits.to_bytes(2, "big") + value
-            for signature in packets.spellings(packets.Packet(packets.SIGNATURE, body[:hashed_end] + unsigned)):
+            for signature in packets.minimal_encodings(
+                packets.OpenPGPPacket(packets.SIGNATURE, body[:hashed_end] + unsigned)
+            ):
                 other = forest.with_signature(node, raw, signature)
                 found.append(f"{forest.node_id(other)} {base64url.encode(other).decode()}")
     others = [each for each in dict.fromkeys(found) if each != line]

@@ -7,24 +7,24 @@ from typing import Final, NamedTuple
 from adapters.sprout.forest.forest import Identity, Node, Reply
 from gateway.core.bounded import SizedMap
 
-MAX_HELD: Final = 4096  # nodes, mostly about 1 KiB each
+MAX_CACHED: Final = 4096  # nodes, mostly about 1 KiB each
 MAX_BYTES: Final = 8 << 20  # of what they say and how they are signed
 
 
-class Held(NamedTuple):
+class CachedNode(NamedTuple):
     """A node that is held, and the canonical id of the message that it is, None where it is none."""
 
     node: Node
     message: str | None = None
 
 
-class Recently:
+class NodeCache:
     """Nodes by their ids; those that were not asked for longest go first."""
 
     def __init__(self) -> None:
-        self._held = SizedMap[str, Held](MAX_BYTES, _size, MAX_HELD)
+        self._held = SizedMap[str, CachedNode](MAX_BYTES, _size, MAX_CACHED)
 
-    def get(self, id: str) -> Held | None:
+    def get(self, id: str) -> CachedNode | None:
         """The node *id*, if it is kept."""
         return self._held.touch(id)
 
@@ -32,12 +32,12 @@ class Recently:
         """Keep the node *id* no longer."""
         self._held.pop(id)
 
-    def add(self, id: str, held: Held) -> None:
+    def add(self, id: str, held: CachedNode) -> None:
         """Keep the node *id*."""
         self._held[id] = held
 
 
-def _size(held: Held) -> int:
+def _size(held: CachedNode) -> int:
     """The bytes of a node's fields that may be long."""
     node = held.node
     size = len(node.metadata.blob) + len(node.signature)

@@ -26,7 +26,7 @@ def is_node_id(text: str) -> bool:
     return _NODE_ID.fullmatch(text) is not None
 
 
-class Gateways:
+class TrustedGateways:
     """*ids* are the node ids of their identities; *find* looks up what is held."""
 
     def __init__(self, ids: Iterable[str], find: Callable[[str], Node | None]) -> None:
@@ -40,7 +40,7 @@ class Gateways:
         name = twig.decode(node.metadata.blob).get(CHANNEL, b"").decode(errors="replace")
         return name if valid_name(name) and not name.startswith(GATEWAY_PREFIX) else None
 
-    def speak_for(self, author: str) -> bool:
+    def speaks_for(self, author: str) -> bool:
         """Whether *author* is one of them, or somebody from elsewhere for whom one of them signs."""
         if not self._ids or author in self._ids:
             return bool(self._ids)

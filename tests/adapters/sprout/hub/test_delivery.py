@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from adapters.sprout.forest import forest
-from adapters.sprout.hub import telling
-from adapters.sprout.mint.author import Author
+from adapters.sprout.hub import delivery
+from adapters.sprout.mint.reply_signer import ReplySigner
 from adapters.sprout.wire import base64url
 from gateway.core.message import Message, PendingForm
 
 
-class Signing:
+class SigningJob:
     """Lines that are made when the test says so."""
 
     def __init__(self) -> None:
@@ -26,9 +26,9 @@ class Signing:
 
 
 @pytest.fixture
-def signing(monkeypatch: pytest.MonkeyPatch) -> Signing:
-    signing = Signing()
-    monkeypatch.setattr(Author, "form", signing)
+def signing(monkeypatch: pytest.MonkeyPatch) -> SigningJob:
+    signing = SigningJob()
+    monkeypatch.setattr(ReplySigner, "form", signing)
     return signing
 
 
@@ -46,7 +46,7 @@ def listen(place: Any, lobby: str) -> Any:
 
 
 def test_a_line_that_is_being_made_holds_back_its_channel_alone(
-    place: Any, lobby: str, alice: Any, announce: Any, signing: Signing
+    place: Any, lobby: str, alice: Any, announce: Any, signing: SigningJob
 ) -> None:
     ear, toy, mouth, den = listen(place, lobby), place.toy(), place.connect(), alice.community("den")
     announce(mouth, den)
@@ -63,7 +63,7 @@ def test_a_line_that_is_being_made_holds_back_its_channel_alone(
     assert ear.read().splitlines()[1:] == ["SHA512_B32__one x", reply, "SHA512_B32__three x"]
 
 
-def test_a_line_that_cannot_be_made_is_skipped(place: Any, lobby: str, signing: Signing) -> None:
+def test_a_line_that_cannot_be_made_is_skipped(place: Any, lobby: str, signing: SigningJob) -> None:
     ear, toy = listen(place, lobby), place.toy()
     toy.say("one")
     toy.say("two")
@@ -72,7 +72,7 @@ def test_a_line_that_cannot_be_made_is_skipped(place: Any, lobby: str, signing: 
     assert ear.read().splitlines()[1:] == ["SHA512_B32__two x"]
 
 
-def test_who_has_left_hears_no_more(place: Any, lobby: str, signing: Signing) -> None:
+def test_who_has_left_hears_no_more(place: Any, lobby: str, signing: SigningJob) -> None:
     ear, gone, toy = listen(place, lobby), listen(place, lobby), place.toy()
     toy.say("one")
     gone.send(f"unsubscribe 1 {lobby.split(' ')[0]}\n")
@@ -81,9 +81,9 @@ def test_who_has_left_hears_no_more(place: Any, lobby: str, signing: Signing) ->
 
 
 def test_only_so_much_waits_to_be_signed(
-    place: Any, lobby: str, signing: Signing, monkeypatch: pytest.MonkeyPatch
+    place: Any, lobby: str, signing: SigningJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telling, "MAX_UNMADE", 3)
+    monkeypatch.setattr(delivery, "MAX_UNSIGNED", 3)
     ear, toy = listen(place, lobby), place.toy()
     for n in range(3):
         toy.say(n)
@@ -96,9 +96,9 @@ def test_only_so_much_waits_to_be_signed(
 
 
 def test_only_so_many_bytes_wait_to_be_signed_in_all_channels(
-    place: Any, lobby: str, alice: Any, announce: Any, signing: Signing, monkeypatch: pytest.MonkeyPatch
+    place: Any, lobby: str, alice: Any, announce: Any, signing: SigningJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telling, "MAX_BYTES", 100_000)
+    monkeypatch.setattr(delivery, "MAX_BYTES", 100_000)
     den, toy = alice.community("den"), place.toy()
     announce(place.connect(), den)
     many, few = listen(place, lobby), listen(place, den)
@@ -107,11 +107,11 @@ def test_only_so_many_bytes_wait_to_be_signed_in_all_channels(
         toy.say("x" * 40_000)
     assert many.session.closing is not None, "most of it was for this channel"
     assert few.session.closing is None
-    assert place.adapter.shared.telling.size < 10_000
+    assert place.adapter.hub.delivery.size < 10_000
     for line in signing.lines:
         line.fill(b"SHA512_B32__line x")
     assert few.read().splitlines()[1:] == ["SHA512_B32__line x"]
-    assert place.adapter.shared.telling.size == 0
+    assert place.adapter.hub.delivery.size == 0
 
 
 def test_a_direct_message_that_arbor_has_no_room_for_is_not_delivered(place: Any, lobby: str) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from adapters.sprout.forest import forest
 from adapters.sprout.hub.arrivals import CROWDED
-from adapters.sprout.hub.waiting import MAX_PUT_OFF, MAX_ROOM, MAX_WAITING, Room, Waiting
-from adapters.sprout.store.directs import Directs
+from adapters.sprout.hub.waiting import MAX_DEFERRED, MAX_TOTAL_BYTES, MAX_WAITING, WaitingNodes, WaitingQuota
+from adapters.sprout.store.direct_messages import DirectMessages
 from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import node_line
 
@@ -44,9 +44,9 @@ def fill(place: Any, nodes: list[str]) -> Any:
 
 
 def test_orphans_of_many_connections_share_one_room(place: Any, lobby: str, alice: Any) -> None:
-    nodes, room = orphans(alice, lobby, 30), place.adapter.shared.room
+    nodes, room = orphans(alice, lobby, 30), place.adapter.hub.room
     many = [fill(place, nodes) for _ in range(20)]
-    assert MAX_ROOM // 2 < room.size <= MAX_ROOM
+    assert MAX_TOTAL_BYTES // 2 < room.size <= MAX_TOTAL_BYTES
     assert room.size == sum(line.session._arrivals._waiting.size for line in many)
     for line in many:
         line.close()
@@ -55,7 +55,7 @@ def test_orphans_of_many_connections_share_one_room(place: Any, lobby: str, alic
 
 def test_the_largest_make_room_for_who_needs_little(place: Any, lobby: str, alice: Any) -> None:
     missing = alice.reply(lobby, "never shown")
-    place.adapter.shared.room._limit = 1 << 20
+    place.adapter.hub.room._limit = 1 << 20
     greedy = fill(place, orphans(alice, lobby, 8))
     assert greedy.session.held_size > 1 << 19
     modest = place.connect()
@@ -72,7 +72,7 @@ def test_the_largest_make_room_for_who_needs_little(place: Any, lobby: str, alic
 
 
 def test_who_keeps_most_is_refused_more(place: Any, lobby: str, alice: Any) -> None:
-    place.adapter.shared.room._limit = 1 << 20
+    place.adapter.hub.room._limit = 1 << 20
     line = fill(place, orphans(alice, lobby, 8))
     (another,) = orphans(alice, lobby, 1, "y" * HEAP)
     assert line.ask(f"announce 77 1\n{another}\n").endswith("status 77 4\n")
@@ -80,15 +80,15 @@ def test_who_keeps_most_is_refused_more(place: Any, lobby: str, alice: Any) -> N
 
 
 def test_ids_that_are_put_off_take_room_too() -> None:
-    room = Room(limit=1 << 20)
-    waiting = Waiting(room, lambda _ids: None)
+    room = WaitingQuota(limit=1 << 20)
+    waiting = WaitingNodes(room, lambda _ids: None)
     line = node_line("SHA512_B32__" + "A" * 43, b"x")
-    taken = sum(waiting.add(f"missing {n}", line._replace(id=f"id {n}")) for n in range(MAX_WAITING + MAX_PUT_OFF))
-    assert taken < MAX_WAITING + MAX_PUT_OFF
+    taken = sum(waiting.add(f"missing {n}", line._replace(id=f"id {n}")) for n in range(MAX_WAITING + MAX_DEFERRED))
+    assert taken < MAX_WAITING + MAX_DEFERRED
     assert 0 < room.size == waiting.size <= 1 << 20
-    for number in range(MAX_WAITING + MAX_PUT_OFF):
+    for number in range(MAX_WAITING + MAX_DEFERRED):
         waiting.pop(f"missing {number}")
-        waiting.forget(f"missing {number}")
+        waiting.take_deferred(f"missing {number}")
     assert (room.size, len(waiting)) == (0, 0)
 
 
@@ -122,7 +122,7 @@ def test_subscriptions_are_told(place: Any) -> None:
 
 
 def test_a_direct_message_is_remembered_without_its_signature(alice: Any, lobby: str) -> None:
-    directs = Directs(lambda: 0)
+    directs = DirectMessages(lambda: 0)
     node = forest.decode(_raw(alice.reply(lobby, "x" * HEAP)))
     directs.add("id", node, 1)
     directs.forget("other", node)

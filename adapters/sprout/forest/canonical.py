@@ -2,7 +2,7 @@
 
 To the reference, each way makes another node, by the same author. Here they are one message: what comes in one way is
 not said again when it comes in another, and tells nobody's identity. Of all ways one is canonical, that of the programs
-which sign nodes; a node that came otherwise is known by its canonical id as well, with `ANEW` before it.
+which sign nodes; a node that came otherwise is known by its canonical id as well, with `CANONICAL_PREFIX` before it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from . import forest, packets
 from .packets import OpenPGPError
 
-ANEW: Final = "anew:"
+CANONICAL_PREFIX: Final = "anew:"
 
 
 def canonical_id(id: str, node: forest.Node, raw: bytes) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from adapters.sprout.forest import twig
 from adapters.sprout.forest.forest import sign_community
-from adapters.sprout.hub.following import MOST
+from adapters.sprout.hub.auto_subscriber import MAX_FOLLOWED
 from adapters.sprout.wire.codec import MAX_NODES
 
 from .test_peering import id_of, lines, response
@@ -44,7 +44,7 @@ def test_what_it_begins_is_followed_on_both_sides(
     assert sorted(told) == sorted(["status 8 0", f"subscribe 0 {id_of(community)}"])
     toy = place.toy()
     place.bus.subscribe(toy, "young")
-    assert relay.ask("status 0 0\n") == f"leaves_of 1 {id_of(community)} {MOST}\n"
+    assert relay.ask("status 0 0\n") == f"leaves_of 1 {id_of(community)} {MAX_FOLLOWED}\n"
     assert relay.ask(response(1, community, before)) == ""
     assert relay.ask(f"announce 9 1\n{after}\n") == "status 9 0\n"
     assert [json.loads(message.content)["content"] for message in toy.heard] == ["before", "after"]

@@ -9,7 +9,7 @@ from gateway.core.bounded import SizedMap
 MAX_BYTES: Final = 16 << 20
 
 
-class Lines:
+class LineCache:
     """Lines by the sequences of their records; those that were not asked for longest go first."""
 
     def __init__(self) -> None:

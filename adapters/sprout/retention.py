@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from adapters.sprout.forest.canonical import CANONICAL_PREFIX, canonical_id
 from adapters.sprout.forest.forest import Identity, Node, Reply, decode
-from adapters.sprout.forest.spelling import ANEW, canonical_id
 from adapters.sprout.mint.mint import GATEWAY, PEER
-from adapters.sprout.store.tables import NAME, day_of, moment
+from adapters.sprout.store.tables import NAME, day_name, node_time
 from gateway.core.message import Message
 from gateway.storage.facts import Life, peer
 from gateway.storage.record import Entry, Fact, decode_base64url
@@ -45,7 +45,7 @@ def mentions(entry: Entry) -> Iterator[str]:
         for id in entry.refs.get(NAME, {}).values():
             if isinstance(id, str):
                 yield _node(id)
-        yield _minted(day_of(entry.channel, moment(entry.timestamp)))
+        yield _minted(day_name(entry.channel, node_time(entry.timestamp)))
     elif entry.kind == "channel" and (community := entry.fields["addresses"].get(NAME)) is not None:
         yield _node(community)
     elif entry.protocol == NAME and entry.kind == "peer":
@@ -58,7 +58,7 @@ def undo(fact: Fact) -> Iterator[Statement]:
     """What takes the rows out that do not go with the record of *fact*."""
     if fact.kind == "entity" and fact.protocol == NAME:
         id, raw = fact.fields["native"][NAME], decode_base64url(fact.fields["wire"])
-        for name in (id, ANEW + canonical_id(id, decode(raw), raw)):
+        for name in (id, CANONICAL_PREFIX + canonical_id(id, decode(raw), raw)):
             yield "DELETE FROM ids WHERE id = ? AND seq = ?", (name, fact.seq)
         if (what := fact.fields.get("what")) is not None:
             yield "DELETE FROM sprout_minted WHERE what = ? AND id = ?", (what, id)

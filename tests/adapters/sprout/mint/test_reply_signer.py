@@ -12,11 +12,11 @@ import pytest
 
 from adapters.sprout.forest import forest
 from adapters.sprout.forest.forest import Community, Identity, Reply
-from adapters.sprout.forest.openpgp import Key
+from adapters.sprout.forest.openpgp import SecretKey
 from adapters.sprout.forest.validate import validate
-from adapters.sprout.mint import author
+from adapters.sprout.mint import reply_signer
 from adapters.sprout.mint.keyfile import make_key, read_key
-from adapters.sprout.mint.mint import name_of
+from adapters.sprout.mint.mint import display_name
 from adapters.sprout.wire import base64url
 from adapters.sprout.wire.codec import NodeLine
 from gateway.core.message import Peer
@@ -237,7 +237,7 @@ def test_a_thread_of_arbor_and_others_goes_on_after_a_restart(
 
 
 def test_too_deep_a_thread_begins_anew(place: Any, community: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(author, "MAX_DEPTH", 4)
+    monkeypatch.setattr(reply_signer, "MAX_DEPTH", 4)
     toy, parent, depths = place.toy(), None, []
     for n in range(6):
         message = toy.say({"n": n}, parent=parent)
@@ -263,13 +263,13 @@ def test_nothing_is_sealed_before_somebody_needs_it(
     place: Any, community: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signed: list[int] = []
-    sign = Key.sign
+    sign = SecretKey.sign
 
-    def counted(self: Key, data: bytes, created_seconds: int) -> bytes:
+    def counted(self: SecretKey, data: bytes, created_seconds: int) -> bytes:
         signed.append(created_seconds)
         return sign(self, data, created_seconds)
 
-    monkeypatch.setattr(Key, "sign", counted)
+    monkeypatch.setattr(SecretKey, "sign", counted)
     toy = place.toy()
     for n in range(20):
         toy.say({"n": n})
@@ -318,7 +318,7 @@ def test_making_the_index_anew_signs_nothing(
     for file in place.gateway.settings.data.glob("index.sqlite*"):
         file.unlink()
     with monkeypatch.context() as patch:
-        patch.setattr(Key, "sign", None)
+        patch.setattr(SecretKey, "sign", None)
         again = make_place()
         again.settle()
     assert asked_again(again, community) == before
@@ -382,7 +382,9 @@ def test_a_form_that_comes_out_otherwise_is_a_fault_and_is_not_shown(
     make_place: Callable[..., Any], place: Any, community: str
 ) -> None:
     message = place.toy().say({"n": 1})
-    place.store.shown(message.seq, NodeLine("SHA512_B32__MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY", bytes(60), b""))
+    place.store.log_form(
+        message.seq, NodeLine("SHA512_B32__MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY", bytes(60), b"")
+    )
     place.settle()
     again = make_place()
     assert response(again.connect().ask(f"leaves_of 1 {community} 1\n")) == "response 1 0"
@@ -408,7 +410,7 @@ def test_what_is_signed_at_the_same_time_comes_in_its_order(place: Any, ear: Any
 def test_a_form_that_cannot_be_made_holds_nobody_up(place: Any, ear: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     toy = place.toy()
     with monkeypatch.context() as patch:
-        patch.setattr(Key, "sign", None)
+        patch.setattr(SecretKey, "sign", None)
         toy.say({"n": 1})
         place.settle()
     toy.say({"n": 2})
@@ -446,4 +448,4 @@ def test_without_a_key_there_is_none_and_a_new_one_is_read_again(tmp_path: Path)
     ],
 )
 def test_what_a_sender_is_called(peer: Peer, name: str) -> None:
-    assert name_of(peer, "topic relay") == name
+    assert display_name(peer, "topic relay") == name

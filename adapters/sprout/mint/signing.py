@@ -21,10 +21,10 @@ from gateway.adapter import Services
 from gateway.core.errors import RequestError
 from gateway.core.message import PendingForm
 
-MAX_TOGETHER: Final = 32  # nodes that one thread signs before any of them is handed out, some 15 ms
+MAX_BATCH: Final = 32  # nodes that one thread signs before any of them is handed out, some 15 ms
 
 
-class Made:
+class PendingNode:
     """A node of the gateway's: `id` is there once `line`, its line, is."""
 
     __slots__ = ("id", "line")
@@ -34,35 +34,35 @@ class Made:
         self.line = PendingForm()
 
 
-class Signing(NamedTuple):
+class SigningJob(NamedTuple):
     """What signs a node, and whether it can at once: all nodes that it names are made."""
 
     sign: Callable[[], bytes]
     ready: bool = False
 
 
-class Signers:
+class SigningPool:
     """The threads that sign."""
 
     def __init__(self, services: Services) -> None:
         self._work = services.work
         self._pool = ThreadPoolExecutor(os.cpu_count(), "signer")
-        self._last: _Together | None = None  # more may go with these
+        self._open_batch: _TaskBatch | None = None  # more may go with these
 
-    def make(self, made: Made, signing: Signing, record: Callable[[NodeLine], object]) -> None:
+    def submit(self, made: PendingNode, signing: SigningJob, record: Callable[[NodeLine], object]) -> None:
         """Sign, *record* on the loop, then hand out the line; nothing where either fails.
 
         The last results may come when the gateway has stopped and nothing can be recorded any more.
         """
-        order = _Order(made, signing.sign, record)
+        order = _Task(made, signing.sign, record)
         if not signing.ready:
-            self._last = None
+            self._open_batch = None
             self._work(order.line, order.done)
-        elif self._last is None or not self._last.add(order):
-            self._last = _Together(order)
-            self._work(self._pool.submit(self._last.sign).result, self._done)
+        elif self._open_batch is None or not self._open_batch.add(order):
+            self._open_batch = _TaskBatch(order)
+            self._work(self._pool.submit(self._open_batch.sign).result, self._done)
 
-    def _done(self, signed: list[tuple[_Order, NodeLine | Exception]] | None) -> None:
+    def _done(self, signed: list[tuple[_Task, NodeLine | Exception]] | None) -> None:
         for order, line in signed or ():
             if isinstance(line, Exception):
                 self._work(partial(_fail, line), order.done)  # who counts what fails does so there
@@ -70,10 +70,10 @@ class Signers:
                 order.done(line)
 
 
-class _Order(NamedTuple):
+class _Task(NamedTuple):
     """A node that is to be made."""
 
-    made: Made
+    made: PendingNode
     sign: Callable[[], bytes]
     record: Callable[[NodeLine], object]
 
@@ -91,30 +91,30 @@ class _Order(NamedTuple):
         self.made.line.fill(line.line if line is not None and shown else None)
 
 
-class _Together:
+class _TaskBatch:
     """Nodes that one thread signs; more may be added until it begins."""
 
-    def __init__(self, first: _Order) -> None:
+    def __init__(self, first: _Task) -> None:
         self._orders = [first]
         self._begun = False
         self._lock = Lock()
 
-    def add(self, order: _Order) -> bool:
+    def add(self, order: _Task) -> bool:
         """Take one more; False where that is too late, or too much."""
         with self._lock:
-            if self._begun or len(self._orders) >= MAX_TOGETHER:
+            if self._begun or len(self._orders) >= MAX_BATCH:
                 return False
             self._orders.append(order)
             return True
 
-    def sign(self) -> list[tuple[_Order, NodeLine | Exception]]:
+    def sign(self) -> list[tuple[_Task, NodeLine | Exception]]:
         """All of them, or why one of them cannot be."""
         with self._lock:
             self._begun = True
-        return [(order, _line_or_fault(order)) for order in self._orders]
+        return [(order, _line_or_error(order)) for order in self._orders]
 
 
-def _line_or_fault(order: _Order) -> NodeLine | Exception:
+def _line_or_error(order: _Task) -> NodeLine | Exception:
     try:
         return order.line()
     except Exception as error:

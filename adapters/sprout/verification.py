@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from adapters.sprout.forest.forest import Identity, Node, NodeError, Reply, decode_as, signed_part
-from adapters.sprout.forest.gateways import is_node_id
 from adapters.sprout.forest.openpgp import PublicKey
 from adapters.sprout.forest.packets import OpenPGPError
+from adapters.sprout.forest.trusted_gateways import is_node_id
 from adapters.sprout.mint.mint import GATEWAY, PEER
-from adapters.sprout.store.tables import DAY, NAME, read_day
+from adapters.sprout.store.tables import DAY_PREFIX, NAME, parse_day_name
 from gateway.core.channels import valid_name
 from gateway.core.message import Message
 from gateway.storage.record import Entry, decode_base64url
@@ -59,8 +59,8 @@ def _check_entity(fields: Mapping[str, Any]) -> None:
 
 
 def _is_minted(what: str) -> bool:
-    if what.startswith(DAY):
-        return valid_name(read_day(what)[2])
+    if what.startswith(DAY_PREFIX):
+        return valid_name(parse_day_name(what)[2])
     return what == GATEWAY or (what.startswith(PEER) and what.removeprefix(PEER).isdecimal())
 
 
@@ -77,7 +77,7 @@ def _id_of(native: Any) -> str:
     return id
 
 
-class Proof:
+class SignatureVerifier:
     """Looks at the entries of one log, in their order: an author's identity is logged before what it signs."""
 
     def __init__(self) -> None:

@@ -8,29 +8,29 @@ from dataclasses import dataclass
 from gateway.core.answer_scheduler import AnswerScheduler
 
 from .audience import Audience
+from .delivery import OrderedDelivery
 from .intake import Intake
-from .nodes import Nodes
-from .presence import Presence
-from .reader import Reader
+from .nodes import NodeDirectory
+from .presence import SproutPresence
+from .reader import NodeReader
 from .rights import Rights
-from .telling import Telling
-from .waiting import Room
+from .waiting import WaitingQuota
 
 
 @dataclass(frozen=True)
-class Shared:
+class Hub:
     """The parts that each connection is given, each of which knows one thing.
 
     *answer_scheduler* gives long answers their turns, *post* runs a call when the loop comes to it.
     """
 
-    nodes: Nodes
+    nodes: NodeDirectory
     rights: Rights
     audience: Audience
-    reader: Reader
-    presence: Presence
-    telling: Telling
+    reader: NodeReader
+    presence: SproutPresence
+    delivery: OrderedDelivery
     intake: Intake
-    room: Room
+    room: WaitingQuota
     answer_scheduler: AnswerScheduler
     post: Callable[[Callable[[], None]], None]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from adapters.sprout.forest import twig
-from adapters.sprout.hub.whose import FRESH, SKEW
+from adapters.sprout.hub.identification import CLOCK_SKEW, MAX_AGE
 from gateway.adapter import Request
 from gateway.core.message import Message
 from gateway.core.principal import Principal
@@ -59,9 +59,9 @@ def test_who_says_something_now_is_its_author(place: Any, alices: Any, alice: An
 @pytest.mark.parametrize(
     ("opened", "made", "arrives"),
     [
-        (SKEW + 2, 1, SKEW + 2),  # read elsewhere before this line was there
-        (0, SECOND, SECOND + FRESH + 1),  # made while it was there, but too long ago
-        (0, 3 * FRESH, SECOND),  # not made yet
+        (CLOCK_SKEW + 2, 1, CLOCK_SKEW + 2),  # read elsewhere before this line was there
+        (0, SECOND, SECOND + MAX_AGE + 1),  # made while it was there, but too long ago
+        (0, 3 * MAX_AGE, SECOND),  # not made yet
     ],
 )
 def test_who_brings_what_was_read_elsewhere_is_not(
@@ -115,8 +115,8 @@ def test_who_has_left_can_come_back_from_elsewhere(
 
 
 def test_what_is_old_makes_no_author_but_a_link(place: Any, lobby: str, alices: Any, bob: Any, announce: Any) -> None:
-    place.clock.now += 2 * FRESH
-    announce(alices, bob.reply(lobby, "a minute ago", created=place.clock.now - FRESH - SECOND))
+    place.clock.now += 2 * MAX_AGE
+    announce(alices, bob.reply(lobby, "a minute ago", created=place.clock.now - MAX_AGE - SECOND))
     assert alices.session.link, "who brings what others say is a relay"
     assert alices.session.identity is None
 
@@ -124,7 +124,7 @@ def test_what_is_old_makes_no_author_but_a_link(place: Any, lobby: str, alices: 
 def test_a_word_of_presence_makes_nobody_an_author_later(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     word = alice.reply(lobby, "", twig.encode({"activity/1": b"0", "invisible/1": b"true"}))
     line = connect(place)
-    place.clock.now += FRESH + SECOND
+    place.clock.now += MAX_AGE + SECOND
     announce(line, word)
     assert line.session.identity is None
     assert alice.id in {peer.identity for peer in place.bus.peers_in("lobby")}, "she says that she is there"

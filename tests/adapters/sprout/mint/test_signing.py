@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from adapters.sprout.forest.forest import node_id
-from adapters.sprout.mint import signers
-from adapters.sprout.mint.signers import Made, Signers, Signing
+from adapters.sprout.mint import signing
+from adapters.sprout.mint.signing import PendingNode, SigningJob, SigningPool
 from adapters.sprout.wire.codec import NodeLine
 
 
@@ -22,7 +22,7 @@ class Desk:
     def __init__(self) -> None:
         self.queue: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         self.faults: list[str] = []
-        self.signers = Signers(SimpleNamespace(work=lambda *task: self.queue.append(task)))  # type: ignore[arg-type]
+        self.signing = SigningPool(SimpleNamespace(work=lambda *task: self.queue.append(task)))  # type: ignore[arg-type]
 
     def work_off(self) -> None:
         while self.queue:
@@ -58,12 +58,12 @@ def test_what_waits_for_a_thread_is_signed_together_and_in_order(desk: Desk) -> 
         return b"0"
 
     recorded: list[bytes] = []
-    made = [Made() for _ in range(2 + signers.MAX_TOGETHER)]
+    made = [PendingNode() for _ in range(2 + signing.MAX_BATCH)]
     record: Callable[[NodeLine], object] = lambda line: recorded.append(line.raw)  # noqa: E731
-    desk.signers.make(made[0], Signing(first, True), record)
+    desk.signing.submit(made[0], SigningJob(first, True), record)
     begun.wait()
     for number, each in enumerate(made[1:], 1):
-        desk.signers.make(each, Signing(fail if number == 2 else partial(_number, number), True), record)
+        desk.signing.submit(each, SigningJob(fail if number == 2 else partial(_number, number), True), record)
     assert len(desk.queue) == 3, "the first, as many as go together, and one more"
     go.set()
     desk.work_off()
@@ -75,16 +75,16 @@ def test_what_waits_for_a_thread_is_signed_together_and_in_order(desk: Desk) -> 
     assert recorded == [each for _, each in sorted((made_at(made, raw), raw) for raw in recorded)]
 
 
-def made_at(made: list[Made], raw: bytes) -> int:
+def made_at(made: list[PendingNode], raw: bytes) -> int:
     """Which of *made* the node *raw* is."""
     (id,) = {node_id(raw)}
     return next(place for place, each in enumerate(made) if each.id == id)
 
 
 def test_what_names_a_node_that_is_being_made_is_signed_after_it(desk: Desk) -> None:
-    parent, child = Made(), Made()
-    desk.signers.make(parent, Signing(lambda: b"parent", True), lambda _: None)
-    desk.signers.make(child, Signing(lambda: b"below " + parent.id.encode(), bool(parent.id)), lambda _: None)
+    parent, child = PendingNode(), PendingNode()
+    desk.signing.submit(parent, SigningJob(lambda: b"parent", True), lambda _: None)
+    desk.signing.submit(child, SigningJob(lambda: b"below " + parent.id.encode(), bool(parent.id)), lambda _: None)
     desk.work_off()
     assert parent.id
     assert child.id == node_id(b"below " + parent.id.encode())
