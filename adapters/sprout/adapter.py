@@ -1,4 +1,4 @@
-"""Sprout's place in the gateway: its ports, its settings, and how what Arbor holds is found and made."""
+"""The Sprout adapter: its ports and settings, and how the gateway finds and makes Arbor's nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .retention import life, mentions, undo
 from .settings import SproutSettings
 from .verification import SignatureVerifier, flaw
 
-TITLES = {REST: "REST"}  # of those who speak and are no adapter
+TITLES = {REST: "REST"}  # of protocols that have no adapter
 
 
 class SproutAdapter(Adapter):
@@ -66,10 +66,10 @@ class SproutAdapter(Adapter):
 
     def __init__(self, settings: Any, home: Home) -> None:
         super().__init__(settings, home)
-        self._key = read_key(home.secrets / KEY_FILE)  # a gateway that cannot sign does not even begin to start
+        self._key = read_key(home.secrets / KEY_FILE)  # fails before anything starts
 
     def start(self, services: Services) -> None:
-        """Make a key if there is none; then every channel that exists becomes a community."""
+        """Make a key if there is none; then make a community for every channel that exists."""
         super().start(services)
         bus = self.bus
         key = self._key or make_key(self.home.secrets / KEY_FILE, bus.clock())
@@ -80,23 +80,25 @@ class SproutAdapter(Adapter):
             self.channel_registered(channel)
 
     def tick(self, now: int) -> None:
-        """A second has passed: Arbor is told who came and left; retention may have taken something."""
+        """Announce changes of presence to Arbor, and see what retention has removed, once a second."""
         with suppress(Unavailable):
-            self.hub.intake.kept_since = self.services.index.kept_since(now) - LATE_AFTER  # clocks of authors may lag
+            self.hub.horizon.kept_since = (
+                self.services.index.kept_since(now) - LATE_AFTER
+            )  # authors' clocks may be slow
         self.hub.nodes.store.refresh()
         self.hub.presence.tick(now)
 
     def accept(self, request: Request) -> SproutSession:
-        """A session for every connection."""
+        """Open a session for a connection; none is refused."""
         return self.open(SproutSession, request.principal)
 
     def links(self) -> list[Link]:
-        """The relays that it peers with."""
+        """The links to the relays that the operator configured."""
         tls = {"verify": not self.options.insecure, "authorities": self.options.authorities}
         return [link(peer, self.open, self.services.post, **tls) for peer in self.options.peers]
 
     def open(self, kind: type[SproutSession], principal: Principal) -> SproutSession:
-        """A session of that *kind* for *principal*."""
+        """Open a session of that *kind* for *principal*."""
         refused = partial(self.services.metrics.count, "refused", NAME)
         session = kind(self.bus, principal, self.hub, refused)
         session.handshake = self.services.handshake
@@ -104,20 +106,20 @@ class SproutAdapter(Adapter):
         return session
 
     def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:  # noqa: ARG002
-        """Nothing: a community cannot follow from a name, it is minted or comes from Arbor."""
+        """None: a community is minted or comes from Arbor, and does not follow from a name."""
         return None
 
     def channel(self, address: str) -> str | None:  # noqa: ARG002
-        """Nothing, likewise."""
+        """None, likewise."""
         return None
 
     @classmethod
     def may_be_pinned(cls, address: str) -> bool:
-        """Any community, known yet or not."""
+        """Whether *address* is written as a node id; the community need not be known."""
         return is_node_id(address)
 
     def channel_registered(self, channel: str) -> None:
-        """A channel exists: those who wait for its community join, and where it has none it gets one."""
+        """Let subscribers of the channel's community join; mint a community if the channel has none."""
         community = self.bus.channels.address(NAME, channel)
         if community is None:
             self.mint.community(channel)
@@ -125,24 +127,24 @@ class SproutAdapter(Adapter):
             self.hub.audience.community_added(community)
 
     def preparing(self, channel: str) -> PendingForm | None:
-        """Its community, while it is being signed."""
+        """The community of *channel* while it is being signed; None once it has one."""
         founded = self.bus.channels.address(NAME, channel) is not None
         return None if founded else self.mint.community(channel).line
 
     def describe(self, address: str) -> dict[str, Any]:
-        """The community."""
+        """The id of the community."""
         return {"community": address}
 
     def names(self, peer: Peer) -> str | None:
-        """The identity that it is in Arbor, or that stands for it there."""
+        """The node id of the peer's identity, its own or the one that the gateway minted for it."""
         return peer.identity if peer.protocol == NAME else self.mint.identity_of(peer.number)
 
     def add_refs(self, run: Sequence[Message]) -> None:
-        """Where the messages stand in the forest."""
+        """Record where the messages stand in the forest."""
         self.signer.add_refs(run)
 
     def resolve_id(self, id: str) -> str | None:
-        """The message that another gateway's node, of which no more than that is kept, is a copy of."""
+        """The id of the message of which the node *id* is a copy, made by another gateway; None if it is no copy."""
         seq = self.hub.nodes.store.seq(id)
         copy = None if seq is None else self.hub.nodes.store.entry(seq)
         return copy.fields.get("copy") if isinstance(copy, Fact) else None
@@ -152,28 +154,28 @@ class SproutAdapter(Adapter):
         return self.hub.nodes.form(message, key)
 
     def rows(self, entries: Sequence[Entry]) -> Iterable[Row]:
-        """Where nodes stand."""
+        """The rows that *entries* add to the tables."""
         return rows(entries)
 
     @classmethod
     def flaw(cls, entry: Entry) -> str | None:
-        """Nodes are nodes and have their ids, and what refers to one does so by an id."""
+        """Why *entry* is not well formed, by Arbor's rules for nodes, ids and references; None if it is."""
         return flaw(entry)
 
     def life(self, fact: Fact) -> Life | None:
-        """Nodes stay while something that is kept stands below them or is signed by them."""
+        """A node stays as long as something that is kept stands below it or is signed by its owner."""
         return life(fact)
 
     def mentions(self, entry: Entry) -> Iterable[str]:
-        """The nodes above it, and its author's."""
+        """The nodes that *entry* stands below, and its author's identity."""
         return mentions(entry)
 
     def undo(self, fact: Fact) -> Iterable[Statement]:
-        """The rows of a node."""
+        """Statements that delete the rows of a node."""
         return undo(fact)
 
     def in_use(self, fact: Fact) -> bool:
-        """Whether an identity is that of somebody who is there."""
+        """Whether *fact* is the identity of a peer that is connected."""
         what, id = fact.fields.get("what") or "", fact.fields["native"][NAME]
         if what.startswith(PEER):
             return self.bus.connection_count(int(what.removeprefix(PEER))) > 0
@@ -181,20 +183,20 @@ class SproutAdapter(Adapter):
         return peer is not None and self.bus.connection_count(peer.number) > 0
 
     def forget(self, fact: Fact) -> None:
-        """The node is not held any more: who refers to it is asked for it, or it is minted again."""
+        """Drop the node from all caches; it is requested or minted again when it is needed."""
         what = fact.fields.get("what") or ""
         self.hub.nodes.forget(fact.fields["native"][NAME], fact.seq, what)
         self.mint.forget(what)
 
     @classmethod
     def proof(cls) -> Callable[[Entry], str | None]:
-        """Nodes have their ids, and are signed by their authors."""
+        """Make a verifier of ids and signatures for the entries of one log."""
         return SignatureVerifier()
 
     @classmethod
     def commands(cls) -> Mapping[str, Any]:
-        """Identities and communities."""
-        from .commands import community, identity  # which a gateway does not need
+        """The commands `identity` and `community`."""
+        from .commands import community, identity  # not needed by a running gateway
 
         return {"identity": identity, "community": community}
 

@@ -1,4 +1,4 @@
-"""Puts together what finds and makes nodes, and what connections share."""
+"""Constructs the parts that find and make nodes, and those that connections share."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ from adapters.sprout.forest.openpgp import SecretKey
 from adapters.sprout.forest.trusted_gateways import TrustedGateways
 from adapters.sprout.hub.audience import Audience
 from adapters.sprout.hub.delivery import OrderedDelivery
+from adapters.sprout.hub.direct_intake import DirectIntake
+from adapters.sprout.hub.gateway_replies import GatewayReplies
+from adapters.sprout.hub.horizon import RetentionHorizon
 from adapters.sprout.hub.hub import Hub
 from adapters.sprout.hub.identification import ConnectionIdentifier
 from adapters.sprout.hub.intake import Intake
 from adapters.sprout.hub.nodes import NodeDirectory
 from adapters.sprout.hub.presence import SproutPresence
+from adapters.sprout.hub.publisher import ReplyPublisher
 from adapters.sprout.hub.reader import NodeReader
+from adapters.sprout.hub.reply_intake import ReplyIntake
 from adapters.sprout.hub.rights import Rights
+from adapters.sprout.hub.root_intake import RootIntake
+from adapters.sprout.hub.special_replies import SpecialReplies
 from adapters.sprout.hub.waiting import WaitingQuota
 from adapters.sprout.mint.mint import Mint
 from adapters.sprout.mint.reply_signer import ReplySigner
@@ -31,35 +38,37 @@ from .settings import SproutSettings
 def assemble(
     services: Services, options: SproutSettings, key: SecretKey, name: str, titles: Mapping[str, str]
 ) -> tuple[Mint, ReplySigner, Hub]:
-    """Make the parts, lower ones first. The gateway, called *name*, signs with *key*; *titles* are those of protocols.
+    """Construct all parts. The gateway, called *name*, signs with *key*; *titles* are names of protocols for people.
 
-    A part is given those that it needs, and none is given all of them.
+    Each part gets only the parts that it needs.
     """
     bus, post = services.bus, services.post
-    store, directs, room = Store(services.index, services.fact), DirectMessages(bus.clock), WaitingQuota()
+    store, directs, quota = Store(services.index, services.fact), DirectMessages(bus.clock), WaitingQuota()
     lineage, signers = Lineage(store, bus.clock, post), SigningPool(services)
 
     def node_added(id: str) -> None:
-        """The node *id* is held from now on."""
+        """Tell all parts that wait for the node *id* that it is held from now on."""
         lineage.node_added(id)
-        if room.is_awaited(id):
-            post(partial(room.node_arrived, id))  # who brought it takes what waits on that connection first
+        if quota.is_awaited(id):
+            post(partial(quota.node_arrived, id))  # the connection that brought it comes first
 
     store.on_node = node_added
     rights = Rights(bus, store, services.access.has_any_right)
     audience = Audience(rights)
     mint = Mint(bus, store, signers, key, name, titles, audience.announce_minted)
-    author = ReplySigner(services, store, lineage, directs, mint, signers, key)
-    nodes = NodeDirectory(bus, store, directs, lineage, author)
+    signer = ReplySigner(services, store, lineage, directs, mint, signers, key)
+    nodes = NodeDirectory(bus, store, directs, lineage, signer)
     identifier = ConnectionIdentifier(bus, options.identify)
-    presence = SproutPresence(bus, nodes, mint, author, identifier, post, options.presence)
+    presence = SproutPresence(bus, nodes, mint, signer, identifier, post, options.presence)
     gateways = TrustedGateways(options.gateways, nodes.node)
-    intake = Intake(
-        *(bus, nodes, rights, audience, presence, identifier, mint, author, gateways),
-        partial(services.metrics.count, "faults"),
-        direct=options.direct == "deliver",
-        keep=services.keep,
-    )
+    horizon, publisher = RetentionHorizon(services.keep), ReplyPublisher(bus, nodes, identifier)
+    direct = DirectIntake(bus, nodes, rights, identifier, mint, enabled=options.direct == "deliver")
+    special = SpecialReplies(nodes, rights, presence, direct, GatewayReplies(nodes, mint, gateways, publisher))
+    replies = ReplyIntake(nodes, rights, horizon, special, publisher)
+    roots = RootIntake(bus, nodes, rights, audience, mint, gateways)
+    intake = Intake(bus, store, horizon, roots, replies, partial(services.metrics.count, "faults"))
     reader, delivery = NodeReader(bus, nodes, rights), OrderedDelivery(nodes.message_line)
-    hub = Hub(nodes, rights, audience, reader, presence, delivery, intake, room, services.answer_scheduler, post)
-    return mint, author, hub
+    hub = Hub(
+        nodes, rights, audience, reader, presence, delivery, horizon, intake, quota, services.answer_scheduler, post
+    )
+    return mint, signer, hub

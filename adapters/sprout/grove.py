@@ -1,7 +1,7 @@
 """A grove: a directory of the reference that holds a forest, one node in each file.
 
-A file is called like the id of its node and holds its bytes; all other files are somebody else's. The reference never
-compares the two, and stumbles over what is no node for ever; here such a file is reported and passed over.
+The name of a file is the id of the node that it holds; other files are ignored. The reference does not compare name and
+content, and fails at every file that holds no node; here such a file is reported and skipped.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from gateway.storage.record import Entry, decode_base64url
 if TYPE_CHECKING:
     from .adapter import SproutAdapter
 
-PREFIX: Final = "SHA512_"  # what the reference takes for a node by its name
-OPERATOR: Final = "sprout:operator"  # who imports
+PREFIX: Final = "SHA512_"  # of the names that the reference takes for nodes
+OPERATOR: Final = "sprout:operator"  # the principal that imports
 GATHER: Final = 256  # nodes between two waits for the disk
 
 
 class Flaw(NamedTuple):
-    """A file, or a node, that is of no use, and why."""
+    """A file or node that cannot be imported, and the reason."""
 
     name: str
     reason: str
@@ -42,9 +42,9 @@ class Flaw(NamedTuple):
 
 @dataclass
 class GroveReport:
-    """How many nodes were taken or written, how many were there already, and everything that is wrong.
+    """The number of nodes imported or written, of those that existed already, and everything that is wrong.
 
-    `unkept` are good nodes that nobody keeps: each with its reason.
+    `unkept` are valid nodes that are not kept, each with its reason.
     """
 
     done: int = 0
@@ -54,7 +54,7 @@ class GroveReport:
 
 
 class _SortKey(NamedTuple):
-    """Where a node stands: sorted like this, authors and parents come first."""
+    """Sorts nodes so that authors and parents come first."""
 
     type: int
     depth: int
@@ -63,7 +63,7 @@ class _SortKey(NamedTuple):
 
 
 def scan_grove(folder: Path) -> tuple[list[Path], list[Flaw]]:
-    """The files of the grove *folder* that hold nodes, authors and parents first, and what is wrong with the others."""
+    """The files of the grove *folder* that hold nodes, authors and parents first, and the flaws of all others."""
     places: list[_SortKey] = []
     flaws: list[Flaw] = []
     for path in folder.iterdir():
@@ -91,9 +91,9 @@ def _read_file(path: Path) -> _SortKey | Flaw:
 
 
 def import_grove(adapter: SproutAdapter, folder: Path, settle: Callable[[], None]) -> GroveReport:
-    """Take the nodes of the grove *folder* as if they were announced; *settle* waits for the disk.
+    """Import the nodes of the grove *folder* as if a peer announced them; *settle* waits for the disk.
 
-    Everything is checked as what a peer announces is, but for rights: whoever may write the data directory may import.
+    Every node is checked like an announced one, except for rights: whoever can write the data directory may import.
     """
     paths, flaws = scan_grove(folder)
     raws = (path.read_bytes() for path in paths)
@@ -103,7 +103,7 @@ def import_grove(adapter: SproutAdapter, folder: Path, settle: Callable[[], None
 
 
 def entry_line(entry: Entry) -> NodeLine | None:
-    """The node that stands in *entry*, None where there is none."""
+    """The node in *entry*; None if it has none."""
     wire = entry.wire if isinstance(entry, Message) else entry.fields.get("wire")
     if wire is None:
         return None
@@ -115,13 +115,13 @@ def entry_line(entry: Entry) -> NodeLine | None:
 
 
 def import_nodes(adapter: SproutAdapter, lines: Iterable[NodeLine], settle: Callable[[], None]) -> GroveReport:
-    """Take the nodes on *lines*, of which authors and parents come first, as `import_grove` does.
+    """Import the nodes on *lines*, authors and parents first, as `import_grove` does.
 
-    What nobody would keep for itself is kept above what is, as where a peer is asked for it.
+    A node that would not be kept by itself is kept if one that is kept stands below it, as if it had been requested.
     """
     report = GroveReport()
     session = adapter.open(SproutSession, Principal(OPERATOR))
-    session.link = True  # many speak through it
+    session.link = True  # it carries nodes of many authors
     left: dict[str, NodeLine] = {}
     for count, line in enumerate(lines, 1):
         if adapter.hub.nodes.info(line.id) is not None:
@@ -130,10 +130,10 @@ def import_nodes(adapter: SproutAdapter, lines: Iterable[NodeLine], settle: Call
             _plant(line, partial(_take, adapter, session, settle), report, left)
         if not count % GATHER:
             settle()
-            session.data_to_send()  # nobody reads what is announced to it
+            session.data_to_send()  # discards what is announced to it
     session.receive_eof()
     settle()
-    for flaws in (report.unkept, report.flaws):  # some of these were needed later
+    for flaws in (report.unkept, report.flaws):  # some of these were imported later, for nodes below them
         unkept = [flaw for flaw in flaws if adapter.hub.nodes.info(flaw.name) is None]
         report.done += len(flaws) - len(unkept)
         flaws[:] = unkept
@@ -143,7 +143,7 @@ def import_nodes(adapter: SproutAdapter, lines: Iterable[NodeLine], settle: Call
 def _plant(
     line: NodeLine, take: Callable[[NodeLine, bool], NodeOutcome], report: GroveReport, left: dict[str, NodeLine]
 ) -> None:
-    """Take the node on *line*, and what it needs of those that are *left*, since nobody would keep them: each once."""
+    """Import the node on *line*, and those it needs of the ones *left* out so far; each is tried once more at most."""
     wanted = [line]
     while wanted:
         taken = take(wanted[-1], len(wanted) > 1)
@@ -173,7 +173,7 @@ def _take(
 
 
 def export_grove(adapter: SproutAdapter, folder: Path, settle: Callable[[], None]) -> GroveReport:
-    """Write every node that Arbor is shown into the grove *folder*; *settle* waits until what is sealed is there."""
+    """Write every node that Arbor is offered into the grove *folder*; *settle* waits until pending ones are signed."""
     report = GroveReport()
     for line in _form_lines(adapter, settle):
         name, _, wire = line.partition(b" ")
@@ -182,7 +182,7 @@ def export_grove(adapter: SproutAdapter, folder: Path, settle: Callable[[], None
 
 
 def _write(folder: Path, name: str, raw: bytes, report: GroveReport) -> None:
-    """Write one node, into a file that is new; its name is its id, and leads nowhere else."""
+    """Write one node to a new file whose name is its id, which is checked and so cannot contain a path."""
     if not is_node_id(name) or node_id(raw) != name:
         report.flaws.append(Flaw(name, "the log gives it an id that it has not"))
         return
@@ -199,7 +199,7 @@ def _write(folder: Path, name: str, raw: bytes, report: GroveReport) -> None:
 
 
 def _form_lines(adapter: SproutAdapter, settle: Callable[[], None]) -> Iterator[bytes]:
-    """The line of every node, in the order of the log; what is minted and sealed meanwhile is in the log as well."""
+    """The line of every node, in the order of the log, including the nodes that are signed for it."""
     log, index, first = adapter.services.log, adapter.services.index, 1
     while first < log.next_seq:
         seqs = range(first, min(first + GATHER, log.next_seq))

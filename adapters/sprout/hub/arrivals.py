@@ -1,7 +1,7 @@
-"""The nodes that arrive on one connection: taken one after another, or kept until what they need is here.
+"""The nodes that arrive on one connection: taken in order, or kept until their authors and parents are held.
 
-What is missing is asked for on this connection, and given up when that brings nothing; what could not be written is
-asked for once it can.
+Missing nodes are requested on this connection, and given up if it does not send them; nodes that could not be logged
+are requested again once the log can be written.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from .waiting import OpenRequests, WaitingNodes, WaitingQuota
 CROWDED: Final = "too many wait for others"
 ORPHAN: Final = "its author or parent is unknown"
 UNWRITTEN: Final = "the log cannot be written"
-MAX_LOST: Final = 1024  # ids of nodes that were lost, since the peer did not bring what is above them
+MAX_LOST: Final = 1024  # ids of nodes that were given up, since the peer did not send their ancestors
 MAX_RUN: Final = 64  # nodes that are taken together: some 4 ms
 
 
 class Arrivals:
-    """What arrives at *session*; *refused* counts what is not taken, by its reason. *room* is for what waits."""
+    """The nodes that arrive at *session*; *refused* counts refusals by reason, *quota* bounds what waits."""
 
     def __init__(
         self,
@@ -43,50 +43,48 @@ class Arrivals:
         store: Store,
         intake: Intake,
         refused: Callable[[str], None],
-        room: WaitingQuota,
+        quota: WaitingQuota,
     ) -> None:
-        self.ready_batches: deque[NodeBatch] = deque()  # nodes whose parents came by another connection
+        self.ready_batches: deque[NodeBatch] = deque()  # nodes whose parents arrived on another connection
         self._session = session
         self._store = store
         self._intake = intake
         self._refused = refused
-        self._room = room
-        self._waiting = WaitingNodes(room, self._evicted, self._node_arrived)
+        self._quota = quota
+        self._waiting = WaitingNodes(quota, self._evicted, self._node_arrived)
         self._answers = Acknowledgements(session)
         self._questions = OpenRequests()
         self._lost = BoundedMap[str, None](MAX_LOST)
-        self._unwritten = BoundedMap[str, None](
-            MAX_LOST
-        )  # refused while the log failed; asked for when it can be written
-        self._parts: NodeBatch | None = None  # an announce of which more is to come
+        self._unwritten = BoundedMap[str, None](MAX_LOST)  # refused while the log failed; requested again later
+        self._parts: NodeBatch | None = None  # an announce of which more parts follow
 
     @property
     def size(self) -> int:
-        """About how many bytes are kept here for the peer."""
+        """The approximate memory kept for the peer, in bytes."""
         batches = (*self.ready_batches, *(() if self._parts is None else (self._parts,)))
         arrived = sum(len(line.raw) + len(line.line) for batch in batches for line in batch.nodes)
         return arrived + self._waiting.size + self._questions.size + self._answers.size
 
     @property
     def missing_count(self) -> int:
-        """How many nodes the peer told of that are not here, since what is above them is not."""
+        """The number of nodes that the peer announced and that are not held, since they lack ancestors."""
         for id in [id for id in self._lost if self._store.seq(id) is not None]:
             self._lost.pop(id)
         return len(self._lost) + len(self._waiting)
 
     def is_expected(self, id: int) -> bool:
-        """Whether the request *id* of ours waits for an answer."""
+        """Whether the request *id* of the gateway waits for a response."""
         return self._questions.is_open(id)
 
     def clear(self) -> None:
-        """Nothing is to be taken or waited for any more."""
+        """Drop everything."""
         self.ready_batches.clear()
         self._parts = None
         self._answers.clear()
         self._waiting.leave()
 
     def tick(self, now: int) -> None:
-        """Give up what was asked too long ago, and answer what waits too long for that."""
+        """Give up overdue requests, answer overdue announces, and send the requests that are due."""
         for missing in self._questions.overdue(now):
             self._give_up(missing)
         if self._unwritten and not self._session.bus.congested:
@@ -96,13 +94,13 @@ class Arrivals:
         self._answers.tick(now)
 
     def wait_for_disk(self) -> None:
-        """What arrived together is read: answer its announces when the disk has them."""
+        """Answer the announces that arrived together, once they are on disk."""
         self._answers.wait_for_disk()
 
     # Announces
 
     def batch_of(self, frame: codec.Announce) -> NodeBatch:
-        """The batch of an announce, of which this may be a part."""
+        """The batch of an announce; *frame* may be one of its parts."""
         batch, self._parts = self._parts, None
         if batch is None:
             batch = NodeBatch(frame.nodes, len(frame.unreadable), frame.id)
@@ -114,13 +112,13 @@ class Arrivals:
         return batch
 
     def drop_partial(self) -> None:
-        """The rest of an announce will not come; what waits already is asked for as ever."""
+        """Give up the rest of a partial announce; request what its nodes wait for."""
         parts, self._parts = self._parts, None
         if parts is not None:
             self._ask(parts)
 
     def take(self, batch: NodeBatch) -> None:
-        """Take node after node, until one has to be taken later; then answer."""
+        """Take all nodes of *batch*, then answer it; raise `Throttled` or `Unavailable` to continue later."""
         nodes = batch.nodes
         while nodes:
             for taken in self._take(nodes, asked=batch.asked):
@@ -140,8 +138,8 @@ class Arrivals:
                 self._end_batch(batch)
 
     def _take(self, nodes: Sequence[NodeLine], *, asked: bool = False) -> list[NodeOutcome]:
-        """What becomes of the first of *nodes*, and of those behind it that are as easily taken with it."""
-        together = 1 if self._waiting else MAX_RUN  # something may wait for each of them
+        """The outcome of the first of *nodes*, and of those after it that are taken in one run with it."""
+        together = 1 if self._waiting else MAX_RUN  # nodes may wait for each of them
         try:
             return self._intake.take_run(list(islice(nodes, together)), self._session, asked=asked)
         except Unavailable:
@@ -150,7 +148,7 @@ class Arrivals:
             return [NodeOutcome(reason=UNWRITTEN)]
 
     def _record_outcome(self, batch: NodeBatch, line: NodeLine, taken: NodeOutcome) -> None:
-        """A node of *batch* was taken in, or not: go on with what waits for it, or let it wait itself."""
+        """Record the outcome of a node of *batch*: continue with the nodes that wait for it, or let it wait itself."""
         seq, reason, missing, status, _, forged = taken
         if seq > batch.seq:
             batch.seq = seq
@@ -169,7 +167,7 @@ class Arrivals:
             self._give_up(line.id, refused=True, unwritten=unwritten)
             self._answers.node_settled(line.id, batch.status if unwritten else StatusCode.OK)
             batch.forged = batch.forged or forged
-            batch.taken = batch.taken or reason == EXPIRED  # clients announce it with all they hold, again and again
+            batch.taken = batch.taken or reason == EXPIRED  # clients announce expired nodes again and again
             return
         if missing:
             self._answers.await_node(batch, line.id)
@@ -177,14 +175,14 @@ class Arrivals:
         batch.taken = True
         # A direct message that waited is dropped, not refused.
         self._answers.node_settled(line.id, StatusCode.OK, seq, taken=True)
-        if not seq and self._room.is_awaited(line.id):  # it is not logged: nobody else tells those who wait
-            self._session.call_soon(partial(self._room.node_arrived, line.id))
+        if not seq and self._quota.is_awaited(line.id):  # not logged, so the store does not tell those that wait
+            self._session.call_soon(partial(self._quota.node_arrived, line.id))
         if self._waiting:
             batch.nodes.extendleft(reversed(self._waiting.pop(line.id)))
             self._questions.queue_ids(self._waiting.take_deferred_below(line.id))
 
     def _end_batch(self, batch: NodeBatch) -> None:
-        """All that has come of a batch is taken: answer, and ask for what is missing."""
+        """Answer a batch of which all nodes so far were taken, and request missing nodes."""
         if batch.forged and not batch.taken and not batch.waited:
             self._session.record_malformed()
         if batch.more:
@@ -193,10 +191,10 @@ class Arrivals:
         if batch.asks or self._questions:
             self._ask(batch)
 
-    # Questions of ours
+    # Requests of the gateway
 
     def answer(self, frame: codec.Response) -> NodeBatch | None:
-        """The nodes of an answer to a question of ours; None where we did not ask."""
+        """The nodes of a response; None if the gateway did not request them."""
         missing = self._questions.answered(frame.id)
         if not missing:
             return None
@@ -205,7 +203,7 @@ class Arrivals:
         return batch
 
     def answered(self, batch: NodeBatch, frame: codec.Response) -> None:
-        """An answer has been taken; what it did not bring will not come, but may not have had room."""
+        """Finish a response that was taken: request again what had no room in it, and give up the rest."""
         self._questions.queue_ids(frame.cut)
         brought = {line.id for line in frame.nodes}
         left = [id for id in batch.sought if id not in brought]
@@ -217,13 +215,13 @@ class Arrivals:
         self._send_requests()
 
     def refused(self, id: int) -> None:
-        """The request *id* got a status for an answer: where it was a question, that brings nothing."""
+        """Give up what the request *id* asked for: its response was a status."""
         for missing in self._questions.answered(id):
             self._give_up(missing)
         self._send_requests()
 
     def _let_wait(self, batch: NodeBatch, line: NodeLine, missing: tuple[str, ...]) -> bool:
-        """Let a node wait, and see to it that what it waits for is asked for."""
+        """Let a node wait, and request what it waits for; return False if there is no room."""
         if not self._waiting.add(missing[0], line):
             return False
         node = decode(line.raw)
@@ -232,7 +230,7 @@ class Arrivals:
         return True
 
     def _ask(self, batch: NodeBatch) -> None:
-        """Ask for what is still missing at the end of a batch, but not again for what it should have brought."""
+        """Request what is missing at the end of a batch, except what the batch should have contained."""
         for missing, frame in batch.asks.items():
             if (
                 missing not in self._waiting
@@ -244,7 +242,7 @@ class Arrivals:
         self._send_requests()
 
     def _send_requests(self) -> None:
-        """Make as many of the requests that queue as may be open; not for what came by another connection."""
+        """Send queued requests while the limit allows; skip those for nodes that arrived on another connection."""
         while (request := self._questions.next()) is not None:
             missing, frame = request
             if all(map(self._store.has, missing)):
@@ -255,21 +253,21 @@ class Arrivals:
             self._questions.add(self._session.request(frame), missing, self._session.bus.clock())
 
     def _release(self, here: str) -> None:
-        """Those that wait for a node that is *here* are taken next."""
+        """Take the nodes next that wait for the node *here*."""
         if lines := self._waiting.pop(here):
             self._return(lines)
         self._questions.queue_ids(self._waiting.take_deferred_below(here))
 
     def _return(self, lines: list[NodeLine]) -> None:
-        """These are taken next, whatever is missing above their parents."""
+        """Take these nodes next, whichever of their remote ancestors are missing."""
         batch = NodeBatch(lines, 0)
         batch.asked = True
         self.ready_batches.append(batch)
 
     def _give_up(self, missing: str, *, refused: bool = False, unwritten: bool = False) -> None:
-        """Those that wait for *missing* are refused, unless that is here or waits itself.
+        """Refuse the nodes that wait for *missing*, unless that is held or waits itself.
 
-        It was *refused*, or else this peer will not bring it. What is *unwritten* is asked for again.
+        It was *refused*, or else the peer does not send it. *unwritten* nodes are requested again later.
         """
         if missing in self._waiting:
             return
@@ -277,7 +275,7 @@ class Arrivals:
             self._release(missing)
             return
         if not refused:
-            self._answers.node_settled(missing, StatusCode.UNKNOWN_NODE)  # it was put off, and is not brought again
+            self._answers.node_settled(missing, StatusCode.UNKNOWN_NODE)  # it was deferred, and is not sent again
         status = StatusCode.MALFORMED if unwritten else StatusCode.OK if refused else StatusCode.UNKNOWN_NODE
         lost = [missing]
         while lost:
@@ -295,14 +293,14 @@ class Arrivals:
                 lost.append(id)
 
     def _evicted(self, ids: list[str]) -> None:
-        """Others need the room more than what waits here."""
+        """Give up the nodes *ids*, evicted in favour of other connections."""
         self._refused(CROWDED)
         for id in ids:
             self._add_lost(id)
             self._answers.node_settled(id, StatusCode.UNKNOWN_NODE)
 
     def _node_arrived(self, here: str) -> None:
-        """A node that some wait for came by another connection."""
+        """Continue with the nodes that wait for *here*, which arrived on another connection."""
         self._release(here)
         self._session.take_ready()
 
@@ -311,13 +309,13 @@ class Arrivals:
 
 
 def _question(missing: str, id: str, node: Node) -> Frame:
-    """What to ask for *missing*, which the node *id* names: its author, or all that is above it."""
+    """The request for *missing*, which the node *id* refers to: a query for its author, or for all its ancestors."""
     if isinstance(node, Reply) and missing == node.parent:
         return codec.Ancestry(NO_ID, id, min(node.depth, MAX_NODES))
     return codec.Query(NO_ID, (missing,))
 
 
 def _has_parents(line: NodeLine, missing: str) -> bool:
-    """Whether the author and the parent of the node on *line* are held: *missing* is further up."""
+    """Whether the author and the parent of the node on *line* are held: *missing* is a remote ancestor."""
     node = decode(line.raw)
     return isinstance(node, Reply) and missing not in (node.author, node.parent)

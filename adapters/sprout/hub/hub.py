@@ -1,4 +1,4 @@
-"""What all Sprout connections share."""
+"""The parts that all Sprout connections share."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from gateway.core.answer_scheduler import AnswerScheduler
 
 from .audience import Audience
 from .delivery import OrderedDelivery
+from .horizon import RetentionHorizon
 from .intake import Intake
 from .nodes import NodeDirectory
 from .presence import SproutPresence
@@ -19,9 +20,9 @@ from .waiting import WaitingQuota
 
 @dataclass(frozen=True)
 class Hub:
-    """The parts that each connection is given, each of which knows one thing.
+    """The parts that each connection uses.
 
-    *answer_scheduler* gives long answers their turns, *post* runs a call when the loop comes to it.
+    `answer_scheduler` schedules long answers, `post` runs a call in a later turn of the loop.
     """
 
     nodes: NodeDirectory
@@ -30,7 +31,8 @@ class Hub:
     reader: NodeReader
     presence: SproutPresence
     delivery: OrderedDelivery
+    horizon: RetentionHorizon
     intake: Intake
-    room: WaitingQuota
+    quota: WaitingQuota
     answer_scheduler: AnswerScheduler
     post: Callable[[Callable[[], None]], None]

@@ -1,4 +1,4 @@
-"""What became of a node that was announced, and a reply that is about to be published."""
+"""What became of an announced node, and a reply that is about to be published."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from adapters.sprout.mint.reply_signer import JSON, TRUE
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire.codec import NodeLine, StatusCode
 from gateway.core.message import Message, Peer
+from gateway.core.peers import PeerRegistry
 
 
 class NodeOutcome(NamedTuple):
-    """What became of a node: where it is logged, why it was refused, or which nodes must come first.
+    """What became of a node: its sequence in the log, why it was refused, or which nodes must come first.
 
-    With none of them it is answered and goes nowhere; `dropped` says why. `status` answers the announce.
-    One that is *forged*, no genuine program would have shown.
+    With none of these the node was accepted but not kept; `dropped` says why. `status` is the code that answers the
+    announce. `forged` marks a node that no genuine program would send.
     """
 
     seq: int = 0
@@ -29,10 +30,10 @@ class NodeOutcome(NamedTuple):
 
 
 class IncomingReply(NamedTuple):
-    """A reply that may enter: its TWIG pairs, its channel, its author, its parent, and the message that this is.
+    """A valid reply: its TWIG pairs, its channel, its author, its parent, and `above`, the parent's message id.
 
-    `late` is one that is history already; `canonical` is its canonical id if that is another (`canonical`); one is
-    `hidden` from Arbor if what it stands below is (`lineage`).
+    `late` marks a reply that is already history; `canonical` is its canonical id if that differs from its id (see
+    `canonical`); `hidden` marks a reply whose parent is withheld from Arbor (see `lineage`).
     """
 
     line: NodeLine
@@ -47,24 +48,29 @@ class IncomingReply(NamedTuple):
     hidden: bool = False
 
 
-def refusal(verdict: ValidationResult) -> NodeOutcome:
-    """A node that does not hold to the rules."""
-    return NodeOutcome(reason=verdict.reason, missing=verdict.missing, forged=verdict.reason == FORGED)
+def refusal(result: ValidationResult) -> NodeOutcome:
+    """The outcome for a node that is invalid, or whose author or parent is missing."""
+    return NodeOutcome(reason=result.reason, missing=result.missing, forged=result.reason == FORGED)
 
 
-def message_of(encode_content: IncomingReply, sender: Peer) -> Message:
-    """The message that *said* is, by *sender*."""
-    line, node = encode_content.line, encode_content.node
+def sender_of(reply: IncomingReply, peers: PeerRegistry) -> Peer:
+    """The author of *reply* as a peer of the gateway."""
+    return peers.identity(NAME, reply.node.author, reply.author.name.text or None)
+
+
+def message_of(reply: IncomingReply, sender: Peer) -> Message:
+    """The message that *reply* carries, by *sender*."""
+    line, node = reply.line, reply.node
     return Message(
-        encode_content.channel,
+        reply.channel,
         sender,
         NAME,
-        decode_content(node.content, encode_content.pairs.get(JSON) == TRUE, encode_content.above),
+        decode_content(node.content, reply.pairs.get(JSON) == TRUE, reply.above),
         timestamp=node.created,
-        parent=encode_content.above,
+        parent=reply.above,
         ids=(line.id,),
         native={NAME: line.id},
         wire=line.line[len(line.id) + 1 :],
         forms={NAME: line.line},
-        late=encode_content.late,
+        late=reply.late,
     )

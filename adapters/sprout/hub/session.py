@@ -52,7 +52,7 @@ class SproutSession(SproutConnection):
         self._reader = hub.reader
         self._presence = hub.presence
         self._refused = refused
-        self._arrivals = Arrivals(self, hub.nodes.store, hub.intake, refused, hub.room)
+        self._arrivals = Arrivals(self, hub.nodes.store, hub.intake, refused, hub.quota)
         self._auto_subscriber = AutoSubscriber(self, hub.nodes, hub.rights)
         self._parser = Parser(self._expects)
         self._next_id = 0

@@ -89,13 +89,13 @@ class WaitingNodes:
 
     def __init__(
         self,
-        room: WaitingQuota,
+        quota: WaitingQuota,
         lost: Callable[[list[str]], None],
         node_arrived: Callable[[str], None] = lambda _id: None,
     ) -> None:
         self.size = 0
         self.node_arrived = node_arrived
-        self._room = room
+        self._quota = quota
         self._lost = lost
         self._nodes: dict[str, list[NodeLine]] = {}
         self._ids: set[str] = set()
@@ -114,17 +114,17 @@ class WaitingNodes:
         if line.id in self:
             return True
         if len(self._ids) < MAX_WAITING and self._lines_size + len(line.line) <= MAX_WAITING_BYTES:
-            if not self._room.admits(self, _size(line)):
+            if not self._quota.admits(self, _size(line)):
                 return False
             self._nodes.setdefault(missing, []).append(line)
-            self._room.await_node(missing, self)
+            self._quota.await_node(missing, self)
             self._ids.add(line.id)
             self._lines_size += len(line.line)
             self._grow(_size(line))
             return True
-        if len(self._deferred_ids) < MAX_DEFERRED and self._room.admits(self, _PER_ID):
+        if len(self._deferred_ids) < MAX_DEFERRED and self._quota.admits(self, _PER_ID):
             self._deferred.setdefault(missing, []).append(line.id)
-            self._room.await_node(missing, self)
+            self._quota.await_node(missing, self)
             self._deferred_ids.add(line.id)
             self._grow(_PER_ID)
             return True
@@ -139,16 +139,16 @@ class WaitingNodes:
     def leave(self) -> None:
         """Nothing waits any more."""
         for missing in (*self._nodes, *self._deferred):
-            self._room.stop_awaiting(missing, self)
+            self._quota.stop_awaiting(missing, self)
         for kept in (self._nodes, self._ids, self._deferred, self._deferred_ids):
             kept.clear()
         self._lines_size = 0
         self._grow(-self.size)
-        self._room.leave(self)
+        self._quota.leave(self)
 
     def _grow(self, size: int) -> None:
         self.size += size
-        self._room.size += size
+        self._quota.size += size
 
     def awaited(self, missing: str) -> bool:
         """Whether anything waits for *missing*."""
@@ -160,7 +160,7 @@ class WaitingNodes:
         if lines is None:
             return []
         if missing not in self._deferred:
-            self._room.stop_awaiting(missing, self)
+            self._quota.stop_awaiting(missing, self)
         self._ids.difference_update(line.id for line in lines)
         self._lines_size -= sum(len(line.line) for line in lines)
         self._grow(-sum(map(_size, lines)))
@@ -180,7 +180,7 @@ class WaitingNodes:
         """The ids of those put off until *missing* is there; they are put off no more."""
         ids = self._deferred.pop(missing, [])
         if missing not in self._nodes:
-            self._room.stop_awaiting(missing, self)
+            self._quota.stop_awaiting(missing, self)
         self._deferred_ids.difference_update(ids)
         self._grow(-_PER_ID * len(ids))
         return ids

@@ -11,10 +11,12 @@ import pytest
 
 from adapters.sprout.forest import forest
 from adapters.sprout.grove import import_grove
-from adapters.sprout.hub.intake import FAULT, Intake
+from adapters.sprout.hub.horizon import RetentionHorizon
+from adapters.sprout.hub.intake import FAULT
 from adapters.sprout.hub.naming import DIGEST, channel_name
 from adapters.sprout.hub.peering import Peering
 from adapters.sprout.hub.rights import PEER
+from adapters.sprout.hub.root_intake import RootIntake
 from adapters.sprout.wire import base64url
 from gateway.core.principal import Principal
 from tests.adapters.sprout.conftest import NOW
@@ -77,14 +79,14 @@ def test_a_node_that_shows_a_fault_is_refused_and_the_others_are_taken(
     path: Callable[..., None], place: Any, alice: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good, bad, better = (alice.community(name) for name in ("good", "bad", "better"))
-    taken = Intake._community
+    taken = RootIntake._take_community
 
-    def faulty(self: Intake, line: Any, node: forest.Community, session: Any) -> int:
+    def faulty(self: RootIntake, line: Any, node: forest.Community, session: Any) -> int:
         if node.name.text == "bad":
             raise ZeroDivisionError
         return taken(self, line, node, session)
 
-    monkeypatch.setattr(Intake, "_community", faulty)
+    monkeypatch.setattr(RootIntake, "_take_community", faulty)
     path(place, tmp_path / "grove", alice.identity, good, bad, better)
     assert [place.bus.channels.exists(name) for name in ("good", "bad", "better")] == [True, False, True]
     assert place.gateway.metrics.counts["faults"]["node",] == 1
@@ -96,14 +98,14 @@ def test_a_fault_in_a_burst_is_charged_to_the_node_that_shows_it(
     lobby = alice.community("lobby")
     replies = [alice.reply(lobby, text) for text in ("one", "two", "three")]
     by_announce(place, Path(), alice.identity, lobby)
-    retired = Intake._is_retired
+    retired = RetentionHorizon.is_retired
 
-    def faulty(self: Intake, node: forest.Node, now: int) -> bool:
+    def faulty(self: RetentionHorizon, node: forest.Node, now: int) -> bool:
         if isinstance(node, forest.Reply) and node.content.text == "two":
             raise ZeroDivisionError
         return retired(self, node, now)
 
-    monkeypatch.setattr(Intake, "_is_retired", faulty)
+    monkeypatch.setattr(RetentionHorizon, "is_retired", faulty)
     line = place.connect()
     heard = line.ask("".join(f"announce {id} 1\n{reply}\n" for id, reply in enumerate(replies)))
     assert sorted(heard.splitlines()) == ["status 0 0", "status 1 1", "status 2 0"]

@@ -190,7 +190,7 @@ def test_a_whole_thread_that_waits_on_many_connections_is_taken_at_once(place: A
         place.settle()
     assert [line.read() for line in lines[1:]] == ["status 1 0\n"] * 5
     assert held(place, chain) == 6
-    assert not place.adapter.hub.room._awaited
+    assert not place.adapter.hub.quota._awaited
 
 
 def test_who_waits_below_a_direct_message_is_told_when_that_comes(
