@@ -1,4 +1,4 @@
-"""What Sprout adds to the `trellis` command: Arbor identities, and the communities that channels are."""
+"""The commands of Sprout in `trellis`: Arbor identities, and the communities of channels."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def new_identity(
 
 
 def _signed(name: str, key: openpgp.SecretKey, now: int) -> bytes:
-    """A new identity, which every relay takes."""
+    """A new identity; `typer.BadParameter` if other relays would refuse it."""
     try:
         node = sign_identity(name, key, now)
         verdict = validate(decode(node), node, now, None, None)

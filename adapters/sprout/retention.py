@@ -1,8 +1,8 @@
-"""How long nodes that are no messages stay in the log, once retention has taken what was said around them.
+"""How long nodes that are not messages stay in the log after retention has removed the messages around them.
 
-A node stays while something that is kept stands below it or is signed by it, or while it is the community of a channel;
-an identity also while its author, or who it stands for, is a peer that is kept. What goes comes back by itself: clients
-are asked for what is above their nodes, and what the gateway mints comes out the same.
+A node stays while a kept node stands below it or is signed by its owner, or while it is the community of a channel; an
+identity also while its author, or the peer that it stands for, is kept. A removed node can return: clients are asked
+for the ancestors of their nodes, and the gateway mints the same nodes again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.storage.tables import Statement
 
 
 def life(fact: Fact) -> Life | None:
-    """How long *fact* stays; None where it is no node."""
+    """How long *fact* stays; None if it is not a node."""
     if fact.kind != "entity" or fact.protocol != NAME:
         return None
     id, what, copy = fact.fields["native"][NAME], fact.fields.get("what"), fact.fields.get("copy")
@@ -36,7 +36,7 @@ def life(fact: Fact) -> Life | None:
 
 
 def mentions(entry: Entry) -> Iterator[str]:
-    """What *entry* cannot be understood without."""
+    """The names of everything that *entry* depends on."""
     if isinstance(entry, Message):
         yield _message(entry.id)
         if entry.protocol == NAME and entry.wire is not None:
@@ -55,7 +55,7 @@ def mentions(entry: Entry) -> Iterator[str]:
 
 
 def undo(fact: Fact) -> Iterator[Statement]:
-    """What takes the rows out that do not go with the record of *fact*."""
+    """Statements that delete the rows of *fact* that are not deleted with its record."""
     if fact.kind == "entity" and fact.protocol == NAME:
         id, raw = fact.fields["native"][NAME], decode_base64url(fact.fields["wire"])
         for name in (id, CANONICAL_PREFIX + canonical_id(id, decode(raw), raw)):
@@ -65,7 +65,7 @@ def undo(fact: Fact) -> Iterator[Statement]:
 
 
 def _above(node: Node) -> Iterator[str]:
-    """What *node* stands below, and its author."""
+    """The names of the nodes that *node* refers to: its author, parent, community and conversation."""
     if not isinstance(node, Identity):
         yield _node(node.author)
     if isinstance(node, Reply):

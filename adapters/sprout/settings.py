@@ -1,4 +1,4 @@
-"""What an operator sets for Sprout: the section `sprout` of the configuration."""
+"""The settings of Sprout: the section `sprout` of the configuration."""
 
 from __future__ import annotations
 

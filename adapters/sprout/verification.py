@@ -1,4 +1,4 @@
-"""Whether the nodes in a log are what they say: their form, their ids, and their authors' signatures."""
+"""Verifies the nodes in a log: their form, their ids, and their authors' signatures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REFS: Final = {"parent": str, "depth": int, "conversation": str, "community": s
 
 
 def flaw(entry: Entry) -> str | None:
-    """What of Arbor's makes no sense in *entry*, None if nothing does; signatures are not looked at."""
+    """Why *entry* is not well formed, by Arbor's rules; None if it is. Signatures are not verified."""
     try:
         if isinstance(entry, Message):
             _check_message(entry)
@@ -78,15 +78,15 @@ def _id_of(native: Any) -> str:
 
 
 class SignatureVerifier:
-    """Looks at the entries of one log, in their order: an author's identity is logged before what it signs."""
+    """Verifies the entries of one log in order: an author's identity comes before what it signs."""
 
     def __init__(self) -> None:
         self._keys: dict[str, PublicKey] = {}
 
     def __call__(self, entry: Entry) -> str | None:
-        """What is wrong with the node in *entry*, None if nothing is or if it holds none."""
+        """What is wrong with the node in *entry*; None if it is valid, or if *entry* holds no node."""
         if entry.protocol != NAME or flaw(entry) is not None:
-            return None  # nothing that could be signed
+            return None  # not a node that could be signed
         if isinstance(entry, Message):
             native, wire = entry.native, entry.wire
         elif entry.kind == "entity":

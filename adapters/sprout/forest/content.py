@@ -1,6 +1,6 @@
-"""What a reply says on the bus, and how a value from the bus is said in a reply.
+"""Converts the content of replies to JSON values on the bus, and back.
 
-Both ways are one-to-one: exactly `{"content": text}` is a reply of that text, with `inReplyTo` only where it is
+The conversion is one-to-one: exactly `{"content": text}` is a reply of that text, with `inReplyTo` only where it is
 the canonical id of the node's parent; every other value is its JSON, marked `json/1`.
 """
 
@@ -15,11 +15,11 @@ from gateway.core.jsontext import check, dumps, one_line
 from .forest import UTF8, Content
 
 _SPACE = b" \t\r\n"
-_ABSENT: Any = None  # a member that is not there; null is no text
+_ABSENT: Any = None  # for a missing member; null would not be a string
 
 
 class _Text(msgspec.Struct, forbid_unknown_fields=True):
-    """What says a text, maybe in answer to a message, and nothing more."""
+    """A value that is only a text, possibly in reply to a message."""
 
     content: str
     inReplyTo: str = _ABSENT  # noqa: N815  # as it stands in messages
@@ -29,9 +29,9 @@ _TEXT = msgspec.json.Decoder(_Text)
 
 
 def decode_content(content: Content, is_json: bool, parent: str | None) -> bytes:
-    """The value that a reply to the message *parent* says, as JSON on one line.
+    """The value in a reply to the message *parent*, as JSON on one line.
 
-    What is marked as JSON and is none is text; bytes that are no text are shown with replacement characters.
+    Content that is marked as JSON but is not valid JSON is text; bytes that are not UTF-8 become U+FFFD.
     """
     if is_json and content.type == UTF8:
         text = content.blob.strip(_SPACE)
@@ -45,14 +45,14 @@ def decode_content(content: Content, is_json: bool, parent: str | None) -> bytes
 
 
 def encode_content(content: bytes, parent: str | None) -> tuple[bytes, bool]:
-    """The text of a reply to the message *parent* that says the JSON value *content*, and whether it is JSON.
+    """The text of a reply to the message *parent* for the JSON value *content*, and whether the text is JSON.
 
-    No value is made of it but the text, and none of what is longer than the text that it would be.
+    Only a text is decoded; any other value is copied as it is.
     """
     if content.lstrip()[:1] == b"{":
         try:
             text = _TEXT.decode(content)
-        except msgspec.DecodeError:  # there is more in it, or half a character, which only JSON can write
+        except msgspec.DecodeError:  # other members, or a lone surrogate, which only JSON can write
             return content, True
         if text.inReplyTo == parent:
             return text.content.encode(), False

@@ -2,9 +2,9 @@
 
 A node is its fields in a fixed order, big-endian, without padding and without names (`FIELDS`). A qualified
 field is a type (8 bits), a length (16 bits) and as many bytes. All bytes before the signature are signed;
-the id is the hash of all bytes, with SHA-512/256 (FIPS 180-4, section 5.3.6.2: not a cut SHA-512).
+the id is the hash of all bytes, with SHA-512/256 (FIPS 180-4, section 5.3.6.2: not truncated SHA-512).
 
-Stricter than the reference, which ignores bytes behind the signature (one id, many spellings), and accepts
+This is stricter than the reference, which ignores bytes after the signature (one id for many encodings), and accepts
 version 0 and ids that are the null hash.
 """
 
@@ -25,29 +25,29 @@ UTF8: Final = 1  # content types
 TWIG: Final = 2
 MAX_BLOB: Final = 65_535  # bytes in a qualified field, whose length has 16 bits
 
-MAX_IDS: Final = 1 << 12  # texts of ids that are kept; most nodes name the same few authors and communities
+MAX_IDS: Final = 1 << 12  # cached texts of ids; most nodes name the same few authors and communities
 
 _VERSION: Final = 1
 _ID_PREFIX: Final = "SHA512_B32__"
-_ID_DESCRIPTOR: Final = b"\x01\x00\x20"  # a SHA-512 hash of 32 bytes; what a null hash has instead is zeros
+_ID_DESCRIPTOR: Final = b"\x01\x00\x20"  # a SHA-512 hash of 32 bytes; a null hash has zeros instead
 _NULL: Final = bytes(3)
-_OPENPGP_RSA: Final = 1  # the one type of keys and of signatures
+_OPENPGP_RSA: Final = 1  # the only type of keys and signatures
 _SHA512_256: Final = hashlib.new("sha512_256")  # copying it is quicker than looking it up
 
 
 class NodeError(RequestError):
-    """Bytes that are no node, or a node that cannot be written; one fixed text for each reason."""
+    """Bytes that are not a node, or a node that cannot be encoded; one fixed text for each reason."""
 
 
 class Content(NamedTuple):
-    """A qualified content: bytes, and whether they are text or TWIG."""
+    """Qualified content: bytes, and their type, text or TWIG."""
 
     blob: bytes
     type: int = UTF8
 
     @property
     def text(self) -> str | None:
-        """The text, or None where this is TWIG or, as the reference allows, not UTF-8."""
+        """The text; None if this is TWIG or, as the reference allows, not UTF-8."""
         try:
             return self.blob.decode() if self.type == UTF8 else None
         except UnicodeDecodeError:
@@ -57,7 +57,7 @@ class Content(NamedTuple):
 NO_PAIRS: Final = Content(b"", TWIG)
 
 
-# Nobody changes a node. That nobody can (frozen) would take longer than all the rest of reading one.
+# Nodes are never modified, but not frozen: that would more than double the time it takes to decode one.
 @dataclass(slots=True)
 class _Head:
     parent: str
@@ -86,7 +86,7 @@ class Community(_Head):
 
 @dataclass(slots=True)
 class Reply(_Head):
-    """Something said below a community; `conversation` is the ancestor of depth 1, null at depth 1."""
+    """A message below a community; `conversation` is the ancestor at depth 1, null for a reply at depth 1."""
 
     community: str
     conversation: str
@@ -98,7 +98,7 @@ Node = Identity | Community | Reply
 
 
 class ReplyPosition(NamedTuple):
-    """Where in the forest a reply stands."""
+    """The position of a reply in the forest."""
 
     parent: str
     depth: int
@@ -107,14 +107,14 @@ class ReplyPosition(NamedTuple):
 
 
 class NodeSigner(Protocol):
-    """Who can sign nodes."""
+    """A key that can sign nodes."""
 
     @property
     def public_key(self) -> bytes:
         """The binary OpenPGP key that goes into an identity."""
 
     def sign(self, data: bytes, created_seconds: int) -> bytes:
-        """A detached OpenPGP signature of *data*, said to be made *created_seconds* after 1970."""
+        """A detached OpenPGP signature of *data*, dated *created_seconds* (since 1970)."""
 
 
 def node_id(raw: bytes) -> str:
@@ -125,12 +125,12 @@ def node_id(raw: bytes) -> str:
 
 
 def decode(raw: bytes) -> Node:
-    """Read a whole node; a `NodeError` where it is not of schema version 1 in every byte."""
+    """Decode a node; raise `NodeError` unless every byte follows schema version 1."""
     return _decode_usual(raw) or _decode(raw)
 
 
 def _decode_usual(raw: bytes) -> Reply | None:
-    """Read a reply as nearly all nodes are, at a third of the cost; None for what `FIELDS` has to be asked about."""
+    """Decode the most frequent form of a reply at a third of the cost; None for any other, which `FIELDS` decodes."""
     try:
         start, parent, id_descriptor, depth, created, type, size = _REPLY_HEAD.unpack_from(raw)
         at = _REPLY_HEAD.size + size
@@ -191,14 +191,14 @@ def _decode(raw: bytes) -> Node:
 
 
 def decode_as(id: str, raw: bytes) -> Node:
-    """Read a node that is said to be *id*; a `NodeError` also where it is another."""
+    """Decode the node with the claimed *id*; raise `NodeError` also if its id differs."""
     if node_id(raw) != id:
         raise NodeError("not the node of that id")
     return decode(raw)
 
 
 def encode(node: Node) -> bytes:
-    """Write a node, the inverse of `decode`; a `NodeError` where a field cannot hold its value."""
+    """Encode a node, the inverse of `decode`; raise `NodeError` if a field cannot hold its value."""
     parts = [_START.pack(_VERSION, _NUMBERS[type(node)])]
     try:
         parts += [field.write(getattr(node, name, None)) for name, field in FIELDS[type(node)]]
@@ -208,23 +208,23 @@ def encode(node: Node) -> bytes:
 
 
 def created_of(raw: bytes) -> int:
-    """When the node *raw* is said to be made (ms)."""
+    """The creation time of the node *raw* (ms since 1970)."""
     at = _START.size + _QUALIFIER.size + _QUALIFIER.unpack_from(raw, _START.size)[1] + len(_ID_DESCRIPTOR) + 4
     return int.from_bytes(raw[at : at + 8], "big")
 
 
 def signed_part(node: Node, raw: bytes) -> bytes:
-    """Those bytes of *raw*, which is *node*, that its signature covers."""
+    """The part of *raw*, the encoded *node*, that its signature covers."""
     return raw[: len(raw) - _QUALIFIER.size - len(node.signature)]
 
 
 def with_signature(node: Node, raw: bytes, signature: bytes) -> bytes:
-    """The bytes *raw* of *node* with another signature."""
+    """The encoded *node*, *raw*, with its signature replaced."""
     return signed_part(node, raw) + _QUALIFIER.pack(_OPENPGP_RSA, len(signature)) + signature
 
 
 def position_below(parent_id: str, parent: Community | Reply) -> ReplyPosition:
-    """The place of a reply to *parent*, whose id is *parent_id*."""
+    """The position of a reply to *parent*, whose id is *parent_id*."""
     if isinstance(parent, Community):
         return ReplyPosition(parent_id, 1, parent_id, NULL_ID)
     conversation = parent_id if parent.depth == 1 else parent.conversation
@@ -232,7 +232,7 @@ def position_below(parent_id: str, parent: Community | Reply) -> ReplyPosition:
 
 
 def sign_identity(name: str, key: NodeSigner, created_ms: int, metadata: bytes = b"") -> bytes:
-    """A new identity of that name; *metadata* is TWIG."""
+    """A new identity called *name*; *metadata* is TWIG."""
     head = (NULL_ID, 0, created_ms, Content(metadata, TWIG), NULL_ID)
     return _sign(Identity(*head, _name(name), key.public_key, b""), key)
 
@@ -270,7 +270,7 @@ def _id_text(digest: bytes) -> str:
 
 
 class _Field(NamedTuple):
-    """How a field is read at an offset (value and next offset) and written."""
+    """Functions that read a field at an offset (returning value and next offset) and write it."""
 
     read: Callable[[bytes, int], tuple[Any, int]]
     write: Callable[[Any], bytes]

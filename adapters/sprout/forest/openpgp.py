@@ -1,11 +1,11 @@
-"""OpenPGP keys and detached signatures (RFC 4880), as far as Arbor has them: version 4, RSA, SHA-2.
+"""OpenPGP keys and detached signatures (RFC 4880), as far as Arbor uses them: version 4, RSA, SHA-2.
 
 A key is a binary transferable public key, of which the first entity counts. Its primary key signs; it needs
-a user id that it has certified itself (not with SHA-1), and key flags, where there are any, that allow signing.
+a user id that it has certified itself (not with SHA-1), and its key flags, if present, must allow signing.
 Signatures by subkeys are refused: neither genuine program makes them.
 
-A key that has expired signs nothing more, but what it signed before stays valid: the lifetime is compared
-with the signature's own time. The reference compares it with the present, so its old messages turn invalid.
+An expired key cannot sign, but its earlier signatures stay valid: its lifetime is compared with the signature's
+own time. The reference compares it with the present, so that old messages become invalid.
 
 Key files are those of the reference: transferable secret keys without a passphrase.
 """
@@ -26,13 +26,13 @@ from . import packets
 from .packets import OpenPGPError, OpenPGPPacket, Signature
 
 USER_ID: Final = "Arbor identity key (Automatically generated) <none@arbor.chat>"
-# Below, `cryptography` refuses; above, one verification takes milliseconds. The exponent is bounded as in Go.
+# `cryptography` refuses smaller keys; larger ones take milliseconds to verify. The exponent is bounded as in Go.
 MIN_BITS: Final = 1024
 MAX_BITS: Final = 8192
 MAX_EXPONENT: Final = (1 << 24) - 1
-# Signatures by the key itself on its user ids that are checked: GnuPG makes a new one when a key's lifetime is changed.
+# Self-certifications that are checked: GnuPG adds one whenever the lifetime of a key is changed.
 MAX_CERTIFICATIONS: Final = 16
-# What one of our own keys has.
+# Parameters of the keys that `SecretKey.generate` makes.
 _BITS: Final = 2048
 _EXPONENT: Final = 65537
 
@@ -48,27 +48,27 @@ _ENCRYPT: Final = b"\x0c"
 
 _SHA256: Final = Prehashed(hashes.SHA256())
 _PADDING: Final = PKCS1v15()
-# How a hash is written before it is signed, up to the hash itself (RFC 8017, section 9.2, note 1).
+# The DER prefix of a hash that is signed (RFC 8017, section 9.2, note 1).
 _DIGEST_INFO: Final = {
     8: bytes.fromhex("3031300d060960864801650304020105000420"),
     9: bytes.fromhex("3041300d060960864801650304020205000430"),
     10: bytes.fromhex("3051300d060960864801650304020305000440"),
 }
 
-# What Go says about its keys (section 5.2.3), in its order: key flags, features, that this is the primary user
-# id, and the ciphers, hashes and AEAD modes it would like.
+# The subpackets of Go's certifications (section 5.2.3), in its order: key flags, features, primary user id, and the
+# preferred ciphers, hashes and AEAD modes.
 _ABOUT_KEY: Final = ((27, _SIGN_AND_CERTIFY), (30, b"\1"), (25, b"\1"), (11, b"\7"), (21, b"\x08"), (34, b"\1"))
 _ABOUT_SUBKEY: Final = ((27, _ENCRYPT),)
 
 
 class PublicKey:
-    """A key that signatures can be checked with.
+    """A key that verifies signatures.
 
-    `fingerprint` has 20 bytes, `id` its last 8; `created` and `expires` are in seconds since 1970, None for never.
+    `fingerprint` has 20 bytes, `id` is its last 8; `created` and `expires` (None for never) are in seconds since 1970.
     """
 
     def __init__(self, data: bytes) -> None:
-        """Read a transferable public key; an `OpenPGPError` where it is not whole, certified and of use."""
+        """Read a transferable public key; raise `OpenPGPError` unless it is complete, certified and able to sign."""
         primary, *others = packets.read_packets(data) or [OpenPGPPacket(0, b"")]
         if primary.tag != packets.PUBLIC_KEY:
             raise OpenPGPError("not a public key")
@@ -87,10 +87,10 @@ class PublicKey:
         self.expires = None if about.key_seconds is None else part.created + about.key_seconds
 
     def verify(self, data: bytes, signature: bytes) -> None:
-        """Return if *signature*, one binary packet, is this key's signature of *data*; else an `OpenPGPError`."""
+        """Raise `OpenPGPError` unless *signature*, one binary packet, is this key's signature of *data*."""
         made = packets.read_usual_signature(signature, self._issuer) or _read_signature(signature)
         if not made.strict:
-            raise OpenPGPError("a signature in a spelling that is not signed")
+            raise OpenPGPError("a signature with parts that it does not cover")
         if made.type != _BINARY:
             raise OpenPGPError("a signature of another kind")
         if self.expires is not None and made.created >= self.expires:
@@ -101,7 +101,7 @@ class PublicKey:
         if made.issuer != self.id:
             raise OpenPGPError("a signature by another key")
         digest = made.digest(data)
-        try:  # to compare what was signed takes a seventh less time than `verify`
+        try:  # recovering and comparing takes a seventh less time than `verify`
             said = self._rsa.recover_data_from_signature(made.value.rjust(self._bytes, b"\0"), _PADDING, None)
         except InvalidSignature:
             said = b""
@@ -131,7 +131,7 @@ class PublicKey:
         return max(found, key=lambda made: made.created)
 
     def _own_certification(self, body: bytes) -> Signature | None:
-        """The certification in *body* if it names this key as its maker; others, or broken ones, certify nothing."""
+        """The self-certification in *body*; None if it is malformed, or names another key as its issuer."""
         try:
             made = packets.read_signature(body)
         except OpenPGPError:
@@ -155,13 +155,13 @@ def _read_signature(signature: bytes) -> Signature:
 
 
 class SecretKey:
-    """A key that signs, with the file it is kept in (`file`) and its `public_key`, both binary.
+    """A key that signs, with the content of its `file` and its `public_key`, both binary.
 
     `created` is in seconds since 1970.
     """
 
     def __init__(self, file: bytes) -> None:
-        """Read a key file; an `OpenPGPError` where it is not one, or locked by a passphrase."""
+        """Read a key file; raise `OpenPGPError` if it is not one, or if a passphrase locks it."""
         parts = packets.read_packets(file)
         if not parts or parts[0].tag != packets.SECRET_KEY:
             raise OpenPGPError("not a secret key")
@@ -174,7 +174,7 @@ class SecretKey:
 
     @classmethod
     def generate(cls, created_seconds: int) -> SecretKey:
-        """A new key as the reference makes them: RSA-2048 to sign and certify, another one to encrypt."""
+        """A new key like the reference's: an RSA-2048 key to sign and certify, and a subkey to encrypt."""
         primary, subkey = (rsa.generate_private_key(_EXPONENT, _BITS) for _ in range(2))
         name = USER_ID.encode()
         body, sub_body = (_write_public_part(key.public_key(), created_seconds) for key in (primary, subkey))
@@ -195,21 +195,21 @@ class SecretKey:
     def sign(self, data: bytes, created_seconds: int) -> bytes:
         """A detached signature of *data* as Go makes it; the same input always gives the same bytes.
 
-        OpenPGP's time ends in 2106: what was made later is said to be signed at the last second there is.
+        OpenPGP's time ends in 2106: later signatures are dated at its last second.
         """
         created = min(created_seconds, _LAST_SECOND)
         usual = self._sign_usually(data, created) if self._rsa.key_size == _BITS else None
         return usual or packets.write_packet(*_make_signature(self._rsa, self.fingerprint, _BINARY, created, data))
 
     def _sign_usually(self, data: bytes, created: int) -> bytes | None:
-        """The same, at a third of the cost of writing it; None for one in 256."""
+        """The same at a third of the cost; None for one signature in 256, whose number begins with a zero."""
         digest = hashlib.sha256(data + packets.usual_trailer(created, self._issuer)).digest()
         value = self._rsa.sign(digest, _PADDING, _SHA256)
         return packets.write_usual_signature(created, self._issuer, digest[:2], value)
 
 
 class _PublicPart(NamedTuple):
-    """What stands in a key packet, public or secret (section 5.5.2), and its size in bytes."""
+    """The public part of a key packet, public or secret (section 5.5.2), and its size in bytes."""
 
     created: int
     modulus: int
@@ -241,7 +241,7 @@ def _write_public_part(key: rsa.RSAPublicKey, created: int) -> bytes:
 
 
 def _read_secret(body: bytes) -> rsa.RSAPrivateKey:
-    """The key in a secret key packet (section 5.5.3) that no passphrase protects."""
+    """The key in a secret key packet without a passphrase (section 5.5.3)."""
     public = _read_public_part(body)
     secret = body[public.size :]
     if secret[:1] != b"\0":
@@ -268,7 +268,7 @@ def _checksum(secret: bytes) -> bytes:
 
 
 def _public_packet(part: OpenPGPPacket) -> OpenPGPPacket:
-    """A packet of a key file as it stands in the public key."""
+    """The public counterpart of a packet of a key file."""
     tag = {packets.SECRET_KEY: packets.PUBLIC_KEY, packets.SECRET_SUBKEY: packets.PUBLIC_SUBKEY}.get(part.tag)
     return part if tag is None else OpenPGPPacket(tag, part.body[: _read_public_part(part.body).size])
 
@@ -281,7 +281,7 @@ def _make_signature(
     data: bytes,
     about: tuple[tuple[int, bytes], ...] = (),
 ) -> OpenPGPPacket:
-    """A signature packet, its hashed subpackets in Go's order."""
+    """A signature packet with its hashed subpackets in Go's order."""
     hashed = packets.write_subpackets(
         (
             (packets.CREATED, struct.pack(">I", created)),
@@ -299,12 +299,12 @@ def _make_signature(
 
 
 def _hashed_key(body: bytes) -> bytes:
-    """A key as it is hashed (section 5.2.4)."""
+    """The form of a key that is hashed (section 5.2.4)."""
     return b"\x99" + struct.pack(">H", len(body)) + body
 
 
 def _certified_data(primary: bytes, user_id: bytes) -> bytes:
-    """What a certification of *user_id* covers (section 5.2.4)."""
+    """The data that a certification of *user_id* signs (section 5.2.4)."""
     return _hashed_key(primary) + b"\xb4" + struct.pack(">I", len(user_id)) + user_id
 
 

@@ -1,6 +1,6 @@
-"""The packets of OpenPGP (RFC 4880): lengths, big numbers, subpackets, and version 4 signatures.
+"""The packets of OpenPGP (RFC 4880): lengths, multiprecision integers, subpackets, and version 4 signatures.
 
-Only what keys and signatures of Arbor are made of. Lengths are written in the new format; both are read.
+Only what Arbor's keys and signatures use is implemented. Lengths are written in the new format; both are read.
 """
 
 from __future__ import annotations
@@ -26,44 +26,44 @@ ISSUER: Final = 16
 KEY_FLAGS: Final = 27
 ISSUER_FINGERPRINT: Final = 33
 
-# Subpackets that may be marked critical: those above and the mere preferences. The lifetime of a signature (3)
-# is not looked at: what was said stays said.
+# Subpackets that may be marked critical: those above and preferences. The lifetime of a signature (3) is ignored: a
+# node stays valid.
 _UNDERSTOOD: Final = {CREATED, 3, KEY_LIFETIME, 11, ISSUER, 21, 22, 23, 25, KEY_FLAGS, 30, ISSUER_FINGERPRINT, 34}
 
-# Packets in one key or signature. A node has room for a key of 64 KiB, and that for some 230 signatures of the usual
-# size; what is made of smaller packets is made to be slow.
+# Packets in one key or signature. A node has room for a key of 64 KiB, which holds some 230 signatures of the usual
+# size; smaller packets in larger numbers are an attack.
 MAX_PACKETS: Final = 256
 
 HASHES: Final = {8: hashlib.sha256, 9: hashlib.sha384, 10: hashlib.sha512}  # section 9.4
 SHA256: Final = 8
 
 
-# Length, version, type, algorithm, hash and the length of what is hashed: time, issuer and its fingerprint.
+# A usual signature: what Go writes for RSA-2048. Its head, then time, issuer and fingerprint, check, length, number.
 _USUAL: Final = struct.Struct(">11sI35s2sH256s")
 _USUAL_HEAD: Final = bytes.fromhex("c2c0730400010800270502")
-_USUAL_BITS: Final = 8 * 255  # of the number, behind its first byte
-_USUAL_ISSUER: Final = b"\x09\x10\x16\x21\x04\0\0"  # what stands in the same place for every key
+_USUAL_BITS: Final = 8 * 255  # of the number, after its first byte
+_USUAL_ISSUER: Final = b"\x09\x10\x16\x21\x04\0\0"  # the bytes of the issuer that are equal for all keys
 _USUAL_HASHED: Final = 48
 _USUAL_TRAILER: Final = b"\x04\xff" + struct.pack(">I", _USUAL_HASHED - 3)
 
 
 class OpenPGPError(RequestError):
-    """A key or a signature that does not do; one fixed text for each reason."""
+    """A key or signature that cannot be used; one fixed text for each reason."""
 
 
 class OpenPGPPacket(NamedTuple):
-    """A packet: its tag and what is in it."""
+    """A packet: its tag and its body."""
 
     tag: int
     body: bytes
 
 
 class Signature(NamedTuple):
-    """A version 4 signature packet (section 5.2.3). `key_flags` and `key_seconds` are None where it does not say.
+    """A version 4 signature packet (section 5.2.3). `key_flags` and `key_seconds` are None if they are absent.
 
-    `trailer` is hashed behind what is signed; `check` is how the hash begins; `value` is the big number, without its
-    length; `created` and `key_seconds` are in seconds; `issuer` is a key id. `strict` is one without a word that
-    is not signed but for the issuer, and whose number has its own length: anybody could write any other anew.
+    `trailer` is hashed after the data; `check` is the first two bytes of the hash; `value` is the number, without its
+    length; `created` and `key_seconds` are in seconds; `issuer` is a key id. `strict` tells that nothing but the issuer
+    is unsigned and that the number has its exact length: anybody can change the encoding of any other signature.
     """
 
     type: int
@@ -78,7 +78,7 @@ class Signature(NamedTuple):
     strict: bool = True
 
     def digest(self, data: bytes) -> bytes:
-        """The hash of *data* as this signature covers it; an `OpenPGPError` where it begins otherwise."""
+        """The hash of *data* with the trailer; raise `OpenPGPError` if it does not begin with `check`."""
         digest = HASHES[self.hash](data + self.trailer).digest()
         if digest[:2] != self.check:
             raise OpenPGPError("a signature of something else")
@@ -109,7 +109,7 @@ def write_packet(tag: int, body: bytes) -> bytes:
 
 
 def minimal_encodings(packet: OpenPGPPacket) -> tuple[bytes, bytes]:
-    """How *packet* is written in the new format and in the old one, with no longer a length than it needs."""
+    """The encodings of *packet* in the new and the old format, each with the shortest length field."""
     tag, size = packet.tag, len(packet.body)
     width = next(width for width in range(3) if size < 1 << (8 << width))
     old = bytes((0x80 | tag << 2 | width,)) + size.to_bytes(1 << width, "big")
@@ -117,7 +117,7 @@ def minimal_encodings(packet: OpenPGPPacket) -> tuple[bytes, bytes]:
 
 
 def read_numbers(body: bytes, at: int, count: int) -> tuple[list[int], int]:
-    """So many big numbers (section 3.2) from offset *at*, and the offset behind them."""
+    """*count* multiprecision integers (section 3.2) from offset *at*, and the offset after them."""
     numbers = []
     for _ in range(count):
         size = (int.from_bytes(body[at : at + 2], "big") + 7) // 8
@@ -130,7 +130,7 @@ def read_numbers(body: bytes, at: int, count: int) -> tuple[list[int], int]:
 
 
 def write_number(value: int) -> bytes:
-    """A big number."""
+    """Encode a multiprecision integer (section 3.2)."""
     bits = value.bit_length()
     return struct.pack(">H", bits) + value.to_bytes((bits + 7) // 8, "big")
 
@@ -169,16 +169,16 @@ def read_signature(body: bytes) -> Signature:
 
 
 def _has_own_length(number: bytes) -> bool:
-    """Whether a big number is said to be as long, in bits, as section 3.2 has it, or as early Go wrote it."""
+    """Whether the length of *number*, in bits, is exact (section 3.2), or counts whole bytes as early Go did."""
     bits, value = int.from_bytes(number[:2], "big"), number[2:]
     return bits in (int.from_bytes(value, "big").bit_length(), 8 * len(value))
 
 
 def canonical(signature: bytes) -> bytes:
-    """*signature*, one packet, as who signed the same would have written it: nobody signs how it is written.
+    """*signature*, one packet, in the encoding of the program that made it; a signature does not cover its encoding.
 
-    Go says in what is signed which key it was, and has new headers; where it names no fingerprint, it is old, and
-    counts the bits of whole bytes. GnuPG says behind what is signed which key it was, and has old headers.
+    Go writes the issuer into the hashed area, and new headers; early Go writes no fingerprint and counts the bits of
+    whole bytes. GnuPG writes the issuer into the unhashed area, and old headers.
     """
     (packet,) = read_packets(signature)
     body, issuer = packet.body, read_signature(packet.body).issuer
@@ -198,7 +198,7 @@ def canonical(signature: bytes) -> bytes:
 
 
 def is_usual(packet: bytes) -> bool:
-    """Whether *packet* is a usual signature of whatever key, and so `canonical`."""
+    """Whether *packet* is a usual signature, by any key, and so is canonical."""
     if len(packet) != _USUAL.size:
         return False
     head, _, by, _, bits, value = _USUAL.unpack(packet)
@@ -206,14 +206,14 @@ def is_usual(packet: bytes) -> bool:
 
 
 def usual_issuer(fingerprint: bytes) -> bytes:
-    """How a usual signature says that the key with this *fingerprint* made it."""
+    """The issuer subpackets of a usual signature by the key with this *fingerprint*."""
     return b"\x09\x10" + fingerprint[-8:] + b"\x16\x21\x04" + fingerprint + b"\0\0"
 
 
 def read_usual_signature(packet: bytes, issuer: bytes) -> Signature | None:
     """Read a signature packet as Go makes it with RSA-2048, at a quarter of the cost; None for any other.
 
-    *issuer* is what `usual_issuer` says of the key that is to have made it.
+    *issuer* is the `usual_issuer` of the key that is expected to have made it.
     """
     if len(packet) != _USUAL.size:
         return None
@@ -225,23 +225,23 @@ def read_usual_signature(packet: bytes, issuer: bytes) -> Signature | None:
 
 
 def usual_trailer(created: int, issuer: bytes) -> bytes:
-    """What is hashed behind the data of a usual signature, made *created* seconds after 1970 by *issuer*."""
+    """The trailer that is hashed after the data of a usual signature, made *created* seconds after 1970 by *issuer*."""
     return _USUAL_HEAD[3:] + struct.pack(">I", created) + issuer[:-2] + _USUAL_TRAILER
 
 
 def write_usual_signature(created: int, issuer: bytes, check: bytes, value: bytes) -> bytes | None:
-    """The inverse of `read_usual_signature`, for a *value* of 256 bytes; None where that begins with a zero."""
+    """The inverse of `read_usual_signature`, for a *value* of 256 bytes; None if that begins with a zero."""
     bits = _usual_bits(value)
     return None if bits is None else _USUAL.pack(_USUAL_HEAD, created, issuer, check, bits, value)
 
 
 def _usual_bits(value: bytes) -> int | None:
-    """How long the number of a usual signature is, in bits; None where it begins with a zero."""
+    """The length of the number of a usual signature, in bits; None if it begins with a zero."""
     return _USUAL_BITS + value[0].bit_length() if value[0] else None
 
 
 def write_subpackets(subpackets: Iterable[tuple[int, bytes]]) -> bytes:
-    """Subpackets, in the order given."""
+    """Encode subpackets, in the order given."""
     return b"".join(_length(1 + len(body)) + bytes((type,)) + body for type, body in subpackets)
 
 
@@ -263,7 +263,7 @@ def _read_subpackets(area: bytes) -> dict[int, bytes]:
 
 
 def _read_header(data: bytes, at: int) -> tuple[int, int, int]:
-    """The tag, the offset of the body, and of its end."""
+    """The tag, and the offsets of the body and of its end."""
     head = data[at]
     if not head & 0x80:
         raise OpenPGPError("not an OpenPGP packet")
@@ -278,7 +278,7 @@ def _read_header(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def _read_length(data: bytes, at: int, *, partial: bool = True) -> tuple[int, int]:
-    """A length of the new format (sections 4.2.2 and 5.2.3.1), and the offset behind it.
+    """A length in the new format (sections 4.2.2 and 5.2.3.1), and the offset after it.
 
     From 224 to 254 the first octet begins a partial body in a packet header, and a longer length in a
     subpacket.

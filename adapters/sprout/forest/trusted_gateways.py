@@ -1,7 +1,7 @@
-"""Other gateways that this one believes: what they say about channels and copies is taken as said.
+"""Other gateways that this one trusts: it accepts their claims about channels and copies.
 
-The setting `sprout.gateways` names their own identities (`trellis identity show`). A gateway signs with the same key
-as for itself for everybody from elsewhere, so that key says for whom it speaks.
+The setting `sprout.gateways` lists their identities (`trellis identity show`). A gateway signs with one key for itself
+and for all peers of other protocols, so that key identifies the nodes that it made.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ def is_node_id(text: str) -> bool:
 
 
 class TrustedGateways:
-    """*ids* are the node ids of their identities; *find* looks up what is held."""
+    """The trusted gateways, by the node *ids* of their identities; *find* looks up a node that is held."""
 
     def __init__(self, ids: Iterable[str], find: Callable[[str], Node | None]) -> None:
         self._ids = frozenset(ids)
         self._find = find
 
     def channel(self, node: Community) -> str | None:
-        """The channel that *node* is said to be, where its author is believed."""
+        """The channel that *node* claims to be; None if its author is not trusted, or if it claims none."""
         if node.author not in self._ids:
             return None
         name = twig.decode(node.metadata.blob).get(CHANNEL, b"").decode(errors="replace")
         return name if valid_name(name) and not name.startswith(GATEWAY_PREFIX) else None
 
     def speaks_for(self, author: str) -> bool:
-        """Whether *author* is one of them, or somebody from elsewhere for whom one of them signs."""
+        """Whether *author* is a trusted gateway, or an identity whose nodes a trusted gateway signs."""
         if not self._ids or author in self._ids:
             return bool(self._ids)
         node = self._find(author)

@@ -1,9 +1,9 @@
 """TWIG, the pairs in a node's metadata: `name/version NUL value NUL name/version NUL value`.
 
 There is no NUL at the end, an empty text has no pairs, a value may be empty. A key splits at its last `/`;
-the name is not empty, the version is an unsigned decimal. The reference also reads what follows the digits
-of a version, or blanks before them, as if they were not there; nobody was seen to write that: refused here.
-Its writer has no fixed order; ours sorts, so that the same pairs are always the same bytes.
+the name is not empty, the version is an unsigned decimal. The reference ignores blanks before the digits of a
+version and whatever follows them; no genuine program writes that, and it is refused here. The reference writes
+pairs in no fixed order; this module sorts them, so that equal pairs give equal bytes.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from gateway.core.errors import RequestError
 
 _KEY: Final = re.compile(rb"([^\0]+)/([0-9]{1,20})", re.DOTALL)
 _MAX_VERSION: Final = (1 << 64) - 1
-_MAX_KEYS: Final = 64  # that are kept as they are written; the gateway has fewer
+_MAX_KEYS: Final = 64  # cached in encoded form; the gateway uses fewer
 
 
 class TwigError(RequestError):
-    """Bytes that are no TWIG, or pairs that TWIG cannot carry."""
+    """Bytes that are not TWIG, or pairs that TWIG cannot express."""
 
 
 def decode(blob: bytes) -> dict[str, bytes]:
-    """The pairs in *blob*, by `name/version`; of a repeated key the last one.
+    """The pairs in *blob*, by `name/version`; the last of a repeated key counts.
 
-    The version is without leading zeros. Bytes of a name that are not UTF-8 become lone surrogates.
+    Versions have no leading zeros. Bytes of a name that are not UTF-8 become lone surrogates.
     """
     if not blob:
         return {}
@@ -38,7 +38,7 @@ def decode(blob: bytes) -> dict[str, bytes]:
 
 
 def encode(pairs: Mapping[str, bytes]) -> bytes:
-    """Write *pairs*, sorted by key; the inverse of `decode`."""
+    """Encode *pairs*, sorted by key; the inverse of `decode`."""
     pieces: list[bytes] = []
     for key, value in sorted((_to_bytes(key), value) for key, value in pairs.items()):
         if b"\0" in value:

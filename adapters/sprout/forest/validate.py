@@ -1,12 +1,12 @@
-"""Whether a node may enter: `RULES`, and beside each what the reference relay does with a node that breaks it.
+"""Validates nodes by `RULES`, each beside what the reference relay does with a node that breaks it.
 
-The rules stand in the order in which they are asked: the node alone, then its author and signature, then
-its parent; so a forged node never makes us ask anybody for its ancestors. What is held was validated itself:
-a reply whose depth, community and conversation follow from its parent's is whole, and its community and
-conversation need no look of their own.
+The rules are checked in order: the node alone, then its author and signature, then its parent; so a forged
+node never causes a request for its ancestors. All nodes that are held were validated: a reply whose depth,
+community and conversation follow from its parent's is valid, and its community and conversation need not
+be looked up.
 
-The reference has most of these rules, in functions that its relay never calls. Content that is said to be
-text and is not UTF-8 may enter, as it may there: `Content.text` tells.
+The reference has most of these rules, in functions that its relay never calls. Content that claims to be
+text and is not UTF-8 is accepted, as it is there; its `Content.text` is None.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from .packets import OpenPGPError
 from .twig import TwigError
 
 MAX_NAME: Final = 256  # bytes (forest-go, nodes.go)
-MAX_CREATED: Final = 253_402_300_799_999  # the end of the year 9999 in ms; no calendar here goes beyond
-MAX_KEYS: Final = 1024  # parsed keys that are kept, each with its bytes
-USUAL_KEY: Final = 4096  # bytes of a public key; those that genuine programs make have 1,200 to 2,500
-MAX_LONG_KEYS: Final = 32  # parsed keys of more bytes than that, 64 KiB at most, that are kept
+MAX_CREATED: Final = 253_402_300_799_999  # the end of the year 9999 in ms, the last year of `datetime`
+MAX_KEYS: Final = 1024  # cached keys, each with its bytes
+USUAL_KEY: Final = 4096  # bytes of a public key; those of genuine programs have 1,200 to 2,500
+MAX_LONG_KEYS: Final = 32  # cached keys of more bytes than that, 64 KiB at most
 
-EXPIRATION: Final = "expiration/1"  # a time of RFC 3339, after which a node is to be forgotten
-ACTIVITY: Final = "activity/1"  # who is there
-INVISIBLE: Final = "invisible/1"  # not to be shown
+EXPIRATION: Final = "expiration/1"  # an RFC 3339 time after which a node is to be deleted
+ACTIVITY: Final = "activity/1"  # presence
+INVISIBLE: Final = "invisible/1"  # not to be displayed
 _RFC3339: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
 class ValidationResult(NamedTuple):
-    """Whether a node may enter: `reason` says why not, `missing` names the nodes that must come first."""
+    """The result for a node: `reason` says why it is refused, `missing` names the nodes that must come first."""
 
     reason: str = ""
     missing: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether nothing stands against the node."""
+        """Whether the node is valid."""
         return not self.reason and not self.missing
 
 
@@ -55,10 +55,10 @@ FORGED: Final = "the signature is not the author's"
 
 
 def validate(node: Node, raw: bytes, now_ms: int, author: Node | None, parent: Node | None) -> ValidationResult:
-    """The verdict on *node*, whose bytes are *raw*, at *now_ms*; *author* and *parent* are None where none is held.
+    """Validate *node*, encoded as *raw*, at *now_ms*; *author* and *parent* are None if they are not held.
 
-    A node with a valid signature whose parent is missing, or any that is else in order and whose author is
-    missing, is neither accepted nor refused: the verdict names what to ask for.
+    A node that breaks no rule is neither accepted nor refused while its author or parent is missing: the result
+    names the nodes to request.
     """
     if _is_plain(node, author, parent):
         return OK if _is_signed(node, raw, author) else ValidationResult(FORGED)
@@ -67,7 +67,7 @@ def validate(node: Node, raw: bytes, now_ms: int, author: Node | None, parent: N
 
 
 def _is_plain(node: Node, author: Node | None, parent: Node | None) -> bool:
-    """Whether *node* is a reply as nearly all are: if its signature holds, then so do all of `RULES`."""
+    """Whether *node* is a reply that breaks none of `RULES` if its signature is valid, as nearly all are."""
     return (
         type(node) is Reply
         and node.metadata == NO_PAIRS
@@ -93,7 +93,7 @@ def _by_rules(case: _Case) -> ValidationResult:
 
 
 class ReferenceAction(Enum):
-    """What the reference relay does with a node; it answers status 0 unless it closes the connection."""
+    """What the reference relay does with an invalid node; it answers status 0 unless it closes the connection."""
 
     STORES = "stores it"
     DROPS = "drops it without a word"
@@ -101,9 +101,9 @@ class ReferenceAction(Enum):
 
 
 class NodeRule(NamedTuple):
-    """Why a node is refused, which types the rule is for, what the reference relay does, and what must hold.
+    """Why a node is refused, the types that the rule applies to, what the reference relay does, and the condition.
 
-    A rule *of* the author or the parent is asked only where that node is held.
+    A rule *of* the author or the parent applies only if that node is held.
     """
 
     reason: str
@@ -114,7 +114,7 @@ class NodeRule(NamedTuple):
 
 
 class _Case(NamedTuple):
-    """A node and what is known about it; typed so loosely because each rule is for certain types of nodes."""
+    """A node and what is known about it; typed loosely, since each rule applies to certain types of nodes."""
 
     node: Any
     raw: bytes
@@ -125,7 +125,7 @@ class _Case(NamedTuple):
 
     @property
     def expires(self) -> int | None:
-        """When it expires, in ms; None where it never does; -1 where that cannot be read."""
+        """When it expires, in ms; None if never; -1 if the value is malformed."""
         return None if self.pairs is None else _expires(self.pairs)
 
     @property
@@ -135,7 +135,7 @@ class _Case(NamedTuple):
 
     @property
     def in_thread(self) -> bool:
-        """Whether a reply says that it belongs to a conversation."""
+        """Whether a reply names a conversation."""
         return bool(self.node.conversation != NULL_ID)
 
     @property
@@ -144,7 +144,7 @@ class _Case(NamedTuple):
         return _is_signed(self.node, self.raw, self.author)
 
     def follows(self, name: str) -> bool:
-        """Whether a field of a reply is what it has to be below that parent."""
+        """Whether the field *name* of a reply has the value that follows from its parent."""
         return bool(getattr(self.node, name) == getattr(forest.position_below(self.node.parent, self.parent), name))
 
 
@@ -156,7 +156,7 @@ def _pairs(node: Node) -> dict[str, bytes] | None:
 
 
 def _is_readable(content: Content) -> bool:
-    """Whether content that is said to be TWIG is; any other can be read."""
+    """Whether content of type TWIG is valid TWIG; content of any other type is readable."""
     try:
         return content.type != TWIG or twig.decode(content.blob) is not None
     except TwigError:
@@ -164,26 +164,26 @@ def _is_readable(content: Content) -> bool:
 
 
 def expiration(ms: int) -> bytes:
-    """How a node says that it expires at *ms*, to the second."""
+    """The value of `expiration/1` for *ms*, to the second."""
     return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}".encode()
 
 
 def expires_at(node: Node) -> int | None:
-    """When *node* expires, in ms; None where it never does; -1 where that cannot be read."""
+    """When *node* expires, in ms; None if never; -1 if the value is malformed."""
     return _expires(twig.decode(node.metadata.blob))
 
 
 def is_presence(node: Node) -> bool:
-    """Whether *node* says no more than who is there."""
+    """Whether *node* announces presence, and nothing else."""
     pairs = twig.decode(node.metadata.blob)
     return isinstance(node, Reply) and ACTIVITY in pairs and INVISIBLE in pairs
 
 
 def offered_until(node: Node) -> int | None:
-    """When *node* is offered no more, in ms; None where that is never.
+    """The time until which *node* is offered, in ms; None for ever.
 
-    An identity is needed to check what its owner signed. Of the nodes that say who is there, only those are held that
-    somebody answered: they have no text to be forgotten, and the answers have.
+    An expired identity is still needed to verify what its owner signed. Nodes that announce presence are held only if
+    somebody replied to them: they have no text that could expire, and their replies do.
     """
     return None if isinstance(node, Identity) or is_presence(node) else expires_at(node)
 
@@ -223,7 +223,7 @@ _long_key: Final = lru_cache(MAX_LONG_KEYS)(PublicKey)
 
 
 def _key(data: bytes) -> PublicKey:
-    """The key that *data* is, parsed once if it was used lately; an `OpenPGPError` where it is none."""
+    """The key encoded in *data*, from a cache if it was used lately; raise `OpenPGPError` if it is not valid."""
     return (_usual_key if len(data) <= USUAL_KEY else _long_key)(data)
 
 
@@ -263,7 +263,7 @@ RULES: Final = (
     NodeRule("the conversation is not the parent's", _REPLY,    _S, lambda c: c.follows("conversation"), "parent"),
 )
 
-# Why bytes are no node at all: the reasons of `forest.NodeError` when reading.
+# Why bytes are not a node: the reasons of `forest.NodeError` in decoding.
 READING: Final = {
     "not the node of that id":              _C,
     "schema version 0":                     _S,
@@ -278,7 +278,7 @@ READING: Final = {
     "an unknown kind of key or signature":  _C,
 }
 # fmt: on
-# Those that are asked of a node of some type: whether its author is held, and its parent, decides as well.
+# The rules that apply, by the type of a node, and whether its author and its parent are held.
 _RULES_OF: Final = {
     (kind, author, parent): tuple(
         rule for rule in RULES if kind in rule.kinds and {"author": author, "parent": parent}.get(rule.of or "", True)

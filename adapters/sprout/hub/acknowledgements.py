@@ -1,8 +1,8 @@
-"""How the announces of one connection are answered.
+"""Answers the announces of one connection.
 
-An announce is answered once all of it that can be is on disk: status 1 only where nothing of it was known, taken or
-kept waiting, or where the log cannot be written, status 4 where a direct message reached nobody, or where there was no
-more room for nodes that wait for others.
+An announce is answered once all of its nodes that are kept are on disk: with status 1 only if none of them was known,
+taken or kept waiting, or if the log cannot be written; with status 4 if a direct message reached nobody, or if there
+was no room for nodes that wait for others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gateway.core.bounded import BoundedMap
 from .batch import NodeBatch
 from .connection import SproutConnection
 
-ANSWER_TIMEOUT: Final = 20_000  # ms until an announce is answered in any case; genuine clients wait for a minute
+ANSWER_TIMEOUT: Final = 20_000  # ms after which an announce is answered in any case; genuine clients wait for a minute
 MAX_UNANSWERED: Final = (
     4096  # announces that are answered later: one and the same node can be announced again and again
 )
@@ -25,7 +25,7 @@ _PER_UNANSWERED: Final = 600  # bytes
 
 
 class Acknowledgements:
-    """The announces of *session* that are not answered yet: their nodes wait for others, or they for the disk."""
+    """The announces of *session* that are not answered yet: their nodes wait for others, or for the disk."""
 
     def __init__(self, session: SproutConnection) -> None:
         self._session = session
@@ -33,27 +33,27 @@ class Acknowledgements:
         self._unanswered = BoundedMap[NodeBatch, None](
             MAX_UNANSWERED, self._answer_oldest
         )  # of these, the complete ones
-        self._statuses: list[tuple[int, int]] = []  # the ids and codes of statuses that wait for the disk
+        self._statuses: list[tuple[int, int]] = []  # ids and codes that wait for the disk
         self._statuses_seq = 0
 
     @property
     def size(self) -> int:
-        """About how many bytes are kept here for the peer."""
+        """The approximate memory that these announces take, in bytes."""
         return _PER_UNANSWERED * len(self._unanswered)
 
     def clear(self) -> None:
-        """Nothing is waited for any more."""
+        """Forget all of them."""
         self._awaited.clear()
         self._unanswered.clear()
 
     def tick(self, now: int) -> None:
-        """Answer what waits too long for its answer."""
+        """Answer the announces whose deadline has passed."""
         for batch in [batch for batch in self._unanswered if batch.deadline <= now]:
             self._answer(batch)
         self.wait_for_disk()
 
     def batch_ended(self, batch: NodeBatch) -> None:
-        """All of a batch has come: answer it, if it is an announce and none of its nodes waits."""
+        """Answer the complete *batch* if it is an announce and none of its nodes waits."""
         if batch.waits:
             batch.deadline = self._session.bus.clock() + ANSWER_TIMEOUT
             self._unanswered[batch] = None
@@ -61,14 +61,14 @@ class Acknowledgements:
             self._answer(batch)
 
     def await_node(self, batch: NodeBatch, id: str) -> None:
-        """The node *id* of *batch* waits: an announce is answered when its fate is known."""
+        """Delay the answer to *batch* until the outcome of its node *id* is known."""
         batch.waited = True
         if batch.id is not None:
             batch.waits.add(id)
             self._awaited.setdefault(id, []).append(batch)
 
     def node_settled(self, id: str, status: int, seq: int = 0, *, taken: bool = False) -> None:
-        """The node *id* waits no more: it was *taken*, and stands at *seq*, or is lost; answer what waited for that."""
+        """Answer what waits for the outcome of the node *id*: it was *taken*, and logged at *seq*, or given up."""
         for batch in self._awaited.pop(id, ()):
             batch.waits.discard(id)
             batch.seq, batch.status = max(batch.seq, seq), max(batch.status, status)
@@ -77,11 +77,11 @@ class Acknowledgements:
                 self._answer(batch)
 
     def _answer_oldest(self, batch: NodeBatch, _: None) -> None:
-        """So many announces wait for their answer that the oldest gets it as things are."""
+        """Answer the oldest announce as it stands, since too many wait."""
         self._answer(batch)
 
     def _answer(self, batch: NodeBatch) -> None:
-        """Answer an announce. Status 0 says that all of it that is not refused is on disk."""
+        """Answer an announce. Status 0 says that all of its nodes that are not refused are on disk."""
         self._unanswered.pop(batch)
         status = max(batch.status, StatusCode.UNKNOWN_NODE) if batch.waits else batch.status
         for id in batch.waits:
@@ -92,7 +92,7 @@ class Acknowledgements:
         self._answer_when_synced(batch.seq, batch.id, status if batch.taken or status else StatusCode.MALFORMED)
 
     def _answer_when_synced(self, seq: int, id: int, code: int) -> None:
-        """Answer with *code* once everything up to *seq* is on disk; announces that arrive together wait together."""
+        """Answer with *code* once everything up to *seq* is on disk; announces that arrived together wait together."""
         if not seq:
             self._session.status(id, code)
             return
@@ -102,7 +102,7 @@ class Acknowledgements:
         self._statuses_seq = max(self._statuses_seq, seq)
 
     def wait_for_disk(self) -> None:
-        """What arrived together is read: answer its announces when the disk has them."""
+        """Answer the announces that arrived together, and were all read, once they are on disk."""
         if self._statuses:
             promised, self._statuses = self._statuses, []
             self._session.bus.ledger.when_synced(

@@ -1,7 +1,7 @@
-"""Answers of many nodes, gathered a few in each turn of the loop and sent no faster than they are read.
+"""Responses with many nodes, collected a few per turn of the loop, and sent no faster than the peer reads.
 
-What was gathered is not kept where it is long, but where it stands: an answer begins with how many nodes it has, so all
-of them have to be found first, and their lines are read again when the peer takes them.
+A response begins with the number of its nodes, so all of them are found before any is sent. Of a long response only
+the sequences are kept meanwhile; the lines are read again when the peer takes them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from gateway.core.errors import RequestError
 from gateway.core.message import Form, PendingForm
 from gateway.core.outbox import LOW_WATER
 
-SLICE: Final = 16  # nodes that are looked for in one turn; one that has to be read from the disk takes some 100 us
+SLICE: Final = 16  # nodes that are looked up in one turn; reading one from the disk takes some 100 us
 SLICE_BYTES: Final = 1 << 18  # likewise: a line has at most 175 KiB
-KEPT: Final = LOW_WATER  # bytes of an answer that are kept; the lines of a longer one are read again
+KEPT: Final = LOW_WATER  # bytes of a response that are kept; the lines of a longer one are read again
 
 
 class FoundNode(NamedTuple):
-    """A node of an answer: where it stands, and its line, which may still be being made."""
+    """A node of a response: its sequence, and its line, which may not be signed yet."""
 
     seq: int
     form: Form
 
 
 class AnswerLine(NamedTuple):
-    """A node of an answer that is gathered; without its *text* where it is to be read again."""
+    """A line of a response; its *text* is None if it is to be read again."""
 
     seq: int
     size: int
@@ -44,16 +44,16 @@ Schedule = Callable[[Callable[[], None]], None]  # runs a call when its turn has
 
 
 class NodeCollector:
-    """What *find* finds, as far as one answer has room for it."""
+    """Collects what *find* finds, as far as one response has room for it."""
 
     def __init__(self, find: FindNodes) -> None:
         self.found: list[FoundNode | AnswerLine] = []
         self.size = 0
         self._rest = find()
-        self._forgotten = 0  # of those that were found first
+        self._forgotten = 0  # of the nodes found so far
 
     def advance(self) -> bool:
-        """Gather a slice; whether that was the last one."""
+        """Collect a slice; return whether it was the last one."""
         limit = self.size + SLICE_BYTES
         for _ in range(SLICE):
             found = next(self._rest, self)
@@ -70,18 +70,18 @@ class NodeCollector:
 
     @property
     def unsigned(self) -> list[PendingForm]:
-        """The lines that are still being made."""
+        """The lines that are not signed yet."""
         return _unsigned([found.form for found in self.found if isinstance(found, FoundNode)])
 
     def lines(self) -> list[AnswerLine]:
-        """All of them, but for those that could not be made."""
+        """All lines, except those that could not be signed."""
         lines = [line for found in self.found if (line := _line(found)) is not None]
         if sum(line.size for line in lines) <= KEPT:
             return lines
         return [line._replace(text=None) for line in lines]
 
     def _forget(self) -> None:
-        """Remember only where those are whose lines are made."""
+        """Keep only the sequences of the nodes whose lines are signed."""
         for place in range(self._forgotten, len(self.found)):
             found = self.found[place]
             if isinstance(found, FoundNode) and (text := _text(found.form)) is not None:
@@ -90,27 +90,27 @@ class NodeCollector:
 
 
 class PendingAnswer:
-    """An answer on its way: *done* gets its lines, those that matter most first, or None where they cannot be read.
+    """A response that is being collected: *done* gets its lines by importance, or None if they cannot be read.
 
-    *give* runs a call when others had their turn. Where something has to be signed for it, it waits for that, and is
-    gathered again: what was made may have opened a conversation, which belongs to the answer as well.
+    *give* runs a call after others had their turn. If nodes have to be signed for it, it waits for that and collects
+    again: signing may have opened a conversation, which belongs to the response as well.
     """
 
     def __init__(self, find: FindNodes, give: Schedule, done: Callable[[list[AnswerLine] | None], None]) -> None:
         self._find = find
         self._give = give
         self._done = done
-        self._made: NodeCollector | None = None  # what was found first, and is made since
+        self._made: NodeCollector | None = None  # the first collection, signed since
         self._gathering: NodeCollector | None = None
         self.over = False
 
     @property
     def size(self) -> int:
-        """How many bytes of it are kept so far."""
+        """The bytes of it that are kept so far."""
         return 0 if self._gathering is None else min(self._gathering.size, KEPT)
 
     def advance(self) -> None:
-        """Gather the next slice."""
+        """Collect the next slice."""
         if self.over:
             return
         try:
@@ -118,7 +118,7 @@ class PendingAnswer:
             if not self._gathering.advance():
                 self._give(self.advance)
                 return
-        except RequestError:  # the index cannot be read; what was found before is not wrong
+        except RequestError:  # the index cannot be read; the first collection is still right
             self._end(None if self._made is None else self._made.lines())
             return
         gathering, unsigned = self._gathering, self._gathering.unsigned
@@ -138,16 +138,16 @@ class PendingAnswer:
 
 
 class StreamedResponse(PendingForm):
-    """An answer in the outbox. A long one comes in parts, each made when the peer has taken the one before it.
+    """A response in the outbox. A long one is sent in parts, each made when the peer has taken the one before.
 
-    *read* gives the line of a node again; where that has changed or is gone, *broken* ends the connection.
+    *read* reads the line of a node again; if that changed or is gone, *broken* ends the connection.
     """
 
     __slots__ = ("_broken", "_give", "_read", "_rest", "left")
 
     def __init__(self, read: Callable[[int], Form | None], give: Schedule, broken: Callable[[], None]) -> None:
         super().__init__()
-        self.left = 0  # bytes that are still to be made
+        self.left = 0  # bytes of the parts to come
         self._rest: deque[AnswerLine] = deque()
         self._read = read
         self._give = give
@@ -155,11 +155,11 @@ class StreamedResponse(PendingForm):
 
     @property
     def size(self) -> int:
-        """The bytes that are there and those that are still to be made."""
+        """The bytes of this part and of the parts to come."""
         return super().size + self.left
 
     def answer(self, id: int, lines: Sequence[AnswerLine]) -> None:
-        """It answers the request *id* with *lines*, in this order."""
+        """Fill it with the response to the request *id*: *lines*, in this order."""
         texts = [line.text for line in lines if line.text is not None]
         if len(texts) == len(lines):
             self.fill(codec.encode_response(id, texts))
@@ -169,7 +169,7 @@ class StreamedResponse(PendingForm):
         self.fill(codec.response_head(id, len(lines)))
 
     def advance(self) -> bool:
-        """What is there was taken: whether a part follows, which is made in the next turn of the peer's."""
+        """Whether another part follows the one that was taken; it is made in the peer's next turn."""
         if not self._rest:
             return False
         self.done, self.data = False, None
@@ -177,7 +177,7 @@ class StreamedResponse(PendingForm):
         return True
 
     def _make_next_part(self) -> None:
-        """Make the next part. It begins with the end of a line, so that nobody takes it for a node to be announced."""
+        """Make the next part. It begins with a newline, so that it is not mistaken for a node to be announced."""
         part: list[tuple[AnswerLine, Form]] = []
         size = 0
         while self._rest and len(part) < SLICE and size < LOW_WATER:
@@ -191,7 +191,7 @@ class StreamedResponse(PendingForm):
         _when_signed(_unsigned([form for _, form in part]), lambda: self._made(part))
 
     def _made(self, part: Sequence[tuple[AnswerLine, Form]]) -> None:
-        """The lines of a *part* are there."""
+        """Fill in the lines of a *part*, all of which are signed."""
         data = b""
         for line, form in part:
             text = _text(form) or b""
@@ -206,9 +206,9 @@ class StreamedResponse(PendingForm):
 
 
 def fitting(lines: list[AnswerLine]) -> list[AnswerLine]:
-    """As many of the first *lines* as one message may have."""
+    """As many of the first *lines* as fit into one message."""
     if sum(line.size for line in lines) + len(lines) <= MAX_BODY:
-        return lines  # nearly always
+        return lines  # true of nearly all
     sizes = accumulate(line.size + 1 for line in lines)
     return lines[: max(1, sum(size <= MAX_BODY for size in sizes))]
 
@@ -229,7 +229,7 @@ def _unsigned(forms: Sequence[Form]) -> list[PendingForm]:
 
 
 def _when_signed(unsigned: Sequence[PendingForm], then: Callable[[], None]) -> None:
-    """Call *then* once all of them are made, or could not be."""
+    """Call *then* once all of them are signed, or have failed."""
     left = len(unsigned)
 
     def one_is() -> None:

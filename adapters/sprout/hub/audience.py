@@ -1,4 +1,4 @@
-"""Who is connected, and which of them is told of an identity, a community, or a channel that has begun."""
+"""Announces identities, communities and new channels to the connections that may know of them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from .rights import Rights
 
 
 class Audience:
-    """The connections, each of which is told as much as its *rights* allow."""
+    """All connections; each is told as much as its *rights* allow."""
 
     def __init__(self, rights: Rights) -> None:
         self.sessions: dict[SproutConnection, None] = {}
         self._rights = rights
 
     def announce(self, line: bytes, channel: str = "", *, skip: SproutConnection | None = None) -> None:
-        """Announce an identity, or the community of *channel*, to every connection but one that may know of it."""
+        """Announce an identity, or the community of *channel*, to all who may know of it, except *skip*."""
         for session in self.sessions:
             if session is not skip and (self._may_be_told(session, channel)):
                 session.announce(line)
 
     def announce_minted(self, made: PendingNode, channel: str) -> None:
-        """Announce a node that is being made: at its place to who listens to *channel*, to others once it is there."""
+        """Announce a node that is being signed: in order to listeners of *channel*, to all others once it is signed."""
         others = []
         for session in self.sessions:
             if channel in session.channels:
@@ -38,7 +38,7 @@ class Audience:
         made.line.when_done(tell_others)
 
     def community_added(self, community: str) -> None:
-        """*community* is a channel, or the same as one, from now on."""
+        """Tell all connections that *community* belongs to a channel from now on."""
         for session in list(self.sessions):
             session.community_added(community)
 

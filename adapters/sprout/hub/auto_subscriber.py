@@ -1,9 +1,10 @@
-"""Communities that begin while a relay is connected, of which it would hear nothing until it dials again.
+"""Subscribes relays to communities that begin while they are connected.
 
-A genuine relay that dials in, or a client like wisteria, asks for all communities when it connects, and subscribes to
-each of them. To those that begin later it never subscribes, here or on its own side: it drops the replies that are
-announced to it, and announces none. So it is subscribed to, by the same word: to it that says that both follow. Its
-answer shows that it does, and then it is told as if it had asked. Who subscribes to some communities only has chosen.
+A genuine relay that dials in, or a client like wisteria, lists all communities when it connects, and subscribes to
+each of them. It never subscribes to later ones, here or on its own side: it drops the replies that are announced to
+it, and announces none. So the gateway sends it a `subscribe`, after which both sides count as subscribed for it; once
+it answers with status 0, it is told as if it had subscribed itself. A peer that subscribed to some communities only
+has chosen, and is left alone.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ MAX_FOLLOWED: Final = (
 
 
 class AutoSubscriber:
-    """What *session* follows by itself: nothing, unless it asked for all communities."""
+    """The automatic subscriptions of *session*: none, unless it listed all communities."""
 
     def __init__(self, session: SproutConnection, nodes: NodeDirectory, rights: Rights) -> None:
         self._session = session
         self._nodes = nodes
         self._rights = rights
         self._listed: set[str] | None = None
-        self._left: set[str] = set()  # of these, those to which it did not try to subscribe yet
+        self._left: set[str] = set()  # of these, those that it has not tried to subscribe to yet
         self._new_communities: dict[str, None] = {}
         self._asked: dict[int, str] = {}
         self._leaves: set[int] = set()
 
     def peer_lists(self, frame: codec.List) -> None:
-        """The peer asks for communities: for all of them, if it is one that follows all."""
+        """Note which communities the peer was told of, if it lists all of them."""
         if frame.node_type == COMMUNITY and frame.quantity >= MAX_NODES:
             may, is_complete = self._rights.may_read, self._nodes.lineage.is_complete
             infos = self._nodes.store.of_type(COMMUNITY, MAX_FOLLOWED)
@@ -46,24 +47,24 @@ class AutoSubscriber:
             self._left = self._listed - self._session.wanted.keys()
 
     def community_added(self, community: str) -> None:
-        """A community is a channel from now on."""
+        """Subscribe the peer to a new community, if it follows all."""
         if self._listed is not None and community not in self._listed and community not in self._session.wanted:
             self._new_communities[community] = None
             self.subscribe()
 
     def peer_subscribes(self, community: str) -> None:
-        """The peer asks to follow a community, whether it may or not."""
+        """Note that the peer tried to subscribe to a community, whether it may or not."""
         self._left.discard(community)
 
     def subscribe(self) -> None:
-        """Subscribe the peer to what began, once it has asked for all that it was told of."""
+        """Subscribe the peer to new communities, once it has subscribed to all that it was told of."""
         if self._new_communities and not self._left:
             begun, self._new_communities = self._new_communities, {}
             for community in begun:
                 self._asked[self._session.request(codec.Subscribe(NO_ID, community))] = community
 
     def handle_status(self, frame: codec.Status) -> None:
-        """The peer follows a community, if it says so: it is told of it, and what it has of it is asked for."""
+        """If the peer accepts a subscription, join it to the channel and request the nodes that it has."""
         community = self._asked.pop(frame.id, None)
         session = self._session
         if community is None or frame.code != codec.StatusCode.OK or len(session.wanted) >= session.bus.subscriptions:
@@ -73,10 +74,10 @@ class AutoSubscriber:
         self._leaves.add(session.request(codec.LeavesOf(NO_ID, community, MAX_FOLLOWED)))
 
     def is_expected(self, id: int) -> bool:
-        """Whether the request *id* is one of these, and not answered yet."""
+        """Whether the request *id* for nodes is one of these, and not answered yet."""
         return id in self._leaves
 
     def batch_of(self, frame: codec.Response) -> NodeBatch:
-        """The nodes that the peer has of a community."""
+        """The nodes that the peer has of a community, as a batch to be taken."""
         self._leaves.discard(frame.id)
         return NodeBatch(frame.nodes, len(frame.unreadable))

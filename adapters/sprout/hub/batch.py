@@ -1,4 +1,4 @@
-"""Nodes that came together, and how far they have been taken."""
+"""Nodes that arrived together, and how many of them were taken."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from adapters.sprout.wire.codec import Frame, NodeLine, StatusCode
 
 
 class NodeBatch:
-    """An announce, or an answer to a question of ours (without an *id*), with the nodes that are still to be taken.
+    """An announce, or a response to the gateway (without an *id*), with the nodes that are still to be taken.
 
-    `more` nodes of it have not arrived yet; where `asked`, something here waits for them. `sought` is what the question
-    was for. Some of it is `forged`, or no node at all. Of an announce, `waits` are the ids of nodes that still wait for
-    others; it is answered when none does, or at its `deadline` (ms).
+    `more` nodes of it have not arrived yet; `asked` tells that a held node needs them; `sought` lists the requested
+    ids. `forged` tells that some nodes are forged or unreadable. Of an announce, `waits` are the ids of nodes that
+    still wait for others; it is answered when none does, or at its `deadline` (ms).
     """
 
     more = 0
@@ -27,7 +27,7 @@ class NodeBatch:
     def __init__(self, nodes: Iterable[NodeLine], unreadable: int, id: int | None = None) -> None:
         self.id = id
         self.nodes = deque(nodes)
-        self.taken = not self.nodes and not unreadable  # an empty announce is fine
+        self.taken = not self.nodes and not unreadable  # an empty announce is valid
         self.forged = bool(unreadable)
         self.asks: dict[str, Frame] = {}
         self.waits: set[str] = set()

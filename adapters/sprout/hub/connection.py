@@ -1,4 +1,4 @@
-"""What the rest of the hub knows of a connection: the lower half of `session`, which is built on all the rest."""
+"""The interface of a connection for the rest of the hub; `session` implements it on top of all the other parts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gateway.core.session import Session
 
 
 class SproutConnection(Session):
-    """A connected peer, as those see it who take what it brings or tell it something.
+    """A connected peer, as the parts see it that take its nodes or announce nodes to it.
 
-    `since` is when it connected (ms); it `announces_presence` once its client has used the words for who is there;
-    `wanted` are the communities that it subscribed to, known or not.
+    `since` is when it connected (ms); `announces_presence` is set once its client has announced presence; `wanted` are
+    the communities that it subscribed to, known or not.
     """
 
     protocol = NAME
@@ -30,34 +30,34 @@ class SproutConnection(Session):
         self.wanted: dict[str, None] = {}
 
     def announce(self, line: Form) -> None:
-        """Announce one node, whose *line* may still be being made."""
+        """Announce one node, whose *line* may not be signed yet."""
         self.put(line)
 
     def status(self, id: int, code: int) -> None:
-        """Answer the request *id*."""
+        """Answer the request *id* with a status."""
         self.send(codec.encode_status(id, code))
 
     def statuses(self, answers: Sequence[tuple[int, int]]) -> None:
-        """Answer several requests: their ids, and the codes."""
+        """Answer several requests, by their ids and codes."""
         self.send(b"".join([codec.encode_status(id, code) for id, code in answers]))
 
     @property
     @abstractmethod
     def unwritable(self) -> bool:
-        """Whether nodes are refused now, since the log cannot be written; where it is merely slow they wait."""
+        """Whether nodes are refused since the log cannot be written; while it is merely slow they wait."""
 
     @abstractmethod
     def request(self, frame: Frame) -> int:
-        """Make a request of ours; its id."""
+        """Send a request to the peer; return its id."""
 
     @abstractmethod
     def community_added(self, community: str) -> None:
-        """A community is a channel from now on."""
+        """Join the channel of a community that has just got one, if the peer wants it."""
 
     @abstractmethod
     def take_ready(self) -> None:
-        """Take what waited, and is to be taken now."""
+        """Take the nodes that waited and are ready."""
 
     @abstractmethod
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Run *call* when others had their turn."""
+        """Run *call* in a later turn of the loop."""

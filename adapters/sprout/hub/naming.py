@@ -1,4 +1,4 @@
-"""Which channel a community of Arbor is, and what one is called that it becomes (docs/protocols.md, "Sprout")."""
+"""The channel of an Arbor community, and the name of a new one (docs/protocols.md, "Sprout")."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gateway.core.channels import GATEWAY_PREFIX, Channels, valid_name
 from gateway.core.errors import UnknownChannel
 from gateway.storage.record import Fact
 
-UNNAMED: Final = "community"  # the beginning of the name of a channel whose community's name cannot be one
-DIGEST: Final = 6  # characters of a community's id that tell it from others of its name
+UNNAMED: Final = "community"  # replaces the name of a community that is not valid for a channel
+DIGEST: Final = 6  # characters of its id that distinguish a community from others of its name
 
 
 def channel_name(id: str, name: str, channels: Channels) -> str:
-    """The name for the community *id*: its own *name*, or one that no community among *channels* has."""
+    """The name of the channel for the community *id*: its own *name* if that is valid and free, or a similar one."""
     usable = valid_name(name) and not name.startswith(GATEWAY_PREFIX)
     if usable and not channels.exists(name) and channels.address(NAME, name) is None:
         return name
@@ -26,11 +26,11 @@ def channel_name(id: str, name: str, channels: Channels) -> str:
             longer = f"{UNNAMED}~{digest[:size]}"
         if channels.address(NAME, longer) is None:
             return longer
-    raise UnknownChannel(id)  # somebody has taken all of them
+    raise UnknownChannel(id)  # all of them are taken
 
 
 def find_channel(community: str, channels: Channels, store: Store) -> str | None:
-    """The channel that the community with this id is, or is the same as; None where it is neither."""
+    """The channel of the community with this id, or the one that it is an alias of; None if there is neither."""
     try:
         return channels.channel(NAME, community)
     except UnknownChannel:

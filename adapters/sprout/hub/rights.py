@@ -1,4 +1,4 @@
-"""What a connection may do on Sprout: know of a channel, read a node, bring one, and how often it may ask."""
+"""What a connection may do on Sprout: know of a channel, read or announce a node, and how often it may ask."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gateway.core.session import Session
 
 from .naming import find_channel
 
-PEER: Final = "sprout:peer"  # who is dialled: the operator chose it, and many speak through it, so it is never paced
+PEER: Final = "sprout:peer"  # the principal of dialled relays, which carry many authors and are never throttled
 
 
 class Rights:
-    """The rights that *bus* tells of, asked as nodes need them; *known* tells who may do anything at all."""
+    """Rights in terms of nodes, by those of *bus*; *known* tells whether a principal has any right at all."""
 
     def __init__(self, bus: Bus, store: Store, known: Callable[[Principal], bool]) -> None:
         self._bus = bus
@@ -26,15 +26,15 @@ class Rights:
         self._known = known
 
     def is_known(self, session: Session) -> bool:
-        """Whether a connection may do anything at all."""
+        """Whether a connection has any right at all."""
         return self._known(session.principal)
 
     def may_know(self, session: Session, channel: str) -> bool:
-        """Whether a connection may know that there is *channel*."""
+        """Whether a connection may know that *channel* exists."""
         return any(self._bus.allowed(session.principal, verb, channel) for verb in ("subscribe", "history", "publish"))
 
     def may_read(self, session: Session, info: NodeInfo) -> bool:
-        """Whether a connection may read the node at *spot*."""
+        """Whether a connection may read the node *info*."""
         if info.type == IDENTITY:
             return self.is_known(session)
         if info.type == COMMUNITY:
@@ -43,9 +43,9 @@ class Rights:
         return self._bus.allowed(session.principal, "history", info.channel)
 
     def admit(self, session: Session, verb: str, channel: str, author: str | None = None) -> None:
-        """Raise `Forbidden` unless a connection may *verb* on *channel*; the rate was asked before.
+        """Raise `Forbidden` unless a connection may *verb* on *channel*, or the *author* of the node it brings may.
 
-        What a node says may be said as well where its *author* may say it, whoever brings it.
+        `pace` checks the rate before.
         """
         if self._bus.allowed(session.principal, verb, channel):
             return
@@ -53,15 +53,15 @@ class Rights:
             raise Forbidden(verb, channel)
 
     def may_enter(self, session: Session, author: str) -> bool:
-        """Whether the identity *author* may be brought: by who may do anything, or where the author may."""
+        """Whether a connection may announce the identity *author*: it or the author has any right at all."""
         return self.is_known(session) or self._known(_as_author(session, author))
 
     def pace(self, session: Session, channel: str) -> None:
-        """Raise `Throttled` if a connection asks too often; *channel* is what it asks about."""
+        """Raise `Throttled` if a connection exceeds its rate of requests about *channel*."""
         if session.principal.name != PEER:
             session.pace(channel)
 
 
 def _as_author(session: Session, author: str) -> Principal:
-    """Who *author* is to `auth.grants`, from where *session* comes."""
+    """The principal of *author* in `auth.grants`, at the address of *session*."""
     return session.principal._replace(name=f"{NAME}:{author}", key="")

@@ -1,4 +1,4 @@
-"""The file that holds the key by which the gateway signs Arbor's nodes."""
+"""The file with the key that signs the gateway's nodes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from adapters.sprout.forest.openpgp import SecretKey
 from adapters.sprout.forest.packets import OpenPGPError
 from gateway.access.auth import SecretFileError, read_secret, write_secret
 
-KEY_FILE: Final = "sprout.privkey"  # among the gateway's keys
+KEY_FILE: Final = "sprout.privkey"  # in the folder of secrets
 
 
 def read_key(path: Path) -> SecretKey | None:
-    """The key in the file at *path*, None if there is none yet; `SecretFileError` where it is of no use."""
+    """The key in the file at *path*; None if there is no file; raise `SecretFileError` if it cannot be used."""
     if not path.exists():
         return None
     try:
@@ -25,7 +25,7 @@ def read_key(path: Path) -> SecretKey | None:
 
 
 def make_key(path: Path, now_ms: int) -> SecretKey:
-    """A new key, in a file at *path*."""
+    """Generate a key and write it to a new file at *path*."""
     key = SecretKey.generate(now_ms // 1000)
     write_secret(path, key.file)
     return key

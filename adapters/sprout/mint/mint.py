@@ -1,8 +1,8 @@
-"""What the gateway mints for Arbor: its own identity and those of others, communities, the conversations of days.
+"""Mints nodes for Arbor: the gateway's identity, those of other peers, communities, and the conversations of days.
 
-Laws of this file. Each of them is minted once, for `what` its fact says. Everything is a function of the key and of
-what the log holds: a node that was shown and whose fact was lost in a crash comes out the same. So nothing is dated
-when it is made: what has no date of its own has the key's.
+Laws of this file. Each node is minted once, for the purpose that its fact names in `what`. Everything is a function of
+the key and of the log: a node that was offered and whose fact was lost in a crash is made again with the same bytes.
+So no node is dated by the clock: a node without a date of its own has the key's.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from gateway.storage.record import Fact, decode_base64url
 
 from .signing import PendingNode, SigningJob, SigningPool
 
-GATEWAY: Final = "gateway"  # what the gateway's own identity is called among what it mints
-PEER: Final = "peer "  # and a number: what identities of others are called there
-MAX_IDS: Final = 10_000  # ids of minted nodes that are kept
-SHORT: Final = 12  # characters of an identity that are shown as they are
+GATEWAY: Final = "gateway"  # the `what` of the gateway's own identity
+PEER: Final = "peer "  # and a number: the `what` of other peers' identities
+MAX_IDS: Final = 10_000  # cached ids of minted nodes
+SHORT: Final = 12  # characters of an identity that are shown in full
 
 OnMinted = Callable[[PendingNode, str], None]
 
 
 @lru_cache(MAX_IDS)
 def existing(id: str) -> PendingNode:
-    """A node that is there: nobody asks for its line."""
+    """The signed node *id*, without its line, which is not needed."""
     return PendingNode(id)
 
 
 def display_name(peer: Peer, title: str) -> str:
-    """What a sender from elsewhere is called."""
+    """The name in Arbor of a *peer* of another protocol, whose name is *title*."""
     identity = peer.identity
     if peer.name:
         name = peer.name
@@ -66,11 +66,11 @@ def display_name(peer: Peer, title: str) -> str:
 
 
 class Mint:
-    """Makes the nodes that what others say has to stand below, and finds those that were made.
+    """Makes the authors and ancestors of the gateway's replies, and finds those that were made.
 
-    *introduce(made, channel)* is called when an identity or a community is minted: those who listen to *channel* are
-    to get its line before anything that follows, everybody else once it is there. A conversation is not announced: who
-    lacks the parent of a reply asks for it, and who draws no tree has no use for it.
+    *on_minted(made, channel)* is called when an identity or a community is minted: listeners of *channel* must get its
+    line before all later ones, everybody else when it is signed. A conversation is not announced: a client that needs
+    the parent of a reply requests it, and one that draws no tree has no use for it.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Mint:
         self.id = self._own_identity(name)
 
     def community(self, channel: str) -> PendingNode:
-        """The community that *channel* is; minted where it is none yet."""
+        """The community of *channel*; minted if it has none."""
         id = self._bus.channels.address(NAME, channel)
         if id is not None:
             return existing(id)
@@ -111,11 +111,11 @@ class Mint:
         return self._mint(_community(channel), sign, assign, channel)
 
     def has_community(self, channel: str) -> bool:
-        """Whether *channel* has a community, or will in a moment."""
+        """Whether *channel* has a community, signed or being signed."""
         return self._bus.channels.address(NAME, channel) is not None or _community(channel) in self._making
 
     def conversation(self, channel: str, name: str) -> PendingNode:
-        """The conversation with that id or, where the gateway opens it, that name (`day_name`)."""
+        """The conversation with the id *name*, or with the `day_name` *name*, which is minted if needed."""
         if not name.startswith(DAY_PREFIX):
             return existing(name)
         if (made := self._minted(name)) is not None:
@@ -131,27 +131,27 @@ class Mint:
         return self._mint(name, SigningJob(sign), partial(self._store.log_entity, what=name, channel=channel))
 
     def identity(self, peer: Peer, channel: str) -> PendingNode:
-        """The identity that stands for a sender from elsewhere, in Arbor, for ever."""
+        """The identity that stands for *peer*, of another protocol, in Arbor; minted if it has none."""
         what = f"{PEER}{peer.number}"
         if (made := self._minted(what)) is not None:
             return made
         known = peer if peer.identity is None else self._bus.peers.find(peer.protocol, peer.identity)
         name = self._name(known or peer)
-        # The number, as milliseconds, tells apart those who are called the same.
+        # The number, as milliseconds, distinguishes peers of the same name.
         sign = SigningJob(partial(sign_identity, name, self._key, self._key_created + peer.number))
         return self._mint(what, sign, partial(self._store.log_entity, what=what), channel)
 
     def _name(self, peer: Peer) -> str:
         return display_name(peer, self._titles.get(peer.protocol, peer.protocol))
 
-    # What was shown, lost in a crash, and is brought back by who saw it
+    # Nodes that were offered, lost in a crash, and are brought back by a peer
 
     def has_own_key(self, author: Identity) -> bool:
-        """Whether what *author* says is signed by the gateway."""
+        """Whether *author* has the gateway's key: it signs the nodes of that identity."""
         return author.public_key == self._key.public_key
 
     def recovered_fields(self, node: Node, channel: str = "") -> dict[str, str]:
-        """What is to be logged with *node*, an identity or, in *channel*, a conversation, if the gateway minted it."""
+        """The fields to log with *node*, an identity or a conversation of *channel*, if the gateway minted it."""
         what = None
         if isinstance(node, Identity) and self.has_own_key(node):
             peer = self._bus.peers.with_number(node.created - self._key_created)
@@ -161,32 +161,32 @@ class Mint:
             what = day_name(channel, node.created)
         return {} if what is None or self._store.minted(what) is not None else {"what": what}
 
-    # What was minted for whom
+    # The purposes of minted nodes
 
     def minted_for(self, author: str) -> str | None:
-        """What the gateway minted the identity *author* for; None where somebody else did."""
+        """The purpose for which the gateway minted the identity *author*; None if it did not."""
         seq = self._store.seq(author)
         entry = None if seq is None else self._store.entry(seq)
         what: str | None = entry.fields.get("what") if isinstance(entry, Fact) else None
         return what
 
     def peer_number(self, author: str) -> int | None:
-        """The number of the peer from elsewhere that the identity *author* stands for."""
+        """The number of the peer of another protocol that the identity *author* stands for; None if there is none."""
         what = self.minted_for(author) or ""
         return int(what.removeprefix(PEER)) if what.startswith(PEER) else None
 
     def identity_of(self, number: int) -> str | None:
-        """The identity that stands for the peer from elsewhere with *number*, where one has been made."""
+        """The identity that stands for the peer *number* of another protocol; None if none was minted."""
         return self._store.minted(f"{PEER}{number}")
 
     def forget(self, what: str) -> None:
-        """What was minted for *what* leaves the log: it is minted again when it is needed."""
+        """Forget the node minted for *what*, which leaves the log; it is minted again when it is needed."""
         self._ids.pop(what)
 
     # Minting
 
     def _own_identity(self, name: str) -> str:
-        """The gateway's own identity, made with its key."""
+        """The id of the gateway's own identity; minted if there is none with the current key."""
         seq = self._store.seq(self._store.minted(GATEWAY) or "")
         entry = None if seq is None else self._store.entry(seq)
         if isinstance(entry, Fact):
@@ -232,5 +232,5 @@ def _line(raw: bytes) -> NodeLine:
 
 
 def _community(channel: str) -> str:
-    """What the community of *channel* is called among what is being made."""
+    """The key of the community of *channel* while it is being signed."""
     return f"community {channel}"

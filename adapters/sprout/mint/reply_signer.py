@@ -1,8 +1,8 @@
-"""The gateway as an author: the replies that it signs for what others say, and where they stand in the forest.
+"""Signs replies for the messages of other protocols, and decides where they stand in the forest.
 
-Laws of this file. What a node says is decided on the loop; how it is signed is in `signing`, what it stands below and
-who it is by in `mint`. Everything is a function of the key and of what the log holds: a node that was shown and whose
-fact was lost in a crash comes out the same.
+Laws of this file. The content of a node is decided on the loop; `signing` signs it, `mint` makes its ancestors and its
+author. Everything is a function of the key and of the log: a node that was offered and whose fact was lost in a crash
+is made again with the same bytes.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ PRIVATE: Final = "private/1"
 JSON: Final = "json/1"
 ORIGIN: Final = "origin/1"
 TRUE: Final = b"true"
-MAX_DEPTH: Final = 1000  # a reply below a deeper one from elsewhere starts anew: each needs the id of the one above
+MAX_DEPTH: Final = 1000  # a reply to a deeper message of another protocol opens a new thread: each needs its parent
 
 
 class ReplySigner:
-    """Makes replies of what others say, with the *key* that *mint* has, by the same *signers*: they keep the order."""
+    """Makes replies of messages, with the key of *mint*, and through the same *signers*, which keep the order."""
 
     def __init__(
         self,
@@ -70,13 +70,13 @@ class ReplySigner:
         self._submit = signers.submit
         self._key = key
         self._in_progress: dict[int, PendingNode] = {}
-        self._newest_seq = services.log.next_seq  # of what was sealed; nothing beyond was shown to anybody
+        self._newest_seq = services.log.next_seq  # of what was signed; nothing after it was offered to anybody
         self.lines = LineCache()
 
-    # What a form depends on
+    # The position of a message in the forest
 
     def add_refs(self, run: Sequence[Message]) -> None:
-        """Note where the Arbor forms of the messages, of one channel, will stand, and what Arbor is not to get."""
+        """Set the position of each message of a *run* in one channel, or mark it as undelivered."""
         offered = self.is_offered(run[0].channel)
         for message in run:
             ref = {} if message.parent is None else self._reply_refs(message, message.parent)
@@ -87,23 +87,23 @@ class ReplySigner:
                 message.undelivered += (NAME,)
 
     def is_offered(self, channel: str) -> bool:
-        """Whether Arbor is offered what is said in *channel*: its community may have expired."""
+        """Whether messages of *channel* are offered to Arbor: its community may have expired."""
         id = self._bus.channels.address(NAME, channel) if self._store.incomplete else None
         if id is None:
             return True
         try:
             seq = self._store.seq(id)
             return seq is None or self._lineage.is_complete(seq)
-        except Unavailable:  # the index is made anew; that keeps nobody from saying something
+        except Unavailable:  # the index is being rebuilt: messages are accepted meanwhile
             return True
 
     @staticmethod
     def has_room(content: bytes, parent: str | None = None) -> bool:
-        """Whether a reply to the message *parent* has room for the value *content*."""
+        """Whether the value *content* fits into a reply to the message *parent*."""
         return len(content) <= MAX_BLOB or len(encode_content(content, parent)[0]) <= MAX_BLOB
 
     def _reply_refs(self, message: Message, parent_id: str) -> dict[str, Any]:
-        """The place of *message* below another one of its channel that Arbor is offered; empty where it is none."""
+        """The position of *message* below *parent_id*; empty if that is not offered in the same channel."""
         receipt = self._bus.find(parent_id)
         info = None if receipt is None else self._store.info(receipt.seq)
         if info is None or info.channel != message.channel or not self._lineage.is_complete(info.seq):
@@ -123,7 +123,7 @@ class ReplySigner:
         return ref | {"parent": parent.id, "depth": depth, "conversation": ref.get("conversation") or _day(parent)}
 
     def reply(self, message: Message) -> Reply:
-        """The node that *message* is, as far as its children need it: without signature if it is from elsewhere."""
+        """The node of *message*, as far as its children need it: without a signature for other protocols."""
         if message.protocol == NAME and message.wire is not None:
             node = decode(decode_base64url(message.wire))
             assert isinstance(node, Reply)
@@ -137,7 +137,7 @@ class ReplySigner:
     # Forms
 
     def form(self, message: Message) -> Form:
-        """The line of a *message* from elsewhere: a direct one, one that was just said, or one out of the log."""
+        """The line of a *message* of another protocol: direct, new, or from the log."""
         if not message.seq:
             return self._sign_direct(message).line
         if (line := self.lines.get(message.seq)) is not None:
@@ -152,7 +152,7 @@ class ReplySigner:
         return self._sign_message(message).line
 
     def _unsigned_parent(self, message: Message) -> Message | None:
-        """The parent of *message*, where it is from elsewhere too and has no id yet."""
+        """The parent of *message* if it is of another protocol too and not signed yet; None otherwise."""
         info = self._store.info_by_key(_ref(message).get("parent", ""))
         if info is None or info.seq in self._in_progress or self._store.form_id(info.seq) is not None:
             return None
@@ -160,10 +160,10 @@ class ReplySigner:
         return parent if isinstance(parent, Message) and parent.protocol != NAME else None
 
     def _parent(self, ref: dict[str, Any]) -> PendingNode:
-        """The node that has been sealed, or signed by its author, for the parent that *ref* names."""
+        """The node of the parent that *ref* names, signed by the gateway or by its author."""
         info = self._store.info_by_key(ref["parent"])
         if info is None:
-            return existing("")  # retired; a node below it cannot be made
+            return existing("")  # retired: a reply to it cannot be signed
         if (making := self._in_progress.get(info.seq)) is not None:
             return making
         parent = self._store.entry(info.seq)
@@ -189,7 +189,7 @@ class ReplySigner:
         return made
 
     def sign_presence(self, peer: Peer, channel: str, created: int, metadata: bytes) -> PendingNode:
-        """A reply without a text, right below the community of *channel*, by *peer*, from elsewhere; logged nowhere.
+        """A reply without text by *peer*, directly below the community of *channel*; it is not logged.
 
         *created* is in ms, *metadata* is TWIG.
         """
@@ -204,7 +204,7 @@ class ReplySigner:
         return made
 
     def _signing_job(self, message: Message, ref: dict[str, Any], more: dict[str, bytes]) -> SigningJob:
-        """Gather what a reply says."""
+        """Collect the fields of the reply for *message*, with *more* TWIG pairs."""
         community = self._community_of(message.channel, ref)
         conversation = self._mint.conversation(message.channel, ref.get("conversation") or _day(message))
         parent = self._parent(ref) if ref else conversation
@@ -220,11 +220,14 @@ class ReplySigner:
         return SigningJob(sign, bool(parent.id and community.id and conversation.id and author.id))
 
     def _community_of(self, channel: str, ref: dict[str, Any]) -> PendingNode:
-        """The community of a reply there: the channel's, or that of the node which it answers."""
+        """The community of a reply in *channel*: that of the parent if *ref* names one, else the channel's."""
         return existing(ref["community"]) if "community" in ref else self._mint.community(channel)
 
     def _record_form(self, seq: int, may_be_shown: bool, line: NodeLine) -> bool:
-        """Log the first showing; a form that came out otherwise than it was shown is a fault, and is not."""
+        """Log the node of the message at *seq* when it is first offered; False if another one was offered before.
+
+        That is a fault of the gateway, and the node is not offered.
+        """
         shown = self._store.form_id(seq) if may_be_shown else None
         if shown is None:
             self._store.log_form(seq, line)
@@ -244,4 +247,4 @@ def _day(message: Message) -> str:
 
 
 def _discard(_value: object) -> None:
-    """Nothing."""
+    """Ignore a value."""

@@ -1,9 +1,9 @@
-"""Signatures, made on all cores and brought home in order: parents before children.
+"""Signs nodes on all cores, and returns them in order: parents before children.
 
-Who signs releases the interpreter's lock, so a thread for each core does. A signature takes half a millisecond, and
-handing a node from thread to thread takes a tenth of that, so nodes that come faster go together: those that wait for
-a free thread are signed by it one after another. What names a node that is still being made is signed in the worker's
-thread, once everything before it is there.
+Signing releases the interpreter's lock, so there is a thread for each core. A signature takes half a millisecond, and
+handing a node from thread to thread a tenth of that; so the nodes that wait for a free thread form a batch, which it
+signs in sequence. A node that refers to one that is not signed yet is signed in the worker's thread, after all nodes
+before it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gateway.adapter import Services
 from gateway.core.errors import RequestError
 from gateway.core.message import PendingForm
 
-MAX_BATCH: Final = 32  # nodes that one thread signs before any of them is handed out, some 15 ms
+MAX_BATCH: Final = 32  # nodes that a thread signs before it returns any of them, some 15 ms
 
 
 class PendingNode:
-    """A node of the gateway's: `id` is there once `line`, its line, is."""
+    """A node of the gateway that may not be signed yet: `id` is set before `line`, its line, is filled."""
 
     __slots__ = ("id", "line")
 
@@ -35,14 +35,14 @@ class PendingNode:
 
 
 class SigningJob(NamedTuple):
-    """What signs a node, and whether it can at once: all nodes that it names are made."""
+    """A function that signs a node, and whether it is *ready*: all nodes that it refers to are signed."""
 
     sign: Callable[[], bytes]
     ready: bool = False
 
 
 class SigningPool:
-    """The threads that sign."""
+    """A pool of threads that sign nodes."""
 
     def __init__(self, services: Services) -> None:
         self._work = services.work
@@ -50,9 +50,9 @@ class SigningPool:
         self._open_batch: _TaskBatch | None = None  # more may go with these
 
     def submit(self, made: PendingNode, signing: SigningJob, record: Callable[[NodeLine], object]) -> None:
-        """Sign, *record* on the loop, then hand out the line; nothing where either fails.
+        """Sign a node, call *record* on the loop, then fill the line; fill it with None if either fails.
 
-        The last results may come when the gateway has stopped and nothing can be recorded any more.
+        The last results may arrive after the gateway has stopped, when *record* fails.
         """
         order = _Task(made, signing.sign, record)
         if not signing.ready:
@@ -65,13 +65,13 @@ class SigningPool:
     def _done(self, signed: list[tuple[_Task, NodeLine | Exception]] | None) -> None:
         for order, line in signed or ():
             if isinstance(line, Exception):
-                self._work(partial(_fail, line), order.done)  # who counts what fails does so there
+                self._work(partial(_fail, line), order.done)  # which logs and counts the failure
             else:
                 order.done(line)
 
 
 class _Task(NamedTuple):
-    """A node that is to be made."""
+    """A node to be signed."""
 
     made: PendingNode
     sign: Callable[[], bytes]
@@ -80,7 +80,7 @@ class _Task(NamedTuple):
     def line(self) -> NodeLine:
         raw = self.sign()
         line = node_line(node_id(raw), raw)
-        self.made.id = line.id  # the worker's next task may need it
+        self.made.id = line.id  # the next task of the worker may need it
         return line
 
     def done(self, line: NodeLine | None) -> None:
@@ -92,7 +92,7 @@ class _Task(NamedTuple):
 
 
 class _TaskBatch:
-    """Nodes that one thread signs; more may be added until it begins."""
+    """Nodes that one thread signs; more can be added until it begins."""
 
     def __init__(self, first: _Task) -> None:
         self._orders = [first]
@@ -100,7 +100,7 @@ class _TaskBatch:
         self._lock = Lock()
 
     def add(self, order: _Task) -> bool:
-        """Take one more; False where that is too late, or too much."""
+        """Add a task; return False if the thread has begun or the batch is full."""
         with self._lock:
             if self._begun or len(self._orders) >= MAX_BATCH:
                 return False
@@ -108,7 +108,7 @@ class _TaskBatch:
             return True
 
     def sign(self) -> list[tuple[_Task, NodeLine | Exception]]:
-        """All of them, or why one of them cannot be."""
+        """Sign all of them; each result is the line, or the error that was raised."""
         with self._lock:
             self._begun = True
         return [(order, _line_or_error(order)) for order in self._orders]

@@ -1,8 +1,8 @@
-"""The direct messages of the last minutes: who said them, so that a reply to one finds its way back.
+"""The direct messages of the last minutes and their senders, so that replies to them can be routed.
 
-Nothing here is ever on disk, and no text is kept. An entry is good for `DIRECT_ID_LIFETIME`; it is remembered for
-longer, so that a reply that comes too late can be told from one to a node that nobody knows. So is a private node that
-was handed over by another run of the gateway, or too long ago, once somebody shows it.
+Nothing here is ever on disk, and no text is kept. A message can be replied to for `DIRECT_ID_LIFETIME`; it is kept
+longer, to tell a late reply from one to an unknown node. A private node that is announced again after it was delivered
+in another run of the gateway, or too long ago, is remembered as well.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from gateway.core.bus import DIRECT_ID_LIFETIME
 from gateway.core.message import LATE_AFTER
 
 MAX_DIRECTS: Final = 10_000  # of each kind
-NOBODY: Final = -1  # who said a direct message that is forgotten
+NOBODY: Final = -1  # the sender of a direct message that is forgotten
 REMEMBERED: Final = 12 * DIRECT_ID_LIFETIME  # ms
 
 
 class DirectMessage(NamedTuple):
-    """A direct message: its node without what it says, the number of the peer that said it, and when (ms)."""
+    """A direct message: its node without content, the number of the peer that sent it, and when (ms)."""
 
     node: Node
     sender: int
@@ -38,10 +38,10 @@ class DirectMessages:
         self._directs = BoundedMap[str, DirectMessage](MAX_DIRECTS, self._forget)
         self._forgotten = BoundedMap[str, DirectMessage](MAX_DIRECTS)
         self._refused = BoundedMap[str, int](MAX_DIRECTS)
-        self._latest = 0  # when the last of those was made that are known no more
+        self._latest = 0  # the latest creation time of a forgotten message
 
     def add(self, id: str, node: Node, sender: int) -> None:
-        """The node *id* has been handed over."""
+        """Remember that the node *id*, by the peer with the number *sender*, was delivered."""
         now = self._clock()
         self._directs[id] = DirectMessage(_without_content(node), sender, now)
         self._directs.drop_while(lambda direct: direct.time < now - REMEMBERED)
@@ -50,14 +50,14 @@ class DirectMessages:
         self._latest = max(self._latest, direct.node.created)
 
     def forget(self, id: str, node: Node) -> None:
-        """The node *id* is private, but not handed over, or nobody remembers by whom: nobody can answer it."""
+        """Remember the private node *id* as one that nobody can reply to: it was not delivered, or not by this run."""
         self._forgotten[id] = DirectMessage(_without_content(node), NOBODY, 0)
 
     def refuse(self, id: str, connection: int) -> bool:
-        """The node *id* reached nobody; whether its announce on this *connection* is refused for that.
+        """Remember that the node *id* reached nobody; return whether its announce on this *connection* is refused.
 
-        A client tells all it holds whenever it connects, in one announce, and gives a community up whose announce is
-        refused: what one connection has heard of is not told to the next.
+        A client announces all it holds whenever it connects, in one announce, and drops a community whose announce is
+        refused. So only the first connection that announced the node gets the refusal.
         """
         first = self._refused.get(id)
         if first is None:
@@ -65,30 +65,31 @@ class DirectMessages:
         return first == connection
 
     def find(self, id: str) -> DirectMessage | None:
-        """The direct message *id*, good or expired."""
+        """The direct message *id*, whether it can still be replied to or not."""
         return self._directs.get(id) or self._forgotten.get(id)
 
     def was_delivered(self, id: str) -> bool:
-        """Whether the node *id* has been handed over, as far as anybody remembers."""
+        """Whether the node *id* is remembered as delivered."""
         return id in self._directs
 
     def may_be_copy(self, created: int) -> bool:
-        """Whether a node made at *created* (ms) may have been handed over and be forgotten.
+        """Whether a node created at *created* (ms) may have been delivered and forgotten since.
 
-        That is one that is old or of a former run, or that says it is not made yet: it could come again in an hour.
+        This holds for a node that is old or older than this run, and for one from the future: it could come again in
+        an hour.
         """
         now = self._clock()
         return not max(self._since, now - LATE_AFTER) <= created <= now + LATE_AFTER
 
     def identifies_author(self, created: int) -> bool:
-        """Whether who announces one made at *created* (ms) can only be its author; it is not known to be a copy."""
+        """Whether only the author can announce a node created at *created* (ms), which is not remembered."""
         return created > self._latest
 
     def is_answerable(self, direct: DirectMessage) -> bool:
-        """Whether somebody may still answer *direct*."""
+        """Whether *direct* can still be replied to."""
         return direct.time >= self._clock() - DIRECT_ID_LIFETIME
 
 
 def _without_content(node: Node) -> Node:
-    """What has to be known of *node* where something is below it; up to 192 KiB less."""
+    """*node* without content, metadata and signature, up to 192 KiB less: replies to it need the rest only."""
     return replace(node, content=NO_PAIRS, metadata=NO_PAIRS, signature=b"") if isinstance(node, Reply) else node

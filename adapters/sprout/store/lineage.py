@@ -1,9 +1,9 @@
-"""Whether a node may be offered: only with all that it stands below, since nobody can check it otherwise.
+"""Decides whether a node may be offered: only with all of its ancestors, since it cannot be verified otherwise.
 
-A node is whole while it and everything above it are held and have not expired. What is not whole is offered to nobody
-in Arbor, neither as history nor live: the reference takes the whole subtree out of its store where it purges a node,
-and its clients stop at the first node that they cannot check. Where nothing has ever expired, been retired or damaged,
-nothing is looked at.
+A node is complete while it and all of its ancestors are held and have not expired. An incomplete node is offered to
+nobody in Arbor, neither as history nor live: the reference removes a whole subtree when it purges a node, and its
+clients stop at the first node that they cannot verify. While no node has ever expired, been retired or been damaged,
+all nodes are complete and nothing is looked up.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .peek import conversation_of, expiration_of
 from .store import Store
 from .tables import NAME, REPLY, NodeInfo
 
-MAX_CHAINS: Final = 1 << 15  # nodes of which is known what they stand below, about 250 bytes each
-MAX_CLIMB: Final = 256  # nodes that are looked at where nobody else has a turn meanwhile, some 10 ms
-STEPS: Final = 16  # in each turn of what then goes on: as many as of an answer
+MAX_CHAINS: Final = 1 << 15  # nodes whose ancestry is cached, about 250 bytes each
+MAX_CLIMB: Final = 256  # nodes that are looked up in one step of the loop, some 10 ms
+STEPS: Final = 16  # nodes per turn of the rest, as many as of an answer
 NEVER: Final = 1 << 62  # ms; when most nodes expire
-UNKNOWN_ID: Final = "?"  # what is missing has no id that one could ask for
+UNKNOWN_ID: Final = "?"  # the missing node has no id that could be requested
 
 
 class Chain(NamedTuple):
-    """What holds of a node and all above it.
+    """A summary of a node and all of its ancestors.
 
-    *oldest* is the lowest sequence among them that retention can take, *until* is when the first of them expires (ms),
-    *missing* is the id of the first one that is not held, empty where all are.
+    *oldest* is the lowest sequence among them that retention can remove, *until* is when the first of them expires
+    (ms), *missing* is the id of the nearest one that is not held; empty if all are held.
     """
 
     oldest: int = NEVER
@@ -48,31 +48,31 @@ _NONE: Final[Mapping[int, Chain]] = MappingProxyType({})
 
 
 class Lineage:
-    """Looks at what the nodes in *store* stand below; *clock* gives ms, *post* runs a call when others had a turn."""
+    """Follows and caches the ancestry of nodes; *clock* gives ms, *post* calls in a later turn."""
 
     def __init__(self, store: Store, clock: Callable[[], int], post: Callable[[Callable[[], None]], None]) -> None:
         self._store = store
         self._clock = clock
         self._post = post
         self._chains = BoundedMap[int, Chain](MAX_CHAINS)
-        self._provisional: dict[int, Chain] = {}  # likewise, by their conversations, until it is known
-        self._missing: set[str] = set()  # what some of the chains lack
+        self._provisional: dict[int, Chain] = {}  # likewise, by their conversations alone, until the rest is known
+        self._missing: set[str] = set()  # ids that are missing from some of the chains
 
     def is_complete(self, seq: int) -> bool:
-        """Whether the node at *seq* and all above it can be offered."""
+        """Whether the node at *seq* may be offered."""
         return self._is_whole(self._chain(seq))
 
     def completeness(self, seq: int) -> Generator[None, None, bool]:
-        """The same, one look at the log at a time."""
+        """The same as a generator that yields before each lookup in the log."""
         chain = yield from self._climb(seq)
         return self._is_whole(chain)
 
     def missing(self, seq: int) -> str:
-        """The id of what is missing above the node at *seq*; empty where all is held, expired or not."""
+        """The id of the missing ancestor of the node at *seq*; empty if all are held, expired or not."""
         return self._chain(seq).missing
 
     def node_added(self, id: str) -> None:
-        """The node *id* is held from now on: what lacked it is looked at anew."""
+        """Drop what is cached of nodes that lacked the node *id*, which is held from now on."""
         if id in self._missing:
             self._missing.clear()
             self._chains.clear()
@@ -81,7 +81,7 @@ class Lineage:
         return not chain.missing and chain.until > self._clock()
 
     def _chain(self, seq: int) -> Chain:
-        """What holds of the node at *seq*; where very much is above it, its conversation has to do for the moment."""
+        """The chain of the node at *seq*; provisional, by its conversation alone, if the node is very deep."""
         climb = self._climb(seq, self._provisional)
         for _ in range(MAX_CLIMB):
             try:
@@ -95,7 +95,7 @@ class Lineage:
         return self._provisional[seq]
 
     def _finish_climb(self, climb: Generator[None, None, Chain]) -> None:
-        """Go on with *climb*, a few steps in each turn; what was judged meanwhile is looked at anew when it is over."""
+        """Finish *climb*, a few steps in each turn; then drop the provisional chains."""
         with suppress(Unavailable):
             for _ in range(STEPS):
                 if next(climb, self) is self:
@@ -106,15 +106,15 @@ class Lineage:
         self._provisional.clear()
 
     def _provisional_chain(self, seq: int, root: str) -> Chain:
-        """What is taken to hold of the node at *seq*, by what holds of the conversation *root* alone."""
+        """The chain that the node at *seq* has if only the conversation *root* counts."""
         at = self._store.seq(root)
         own = None if at is None else _own_chain(self._store.entry(at))
         return _broken_chain(root) if own is None else Chain(min(seq, own.oldest), own.until)
 
     def _climb(self, seq: int, judged: Mapping[int, Chain] = _NONE) -> Generator[None, None, Chain]:
-        """Go up from the node at *seq* until everything is known, and note it of all that were passed.
+        """Follow the ancestors of the node at *seq* up to one whose chain is known, and cache the chains of all.
 
-        What is *judged* is as good as known, but nothing that follows from it is noted.
+        A *judged*, provisional chain counts as known, but nothing that follows from it is cached.
         """
         if not self._store.incomplete:
             return _COMPLETE
@@ -147,7 +147,7 @@ class Lineage:
         return chain
 
     def _known(self, info: NodeInfo | None, name: str) -> Chain | None:
-        """What is known already of the node at *spot*, which is called *name*; None where nothing is."""
+        """The cached chain of the node *info*, called *name*; None if there is none."""
         if info is None:
             return _broken_chain(name)
         known = self._chains.get(info.seq)
@@ -158,7 +158,7 @@ class Lineage:
 
 
 def _own_chain(entry: Entry | None) -> Chain | None:
-    """What holds of the node in *entry* alone; None where it cannot be read."""
+    """The chain of the node in *entry* without its ancestors; None if it cannot be read."""
     if isinstance(entry, Fact):
         return Chain(until=_expiry(entry.fields["wire"].encode()))
     if entry is None:
@@ -173,7 +173,7 @@ def _expiry(wire: bytes) -> int:
 
 
 def _root(entry: Entry | None) -> str | None:
-    """The conversation that the node in *entry* names."""
+    """The conversation that the node in *entry* names; None if it names none."""
     if isinstance(entry, Message) and entry.protocol == NAME and entry.wire is not None:
         return conversation_of(entry.wire)
     return None

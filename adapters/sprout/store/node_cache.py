@@ -1,4 +1,4 @@
-"""The nodes that children are likely to be asked for next, as they were read."""
+"""A cache of decoded nodes: those likely to be the authors and parents of the next ones."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from typing import Final, NamedTuple
 from adapters.sprout.forest.forest import Identity, Node, Reply
 from gateway.core.bounded import SizedMap
 
-MAX_CACHED: Final = 4096  # nodes, mostly about 1 KiB each
-MAX_BYTES: Final = 8 << 20  # of what they say and how they are signed
+MAX_CACHED: Final = 4096  # nodes, about 1 KiB each
+MAX_BYTES: Final = 8 << 20  # of their contents, metadata, keys and signatures
 
 
 class CachedNode(NamedTuple):
-    """A node that is held, and the canonical id of the message that it is, None where it is none."""
+    """A node, and the canonical id of the message that it carries; None if it carries none."""
 
     node: Node
     message: str | None = None
 
 
 class NodeCache:
-    """Nodes by their ids; those that were not asked for longest go first."""
+    """Nodes by their ids; the least recently used are dropped first."""
 
     def __init__(self) -> None:
         self._held = SizedMap[str, CachedNode](MAX_BYTES, _size, MAX_CACHED)
 
     def get(self, id: str) -> CachedNode | None:
-        """The node *id*, if it is kept."""
+        """The node *id*; None if it is not cached."""
         return self._held.touch(id)
 
     def drop(self, id: str) -> None:
-        """Keep the node *id* no longer."""
+        """Drop the node *id*."""
         self._held.pop(id)
 
     def add(self, id: str, held: CachedNode) -> None:
-        """Keep the node *id*."""
+        """Cache the node *id*."""
         self._held[id] = held
 
 
 def _size(held: CachedNode) -> int:
-    """The bytes of a node's fields that may be long."""
+    """The bytes of those fields of a node that may be long."""
     node = held.node
     size = len(node.metadata.blob) + len(node.signature)
     if isinstance(node, Reply):

@@ -1,6 +1,6 @@
-"""What can be told of a reply by looking into its record's text, without decoding the node (`forest.FIELDS`).
+"""Reads single fields of a reply from the base64url text of its record, without decoding the node (`forest.FIELDS`).
 
-The node was checked before it was logged, and each hash of a logged reply but its conversation has 32 bytes.
+The node was validated before it was logged; each hash of a logged reply, except its conversation, has 32 bytes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from gateway.storage.record import decode_base64url, encode_base64url
 _HASH: Final = 3 + 32
 _PARENT: Final = slice(2 + 1 + 3, 2 + 1 + _HASH)
 _DEPTH: Final = slice(2 + 1 + _HASH + 3, 2 + 1 + _HASH + 3 + 4)
-_METADATA: Final = slice(_DEPTH.stop + 8 + 1, _DEPTH.stop + 8 + 1 + 2)  # where its length stands
-_BEGINNING: Final = 4 * -(-_METADATA.stop // 3)  # characters that reach so far
-# The last 30 bits of a depth are five characters; nothing that was checked is deeper, since all is there above it.
+_METADATA: Final = slice(_DEPTH.stop + 8 + 1, _DEPTH.stop + 8 + 1 + 2)  # the field with its length
+_BEGINNING: Final = 4 * -(-_METADATA.stop // 3)  # characters up to there
+# The last 30 bits of a depth are five characters; no valid node is deeper, since all its ancestors are held.
 _DEPTH_TEXT: Final = slice(_DEPTH.stop // 3 * 4 - 5, _DEPTH.stop // 3 * 4)
 _AT_DEPTH_1: Final = b"AAAAB"
 # The 16 bits of the metadata's length are two characters and the upper half of a third.
@@ -27,12 +27,12 @@ _REPLY: Final = b"AAEC"  # version 1, type 2
 
 
 def parent_of(wire: bytes) -> str:
-    """The parent of a reply, whose bytes are *wire* in base64url."""
+    """The id of the parent of a reply, encoded in base64url as *wire*."""
     return _id(decode_base64url(wire[:_BEGINNING])[_PARENT])
 
 
 def conversation_of(wire: bytes) -> str | None:
-    """The conversation of a reply, whose bytes are *wire* in base64url; None for what opens one."""
+    """The conversation of a reply, encoded in base64url as *wire*; None for a reply that opens one."""
     if wire[_DEPTH_TEXT] == _AT_DEPTH_1:
         return None
     size = int.from_bytes(decode_base64url(wire[:_BEGINNING])[_METADATA], "big")
@@ -43,9 +43,9 @@ def conversation_of(wire: bytes) -> str | None:
 
 
 def expiration_of(wire: bytes) -> int | None:
-    """When the node whose bytes are *wire* in base64url is offered no more, in ms; None where that is never."""
+    """The time until which the node *wire*, in base64url, is offered, in ms; None for ever."""
     if wire.startswith(_REPLY) and wire[_METADATA_TEXT] == _NOTHING and wire[_METADATA_TEXT.stop] in _NOTHING_ELSE:
-        return None  # nearly all
+        return None  # true of nearly all nodes
     return offered_until(decode(decode_base64url(wire)))
 
 

@@ -1,4 +1,4 @@
-"""The newest nodes that were taken, so that one that has just been made needs no look at the tables."""
+"""The newest nodes in memory, so that a node that was just created is looked up without the tables."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ MAX_RECENT: Final = 1 << 15  # nodes, about 250 bytes each
 
 
 class RecentNodes:
-    """Ids and sequences of the nodes noted last; all others were made at *older* (ms) or before."""
+    """Ids and sequences of the nodes added last; all other nodes were created at *older* (ms) or before."""
 
     def __init__(self, older: int) -> None:
         self._older = older
         self._nodes = BoundedMap[str, tuple[int, int]](forget=self._forget)
 
     def add(self, id: str, seq: int, created: int) -> None:
-        """The node *id*, made at *created* (ms), is logged at *seq*."""
+        """Add the node *id*, created at *created* (ms) and logged at *seq*."""
         self._nodes[id] = seq, created
 
     def drop(self, id: str) -> None:
-        """The node *id* is not held any more."""
+        """Drop the node *id*, which is no longer held."""
         self._nodes.pop(id)
 
     def seq(self, id: str) -> int | None:
-        """Where the node *id* stands; None where it is none of these."""
+        """The sequence of the node *id*; None if it is not among these nodes."""
         found = self._nodes.get(id)
         return None if found is None else found[0]
 
     def may_be_older(self, created: int) -> bool:
-        """Whether a node made at *created* (ms) may be held, though it is none of these."""
+        """Whether the tables could hold a node created at *created* (ms) that is not among these nodes."""
         return created <= self._older
 
     def prune(self, applied: int) -> None:
-        """Forget the oldest of too many, but none that the tables do not know: those go up to *applied*."""
+        """Drop the oldest nodes beyond `MAX_RECENT` that the tables have: those up to the sequence *applied*."""
         self._nodes.drop_while(lambda node: len(self._nodes) > MAX_RECENT and node[0] <= applied)
 
     def _forget(self, _id: str, node: tuple[int, int]) -> None:

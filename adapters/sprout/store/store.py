@@ -1,7 +1,7 @@
-"""Where nodes stand in the log, and how they are found again: by id, by type, below a node, in a community.
+"""Finds nodes in the log: by id, by type, below a node, in a community.
 
-An index over the records of all channels answers what is newest; `tables` has the rest. What is logged and not in the
-tables yet is kept here, in the very rows that the index will write.
+The index of records answers which messages are newest; `tables` has the rest. Nodes that are logged and not in the
+tables yet are kept here, as the rows that the index will write.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from .tables import (
     rows,
 )
 
-MAX_WALK: Final = 1 << 13  # replies below one that is deep in a thread that are looked at
-MAX_INFOS: Final = 1 << 13  # places that are kept, about 0.5 KiB each
-_PRUNE: Final = 256  # notes between two looks at what the index has applied
+MAX_WALK: Final = 1 << 13  # descendants of a reply deep in a thread that are looked up
+MAX_INFOS: Final = 1 << 13  # cached, about 0.5 KiB each
+_PRUNE: Final = 256  # added nodes between two looks at what the index has applied
 _END: Final = 1 << 62  # beyond all times and sequences
 
 BY_SEQ: Final = "SELECT * FROM sprout_nodes WHERE seq = ?"
@@ -65,7 +65,7 @@ CHILDREN: Final = (
 
 
 class Store:
-    """Finds nodes, and logs those that are no messages. It is told of every reply that is logged, by `add_reply`."""
+    """Finds nodes, and logs those that are not messages. `add_reply` tells it of every reply that is logged."""
 
     def __init__(self, index: Index, fact: Callable[[str, dict[str, Any]], Fact]) -> None:
         self._index = index
@@ -75,23 +75,23 @@ class Store:
             table: {} for table in ("sprout_nodes", "sprout_expiring", "sprout_forms", "sprout_minted", "ids")
         }
         self._deep: dict[int, tuple[Any, ...] | None] = {}  # rows of `sprout_replies`, by sequence; None for no row
-        self._infos = BoundedMap[int | str, NodeInfo](2 * MAX_INFOS)  # each by its sequence and by its key
+        self._infos = BoundedMap[int | str, NodeInfo](2 * MAX_INFOS)  # by sequence and by key
         self._until_prune = _PRUNE
         self._recent = RecentNodes(self._newest_time())
-        self._has_canonical = bool(index.rows(ANY_CANONICAL))  # nearly never: then nothing is looked up
+        self._has_canonical = bool(index.rows(ANY_CANONICAL))  # nearly never true; without it nothing is looked up
         self._expiring = bool(index.rows(EXPIRING))
-        self.on_node: Callable[[str], object] = _nothing  # called with the id of every node that is held from now on
-        self.first_kept = index.first_kept  # retention has taken every message before it
+        self.on_node: Callable[[str], object] = _nothing  # called with the id of every new node
+        self.first_kept = index.first_kept  # retention has removed every message before it
         self.incomplete = False
         self.refresh()
 
     def refresh(self) -> None:
-        """See what retention has taken, and whether anything may be missing: a node, or what is above one."""
+        """See what retention has removed, and whether any node or ancestor may be missing."""
         self.first_kept = self._index.first_kept
         self.incomplete = self._expiring or self._index.incomplete
 
     def log_entity(self, line: NodeLine, **more: Any) -> int:
-        """Log a node that is no message, unless it is held already; where it stands."""
+        """Log a node that is not a message, unless it is held already; return its sequence."""
         seq = self.seq(line.id)
         if seq is None:
             wire = line.line.partition(b" ")[2].decode()
@@ -105,27 +105,27 @@ class Store:
         return seq
 
     def add_canonical(self, canonical: str, seq: int, node: Node) -> None:
-        """The *node* at *seq* would have the *canonical* id, were its signature not written otherwise."""
+        """Record the *canonical* id of the *node* at *seq*, whose own id is another."""
         self._has_canonical = True
         self._recent.add(CANONICAL_PREFIX + canonical, seq, node.created)
 
     def canonical_seq(self, canonical: str) -> int | None:
-        """Where a node stands that came with another id than its *canonical* one."""
+        """The sequence of a node with this *canonical* id and another id of its own; None if there is none."""
         return self.seq(CANONICAL_PREFIX + canonical) if self._has_canonical else None
 
     def seq_by_canonical(self, canonical: str) -> int | None:
-        """Where the node stands that has the *canonical* id, or would have it."""
+        """The sequence of the node with this *canonical* id, whether it is its own id or not; None if there is none."""
         seq = self.seq(canonical)
         return self.canonical_seq(canonical) if seq is None else seq
 
     def log_form(self, seq: int, line: NodeLine) -> int:
-        """Log that the message at *seq* is shown to Arbor as the node on *line*; where that stands."""
+        """Log that the message at *seq* is offered to Arbor as the node on *line*; return the fact's sequence."""
         self._recent.add(line.id, seq, created_of(line.raw))
         self.on_node(line.id)
         return self._log("form", {"of": seq, "native": {NAME: line.id}})
 
     def add_reply(self, message: Message, id: str, node: Reply) -> None:
-        """The reply *node*, called *id*, is logged as *message*: it is found from now on."""
+        """Add the reply *node*, whose id is *id*, which is logged as *message*, so that it is found."""
         seq, key, channel, created = message.seq, message.id, message.channel, message.timestamp
         parent = message.parent or node.parent
         self._recent.add(id, seq, created)
@@ -139,7 +139,7 @@ class Store:
             self._expiring = self.incomplete = True
 
     def _note(self, seq: int, noted: Sequence[Row]) -> None:
-        """The index will write these rows of the record at *seq*."""
+        """Remember the rows that the index will write for the record at *seq*."""
         if noted:
             self._noted.append((seq, noted))
         for table, values in noted:
@@ -149,7 +149,7 @@ class Store:
             self.prune()
 
     def forget(self, id: str, seq: int, what: str) -> None:
-        """The entity *id* at *seq*, minted for *what*, leaves the log, and has left the tables."""
+        """Forget the entity *id* at *seq*, minted for *what*, which leaves the log and has left the tables."""
         for table, key in (("sprout_nodes", seq), ("ids", id), ("sprout_minted", what)):
             self._fresh[table].pop(key, None)
         self._recent.drop(id)
@@ -157,7 +157,7 @@ class Store:
             self._infos.pop(known)
 
     def prune(self) -> None:
-        """Forget what the tables know by now."""
+        """Forget what the tables contain by now."""
         self._until_prune = _PRUNE
         try:
             applied = self._index.applied_seq
@@ -173,7 +173,7 @@ class Store:
     # One node
 
     def seq(self, id: str) -> int | None:
-        """Where the node *id* stands in the log."""
+        """The sequence of the node *id* in the log; None if it is not held."""
         recent = self._seq_of_recent(id)
         seq: int | None = self._value("ids", id, KNOWN) if recent is None else recent
         return seq
@@ -183,7 +183,7 @@ class Store:
         return recent if recent is None or self.is_kept(recent) else None
 
     def is_kept(self, seq: int) -> bool:
-        """Whether retention has left the node at *seq*: it takes messages only."""
+        """Whether the node at *seq* is still held: retention removes messages only."""
         return seq >= self.first_kept or self._entity_at(seq) is not None
 
     def _entity_at(self, seq: int) -> tuple[Any, ...] | None:
@@ -191,28 +191,28 @@ class Store:
         return row
 
     def lookup(self, id: str, created: int) -> int | None:
-        """As `seq`, of a node made at *created* (ms): mostly without a look at the tables."""
+        """The same as `seq` for a node created at *created* (ms), mostly without a lookup in the tables."""
         recent = self._seq_of_recent(id)
         return self.seq(id) if recent is None and self._recent.may_be_older(created) else recent
 
     def entry(self, seq: int) -> Entry | None:
-        """The record of the node at *seq*; None where it cannot be read any more."""
+        """The record of the node at *seq*; None if it can no longer be read."""
         return self._index.entry(seq)
 
     def has(self, id: str) -> bool:
-        """Whether the node *id* is in the log and can be read: a damaged record is as good as none."""
+        """Whether the node *id* is in the log and its record can be read."""
         seq = self.seq(id)
         return seq is not None and self.entry(seq) is not None
 
     def info(self, seq: int) -> NodeInfo | None:
-        """What is known of the node at *seq*."""
+        """What is known of the node at *seq* without reading it; None if it is not held."""
         if (info := self._infos.get(seq)) is not None:
             return info
         row = self._entity_at(seq)
         return self._keep(NodeInfo(*row) if row is not None else self._message(seq))
 
     def info_by_key(self, key: str) -> NodeInfo | None:
-        """The node that children name as *key*."""
+        """The node that its children refer to as *key*; None if it is not held."""
         if (info := self._infos.get(key)) is not None and self.is_kept(info.seq):
             return info
         recent = self._seq_of_recent(key)
@@ -223,32 +223,32 @@ class Store:
         return None if recent is None else self.info(recent)
 
     def parent_of(self, info: NodeInfo) -> NodeInfo | None:
-        """The node that the one at *spot* stands below; None where it is not held, or is still to be made."""
+        """The parent of the node *info*; None if it is not held, or not signed yet."""
         if info.below:
             seq = self.seq(info.below)
             return None if seq is None else self.info(seq)
         return self.info_by_key(self.parent_name(info))
 
     def parent_name(self, info: NodeInfo) -> str:
-        """What the node is called that the one at *spot* stands below; empty where it is still to be made."""
+        """The id or key of the parent of the node *info*; empty if the parent is not signed yet."""
         if info.below or not info.parent.startswith(DAY_PREFIX):
             return info.below or info.parent
         return self.minted(info.parent) or ""
 
     def form_id(self, seq: int) -> str | None:
-        """The id that the Arbor form of the message at *seq* has been shown under."""
+        """The node id under which the message at *seq* was offered to Arbor; None if it was not."""
         id: str | None = self._value("sprout_forms", seq, FORM)
         return id
 
     def minted(self, what: str) -> str | None:
-        """The id of what the gateway has minted before."""
+        """The id of the node that the gateway minted for *what*; None if it has not."""
         id: str | None = self._value("sprout_minted", what, MINTED)
         return id
 
     # Many nodes
 
     def of_type(self, type: int, quantity: int) -> list[NodeInfo]:
-        """The newest nodes of a type that are no messages, newest first."""
+        """The newest nodes of a type that are not messages, newest first."""
         found = {NodeInfo(*row): None for row in self._fresh["sprout_nodes"].values() if row[1] == type}
         last, left = (_END, _END), quantity
         while left > 0 and (page := self._index.rows(NEWEST["type"], (type, *last, min(left, PAGE)))):
@@ -258,12 +258,12 @@ class Store:
         return sorted(found, key=lambda info: info.order, reverse=True)[:quantity]
 
     def in_channel(self, channel: str, quantity: int) -> list[NodeInfo]:
-        """The newest nodes below the community that *channel* is, newest first."""
+        """The newest nodes below the communities of *channel*, newest first."""
         infos = (self.info(where.seq) for where in self.newest(quantity, channel))
         return list(islice((info for info in infos if info is not None), quantity))
 
     def newest(self, hint: int, channel: str | None = None) -> Iterator[NodeOrder]:
-        """The replies of a channel, or of all, newest first; about *hint* of them are wanted."""
+        """The replies of *channel*, or of all channels, newest first; the caller needs about *hint* of them."""
         waiting = sorted((_where(message) for message in self._index.unapplied(channel)), reverse=True)
         if channel is None:
             messages = self._pages("all messages", (), hint)
@@ -274,7 +274,7 @@ class Store:
         return _merged(waiting, messages, others)
 
     def thread(self, channel: str, names: Iterable[str], hint: int) -> Iterator[NodeOrder]:
-        """The replies of the conversation that is known by these *names*, newest first; about *hint* are wanted."""
+        """The replies of the conversation with these *names*, newest first; the caller needs about *hint* of them."""
         fresh = self._fresh_replies(channel)
         parts: list[Iterable[NodeOrder]] = []
         for name in names:
@@ -285,9 +285,9 @@ class Store:
         return _merged(*parts)
 
     def descendants(self, channel: str, key: str) -> Iterator[NodeOrder | None]:
-        """The replies below the one that is known as *key*, newest first; `MAX_WALK` are looked at.
+        """The descendants of the reply *key*, newest first; at most `MAX_WALK` are looked up.
 
-        None comes for each look at the tables, before the first of them.
+        It yields None for each lookup in the tables, before the first of them.
         """
         found: dict[int, NodeOrder] = {}
         keys, left = {key}, [(key, 0)]
@@ -308,7 +308,7 @@ class Store:
         yield from sorted(found.values(), reverse=True)
 
     def _fresh_replies(self, channel: str) -> list[tuple[Any, ...]]:
-        """The rows that the tables may lack of replies of *channel*, in the order of the log."""
+        """The rows of replies of *channel* that may not be in the tables yet, in the order of the log."""
         waiting = self._index.unapplied(channel)
         for message in waiting:
             if message.seq not in self._deep:
@@ -322,17 +322,17 @@ class Store:
         return _merged(sorted(fresh, reverse=True), pages) if fresh else pages
 
     def _of_day(self, name: str) -> Iterator[NodeOrder]:
-        """What was said elsewhere, and stands right below the conversation of a day."""
+        """The messages of other protocols that stand directly below the conversation of a day."""
         _, since, channel = parse_day_name(name)
         for message in islice(self._index.newest(channel, since, since + DAY_MS), MAX_WALK):
             info = message_info(message) if message.protocol != NAME else None
             if info is not None and info.parent == name:
                 yield info.order
             else:
-                yield _where(message)._replace(channel="")  # nobody can read that: it is passed over
+                yield _where(message)._replace(channel="")  # unreadable to everybody: it is skipped
 
     def _pages(self, question: str, values: tuple[Any, ...], hint: int) -> Iterator[NodeOrder]:
-        """The answers to one of `NEWEST`, page by page."""
+        """The rows of one of the queries in `NEWEST`, page by page."""
         last, size = (_END, _END), max(1, min(hint, PAGE))
         while page := self._index.rows(NEWEST[question], (*values, *last, size)):
             yield from map(NodeOrder._make, page)
@@ -355,7 +355,7 @@ class Store:
         return fact.seq
 
     def _newest_time(self) -> int:
-        """When the newest node that is held is said to be made."""
+        """The creation time of the newest node that is held (ms); 0 if there is none."""
         entities = [info.created for type in (IDENTITY, COMMUNITY) for info in self.of_type(type, 1)]
         return max([*entities, *(where.created for where in islice(self.newest(1), 1))], default=0)
 
@@ -372,12 +372,12 @@ def _where(message: Message) -> NodeOrder:
 
 
 def _where_of(row: tuple[Any, ...]) -> NodeOrder:
-    """Of a row of `sprout_replies`."""
+    """The order of a row of `sprout_replies`."""
     return NodeOrder(row[4], row[0], row[3])
 
 
 def _merged(*parts: Iterable[NodeOrder]) -> Iterator[NodeOrder]:
-    """All of *parts*, which are newest first, each once."""
+    """The union of *parts*, all newest first, without duplicates."""
     last = None
     for where in merge(*parts, reverse=True):
         if where != last:
@@ -386,4 +386,4 @@ def _merged(*parts: Iterable[NodeOrder]) -> Iterator[NodeOrder]:
 
 
 def _nothing(_id: str) -> None:
-    """Nobody waits for nodes."""
+    """Do nothing."""

@@ -1,12 +1,11 @@
-"""What the index keeps of Sprout: its tables, and the rows that a record of the log adds to them.
+"""The tables of Sprout in the index, and the rows that a record of the log adds to them.
 
 A node is an `entity` fact (identities, communities, the conversations that the gateway opens) or a message: a reply
-that an Arbor author signed, or one from elsewhere, whose Arbor form may not have been made yet. The latter has no id,
-so a message is known here by its canonical id (`Spot.key`), an entity by its node id.
+that an Arbor author signed, or a message of another protocol, whose node may not be signed yet. The latter has no node
+id, so the key of a message is its canonical message id (`NodeInfo.key`), that of an entity its node id.
 
-Tables of its own has only what the index does not know of messages anyway (their channel, their time): entities, and
-of each reply that is deep in a thread which thread that is. What retention takes out of the records goes from here
-with it.
+The tables hold only what the index does not know of messages: entities, and the thread of each reply that is deep in
+one. Rows are deleted with the records that retention removes.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from .peek import conversation_of, expiration_of, parent_of
 
 NAME: Final = "sprout"
 IDENTITY, COMMUNITY, REPLY = range(3)
-MAX_NODE_TIME: Final = ((1 << 32) - 1) * 1000  # ms; the last second that an OpenPGP signature can name
-DAY_PREFIX: Final = "day "  # how the names of the gateway's conversations begin
+MAX_NODE_TIME: Final = ((1 << 32) - 1) * 1000  # ms; the last second that an OpenPGP signature can be dated at
+DAY_PREFIX: Final = "day "  # the prefix of the names of conversations that the gateway opens
 DAY_MS: Final = 86_400_000  # in a day
 
 TABLES: Final = """
@@ -59,7 +58,7 @@ END;
 
 
 class NodeOrder(NamedTuple):
-    """When a node is said to be made (ms), its sequence, and its channel; they are ordered by age."""
+    """The creation time of a node (ms), its sequence, and its channel; nodes are ordered by these, oldest first."""
 
     created: int
     seq: int
@@ -69,8 +68,8 @@ class NodeOrder(NamedTuple):
 class NodeInfo(NamedTuple):
     """What is known of a node without reading it. *created* is in ms.
 
-    A message is known by its canonical id: *key*, and *parent* for what is below it. *below* is the node id of what a
-    reply by an Arbor author stands below: the parent may be a copy of that message, or have come back under another id.
+    *key* and *parent* name a message by its canonical message id. *parent_id* is the parent's node id in a reply by an
+    Arbor author: that node may be a copy of the parent, or have come back under another id.
     """
 
     seq: int
@@ -83,38 +82,38 @@ class NodeInfo(NamedTuple):
 
     @property
     def order(self) -> NodeOrder:
-        """What nodes are ordered by."""
+        """The sort key of the node."""
         return NodeOrder(self.created, self.seq, self.channel)
 
 
 def node_time(timestamp: int) -> int:
-    """When a node of a message from elsewhere is said to be made: its *timestamp* (ms), as far as a node can tell."""
+    """The creation time of the node for a message of another protocol: its *timestamp* (ms) in the range of nodes."""
     return min(max(timestamp, 0), MAX_NODE_TIME)
 
 
 def day_name(channel: str, created: int) -> str:
-    """What the conversation is called, among what the gateway mints, that *channel* has on the UTC day of *created*."""
+    """The name of the conversation that the gateway mints for *channel* and the UTC day of *created* (ms)."""
     return f"{DAY_PREFIX}{_date(created // DAY_MS)} {channel}"
 
 
 def parse_day_name(name: str) -> tuple[str, int, str]:
-    """What `day_name` wrote: the date, when that day begins (ms), and the channel."""
+    """Parse the result of `day_name`: the date, the beginning of the day (ms), and the channel."""
     _, date, channel = name.split(" ", 2)
     return date, int(datetime.fromisoformat(date).replace(tzinfo=UTC).timestamp()) * 1000, channel
 
 
 @lru_cache(16)
 def _date(day: int) -> str:
-    """The date of the *day*-th day since 1970."""
+    """The ISO date of the *day*-th day since 1970."""
     return datetime.fromtimestamp(day * DAY_MS // 1000, UTC).date().isoformat()
 
 
 def rows(entries: Sequence[Entry]) -> Iterator[Row]:
-    """What *entries* add to the tables."""
+    """The rows that *entries* add to the tables."""
     for entry in entries:
         if isinstance(entry, Message):
             if entry.protocol != NAME and not entry.refs.get(NAME):
-                continue  # nearly always
+                continue  # true of nearly all
             if entry.protocol == NAME and entry.wire is not None and expiration_of(entry.wire) is not None:
                 yield Row("sprout_expiring", (entry.seq,))
             root = _root(entry)
@@ -142,7 +141,7 @@ def _entity(fact: Fact) -> Iterator[Row]:
 
 
 def _root(message: Message) -> str | None:
-    """The conversation that a deep reply belongs to; None for what opens one, or stands below that of a day."""
+    """The conversation of a deep reply; None for a reply that opens one, or that stands below that of a day."""
     if message.protocol == NAME and message.wire is not None:
         return conversation_of(message.wire)
     ref = message.refs.get(NAME)
@@ -150,7 +149,7 @@ def _root(message: Message) -> str | None:
 
 
 def message_info(message: Message) -> NodeInfo | None:
-    """Where *message* stands in the forest; None where Arbor does not get it."""
+    """The position and keys of *message* in the forest; None if it is not offered to Arbor."""
     if message.protocol == NAME and message.wire is not None:
         parent_id = parent_of(message.wire)
         key, parent = message.id, message.parent or parent_id
