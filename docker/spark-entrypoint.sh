@@ -1,6 +1,6 @@
 #!/bin/sh
-# Spark on Kubernetes starts its pods with `driver ...` and `executor`, and says the rest in the environment; anything
-# else is a command.
+# Spark on Kubernetes starts its pods with `driver ...` or `executor` and passes everything else in the environment; any
+# other arguments are a command.
 set -eu
 case "${1:-}" in
 driver)
