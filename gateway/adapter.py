@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.access.auth import Access
     from gateway.core.answer_scheduler import AnswerScheduler
     from gateway.core.bus import Bus
-    from gateway.storage.facts import Life
+    from gateway.storage.facts import Lifetime
     from gateway.storage.index import Index
     from gateway.storage.log import Log
     from gateway.storage.record import Fact
@@ -215,22 +215,22 @@ class Adapter(ABC):
         """What *entries* add to this adapter's tables."""
         return ()
 
-    def life(self, fact: Fact) -> Life | None:  # noqa: ARG002  (most log no entities)
+    def lifetime(self, fact: Fact) -> Lifetime | None:  # noqa: ARG002  (most log no entities)
         """How long *fact*, an `entity`, stays after retention took the messages around it; None where it is another's.
 
         See `gateway.storage.facts`. What is not needed any more goes, unless it is `in_use`.
         """
         return None
 
-    def mentions(self, entry: Message | Fact) -> Iterable[str]:  # noqa: ARG002  (by default nothing)
-        """What *entry* cannot be understood without, by the names that `life` gives."""
+    def references(self, entry: Message | Fact) -> Iterable[str]:  # noqa: ARG002  (by default nothing)
+        """What *entry* cannot be understood without, by the names that `lifetime` gives."""
         return ()
 
-    def undo(self, fact: Fact) -> Iterable[Statement]:  # noqa: ARG002  (most have no tables of facts)
+    def removal_statements(self, fact: Fact) -> Iterable[Statement]:  # noqa: ARG002  (most have no tables of facts)
         """What takes out of its tables what *fact* put in, beside what goes with its row of `records`."""
         return ()
 
-    def pruned(self) -> Iterable[Statement]:
+    def pruning_statements(self) -> Iterable[Statement]:
         """What takes out of its tables what depends on no one record, once messages have left `records`.
 
         It is called in the index's thread.

@@ -125,7 +125,7 @@ def _follow(gateway: Gateway, found: Read) -> None:
     if limits.bytes != before.bytes and gateway.bus.read_pacer is not None:
         gateway.bus.read_pacer.set_rate(TokenBuckets(limits.bytes.rate, limits.bytes.burst, monotonic))
     gateway.budget.allow(found.memory)
-    gateway.retention.keep = keep(found.settings)
+    gateway.retention.limits = keep(found.settings)
 
 
 def _refuse(reasons: list[str]) -> bool:

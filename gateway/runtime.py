@@ -29,11 +29,11 @@ from gateway.core.watchdog import Progress, Watchdog
 from gateway.shells.links import Dialler
 from gateway.storage import permissions
 from gateway.storage.compaction import Compaction
-from gateway.storage.facts import Lives
+from gateway.storage.facts import Lifetimes
 from gateway.storage.index import Index
 from gateway.storage.indexed_log import IndexedLog
-from gateway.storage.log import Sealing
-from gateway.storage.retention import Keep, Retention
+from gateway.storage.log import SealPolicy
+from gateway.storage.retention import Retention, RetentionLimits
 from gateway.storage.segments import Fault, Segments
 
 from . import machine
@@ -111,7 +111,7 @@ class Gateway:
                 self.access,
                 self.answer_scheduler,
             ),
-            keep=lambda: self.retention.keep.age,
+            keep=lambda: self.retention.limits.age,
             handshake=self.settings.limits.handshake_seconds,
         )
         self.access_manager.start(self.bus, post, self._worker.do)
@@ -135,7 +135,7 @@ class Gateway:
             adapter.start(services)
         except Exception as error:  # a byte of the index may have changed to anything
             self._index_fault(error)
-            self.index.remake()
+            self.index.rebuild()
             adapter.start(services)
 
     def _open_storage(self, post: Post, ids: MessageIds) -> None:
@@ -148,7 +148,7 @@ class Gateway:
             self._record_fault(fault)
         segments.on_fault = self._record_fault
         limits = self.settings.log
-        sealing = Sealing(bytes=limits.segment_bytes)
+        sealing = SealPolicy(bytes=limits.segment_bytes)
         self.log = IndexedLog(self.index, segments, post, clock, sealing=sealing, on_fault=self._disk_fault)
         logger.info("started", gateway=self.home.gateway_id, last_seq=segments.next_seq - 1, indexed=applied)
 
@@ -156,7 +156,7 @@ class Gateway:
         """What takes old messages, and the facts that nobody needs without them."""
         segments = self.log.segments
         compaction = Compaction(
-            segments, self.index, Lives(self.adapters), GatewayFactCache(self.bus, self.adapters), post
+            segments, self.index, Lifetimes(self.adapters), GatewayFactCache(self.bus, self.adapters), post
         )
         self.retention = Retention(
             segments,
@@ -164,7 +164,7 @@ class Gateway:
             keep(self.settings),
             clock,
             post=post,
-            mark=lambda: self.log.fact("counts", {"minute": clock() // MINUTE * MINUTE, "flows": []}),
+            append_marker=lambda: self.log.fact("counts", {"minute": clock() // MINUTE * MINUTE, "flows": []}),
             compaction=compaction,
             on_fault=self._retention_fault,
         )
@@ -196,7 +196,7 @@ class Gateway:
             last_time=self.index.last_time,
             subscriptions=limits.subscriptions,
         )
-        self.log.on_room = self.bus.resume_waiting
+        self.log.on_resume = self.bus.resume_waiting
         self.door = Door(self.access, limits, self.bus, self.metrics)
 
     def _read_pacer(self) -> ReadPacer:
@@ -342,10 +342,10 @@ class Gateway:
         logger.error("a form could not be made", error=repr(error))
 
 
-def keep(settings: Settings) -> Keep:
+def keep(settings: Settings) -> RetentionLimits:
     """What of the log is kept."""
     days = settings.log.keep_days
-    return Keep(None if days is None else int(days * DAY), settings.log.keep_bytes)
+    return RetentionLimits(None if days is None else int(days * DAY), settings.log.keep_bytes)
 
 
 def memory(settings: Settings) -> int:

@@ -21,9 +21,9 @@ from gateway.metrics import Metrics
 from gateway.storage.compaction import Compaction
 from gateway.storage.index import Index
 from gateway.storage.indexed_log import IndexedLog
-from gateway.storage.log import Sealing
+from gateway.storage.log import SealPolicy
 from gateway.storage.record import Entry, Fact
-from gateway.storage.retention import SLACK, Keep, Retention
+from gateway.storage.retention import MIN_FACTS_BYTES, Retention, RetentionLimits
 from gateway.storage.segments import Segments
 from gateway.storage.tables import Row
 from tests.still import Clock, Posted
@@ -57,16 +57,16 @@ class Toy:
     def rows(self, _entries: Sequence[Entry]) -> Iterator[Row]:
         return iter(())
 
-    def life(self, _fact: Fact) -> None:
+    def lifetime(self, _fact: Fact) -> None:
         return None
 
-    def mentions(self, _entry: Entry) -> Iterator[str]:
+    def references(self, _entry: Entry) -> Iterator[str]:
         return iter(())
 
-    def undo(self, _fact: Fact) -> Iterator[Any]:
+    def removal_statements(self, _fact: Fact) -> Iterator[Any]:
         return iter(())
 
-    def pruned(self) -> Iterator[Any]:
+    def pruning_statements(self) -> Iterator[Any]:
         return iter(())
 
 
@@ -120,7 +120,7 @@ class Core:
 
     data: Path
     clock: Clock = field(default_factory=Clock)
-    sealing: Sealing = field(default_factory=Sealing)
+    sealing: SealPolicy = field(default_factory=SealPolicy)
     rules: tuple[Any, ...] = (Toy(),)
     create: bool = True
     salt: int = 0x2BADCAFE
@@ -155,7 +155,7 @@ class Core:
         self.bus = Bus(
             self.log, self.channels, self.peers, self.ids, self.clock, self.metrics, last_time=self.index.last_time
         )
-        self.log.on_room = self.bus.resume_waiting
+        self.log.on_resume = self.bus.resume_waiting
         self.open = True
 
     def start(self) -> Core:
@@ -179,24 +179,24 @@ class Core:
     def settle(self) -> None:
         """Wait until everything appended is on disk and in the tables."""
         self.sync()
-        self.posted.until_called(lambda done: self.index.do(lambda: self.posted.put(done)))
+        self.posted.until_called(lambda done: self.index.submit(lambda: self.posted.put(done)))
 
     def say(self, content: bytes = b'"hi"', channel: str = "lobby", **fields: Any) -> Message:
         """Publish something that peer 1000 says."""
         message = Message(channel, fields.pop("sender", Peer(1000, "toy")), "toy", content, **fields)
         return self.bus.publish(message)
 
-    def retention(self, compaction: Compaction | None = None, slack: int = SLACK, **keep: int) -> Retention:
+    def retention(self, compaction: Compaction | None = None, slack: int = MIN_FACTS_BYTES, **keep: int) -> Retention:
         """Retention of this log, with the faults of the disk where others are."""
         return Retention(
             self.segments,
             self.index,
-            Keep(**keep),
+            RetentionLimits(**keep),
             self.clock,
             post=self.posted.put,
-            mark=lambda: self.log.fact("counts", {"minute": 0, "flows": []}),
+            append_marker=lambda: self.log.fact("counts", {"minute": 0, "flows": []}),
             compaction=compaction,
-            slack=slack,
+            min_facts_bytes=slack,
             on_fault=self.disk_faults.append,
         )
 

@@ -21,12 +21,12 @@ from gateway.adapter import Adapter, Home, Link, Listener, Request, Services, Sp
 from gateway.core.errors import Unavailable
 from gateway.core.message import LATE_AFTER, REST, Form, Message, Peer, PendingForm
 from gateway.core.principal import Principal
-from gateway.storage.facts import Life
+from gateway.storage.facts import Lifetime
 from gateway.storage.record import Entry, Fact
 from gateway.storage.tables import Row, Statement
 
 from .assembly import assemble
-from .retention import life, mentions, undo
+from .retention import lifetime, references, removal_statements
 from .settings import SproutSettings
 from .verification import SignatureVerifier, flaw
 
@@ -162,17 +162,17 @@ class SproutAdapter(Adapter):
         """Why *entry* is not well formed, by Arbor's rules for nodes, ids and references; None if it is."""
         return flaw(entry)
 
-    def life(self, fact: Fact) -> Life | None:
+    def lifetime(self, fact: Fact) -> Lifetime | None:
         """A node stays as long as something that is kept stands below it or is signed by its owner."""
-        return life(fact)
+        return lifetime(fact)
 
-    def mentions(self, entry: Entry) -> Iterable[str]:
+    def references(self, entry: Entry) -> Iterable[str]:
         """The nodes that *entry* stands below, and its author's identity."""
-        return mentions(entry)
+        return references(entry)
 
-    def undo(self, fact: Fact) -> Iterable[Statement]:
+    def removal_statements(self, fact: Fact) -> Iterable[Statement]:
         """Statements that delete the rows of a node."""
-        return undo(fact)
+        return removal_statements(fact)
 
     def in_use(self, fact: Fact) -> bool:
         """Whether *fact* is the identity of a peer that is connected."""

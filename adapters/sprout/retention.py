@@ -14,28 +14,28 @@ from adapters.sprout.forest.forest import Identity, Node, Reply, decode
 from adapters.sprout.mint.mint import GATEWAY, PEER
 from adapters.sprout.store.tables import NAME, day_name, node_time
 from gateway.core.message import Message
-from gateway.storage.facts import Life, peer
+from gateway.storage.facts import Lifetime, peer
 from gateway.storage.record import Entry, Fact, decode_base64url
 from gateway.storage.tables import Statement
 
 
-def life(fact: Fact) -> Life | None:
+def lifetime(fact: Fact) -> Lifetime | None:
     """How long *fact* stays; None if it is not a node."""
     if fact.kind != "entity" or fact.protocol != NAME:
         return None
     id, what, copy = fact.fields["native"][NAME], fact.fields.get("what"), fact.fields.get("copy")
     about = f"{NAME} entity {id} {what}"
     if what == GATEWAY:
-        return Life(about)
+        return Lifetime(about)
     needed = [_node(id)]
     if what is not None:
         needed.append(peer(int(what.removeprefix(PEER))) if what.startswith(PEER) else _minted(what))
     if copy is not None:
         needed.append(_message(copy))
-    return Life(about, tuple(needed))
+    return Lifetime(about, tuple(needed))
 
 
-def mentions(entry: Entry) -> Iterator[str]:
+def references(entry: Entry) -> Iterator[str]:
     """The names of everything that *entry* depends on."""
     if isinstance(entry, Message):
         yield _message(entry.id)
@@ -54,7 +54,7 @@ def mentions(entry: Entry) -> Iterator[str]:
         yield from _above(decode(decode_base64url(entry.fields["wire"])))
 
 
-def undo(fact: Fact) -> Iterator[Statement]:
+def removal_statements(fact: Fact) -> Iterator[Statement]:
     """Statements that delete the rows of *fact* that are not deleted with its record."""
     if fact.kind == "entity" and fact.protocol == NAME:
         id, raw = fact.fields["native"][NAME], decode_base64url(fact.fields["wire"])

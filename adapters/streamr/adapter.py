@@ -31,7 +31,7 @@ from gateway.adapter import Adapter, Home, Refusal, Request, Services, Spoken
 from gateway.core.jsontext import dumps
 from gateway.core.message import Form, Message, Peer
 from gateway.core.outbox import MAX_OUTBOX
-from gateway.storage.facts import Life
+from gateway.storage.facts import Lifetime
 from gateway.storage.record import Fact
 from gateway.storage.tables import Row, Statement
 
@@ -219,17 +219,17 @@ class StreamrAdapter(Adapter):
                     yield stored.row(entry, link)
         yield from self.publishers.rows(entries)
 
-    def life(self, fact: Fact) -> Life | None:
+    def lifetime(self, fact: Fact) -> Lifetime | None:
         """The newest edition of what users say of a stream stays."""
-        return self.streams.life(fact)
+        return self.streams.lifetime(fact)
 
-    def undo(self, fact: Fact) -> Iterable[Statement]:
+    def removal_statements(self, fact: Fact) -> Iterable[Statement]:
         """The row of a stream of which nothing is said any more."""
-        return self.streams.undo(fact)
+        return self.streams.removal_statements(fact)
 
-    def pruned(self) -> Iterable[Statement]:
+    def pruning_statements(self) -> Iterable[Statement]:
         """The rows of publishers of whom nothing is kept."""
-        return self.publishers.pruned()
+        return self.publishers.pruning_statements()
 
     def resolve_id(self, id: str) -> str | None:
         """The message whose Streamr id the text *id* is: one that its publisher signed, or one from elsewhere."""

@@ -23,7 +23,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
 
 
 def check_config(context: typer.Context, config: ConfigFile = None, data: Data = None) -> None:
-    """Check the configuration, and print it.
+    """EntryCheck the configuration, and print it.
 
     It is read as `serve` would, and printed as TOML. Every fault is named by its key, and the exit code is 2.
     """
@@ -34,7 +34,7 @@ def check_config(context: typer.Context, config: ConfigFile = None, data: Data =
 
 
 def verify(context: typer.Context, data: Data = None, config: ConfigFile = None) -> None:
-    """Check every record of the log.
+    """EntryCheck every record of the log.
 
     Checksums, sequences without a gap, times that never decrease; the ids of nodes, and every signature. Changes
     nothing; the gateway may run.
@@ -105,7 +105,7 @@ def import_(
         import_grove(load_settings(context, config, {"data": data}), registry(context), grove)
         return
     chosen = [path for file in files or [] for path in _within(file)]
-    if streamr or archive.unsaid(chosen):
+    if streamr or archive.is_unpublished(chosen):
         from .restore import import_dumps, import_unsaid
 
         settings = load_settings(context, config, {"data": data})
@@ -120,7 +120,7 @@ def import_(
 def _within(path: Path) -> list[Path]:
     """The file *path*, or the segments in that folder, in order."""
     if path.is_dir():
-        return archive.segments(path)
+        return archive.sealed_files(path)
     if not path.is_file():
         raise typer.BadParameter(f"{path} is neither a file nor a folder", param_hint="FILE")
     return [path]
@@ -136,14 +136,14 @@ def _import_files(context: typer.Context, files: list[Path], data: Path | None, 
     except InUse as error:
         raise Failed(str(error)) from None
     try:
-        report = importing.import_(_lines(files), directory, clock(), _check(registry(context)))
+        report = importing.import_log(_lines(files), directory, clock(), _check(registry(context)))
     finally:
         os.close(taken)
     typer.echo(f"{report.records} records imported, {report.skipped} passed over, refused: {len(report.faults)}")
     _complain(report)
 
 
-def _check(adapters: Adapters) -> archive.Check:
+def _check(adapters: Adapters) -> archive.EntryCheck:
     """What is wrong with an entry of a log for any protocol: in what it says, and in who signed it."""
     checks = [*(adapter.flaw for adapter in adapters), *(adapter.proof() for adapter in adapters)]
     return lambda entry: next(filter(None, (check(entry) for check in checks)), None)
@@ -169,7 +169,7 @@ def _lines(files: list[Path]) -> Iterator[bytes]:
             yield from file
 
 
-def _complain(report: archive.Report) -> None:
+def _complain(report: archive.LogReport) -> None:
     """Name every fault; a log with one is a failure."""
     for fault in report.faults:
         say(f"{fault.file or 'input'}, byte {fault.offset}: {visible(fault.reason)}")

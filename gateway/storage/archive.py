@@ -16,11 +16,11 @@ from .record import BadRecord, Entry, Fact, decode, decode_untrusted
 from .segments import Fault, parse_header, verify_line
 
 # The gateway that the first record of a folder names whose messages nobody has said yet: `trellis pipeline import`.
-UNSAID = "unsaid"
+UNPUBLISHED = "unsaid"
 
 
 @dataclass
-class Report:
+class LogReport:
     """How many records were good (or taken), how many were passed over, and everything that is wrong."""
 
     records: int = 0
@@ -36,21 +36,21 @@ class Report:
         self.last = seq
 
 
-Check = Callable[[Entry], str | None]
+EntryCheck = Callable[[Entry], str | None]
 
 
-def no_flaw(_entry: Entry) -> str | None:
+def accept_entry(_entry: Entry) -> str | None:
     """Find nothing wrong."""
     return None
 
 
-def verify(directory: Path, check: Check = no_flaw) -> Report:
+def verify(directory: Path, check: EntryCheck = accept_entry) -> LogReport:
     """Look at every record in the log at *directory*: checksums, sequences without gaps, times that never decrease.
 
     *check* says what else is wrong with an entry, None if nothing. What is just being written is left alone.
     """
-    report, due, before = Report(), 0, 0
-    for part in _parts(directory):
+    report, due, before = LogReport(), 0, 0
+    for part in _open_files(directory):
         path, first = part.path, part.first
         if first != due and due:
             report.faults.append(Fault(path.name, 0, f"it begins with record {first}, but {due} comes next"))
@@ -63,7 +63,7 @@ def verify(directory: Path, check: Check = no_flaw) -> Report:
                 report.faults.append(Fault(path.name, offset, str(error)))
                 due += 1
                 continue
-            if wrong := _order(entry, due, before, retired) or check(entry):
+            if wrong := _order_error(entry, due, before, retired) or check(entry):
                 report.faults.append(Fault(path.name, offset, wrong))
             report.count(entry.seq)
             due, before = entry.seq + 1, max(before, entry.time)
@@ -72,20 +72,20 @@ def verify(directory: Path, check: Check = no_flaw) -> Report:
     return report
 
 
-def _order(entry: Entry, due: int, before: int, gaps: bool) -> str | None:
+def _order_error(entry: Entry, due: int, before: int, gaps: bool) -> str | None:
     """What is wrong with where *entry* stands, if anything."""
     if entry.seq < due or (entry.seq > due and not gaps):
         return f"record {entry.seq} stands where {due} comes next"
     return f"record {entry.seq} is older than the one before it" if entry.time < before else None
 
 
-def export(directory: Path, out: BinaryIO, after: int = 0, until: int = BEYOND_ALL) -> Report:
+def export(directory: Path, out: BinaryIO, after: int = 0, until: int = BEYOND_ALL) -> LogReport:
     """Write the lines of the records after sequence *after*, up to *until*, as they are, to *out*.
 
     Lines that cannot be trusted are left out and reported.
     """
-    report = Report()
-    for part in _parts(directory):
+    report = LogReport()
+    for part in _open_files(directory):
         if part.end - 1 <= after or part.first > until:
             continue
         for offset, line in _lines(part):
@@ -100,27 +100,27 @@ def export(directory: Path, out: BinaryIO, after: int = 0, until: int = BEYOND_A
     return report
 
 
-def segments(directory: Path) -> list[Path]:
+def sealed_files(directory: Path) -> list[Path]:
     """The files of the segments in *directory* that will not change any more, in order."""
-    return [path for path, _, _ in sealed(directory)]
+    return [path for path, _, _ in sealed_segments(directory)]
 
 
-def sealed(directory: Path) -> Iterator[tuple[Path, int, int]]:
+def sealed_segments(directory: Path) -> Iterator[tuple[Path, int, int]]:
     """The same, each with the first sequence that is due in it, and where the next begins."""
     for _, path, first, end in walk(directory, Path.stat):
         if not path.name.startswith(OPEN_PREFIX):
             yield path, first, end
 
 
-def unsaid(files: list[Path]) -> bool:
+def is_unpublished(files: list[Path]) -> bool:
     """Whether *files* begin with the record that says that no gateway has taken what follows."""
     with suppress(BadRecord, IndexError), files[0].open("rb") as file:
         entry = decode(file.readline())
-        return isinstance(entry, Fact) and entry.fields.get("gateway") == UNSAID
+        return isinstance(entry, Fact) and entry.fields.get("gateway") == UNPUBLISHED
     return False
 
 
-class _Part(NamedTuple):
+class _OpenFile(NamedTuple):
     """A file, open, with the records from *first* on, below *end*."""
 
     file: BinaryIO
@@ -129,25 +129,25 @@ class _Part(NamedTuple):
     end: int
 
 
-def _parts(directory: Path) -> Iterator[_Part]:
+def _open_files(directory: Path) -> Iterator[_OpenFile]:
     for file, path, first, end in walk(directory, lambda path: path.open("rb")):
         with file:
-            yield _Part(file, path, first, end)
+            yield _OpenFile(file, path, first, end)
 
 
-def _lines(part: _Part) -> Iterator[tuple[int, bytes]]:
+def _lines(part: _OpenFile) -> Iterator[tuple[int, bytes]]:
     """The lines of a part; of one that is open only what is whole and not given up."""
     offset = 0
     is_open, is_left = part.path.name.startswith(OPEN_PREFIX), part.path.name.endswith(FACTS_SUFFIX)
     for line in part.file:
-        if is_open and (not line.endswith(b"\n") or _beyond(line, part.end)):
+        if is_open and (not line.endswith(b"\n") or _is_beyond(line, part.end)):
             return
-        if not (is_left and _before(line, part.first)):
+        if not (is_left and _is_before(line, part.first)):
             yield offset, line
         offset += len(line)
 
 
-def _before(line: bytes, first: int) -> bool:
+def _is_before(line: bytes, first: int) -> bool:
     """Whether a record was in the files that the front has taken the place of while we read them."""
     try:
         return parse_header(line)[0] < first
@@ -155,7 +155,7 @@ def _before(line: bytes, first: int) -> bool:
         return False
 
 
-def _beyond(line: bytes, end: int) -> bool:
+def _is_beyond(line: bytes, end: int) -> bool:
     try:
         return verify_line(line)[0] >= end
     except BadRecord:

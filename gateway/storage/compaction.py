@@ -1,7 +1,7 @@
 """Compaction: what retention left of many segments becomes one file, the front, without what nobody needs any more.
 
 Laws of this file. What stays is decided by the log alone, by `gateway.storage.facts`: the kept records are read for
-what they mention, then the facts from the newest to the oldest. What is mentioned is one bit each in a table of fixed
+what they mention, then the facts from the newest to the oldest. What is referenced is one bit each in a table of fixed
 size, so that memory is bounded; two that share a bit keep each other, which is never wrong. What later facts replace
 goes at once. What nothing mentions is *let go of* first: it leaves the index, then the memory of the gateway, so that
 whoever needs it again logs it anew; and what was said until then is read before it leaves the log. The front is
@@ -28,24 +28,24 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from gateway.core.message import Message
 
 from . import permissions
-from .facts import Life, Lives, number_end
+from .facts import Lifetime, Lifetimes, number_end
 from .file_lines import lines_backward, lines_forward
 from .index import Index
 from .layout import FACTS_SUFFIX, TEMPORARY_PREFIX, Front, Layout, sync_directory
 from .record import BadRecord, Fact, decode
 from .segments import Segments, verify_line
 
-MAX_LET_GO: Final = 20_000  # facts that one compaction lets go of; the rest stays until the next
-CHORE: Final = 1_000  # rows that the index takes out at once
-SLICE: Final = 100  # facts that the loop is asked about in one turn
-BITS: Final = 1 << 27  # for what is mentioned: 16 MiB
-GRACE = (
+MAX_RELEASED: Final = 20_000  # facts that one compaction lets go of; the rest stays until the next
+INDEX_BATCH: Final = 1_000  # rows that the index takes out at once
+LOOP_BATCH: Final = 100  # facts that the loop is asked about in one turn
+FILTER_BITS: Final = 1 << 27  # for what is referenced: 16 MiB
+GRACE_SECONDS = (
     15.0  # seconds in which whoever holds a peer that was forgotten says what it has to say, as once it is decrypted
 )
-NEAR: Final = 1_000  # records that may be looked at in the thread of the index
-SPELL: Final = 0.002  # seconds of work between two rests
-PAUSE: Final = 4  # times as long
-WAIT: Final = 0.1  # seconds between two looks at whether the gateway stops
+MAX_LAG: Final = 1_000  # records that may be looked at in the thread of the index
+WORK_SECONDS: Final = 0.002  # seconds of work between two rests
+REST_FACTOR: Final = 4  # times as long
+POLL_SECONDS: Final = 0.1  # seconds between two looks at whether the gateway stops
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class FactCache(Protocol):
         """The last record that was appended, on disk or not."""
 
 
-class Stopped(Exception):
+class CompactionStopped(Exception):
     """The gateway stops, and the compaction with it."""
 
 
@@ -74,22 +74,22 @@ class Sources(NamedTuple):
     front: Front
 
 
-class _Bits:
-    """What is mentioned: a set that may say yes to a little more than was added."""
+class _NameFilter:
+    """What is referenced: a set that may say yes to a little more than was added."""
 
     def __init__(self) -> None:
-        self._bits = bytearray(BITS // 8)
+        self._bits = bytearray(FILTER_BITS // 8)
 
     def add(self, names: Iterable[str]) -> None:
         for name in names:
-            place = hash(name) % BITS
+            place = hash(name) % FILTER_BITS
             self._bits[place >> 3] |= 1 << (place & 7)
 
     def any(self, names: Iterable[str]) -> bool:
-        return any(self._bits[(place := hash(name) % BITS) >> 3] >> (place & 7) & 1 for name in names)
+        return any(self._bits[(place := hash(name) % FILTER_BITS) >> 3] >> (place & 7) & 1 for name in names)
 
 
-class _Seen:
+class _SubjectSet:
     """What later facts are about; SQLite puts on disk what is too much for memory."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class _Seen:
         self._database.execute("BEGIN")
 
     def add(self, about: str) -> bool:
-        """Whether *about* is new."""
+        """Whether *subject* is new."""
         digest = blake2b(about.encode(errors="surrogatepass"), digest_size=16).digest()
         return self._database.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,)).rowcount > 0
 
@@ -108,30 +108,30 @@ class _Seen:
         self._database.close()
 
 
-class _Verdict(NamedTuple):
+class _Selection(NamedTuple):
     """Which lines of the sources stay, by their place, and which facts nothing mentions."""
 
-    stays: bytearray
-    unneeded: dict[int, Fact]  # by sequence
+    kept_lines: bytearray
+    unreferenced: dict[int, Fact]  # by sequence
 
 
 class Compaction:
     """Compacts once when `run` is called, in a thread; `stop` ends it soon, also from another thread.
 
-    *post* runs a call on the loop. `Stopped` leaves `run` where it was stopped.
+    *post* runs a call on the loop. `CompactionStopped` leaves `run` where it was stopped.
     """
 
     def __init__(
         self,
         segments: Segments,
         index: Index,
-        lives: Lives,
+        lifetimes: Lifetimes,
         memory: FactCache,
         post: Callable[[Callable[[], None]], None],
     ) -> None:
         self._segments = segments
         self._index = index
-        self._lives = lives
+        self._lifetimes = lifetimes
         self._memory = memory
         self._post = post
         self._stopping = threading.Event()
@@ -156,75 +156,75 @@ class Compaction:
 
     def run(self, sources: Sources) -> None:
         """Make the *sources* one front; an index that was made anew meanwhile is so once more: it has what is gone."""
-        makings = self._index.makings
+        makings = self._index.rebuilds
         try:
             self._run(sources)
         finally:
-            if self._index.makings != makings and not self._stopping.is_set():
-                self._index.remake()
+            if self._index.rebuilds != makings and not self._stopping.is_set():
+                self._index.rebuild()
 
     def _run(self, sources: Sources) -> None:
         self._rested = monotonic()
-        mentioned, last, level = _Bits(), sources.front.last, self._index.level
-        self._note(mentioned, last, level)
-        gone = self._judge(sources, mentioned, None).unneeded
-        self._spare(gone)
-        while (newest := self._index.level) - level > NEAR:
-            self._note(mentioned, level, newest)
+        referenced, last, level = _NameFilter(), sources.front.last, self._index.level
+        self._collect_references(referenced, last, level)
+        released = self._select(sources, referenced, None).unreferenced
+        self._exclude_in_use(released)
+        while (newest := self._index.level) - level > MAX_LAG:
+            self._collect_references(referenced, level, newest)
             level = newest
         try:
-            level = self._in_index(lambda: self._unindex(gone, mentioned, level, last))
-            self._let_go(gone, mentioned)
+            level = self._in_index(lambda: self._remove_from_index(released, referenced, level, last))
+            self._release(released, referenced)
             newest = self._on_loop(self._memory.last_seq)
             self._wait_for(newest)
-            self._note(mentioned, level, newest)
-            verdict = self._judge(sources, mentioned, gone)
-            kept = [fact for seq, fact in gone.items() if seq not in verdict.unneeded]
+            self._collect_references(referenced, level, newest)
+            selection = self._select(sources, referenced, released)
+            kept = [fact for seq, fact in released.items() if seq not in selection.unreferenced]
             self._in_index(lambda: self._index.facts.restore(kept))
-            self._write(sources, verdict.stays)
+            self._write(sources, selection.kept_lines)
         except BaseException:
             self._index.schedule_repair()
             raise
         self._on_loop(partial(self._segments.use_front, sources.front))
         try:
-            self._finish(sources, verdict.stays)
+            self._finish(sources, selection.kept_lines)
         except BaseException:
             self._index.schedule_repair()
             raise
 
     # Letting go
 
-    def _spare(self, gone: dict[int, Fact]) -> None:
-        """Take out of *gone* what is in use."""
-        for part in _parts(gone.values()):
+    def _exclude_in_use(self, released: dict[int, Fact]) -> None:
+        """Take out of *released* what is in use."""
+        for part in _batches(released.values()):
             used = self._on_loop(partial(self._memory.in_use, part))
             for fact, is_used in zip(part, used, strict=True):
                 if is_used:
-                    del gone[fact.seq]
+                    del released[fact.seq]
 
-    def _unindex(self, gone: dict[int, Fact], mentioned: _Bits, level: int, last: int) -> int:
-        """Take the rows of *gone* out of the index, in its thread, but for what was mentioned since; its level then."""
+    def _remove_from_index(self, released: dict[int, Fact], referenced: _NameFilter, level: int, last: int) -> int:
+        """Remove *released* from the index, in its thread, but for what was referenced since; return its level."""
         now = self._index.level
-        self._note(mentioned, level, now)
-        for fact in list(gone.values()):
-            if (life := self._lives.life(fact)) is None or self._is_needed(life, mentioned):
-                del gone[fact.seq]
-        self._index.facts.remove(gone.values(), last)
+        self._collect_references(referenced, level, now)
+        for fact in list(released.values()):
+            if (lifetime := self._lifetimes.lifetime(fact)) is None or self._is_live(lifetime, referenced):
+                del released[fact.seq]
+        self._index.facts.remove(released.values(), last)
         return now
 
-    def _let_go(self, gone: dict[int, Fact], mentioned: _Bits) -> None:
-        """Have the memory forget *gone*, but for what is in use by now, and wait until nobody can hold any of it."""
-        for part in _parts(gone.values()):
-            used = self._on_loop(partial(self._used_or_forgotten, part))
+    def _release(self, released: dict[int, Fact], referenced: _NameFilter) -> None:
+        """Have the cache forget *released*, but for what is in use by now; wait until nobody can hold any of it."""
+        for part in _batches(released.values()):
+            used = self._on_loop(partial(self._forget_unused, part))
             for fact in used:
-                if (life := self._lives.life(fact)) is not None:
-                    mentioned.add((life.about,))
+                if (lifetime := self._lifetimes.lifetime(fact)) is not None:
+                    referenced.add((lifetime.subject,))
             if used:
                 self._in_index(partial(self._index.facts.restore, used))
-        if gone and self._stopping.wait(GRACE):
-            raise Stopped
+        if released and self._stopping.wait(GRACE_SECONDS):
+            raise CompactionStopped
 
-    def _used_or_forgotten(self, facts: Sequence[Fact]) -> list[Fact]:
+    def _forget_unused(self, facts: Sequence[Fact]) -> list[Fact]:
         """Forget *facts*, on the loop; those that are in use and are not forgotten."""
         used: list[Fact] = []
         for fact, is_used in zip(facts, self._memory.in_use(facts), strict=True):
@@ -234,12 +234,12 @@ class Compaction:
                 self._memory.forget(fact)
         return used
 
-    def _is_needed(self, life: Life, mentioned: _Bits) -> bool:
-        return life.needed is None or mentioned.any((life.about, *life.needed))
+    def _is_live(self, lifetime: Lifetime, referenced: _NameFilter) -> bool:
+        return lifetime.referenced_as is None or referenced.any((lifetime.subject, *lifetime.referenced_as))
 
     # What stays
 
-    def _note(self, mentioned: _Bits, after: int, last: int) -> None:
+    def _collect_references(self, referenced: _NameFilter, after: int, last: int) -> None:
         """Note what the records after sequence *after*, up to *last*, mention."""
         for line in self._segments.scan(after):
             self._rest()
@@ -249,52 +249,52 @@ class Compaction:
                 continue  # it is reported where it is read
             if entry.seq > last:
                 return
-            mentioned.add(self._lives.mentions(entry))
-            if isinstance(entry, Fact) and (life := self._lives.life(entry)) is not None:
-                mentioned.add((life.about,))  # it is newer than what is to be compacted
+            referenced.add(self._lifetimes.references(entry))
+            if isinstance(entry, Fact) and (lifetime := self._lifetimes.lifetime(entry)) is not None:
+                referenced.add((lifetime.subject,))  # it is newer than what is to be compacted
 
-    def _judge(self, sources: Sources, mentioned: _Bits, gone: dict[int, Fact] | None) -> _Verdict:
-        """What stays, by what is *mentioned*; where *gone* is given, nothing unneeded goes but that."""
-        count, first_start, numbers = self._survey(sources)
-        stays, unneeded, end = bytearray(count), dict[int, Fact](), 0
-        with closing(_Seen()) as seen:
+    def _select(self, sources: Sources, referenced: _NameFilter, released: dict[int, Fact] | None) -> _Selection:
+        """Choose what stays, by what is *referenced*; given *released*, drop no other unreferenced fact."""
+        count, first_start, number_limit = self._survey(sources)
+        kept_lines, unreferenced, end = bytearray(count), dict[int, Fact](), 0
+        with closing(_SubjectSet()) as subjects:
             for place, line in zip(range(count - 1, -1, -1), lines_backward(sources.files), strict=True):
                 self._rest()
-                fact = _fact(line)
+                fact = _fact_on(line)
                 if fact is None:
                     continue
                 if fact.kind == "peer" and "first" in fact.fields:
-                    stays[place] = number_end(fact) > end
+                    kept_lines[place] = number_end(fact) > end
                     end = max(end, number_end(fact))
                     continue
-                if not self._outlives(fact, sources.front.last, first_start):
+                if not self._outlives_messages(fact, sources.front.last, first_start):
                     continue
-                life = self._lives.life(fact)
-                if life is not None and not seen.add(life.about):
+                lifetime = self._lifetimes.lifetime(fact)
+                if lifetime is not None and not subjects.add(lifetime.subject):
                     continue
-                if life is not None and not self._is_needed(life, mentioned):
-                    may_go = len(unneeded) < MAX_LET_GO if gone is None else fact.seq in gone
-                    if may_go and number_end(fact) <= numbers:
-                        unneeded[fact.seq] = fact
+                if lifetime is not None and not self._is_live(lifetime, referenced):
+                    may_go = len(unreferenced) < MAX_RELEASED if released is None else fact.seq in released
+                    if may_go and number_end(fact) <= number_limit:
+                        unreferenced[fact.seq] = fact
                         continue
-                stays[place] = True
-                mentioned.add(self._lives.mentions(fact))
-        return _Verdict(stays, unneeded)
+                kept_lines[place] = True
+                referenced.add(self._lifetimes.references(fact))
+        return _Selection(kept_lines, unreferenced)
 
     def _survey(self, sources: Sources) -> tuple[int, int, int]:
         """How many lines there are, the first `start`, and the first peer number beyond all blocks."""
-        count = first_start = numbers = 0
+        count = first_start = number_limit = 0
         for line in lines_forward(sources.files):
             self._rest()
             count += 1
-            fact = _fact(line)
+            fact = _fact_on(line)
             if fact is not None and fact.kind == "start":
                 first_start = first_start or fact.seq
             elif fact is not None and fact.kind == "peer" and "first" in fact.fields:
-                numbers = max(numbers, number_end(fact))
-        return count, first_start, numbers
+                number_limit = max(number_limit, number_end(fact))
+        return count, first_start, number_limit
 
-    def _outlives(self, fact: Fact, last: int, first_start: int) -> bool:
+    def _outlives_messages(self, fact: Fact, last: int, first_start: int) -> bool:
         """Whether *fact* says more than what became of messages up to sequence *last*, which are gone."""
         match fact.kind:
             case "start":
@@ -307,12 +307,12 @@ class Compaction:
 
     # What is written
 
-    def _write(self, sources: Sources, stays: bytearray) -> None:
+    def _write(self, sources: Sources, kept_lines: bytearray) -> None:
         """Write what *stays* into the front, which counts from now on."""
         directory = self._segments.directory
         temporary = directory / f"{TEMPORARY_PREFIX}{sources.front.first:020d}"
         with os.fdopen(os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, permissions.FILE_MODE), "wb") as out:
-            for line, stay in zip(lines_forward(sources.files), stays, strict=True):
+            for line, stay in zip(lines_forward(sources.files), kept_lines, strict=True):
                 self._rest()
                 if stay:
                     out.write(line)
@@ -320,11 +320,11 @@ class Compaction:
             os.fsync(out.fileno())
         temporary.rename(sources.front.path(directory))
 
-    def _finish(self, sources: Sources, stays: bytearray) -> None:
+    def _finish(self, sources: Sources, kept_lines: bytearray) -> None:
         """Forget what is not in the front, and remove what it has taken the place of, now or after earlier ones."""
-        dropped = (line for line, stay in zip(lines_forward(sources.files), stays, strict=True) if not stay)
-        facts = (fact.seq for line in dropped if (fact := _fact(line)) is not None)
-        while part := list(islice(facts, CHORE)):
+        dropped = (line for line, stay in zip(lines_forward(sources.files), kept_lines, strict=True) if not stay)
+        facts = (fact.seq for line in dropped if (fact := _fact_on(line)) is not None)
+        while part := list(islice(facts, INDEX_BATCH)):
             self._in_index(partial(self._index.facts.drop, part))
         directory = self._segments.directory
         sync_directory(directory)
@@ -337,12 +337,12 @@ class Compaction:
     # Threads
 
     def _in_index(self, chore: Callable[[], T]) -> T:
-        return self._elsewhere(self._index.do, chore)
+        return self._run_in(self._index.submit, chore)
 
     def _on_loop(self, call: Callable[[], T]) -> T:
-        return self._elsewhere(self._post, call)
+        return self._run_in(self._post, call)
 
-    def _elsewhere(self, do: Callable[[Callable[[], None]], None], call: Callable[[], T]) -> T:
+    def _run_in(self, submit: Callable[[Callable[[], None]], None], call: Callable[[], T]) -> T:
         """What *call* returns or raises in another thread."""
         future: Future[T] = Future()
 
@@ -352,31 +352,31 @@ class Compaction:
             except BaseException as error:
                 future.set_exception(error)
 
-        do(run)
+        submit(run)
         while True:
-            self._check()
+            self._raise_if_stopping()
             with suppress(TimeoutError):
-                return future.result(WAIT)
+                return future.result(POLL_SECONDS)
 
     def _wait_for(self, seq: int) -> None:
         """Wait until everything up to *seq* is on disk and in the index."""
         while self._index.level < seq:
-            self._check()
-            sleep(WAIT / 10)
+            self._raise_if_stopping()
+            sleep(POLL_SECONDS / 10)
 
     def _rest(self) -> None:
         """Leave the interpreter to others for most of the time."""
-        if (worked := monotonic() - self._rested) > SPELL:
-            self._check()
-            sleep(min(worked, SPELL) * PAUSE)
+        if (worked := monotonic() - self._rested) > WORK_SECONDS:
+            self._raise_if_stopping()
+            sleep(min(worked, WORK_SECONDS) * REST_FACTOR)
             self._rested = monotonic()
 
-    def _check(self) -> None:
+    def _raise_if_stopping(self) -> None:
         if self._stopping.is_set():
-            raise Stopped
+            raise CompactionStopped
 
 
-def _fact(line: bytes) -> Fact | None:
+def _fact_on(line: bytes) -> Fact | None:
     """The fact on *line*; None where it cannot be trusted, and is lost."""
     try:
         verify_line(line)
@@ -386,7 +386,7 @@ def _fact(line: bytes) -> Fact | None:
     return None if isinstance(entry, Message) else entry
 
 
-def _parts(facts: Iterable[Fact]) -> Iterator[list[Fact]]:
+def _batches(facts: Iterable[Fact]) -> Iterator[list[Fact]]:
     every = iter(list(facts))
-    while part := list(islice(every, SLICE)):
+    while part := list(islice(every, LOOP_BATCH)):
         yield part

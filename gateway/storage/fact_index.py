@@ -18,7 +18,7 @@ from .file_lines import lines_backward
 from .record import BadRecord, Fact, decode_untrusted
 from .rows import IndexedAdapter, fact_rows
 from .segments import Segments, verify_line
-from .tables import FACT, Statement, Tables
+from .tables import FACT_COLUMNS, Statement, Tables
 
 BATCH_FACTS: Final = 2_000  # in one transaction
 COMPACTING: Final = "compacting"  # in `meta`: up to which sequence facts may be missing
@@ -39,7 +39,7 @@ class FactIndex:
         self._adapters = adapters
 
     def remove(self, facts: Iterable[Fact], last: int) -> None:
-        """Take out the rows of *facts*; until `finish`, a note says that facts up to sequence *last* may be missing."""
+        """Take out the rows of *facts*; until `finish`, a note says that facts up to record *last* may be missing."""
         removals = chain.from_iterable(map(self._removal, facts))
         self._tables.execute(chain([(SET_META, (COMPACTING, last))], removals))
 
@@ -47,7 +47,8 @@ class FactIndex:
         """Put *facts*, newest first, back; a newer fact with the same key keeps its row."""
         every = iter(facts)
         while part := list(islice(every, BATCH_FACTS)):
-            rows: dict[str, list[tuple[Any, ...]]] = {FACT: [(fact.seq, 0) for fact in part]}  # a read searches for it
+            places: list[tuple[Any, ...]] = [(fact.seq, 0) for fact in part]  # a read finds the line by its sequence
+            rows: dict[str, list[tuple[Any, ...]]] = {FACT_COLUMNS: places}
             own = chain.from_iterable(map(fact_rows, part))
             for table, values in chain(own, *(adapter.rows(part) for adapter in self._adapters)):
                 rows.setdefault(table, []).append(values)
@@ -103,7 +104,7 @@ class FactIndex:
             case "channel", {"channel": name}:
                 yield "DELETE FROM channels WHERE name = ?", (name,)
         for adapter in self._adapters:
-            yield from adapter.undo(fact)
+            yield from adapter.removal_statements(fact)
 
     def _valid_fact(self, line: bytes) -> Fact | None:
         """The fact on *line*; None if it is not valid, which was reported when it was first read."""

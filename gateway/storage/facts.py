@@ -16,54 +16,54 @@ from gateway.core.message import Message
 from .record import Entry, Fact
 
 
-class Life(NamedTuple):
-    """How long a fact stays: until a later one is *about* the same, and while what is kept mentions one of *needed*.
+class Lifetime(NamedTuple):
+    """How long a fact stays: until a later one has its *subject*, and while a kept entry references it.
 
-    Where *needed* is None, the fact stays whether anything mentions it or not.
+    *referenced_as* are the names it is referenced by; with None the fact stays whether it is referenced or not.
     """
 
-    about: str
-    needed: tuple[str, ...] | None = None
+    subject: str
+    referenced_as: tuple[str, ...] | None = None
 
 
-class Knows(Protocol):
+class FactRules(Protocol):
     """What an adapter knows of the facts of its protocol."""
 
     def flaw(self, entry: Entry) -> str | None:
         """What makes no sense to the adapter in *entry*; None if nothing does."""
 
-    def life(self, fact: Fact) -> Life | None:
+    def lifetime(self, fact: Fact) -> Lifetime | None:
         """How long an `entity` of the adapter's stays; None where it is another's."""
 
-    def mentions(self, entry: Entry) -> Iterable[str]:
-        """What *entry* cannot be understood without, by the names that `Life.needed` has."""
+    def references(self, entry: Entry) -> Iterable[str]:
+        """What *entry* cannot be understood without, by the names that `Lifetime.referenced_as` has."""
 
 
-class Lives:
+class Lifetimes:
     """Asks the adapters."""
 
-    def __init__(self, adapters: Sequence[Knows]) -> None:
+    def __init__(self, adapters: Sequence[FactRules]) -> None:
         self._adapters = adapters
 
-    def life(self, fact: Fact) -> Life | None:
+    def lifetime(self, fact: Fact) -> Lifetime | None:
         """How long *fact* stays; None where nobody knows, so that it stays for good."""
         if any(adapter.flaw(fact) is not None for adapter in self._adapters):
             return None
         match fact.kind, fact.fields:
             case "channel", {"channel": name, "open": is_open}:
-                return Life(channel(name), None if is_open else (channel(name),))
+                return Lifetime(channel(name), None if is_open else (channel(name),))
             case "peer", {"peer": number, "protocol": protocol, "sender": identity}:
-                return Life(f"identity {protocol} {identity}", (peer(number),))
-        return next((life for adapter in self._adapters if (life := adapter.life(fact)) is not None), None)
+                return Lifetime(f"identity {protocol} {identity}", (peer(number),))
+        return next((lifetime for adapter in self._adapters if (lifetime := adapter.lifetime(fact)) is not None), None)
 
-    def mentions(self, entry: Entry) -> Iterator[str]:
+    def references(self, entry: Entry) -> Iterator[str]:
         """What *entry* cannot be understood without."""
         if isinstance(entry, Message):
             yield channel(entry.channel)
             yield peer(entry.sender.number)
         for adapter in self._adapters:
             if adapter.flaw(entry) is None:
-                yield from adapter.mentions(entry)
+                yield from adapter.references(entry)
 
 
 def channel(name: str) -> str:

@@ -16,7 +16,7 @@ from gateway.core.message import Message, Peer
 from gateway.core.peers import BLOCK
 
 from . import permissions
-from .archive import Check, Report, no_flaw
+from .archive import EntryCheck, LogReport, accept_entry
 from .layout import SEGMENT_BYTES, first_seqs, paths, sync_directory
 from .record import BadRecord, Entry, Fact, decode, decode_untrusted, encode
 from .retention import is_fact
@@ -25,10 +25,10 @@ from .segments import Fault, Segments, verify_line
 DAY = 86_400_000  # ms
 
 # Facts that are about the other gateway and its run, not about what was said: an import leaves them behind.
-OTHERS = ("start", "counts", "form")
+RUN_FACTS = ("start", "counts", "form")
 
 
-def import_(lines: Iterable[bytes], data: Path, now: int, check: Check = no_flaw) -> Report:
+def import_log(lines: Iterable[bytes], data: Path, now: int, check: EntryCheck = accept_entry) -> LogReport:
     """Put exported *lines* into the log of the data directory *data*, in which no gateway runs; *now* is in ms.
 
     *check* is as for `verify`, and is shown what is in the log before. What it finds fault with is refused, and so is
@@ -47,33 +47,33 @@ def import_(lines: Iterable[bytes], data: Path, now: int, check: Check = no_flaw
 # Into an empty log
 
 
-def _copy(lines: Iterable[bytes], directory: Path, now: int, check: Check) -> Report:
+def _copy(lines: Iterable[bytes], directory: Path, now: int, check: EntryCheck) -> LogReport:
     """Write *lines* as segments: dense ones, and what retention once left as facts with gaps."""
-    report, before, known = Report(), 0, _Known()
+    report, before, contents = LogReport(), 0, _LogContents()
     with ExitStack() as stack:
-        segment: _Segment | None = None
+        segment: _SegmentCopy | None = None
         for offset, line, entry in _trusted(lines, report, check):
             seq = entry.seq
-            if wrong := _misplaced(entry, report.last, before, now) or known.conflict(entry):
+            if wrong := _placement_error(entry, report.last, before, now) or contents.conflict(entry):
                 report.faults.append(Fault("", offset, wrong))
                 continue
-            known.learn(entry)
+            contents.learn(entry)
             before = entry.time
             if segment is None or not segment.takes(seq, line):
                 if segment is not None:
                     segment.seal(seq)
-                segment = stack.enter_context(_Segment(directory, seq))
+                segment = stack.enter_context(_SegmentCopy(directory, seq))
             segment.write(seq, line)
             report.count(seq)
         if segment is not None:
-            if known.highest >= known.next_number:  # a part of a log: what gave the numbers away is not in it
-                given = Fact("peer", {"first": known.highest, "count": 1}, report.last + 1, before)
-                segment.write(given.seq, encode(given))
+            if contents.highest >= contents.next_number:  # a part of a log: what gave the numbers away is not in it
+                block = Fact("peer", {"first": contents.highest, "count": 1}, report.last + 1, before)
+                segment.write(block.seq, encode(block))
             segment.seal(None)
     return report
 
 
-def _misplaced(entry: Entry, last: int, before: int, now: int) -> str | None:
+def _placement_error(entry: Entry, last: int, before: int, now: int) -> str | None:
     """What is wrong with where *entry* stands: behind record *last*, which was accepted at *before*."""
     if entry.seq <= last:
         return f"record {entry.seq} comes after record {last}"
@@ -82,18 +82,18 @@ def _misplaced(entry: Entry, last: int, before: int, now: int) -> str | None:
     return f"record {entry.seq} was accepted in the future" if entry.time > now + DAY else None
 
 
-class _Segment:
+class _SegmentCopy:
     """A segment that is being copied; it becomes a facts file if there are gaps in it."""
 
     def __init__(self, directory: Path, first: int) -> None:
         self._open, self._sealed, self._facts = paths(directory, first)
-        self._file = created(self._open)
+        self._file = create_file(self._open)
         self._next = first
         self._size = 0
         self._only_facts = True
         self._gaps = False
 
-    def __enter__(self) -> _Segment:
+    def __enter__(self) -> _SegmentCopy:
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -121,7 +121,7 @@ class _Segment:
         sync_directory(self._open.parent)
 
 
-def _trusted(lines: Iterable[bytes], report: Report, check: Check) -> Iterator[tuple[int, bytes, Entry]]:
+def _trusted(lines: Iterable[bytes], report: LogReport, check: EntryCheck) -> Iterator[tuple[int, bytes, Entry]]:
     """The good ones of *lines*, where each stands and what it says; the others are reported."""
     offset = 0
     for given in lines:
@@ -139,7 +139,7 @@ def _trusted(lines: Iterable[bytes], report: Report, check: Check) -> Iterator[t
         offset += len(given)
 
 
-def created(path: Path) -> BinaryIO:
+def create_file(path: Path) -> BinaryIO:
     """A new file that nobody else may read."""
     return os.fdopen(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, permissions.FILE_MODE), "wb")
 
@@ -147,13 +147,13 @@ def created(path: Path) -> BinaryIO:
 # Into a log that has something already
 
 
-def _append(lines: Iterable[bytes], segments: Segments, now: int, check: Check) -> Report:
-    report = Report()
+def _append(lines: Iterable[bytes], segments: Segments, now: int, check: EntryCheck) -> LogReport:
+    report = LogReport()
     appender = _Appender(segments, max(now, segments.last_time), check)
     try:
         for offset, _, entry in _trusted(lines, report, check):
             try:
-                seq = appender.take(entry)
+                seq = appender.append(entry)
             except BadRecord as error:
                 report.faults.append(Fault("", offset, str(error)))
                 continue
@@ -170,35 +170,35 @@ def _append(lines: Iterable[bytes], segments: Segments, now: int, check: Check) 
 class _Appender:
     """Writes what a log has not got yet into new segments of it."""
 
-    def __init__(self, segments: Segments, now: int, check: Check) -> None:
+    def __init__(self, segments: Segments, now: int, check: EntryCheck) -> None:
         self._segments = segments
         self._now = now
         self._seq = segments.next_seq
         self._file: BinaryIO | None = None
         self._first = 0
         self._numbers: dict[int, int] = {}  # of mere connections: there and here
-        self._left = 0  # numbers of the last block that nobody has yet
-        self._known = _Known()
+        self._unused_numbers = 0  # numbers of the last block that nobody has yet
+        self._contents = _LogContents()
         for line in segments.scan():
             with suppress(BadRecord):  # a checksum alone makes no sense of it
                 entry = decode(line.data)
                 if isinstance(entry, Message) or check(entry) is None:
-                    self._known.learn(entry)
+                    self._contents.learn(entry)
 
-    def take(self, entry: Entry) -> int:
+    def append(self, entry: Entry) -> int:
         """Append *entry* and return its sequence; 0 if it is known or of no use here."""
-        if isinstance(entry, Fact) and (entry.kind in OTHERS or "first" in entry.fields):
+        if isinstance(entry, Fact) and (entry.kind in RUN_FACTS or "first" in entry.fields):
             return 0
-        if self._known.has(entry):
+        if self._contents.has(entry):
             return 0
         if isinstance(entry, Message):
             sender = replace(entry.sender, number=self._number(entry.sender))
             return self._write(replace(entry, sender=sender))
         if entry.kind == "peer":
             fields = entry.fields
-            return self._durable(Peer(0, fields["protocol"], fields["sender"], fields.get("name")))
+            return self._append_peer(Peer(0, fields["protocol"], fields["sender"], fields.get("name")))
         if entry.kind == "channel":
-            entry.fields["addresses"] = self._known.free(entry.fields["addresses"])
+            entry.fields["addresses"] = self._contents.unused(entry.fields["addresses"])
         return self._write(entry)
 
     def seal(self) -> None:
@@ -216,20 +216,20 @@ class _Appender:
             if sender.number not in self._numbers:
                 self._numbers[sender.number] = self._new_number()
             return self._numbers[sender.number]
-        if (sender.protocol, sender.identity) not in self._known.numbers:
-            self._durable(sender)
-        return self._known.numbers[sender.protocol, sender.identity]
+        if (sender.protocol, sender.identity) not in self._contents.numbers:
+            self._append_peer(sender)
+        return self._contents.numbers[sender.protocol, sender.identity]
 
-    def _durable(self, peer: Peer) -> int:
+    def _append_peer(self, peer: Peer) -> int:
         fields = {"peer": self._new_number(), "protocol": peer.protocol, "sender": peer.identity}
         return self._write(Fact("peer", fields | ({} if peer.name is None else {"name": peer.name})))
 
     def _new_number(self) -> int:
-        if not self._left:
-            self._write(Fact("peer", {"first": self._known.next_number, "count": BLOCK}))
-            self._left = BLOCK
-        self._left -= 1
-        return self._known.next_number - self._left - 1
+        if not self._unused_numbers:
+            self._write(Fact("peer", {"first": self._contents.next_number, "count": BLOCK}))
+            self._unused_numbers = BLOCK
+        self._unused_numbers -= 1
+        return self._contents.next_number - self._unused_numbers - 1
 
     def _write(self, entry: Entry) -> int:
         entry.seq, entry.time = self._seq, self._now
@@ -237,16 +237,16 @@ class _Appender:
         decode(line)  # what comes from elsewhere may have a good checksum and still be no JSON
         if self._file is None:
             self._first = self._seq
-            self._file = created(self._segments.open_path(self._first))
+            self._file = create_file(self._segments.open_path(self._first))
         self._file.write(line)
-        self._known.learn(entry)
+        self._contents.learn(entry)
         self._seq += 1
         if self._file.tell() >= SEGMENT_BYTES:
             self.seal()
         return entry.seq
 
 
-class _Known:
+class _LogContents:
     """What a log holds: ids of messages, entities, channels and addresses, durable peers, numbers handed out."""
 
     def __init__(self) -> None:
@@ -256,7 +256,7 @@ class _Known:
         self.next_number = 0
         self.highest = -1  # of the numbers that said something
         self._ids: set[str] = set()
-        self._things: set[tuple[str, str, str]] = set()
+        self._subjects: set[tuple[str, str, str]] = set()
 
     def learn(self, entry: Entry) -> None:
         """Remember *entry*."""
@@ -264,7 +264,7 @@ class _Known:
             self.highest = max(self.highest, entry.sender.number)
             self._ids.update(_ids(entry))
             return
-        self._things.update(_things(entry))
+        self._subjects.update(_subjects(entry))
         match entry.kind, entry.fields:
             case "peer", {"first": first, "count": count}:
                 self.next_number = max(self.next_number, first + count)
@@ -295,18 +295,20 @@ class _Known:
         """Whether *entry* is a copy of something in the log."""
         if isinstance(entry, Message):
             return not self._ids.isdisjoint(_ids(entry))
-        return any(thing in self._things for thing in _things(entry)[:1])
+        return any(subject in self._subjects for subject in _subjects(entry)[:1])
 
-    def free(self, addresses: dict[str, str]) -> dict[str, str]:
+    def unused(self, addresses: dict[str, str]) -> dict[str, str]:
         """Those of *addresses* that no channel has."""
-        return {name: address for name, address in addresses.items() if ("address", name, address) not in self._things}
+        return {
+            name: address for name, address in addresses.items() if ("address", name, address) not in self._subjects
+        }
 
 
 def _ids(message: Message) -> tuple[str, ...]:
     return message.id, *message.ids, *(() if message.key is None else (message.key,))
 
 
-def _things(fact: Fact) -> list[tuple[str, str, str]]:
+def _subjects(fact: Fact) -> list[tuple[str, str, str]]:
     """What *fact* is about; the first of them is what it is."""
     match fact.kind, fact.fields:
         case "channel", {"channel": name, "addresses": addresses}:

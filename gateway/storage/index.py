@@ -24,17 +24,17 @@ from gateway.core.message import MessageIds
 
 from .fact_index import FactIndex
 from .facts import number_end
-from .log import Synced
+from .log import SyncedBatch
 from .lookup import Lookup
 from .record import BadRecord, Entry, Fact, decode_untrusted
 from .rows import IndexedAdapter, fact_rows, id_rows, record_rows
 from .segments import Fault, Segments
-from .tables import META, Tables, around, damaged
+from .tables import META_VALUE, Tables, is_corruption, is_environmental
 
-GATHER = 0.1  # seconds between two batches while entries keep coming
-BATCH = 2_000  # entries in one transaction
-_NOTHING = Synced((), ())
-RETRY = 1.0  # seconds until a failed batch is tried again; what is in it is answered from memory meanwhile
+GATHER_SECONDS = 0.1  # seconds between two batches while entries keep coming
+BATCH_ENTRIES = 2_000  # entries in one transaction
+_EMPTY_BATCH = SyncedBatch((), ())
+RETRY_SECONDS = 1.0  # seconds until a failed batch is tried again; what is in it is answered from memory meanwhile
 
 
 class Index(Lookup):
@@ -56,15 +56,15 @@ class Index(Lookup):
         self.facts = FactIndex(self._tables, segments, adapters)
         self._post = post
         self.on_fault: Callable[[Exception], None] = lambda _error: None  # called on the loop
-        self._queue: SimpleQueue[Synced | None] = SimpleQueue()
-        self._chores: deque[tuple[int, Callable[[], None]]] = deque()  # each waits for a sequence to be applied
+        self._queue: SimpleQueue[SyncedBatch | None] = SimpleQueue()
+        self._tasks: deque[tuple[int, Callable[[], None]]] = deque()  # each waits for a sequence to be applied
         self._stopping = threading.Event()
         self._failure: str | None = None  # of the last write
         self._level = 0  # the last sequence that was applied; of the thread
         self._number_end = 0  # the first number that nobody has, never less than before
-        self.makings = 0  # how often the tables were made anew since the start
-        self._remakings: SimpleQueue[threading.Event] = SimpleQueue()
-        self._tables.on_damage = lambda: self._queue.put(_NOTHING)
+        self.rebuilds = 0  # how often the tables were made anew since the start
+        self._rebuild_requests: SimpleQueue[threading.Event] = SimpleQueue()
+        self._tables.on_damage = lambda: self._queue.put(_EMPTY_BATCH)
         self._thread = threading.Thread(target=self._run, name="index", daemon=True)
 
     @property
@@ -82,7 +82,7 @@ class Index(Lookup):
     @property
     def applied_seq(self) -> int:
         """The last sequence that the tables know; `Unavailable` where they cannot be read."""
-        row = self.one(META, ("applied",))
+        row = self.one(META_VALUE, ("applied",))
         return 0 if row is None else int(row[0])
 
     @property
@@ -101,41 +101,43 @@ class Index(Lookup):
             self._check()
             return self._catch_up()
         except (sqlite3.Error, Unavailable, ValueError) as error:
-            if isinstance(error, sqlite3.Error) and around(error):
+            if isinstance(error, sqlite3.Error) and is_environmental(error):
                 raise
             self.on_fault(error)
-        self._tables.remake()()
+        self._tables.replace()()
         self._tables.damage = None
         return self._catch_up()
 
-    def remake(self) -> None:
+    def rebuild(self) -> None:
         """Throw the tables away and make them anew, and wait until that is done or has failed once."""
         done = threading.Event()
-        self._remakings.put(done)
-        self._queue.put(_NOTHING)
+        self._rebuild_requests.put(done)
+        self._queue.put(_EMPTY_BATCH)
         done.wait()
 
     def start(self) -> None:
-        """Begin to apply what `take` is given."""
+        """Begin to apply what `add_synced` is given."""
         self._thread.start()
 
-    def take(self, batch: Synced) -> None:
+    def add_synced(self, batch: SyncedBatch) -> None:
         """A batch is on disk; it is applied soon."""
         self._synced = batch.entries[-1].seq
         self._queue.put(batch)
 
-    def do(self, chore: Callable[[], None]) -> None:
-        """Run *chore* in the index's thread, once everything taken before is applied."""
-        self._chores.append((self._synced, chore))
-        self._queue.put(_NOTHING)
+    def submit(self, task: Callable[[], None]) -> None:
+        """Run *task* in the index's thread, once everything taken before is applied."""
+        self._tasks.append((self._synced, task))
+        self._queue.put(_EMPTY_BATCH)
 
     def prune(self, before: int) -> None:
-        """Forget the messages below sequence *before*, and all that goes with them; facts stay. Only for a chore."""
-        self._tables.prune(before, (statement for adapter in self._adapters for statement in adapter.pruned()))
+        """Forget the messages below sequence *before*, and all that goes with them; facts stay. Only for a task."""
+        self._tables.prune(
+            before, (statement for adapter in self._adapters for statement in adapter.pruning_statements())
+        )
 
     def schedule_repair(self) -> None:
         """`FactIndex.repair` in the index's thread, again and again until that succeeds."""
-        self.do(self._repair_until_done)
+        self.submit(self._repair_until_done)
 
     def close(self) -> None:
         """Apply what was taken and stop."""
@@ -153,8 +155,8 @@ class Index(Lookup):
         self._number_end = self._tables.meta("next_number")
         done = 0
         entries = self._entries_after(self._tables.meta("applied"))
-        while batch := list(islice(entries, BATCH)):
-            self._apply(Synced(*zip(*batch, strict=True)))
+        while batch := list(islice(entries, BATCH_ENTRIES)):
+            self._apply(SyncedBatch(*zip(*batch, strict=True)))
             done += len(batch)
         self.prune(self._segments.first_kept)  # a crash may have come between a segment's facts and this
         self._level = self._segments.next_seq - 1
@@ -187,23 +189,25 @@ class Index(Lookup):
     def _run(self) -> None:
         while (batch := self._queue.get()) is not None:
             entries, offsets = list(batch.entries), list(batch.offsets)
-            sleep(GATHER)
-            while not self._queue.empty() and len(entries) < BATCH:
+            sleep(GATHER_SECONDS)
+            while not self._queue.empty() and len(entries) < BATCH_ENTRIES:
                 if (more := self._queue.get()) is None:
                     self._queue.put(None)
                     break
                 entries += more.entries
                 offsets += more.offsets
-            if entries and entries[-1].seq > self._level and not self._applies(Synced(entries, offsets)):
+            if entries and entries[-1].seq > self._level and not self._apply_until_done(SyncedBatch(entries, offsets)):
                 return
-            if (self._tables.damage is not None or not self._remakings.empty()) and not self._makes_anew():
+            if (
+                self._tables.damage is not None or not self._rebuild_requests.empty()
+            ) and not self._rebuild_until_done():
                 return
-            while self._chores and self._chores[0][0] <= self._level:
-                self._does(self._chores.popleft()[1])
+            while self._tasks and self._tasks[0][0] <= self._level:
+                self._run_task(self._tasks.popleft()[1])
 
-    def _does(self, chore: Callable[[], None]) -> None:
+    def _run_task(self, task: Callable[[], None]) -> None:
         try:
-            chore()
+            task()
         except Exception as error:  # whoever gave it does not expect that, and this thread must go on
             self._post(partial(self.on_fault, error))
 
@@ -213,75 +217,75 @@ class Index(Lookup):
             try:
                 self.facts.repair()
             except (sqlite3.Error, OSError) as error:
-                self._fails(error)
-                if isinstance(error, sqlite3.Error) and damaged(error):
+                self._report_failure(error)
+                if isinstance(error, sqlite3.Error) and is_corruption(error):
                     self._tables.damage = str(error)  # what is made anew from the log needs no mending
-                    self._queue.put(_NOTHING)
+                    self._queue.put(_EMPTY_BATCH)
                     return
-                self._stopping.wait(RETRY)
+                self._stopping.wait(RETRY_SECONDS)
             else:
                 self._failure = None
                 return
 
-    def _applies(self, batch: Synced) -> bool:
+    def _apply_until_done(self, batch: SyncedBatch) -> bool:
         """Apply *batch*, however often it takes; False where the index stops before it could."""
         while True:
             try:
                 self._apply(batch)
             except Exception as error:  # what is no `sqlite3.Error` is a bug, and must not end this thread
-                self._fails(error)
-                if isinstance(error, sqlite3.Error) and damaged(error):
+                self._report_failure(error)
+                if isinstance(error, sqlite3.Error) and is_corruption(error):
                     self._tables.damage = str(error)
                     return True  # what is made anew from the log has this batch too
-                if self._stopping.wait(RETRY):
+                if self._stopping.wait(RETRY_SECONDS):
                     return False  # the next start catches up
             else:
-                self._applied(batch)
+                self._mark_applied(batch)
                 return True
 
-    def _fails(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         self._failure = str(error)
         self._post(partial(self.on_fault, error))
 
-    def _applied(self, batch: Synced) -> None:
+    def _mark_applied(self, batch: SyncedBatch) -> None:
         self._failure = None
         self._level = batch.entries[-1].seq
-        self._post(partial(self._forget, self._level))
+        self._post(partial(self._remove_applied, self._level))
 
-    def _makes_anew(self) -> bool:
+    def _rebuild_until_done(self) -> bool:
         """Make the tables anew, however often it takes; False where the index stops before that is done."""
         done = False
         while not done and not self._stopping.is_set():
             self._tables.damage = self._tables.damage or "it was of no use"
             try:
-                self._post(self._segments.reserve.lend(self._tables.remake))
-                self.makings += 1
+                self._post(self._segments.reserve.lend(self._tables.replace))
+                self.rebuilds += 1
                 self.facts.adopt_front()
                 self._level = self._number_end = 0
-                if done := self._follows():
+                if done := self._apply_log():
                     self._tables.damage = None
             except (sqlite3.Error, OSError) as error:
-                self._fails(error)
-                self._stopping.wait(RETRY)
-            while not self._remakings.empty():
-                self._remakings.get().set()
+                self._report_failure(error)
+                self._stopping.wait(RETRY_SECONDS)
+            while not self._rebuild_requests.empty():
+                self._rebuild_requests.get().set()
         return done
 
-    def _follows(self) -> bool:
+    def _apply_log(self) -> bool:
         """Apply what is in the log until everything that was taken is; False where the index stops before."""
-        while self._discards_queue() and self._level < self._synced:
+        while self._discard_queue() and self._level < self._synced:
             goal = self._synced
             found = (line for line in self._entries_after(self._level) if line[0].seq <= goal)
-            while batch := list(islice(found, BATCH)):
+            while batch := list(islice(found, BATCH_ENTRIES)):
                 if self._stopping.is_set():
                     return False
-                synced = Synced(*zip(*batch, strict=True))
+                synced = SyncedBatch(*zip(*batch, strict=True))
                 self._apply(synced)
-                self._applied(synced)
+                self._mark_applied(synced)
             self._level = goal  # what is damaged at the end is passed over
         return not self._stopping.is_set()
 
-    def _discards_queue(self) -> bool:
+    def _discard_queue(self) -> bool:
         """Drop what waits to be applied: it is in the log; False where the index is to stop."""
         while not self._queue.empty():
             if self._queue.get() is None:
@@ -289,7 +293,7 @@ class Index(Lookup):
                 return False
         return True
 
-    def _apply(self, batch: Synced) -> None:
+    def _apply(self, batch: SyncedBatch) -> None:
         """Put a batch into the tables."""
         entries, last = batch.entries, batch.entries[-1]
         rows: dict[str, list[tuple[Any, ...]]] = {"meta": [("applied", last.seq), ("time", last.time)]}

@@ -29,11 +29,11 @@ class IndexedLog(Log):
         **options: Any,
     ) -> None:
         super().__init__(segments, post, clock, **options)
-        self.on_synced = index.take
+        self.on_synced = index.add_synced
         self.find: Callable[[str], Receipt | None] = index.find
-        self._note = index.note
+        self._add_unapplied = index.add_unapplied
 
     def extend(self, entries: Sequence[Entry]) -> None:
         """Log *entries* and make them known to the index."""
         super().extend(entries)
-        self._note(entries)
+        self._add_unapplied(entries)

@@ -4,9 +4,9 @@ Laws of this file. `extend` takes entries and returns at once; one thread writes
 only then are the `when_synced` callbacks called, on the event loop, in order of sequence. A batch is one write and
 one fsync, however many entries it has. After a failed write or sync the segment is given up at its last synced
 offset and the same batch goes to a new one; until that succeeds the log is `congested` and `failing`, and nothing is
-accepted. A log that is congested and not failing is merely slow. What waits while the log fails was delivered already,
-so it is neither refused nor accepted: who waits for it longer than `DOUBT` is told that nobody knows. Sequences are
-dense, and `time` never decreases, whatever the clock does.
+accepted. A log that is congested and not failing is merely slow. Entries that wait while the log fails have been
+delivered already, so they are neither refused nor accepted: after `UNCERTAIN_SECONDS` their publishers are told that
+the outcome is unknown. Sequences are dense, and `time` never decreases, whatever the clock does.
 """
 
 from __future__ import annotations
@@ -27,38 +27,35 @@ from . import permissions
 from .record import Entry, Fact, encode
 from .segments import Segments
 
-MAX_UNSYNCED = 16 << 20  # bytes that may wait for the disk; beyond it publishers are not read
-CROWDED = 4 << 20  # bytes; beyond it each publisher gets its share only, so that there is room for the others
-SLOW, SLOW_SECONDS = (
-    1 << 20,
-    0.05,
-)  # bytes from which on it is the same where the disk takes longer than so many seconds
-LINGER = 0.02  # seconds that a batch may gather while nobody waits for it
-RETRY = 1.0  # seconds until a failed batch is tried again at the latest
-DOUBT = 5.0  # seconds of failing after which those who wait are told that it is not known what becomes of it
+MAX_UNSYNCED_BYTES = 16 << 20  # bytes that may wait for the disk; beyond it publishers are not read
+CROWDED_BYTES = 4 << 20  # bytes; beyond it each publisher gets its share only, so that there is room for the others
+SLOW_BYTES, SLOW_SECONDS = 1 << 20, 0.05  # beyond so many bytes it is the same if the disk takes longer than this
+LINGER_SECONDS = 0.02  # a batch may gather for so long while nobody waits for it
+RETRY_SECONDS = 1.0  # the longest pause before a failed batch is tried again
+UNCERTAIN_SECONDS = 5.0  # of failing, after which those who wait are told that the outcome is unknown
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Sealing:
+class SealPolicy:
     """When a segment is sealed: at a size, or at an age (seconds) once enough is in it."""
 
     bytes: int = 64 << 20
     seconds: float = 60.0
-    worth_records: int = 1_000
-    worth_bytes: int = 1_000_000
-    any_seconds: float = 600.0
+    min_records: int = 1_000
+    min_bytes: int = 1_000_000
+    max_seconds: float = 600.0
 
 
-class Synced(NamedTuple):
+class SyncedBatch(NamedTuple):
     """Entries that are on disk, and where in its segment each of them stands."""
 
     entries: Sequence[Entry]
     offsets: Sequence[int]
 
 
-class _Waiting(NamedTuple):
+class _Waiter(NamedTuple):
     """Somebody who waits for a sequence; those who wait for the same are told in order."""
 
     seq: int
@@ -71,7 +68,7 @@ class Log:
     """Appends entries and tells when they are safe.
 
     *post* runs a callable on the event loop from the writer's thread. *on_synced* is called there with each batch
-    before its callbacks, *on_room* when the log takes entries again after it was congested, and when it begins to
+    before its callbacks, *on_resume* when the log takes entries again after it was congested, and when it begins to
     refuse them because it fails; *on_fault* is called with the error of a write that failed. `failing` says why the
     last write failed, None once one succeeds.
     """
@@ -82,7 +79,7 @@ class Log:
         post: Callable[[Callable[[], None]], None],
         clock: Callable[[], int],
         *,
-        sealing: Sealing | None = None,
+        sealing: SealPolicy | None = None,
         on_fault: Callable[[OSError], None] = lambda _error: None,
     ) -> None:
         self.segments = segments
@@ -90,21 +87,21 @@ class Log:
         self.synced_seq = segments.next_seq - 1
         self.congested = False
         self.failing: str | None = None
-        self.on_synced: Callable[[Synced], None] = lambda _batch: None
-        self.on_room: Callable[[], None] = lambda: None
+        self.on_synced: Callable[[SyncedBatch], None] = lambda _batch: None
+        self.on_resume: Callable[[], None] = lambda: None
         self._post = post
         self._clock = clock
         self._on_fault = on_fault
-        self._writer = _Writer(segments, sealing or Sealing())
+        self._writer = _SegmentWriter(segments, sealing or SealPolicy())
         self._queue: deque[tuple[Sequence[Entry], list[bytes]]] = deque()  # its popleft is atomic, so no lock
         self._unsynced = 0
-        self._since = 0.0  # when what is being written now, or waits for that, had to wait at first
+        self._waiting_since = 0.0  # when what is being written now, or waits for that, had to wait at first
         self._time = segments.last_time
-        self._waiting: list[_Waiting] = []
+        self._waiters: list[_Waiter] = []
         self._failed_since = 0.0
         self._order = count()
-        self._stirred = threading.Event()
-        self._urgent = threading.Event()
+        self._has_entries = threading.Event()
+        self._has_waiters = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
 
@@ -112,7 +109,7 @@ class Log:
     def crowded(self) -> bool:
         """Whether so much waits for the disk, or for so long, that nobody should add much to it."""
         waiting = self._unsynced
-        return waiting > CROWDED or (waiting > SLOW and monotonic() - self._since > SLOW_SECONDS)
+        return waiting > CROWDED_BYTES or (waiting > SLOW_BYTES and monotonic() - self._waiting_since > SLOW_SECONDS)
 
     def start(self) -> None:
         """Begin to write."""
@@ -139,12 +136,12 @@ class Log:
         self._time, self.next_seq = time, seq
         self._queue.append((entries, lines))
         if not self._unsynced:
-            self._since = monotonic()
+            self._waiting_since = monotonic()
         self._unsynced += sum(map(len, lines))
-        if self._unsynced > MAX_UNSYNCED:
+        if self._unsynced > MAX_UNSYNCED_BYTES:
             self.congested = True
-        if not self._stirred.is_set():
-            self._stirred.set()
+        if not self._has_entries.is_set():
+            self._has_entries.set()
 
     def fact(self, kind: str, fields: dict[str, object]) -> Fact:
         """Append a fact, dated now."""
@@ -155,21 +152,21 @@ class Log:
     def when_synced(self, seq: int, callback: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
         """Call *callback* on the loop once everything up to *seq* is on disk; at once if it is already.
 
-        Where the disk fails for `DOUBT` seconds, *otherwise* is called in its place: what waits may be accepted later,
-        or never. Without an *otherwise* the wait goes on.
+        If the disk fails for `UNCERTAIN_SECONDS`, *otherwise* is called instead: the entries may be accepted later, or
+        never. Without *otherwise* the wait goes on.
         """
         if seq <= self.synced_seq:
             callback()
             return
-        heappush(self._waiting, _Waiting(seq, next(self._order), callback, otherwise))
-        if not self._urgent.is_set():
-            self._urgent.set()
+        heappush(self._waiters, _Waiter(seq, next(self._order), callback, otherwise))
+        if not self._has_waiters.is_set():
+            self._has_waiters.set()
 
     def close(self) -> None:
         """Write what is left, seal the segment and stop; callbacks that are due are still posted."""
         self._stopping = True
-        self._urgent.set()
-        self._stirred.set()
+        self._has_waiters.set()
+        self._has_entries.set()
         self._thread.join()
         self.segments.close()
 
@@ -177,12 +174,12 @@ class Log:
 
     def _run(self) -> None:
         while not (self._stopping and not self._queue):
-            if self._stirred.wait(timeout=1.0) and not self._stopping:
-                self._urgent.wait(LINGER)
-            self._urgent.clear()
-            self._stirred.clear()
+            if self._has_entries.wait(timeout=1.0) and not self._stopping:
+                self._has_waiters.wait(LINGER_SECONDS)
+            self._has_waiters.clear()
+            self._has_entries.clear()
             self._commit()
-        self._finish(self._writer.seal)
+        self._seal_with(self._writer.seal)
 
     def _commit(self) -> None:
         """Write and sync everything that is queued, however often it takes."""
@@ -191,24 +188,24 @@ class Log:
             more, theirs = self._queue.popleft()
             entries += more
             lines += theirs
-        delay = RETRY / 16
+        delay = RETRY_SECONDS / 16
         while entries:
             try:
                 synced = self._writer.write(entries, lines)
             except OSError as error:
-                self._post(partial(self._failed, error))
-                if self._stopping and delay >= RETRY:
+                self._post(partial(self._write_failed, error))
+                if self._stopping and delay >= RETRY_SECONDS:
                     self._queue.clear()  # nothing of it was accepted, and what follows must not take its place
                     return
                 sleep(delay)
-                delay = min(delay * 2, RETRY)
+                delay = min(delay * 2, RETRY_SECONDS)
             else:
-                self._post(partial(self._done, *synced))
+                self._post(partial(self._written, *synced))
                 break
-        self._finish(self._writer.seal_if_due)
+        self._seal_with(self._writer.seal_if_due)
         self.segments.reserve.refill()
 
-    def _finish(self, seal: Callable[[], None]) -> None:
+    def _seal_with(self, seal: Callable[[], None]) -> None:
         """Seal a segment; what is in it is on disk already, so a failure is only reported."""
         try:
             seal()
@@ -217,54 +214,54 @@ class Log:
 
     # On the loop
 
-    def _failed(self, error: OSError) -> None:
-        began = self.failing is None
-        if began:
+    def _write_failed(self, error: OSError) -> None:
+        first_failure = self.failing is None
+        if first_failure:
             self._failed_since = monotonic()
         self.congested, self.failing = True, error.strerror or str(error)
         self._on_fault(error)
-        if began:
-            self.on_room()
-        elif monotonic() - self._failed_since >= DOUBT:
-            self._doubt()
+        if first_failure:
+            self.on_resume()
+        elif monotonic() - self._failed_since >= UNCERTAIN_SECONDS:
+            self._report_uncertain()
 
-    def _doubt(self) -> None:
+    def _report_uncertain(self) -> None:
         """Tell those who wait, and have asked to be told, that nobody knows."""
-        doubtful = [waiting for waiting in self._waiting if waiting.otherwise is not None]
-        self._waiting = [waiting for waiting in self._waiting if waiting.otherwise is None]
-        heapify(self._waiting)
-        for waiting in sorted(doubtful):
+        uncertain = [waiting for waiting in self._waiters if waiting.otherwise is not None]
+        self._waiters = [waiting for waiting in self._waiters if waiting.otherwise is None]
+        heapify(self._waiters)
+        for waiting in sorted(uncertain):
             assert waiting.otherwise is not None
             waiting.otherwise()
 
-    def _done(self, batch: Synced, size: int) -> None:
+    def _written(self, batch: SyncedBatch, size: int) -> None:
         self.failing = None
         self._unsynced -= size
-        self._since = monotonic()
+        self._waiting_since = monotonic()
         self.synced_seq = batch.entries[-1].seq
         self.on_synced(batch)
-        while self._waiting and self._waiting[0][0] <= self.synced_seq:
-            callback = heappop(self._waiting).callback
+        while self._waiters and self._waiters[0][0] <= self.synced_seq:
+            callback = heappop(self._waiters).callback
             try:
                 callback()
             except Exception:  # a bug of whoever waited; the others are told all the same
                 logger.exception("what waited for the disk failed; the others go on")
-        if self.congested and self._unsynced <= MAX_UNSYNCED // 2:
+        if self.congested and self._unsynced <= MAX_UNSYNCED_BYTES // 2:
             self.congested = False
-            self.on_room()
+            self.on_resume()
 
 
-class _Writer:
+class _SegmentWriter:
     """Writes batches into the open segment; lives in the writer's thread."""
 
-    def __init__(self, segments: Segments, sealing: Sealing) -> None:
+    def __init__(self, segments: Segments, sealing: SealPolicy) -> None:
         self._segments = segments
         self._sealing = sealing
         self._file = -1
         self._first = self._offset = self._records = 0
-        self._born = 0.0
+        self._opened_at = 0.0
 
-    def write(self, entries: Sequence[Entry], lines: Sequence[bytes]) -> tuple[Synced, int]:
+    def write(self, entries: Sequence[Entry], lines: Sequence[bytes]) -> tuple[SyncedBatch, int]:
         """Put *entries*, which the *lines* are, on disk and say where, and how many bytes they have.
 
         After an `OSError` nothing of it counts, and they may be tried again.
@@ -280,13 +277,13 @@ class _Writer:
             raise
         *offsets, self._offset = accumulate(map(len, lines), initial=self._offset)
         self._records += len(lines)
-        return Synced(entries, offsets), len(data)
+        return SyncedBatch(entries, offsets), len(data)
 
     def seal_if_due(self) -> None:
         """Seal the segment when it is big enough, or old enough for what is in it."""
-        rule, age = self._sealing, monotonic() - self._born
-        worth = self._records >= rule.worth_records or self._offset >= rule.worth_bytes
-        due = self._offset >= rule.bytes or (age >= rule.seconds and worth) or age >= rule.any_seconds
+        rule, age = self._sealing, monotonic() - self._opened_at
+        worth = self._records >= rule.min_records or self._offset >= rule.min_bytes
+        due = self._offset >= rule.bytes or (age >= rule.seconds and worth) or age >= rule.max_seconds
         if self._file >= 0 and due:
             self.seal()
 
@@ -311,7 +308,7 @@ class _Writer:
         except OSError:
             os.close(file)
             raise
-        self._file, self._first, self._offset, self._records, self._born = file, first, 0, 0, monotonic()
+        self._file, self._first, self._offset, self._records, self._opened_at = file, first, 0, 0, monotonic()
         self._segments.add(first)
 
     def _abandon(self) -> None:

@@ -21,12 +21,12 @@ from gateway.core.message import LATE_AFTER, Message, MessageIds, Peer
 from .layout import BEYOND_ALL
 from .record import BadRecord, Entry, Fact, decode
 from .segments import Segments
-from .tables import KNOWN, Tables
+from .tables import SEQ_OF_ID, Tables
 from .unapplied import Unapplied
 
 PAGE = 256  # rows that one statement may answer
-LAST_SEQS = "SELECT value, (SELECT max(seq) FROM records WHERE channel = value) FROM json_each(?)"
-PLACE = "SELECT offset FROM records WHERE seq = ?"
+LAST_SEQ_OF_CHANNELS = "SELECT value, (SELECT max(seq) FROM records WHERE channel = value) FROM json_each(?)"
+OFFSET_OF_SEQ = "SELECT offset FROM records WHERE seq = ?"
 
 
 class Lookup:
@@ -36,12 +36,12 @@ class Lookup:
         self._tables = tables
         self._segments = segments
         self._ids = ids
-        self._waiting = Unapplied(self._names)
+        self._unapplied = Unapplied(self._lookup_ids)
         self._synced = segments.next_seq - 1
 
-    def note(self, entries: Sequence[Entry]) -> None:
+    def add_unapplied(self, entries: Sequence[Entry]) -> None:
         """Entries, a fact or messages of one channel, were appended to the log: they can be found from now on."""
-        self._waiting.add(entries)
+        self._unapplied.add(entries)
 
     @property
     def synced_seq(self) -> int:
@@ -53,7 +53,7 @@ class Lookup:
         own = self._ids.seq(id)
         entry = self.entry(own) if own is not None else None
         if not isinstance(entry, Message) or entry.id != id:
-            seq = self._waiting.seq(id) or self._known_seq(id)
+            seq = self._unapplied.seq(id) or self._known_seq(id)
             entry = self.entry(seq) if seq is not None else None
         return Receipt(entry.seq, entry.id, entry.time, entry.undelivered) if isinstance(entry, Message) else None
 
@@ -67,9 +67,9 @@ class Lookup:
 
     def entry(self, seq: int) -> Entry | None:
         """The record with this sequence number."""
-        if (pending := self._waiting.get(seq)) is not None:
+        if (pending := self._unapplied.get(seq)) is not None:
             return pending
-        row = self.one(PLACE, (seq,))
+        row = self.one(OFFSET_OF_SEQ, (seq,))
         return None if row is None else self._load(seq, row[0])
 
     @property
@@ -94,12 +94,12 @@ class Lookup:
 
     def read(self, seq: int, offset: int) -> Message | None:
         """The message with this sequence number, which stands at *offset*; None where it cannot be read any more."""
-        entry = self._waiting.get(seq) or self._load(seq, offset)
+        entry = self._unapplied.get(seq) or self._load(seq, offset)
         return entry if isinstance(entry, Message) else None
 
     def offset(self, seq: int) -> int:
         """Where the record *seq* stands in its segment; 0 where the tables do not know."""
-        row = self.one(PLACE, (seq,))
+        row = self.one(OFFSET_OF_SEQ, (seq,))
         return 0 if row is None else int(row[0])
 
     def history(
@@ -126,7 +126,7 @@ class Lookup:
         found: list[Message] = []
         while len(found) < limit and (page := self._page(channel, after, end, sender, newest_first, limit)):
             for seq, offset in page:
-                entry = self._waiting.get(seq) or self._load(seq, offset)
+                entry = self._unapplied.get(seq) or self._load(seq, offset)
                 if isinstance(entry, Message) and entry.channel == channel:
                     found.append(entry)
                     size -= len(entry.content)
@@ -146,7 +146,7 @@ class Lookup:
         applied: dict[int, int] = dict(self.rows(sql, (*values, limit)))
         pending = {
             message.seq: 0
-            for message in self._waiting.messages(channel)
+            for message in self._unapplied.messages(channel)
             if after < message.seq < end
             and message.seq <= self._synced
             and (sender is None or message.sender.number == sender)
@@ -157,7 +157,7 @@ class Lookup:
         """The newest messages of all channels, accepted last first; *limit* records are looked at, facts too."""
         before = BEYOND_ALL
         sql = "SELECT seq, offset, channel FROM records WHERE seq < ? ORDER BY seq DESC LIMIT ?"
-        waiting = {message.seq: message for message in self._waiting.messages()}
+        waiting = {message.seq: message for message in self._unapplied.messages()}
         yield from [waiting[seq] for seq in sorted(waiting, reverse=True)][:limit]
         while limit > 0 and (page := self.rows(sql, (before, min(limit, PAGE)))):
             before, limit = page[-1][0], limit - len(page)
@@ -169,8 +169,8 @@ class Lookup:
 
         Newest first, by what the author says; those that are not on disk yet are among them.
         """
-        waiting = [m for m in self._waiting.messages(channel) if since <= m.timestamp < until]
-        waiting.sort(key=_age)
+        waiting = [m for m in self._unapplied.messages(channel) if since <= m.timestamp < until]
+        waiting.sort(key=_author_order)
         told = {message.seq for message in waiting}  # some may be applied before they are asked for
         sql = (
             "SELECT seq, offset, at FROM records WHERE channel = ? AND at >= ? AND (at, seq) < (?, ?)"
@@ -181,20 +181,20 @@ class Lookup:
             for seq, offset, at in page:
                 last = (at, seq)
                 if seq not in told and isinstance(message := self._load(seq, offset), Message):
-                    while waiting and _age(waiting[-1]) > last:
+                    while waiting and _author_order(waiting[-1]) > last:
                         yield waiting.pop()
                     yield message
         yield from reversed(waiting)
 
     def unapplied(self, channel: str | None = None) -> list[Message]:
         """The messages of a channel, or of all, that the tables may not know yet, accepted first first."""
-        return list(self._waiting.messages(channel))
+        return list(self._unapplied.messages(channel))
 
-    def answers(self, id: str, limit: int = PAGE) -> list[Message]:
+    def replies(self, id: str, limit: int = PAGE) -> list[Message]:
         """The messages whose parent is the message with this canonical id, at most *limit* of them."""
         sql = "SELECT seq, offset FROM records WHERE parent = ? LIMIT ?"
         found = {seq: self._load(seq, offset) for seq, offset in self.rows(sql, (id, limit))} | {
-            message.seq: message for message in self._waiting.messages() if message.parent == id
+            message.seq: message for message in self._unapplied.messages() if message.parent == id
         }
         return [entry for entry in found.values() if isinstance(entry, Message)]
 
@@ -204,12 +204,12 @@ class Lookup:
 
     def last_seqs(self, channels: Sequence[str]) -> dict[str, int]:
         """The same of each of *channels*, with one statement; no record is read."""
-        found = {name: seq or 0 for name, seq in self.rows(LAST_SEQS, (dumps(list(channels)).decode(),))}
-        return {channel: max(found.get(channel, 0), self._last_waiting(channel)) for channel in channels}
+        found = {name: seq or 0 for name, seq in self.rows(LAST_SEQ_OF_CHANNELS, (dumps(list(channels)).decode(),))}
+        return {channel: max(found.get(channel, 0), self._last_unapplied(channel)) for channel in channels}
 
-    def _last_waiting(self, channel: str) -> int:
+    def _last_unapplied(self, channel: str) -> int:
         """The newest message of *channel* that is on disk and may not be in the tables yet."""
-        messages = self._waiting.messages(channel)
+        messages = self._unapplied.messages(channel)
         on_disk = bisect_right(messages, self._synced, key=lambda message: message.seq)
         return messages[on_disk - 1].seq if on_disk else 0
 
@@ -248,9 +248,9 @@ class Lookup:
         rows = self.rows(sql, values)
         return rows[0] if rows else None
 
-    def _forget(self, last: int) -> None:
+    def _remove_applied(self, last: int) -> None:
         """Everything up to the sequence *last* is in the tables from now on."""
-        self._waiting.remove(last)
+        self._unapplied.remove(last)
 
     def _chosen_ids(self, entries: Iterable[Entry]) -> Iterator[tuple[str, int]]:
         """The ids that do not say themselves which of *entries* they belong to, with its sequence."""
@@ -264,7 +264,7 @@ class Lookup:
             if not entry.id_has_seq and self._ids.seq(entry.id) != entry.seq:
                 yield entry.id, entry.seq
 
-    def _names(self, entries: Iterable[Entry]) -> Iterator[tuple[str, int]]:
+    def _lookup_ids(self, entries: Iterable[Entry]) -> Iterator[tuple[str, int]]:
         """The ids by which a message is found while *entries* wait: the chosen ones, and as what others are shown it.
 
         The tables have the latter from who shows it.
@@ -276,7 +276,7 @@ class Lookup:
                     yield id, entry.fields["of"]
 
     def _known_seq(self, id: str) -> int | None:
-        row = self.one(KNOWN, (id,))
+        row = self.one(SEQ_OF_ID, (id,))
         return None if row is None else int(row[0])
 
     def _load(self, seq: int, offset: int) -> Entry | None:
@@ -302,5 +302,5 @@ def addresses_of(text: str) -> dict[str, str]:
     return addresses
 
 
-def _age(message: Message) -> tuple[int, int]:
+def _author_order(message: Message) -> tuple[int, int]:
     return message.timestamp, message.seq

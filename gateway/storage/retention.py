@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import permissions
-from .compaction import Compaction, Sources, Stopped
+from .compaction import Compaction, CompactionStopped, Sources
 from .index import Index
 from .layout import TEMPORARY_PREFIX, is_front, paths, sync_directory
 from .record import BadRecord
 from .segments import Fault, Segments, parse_header, verify_line
 
-SLACK = 1 << 20  # bytes of facts that may be left before they are compacted
-MAX_FILES = 1024  # of facts, likewise
+MIN_FACTS_BYTES = 1 << 20  # bytes of facts that may be left before they are compacted
+MAX_FACTS_FILES = 1024  # of facts, likewise
 
 
-class Keep(NamedTuple):
+class RetentionLimits(NamedTuple):
     """What is kept: messages no older than *age* (ms), and the newest *bytes* of segments; None keeps all."""
 
     age: int | None = None
@@ -40,55 +40,55 @@ class Keep(NamedTuple):
 class Retention:
     """Retires segments when `tick` is called, say once a minute.
 
-    *mark* logs any fact: it gives the newest segment a successor where nothing else is said any more. *compaction* is
-    run once *slack* bytes of facts were left since the last time, and as many as it left then.
+    *append_marker* logs any fact: it gives the newest segment a successor when nothing else is logged. *compaction*
+    runs once *min_facts_bytes* of facts have gathered since its last run, and at least as many as it left then.
     """
 
     def __init__(
         self,
         segments: Segments,
         index: Index,
-        keep: Keep,
+        limits: RetentionLimits,
         clock: Callable[[], int],
         *,
         post: Callable[[Callable[[], None]], None],
-        mark: Callable[[], object],
+        append_marker: Callable[[], object],
         compaction: Compaction | None = None,
-        slack: int = SLACK,
+        min_facts_bytes: int = MIN_FACTS_BYTES,
         on_fault: Callable[[Exception], None] = lambda _error: None,
     ) -> None:
         self._segments = segments
         self._index = index
-        self.keep = keep  # may be replaced at any time
+        self.limits = limits  # may be replaced at any time
         self._clock = clock
         self._post = post
-        self._mark = mark
+        self._append_marker = append_marker
         self._compaction = compaction
-        self._slack = slack
+        self._min_facts_bytes = min_facts_bytes
         self._on_fault = on_fault
         self._thread: threading.Thread | None = None
         self.compacting = False
         self.facts_bytes = 0  # in the files that retention left, at the last tick
         self._busy = False
-        self._ends: dict[int, int] = {}  # when the newest record of a segment was accepted
+        self._last_times: dict[int, int] = {}  # when the newest record of a segment was accepted
 
     def tick(self) -> None:
         """Retire what is due; in the index's thread, so that nothing waits for it."""
         if not self._busy:
             self._busy = True
-            self._index.do(partial(self._retire_all, self._index.synced_seq))
+            self._index.submit(partial(self._retire_all, self._index.synced_seq))
 
     def _retire_all(self, applied: int) -> None:
         sources = None
         try:
             for first, end in list(self.due(applied)):
                 self.retire(first, end)
-            if self._newest_is_due():
-                self._post(self._marked)
-            sources = self._worth_compacting()
+            if self._is_newest_expired():
+                self._post(self._append_marker_fact)
+            sources = self._sources_if_worthwhile()
         except (OSError, sqlite3.Error) as error:
             self._post(partial(self._on_fault, error))
-        self._post(partial(self._retired, sources))
+        self._post(partial(self._finish_tick, sources))
 
     def stop(self) -> None:
         """Give up compacting, and wait until that is so."""
@@ -97,7 +97,7 @@ class Retention:
         if self._thread is not None:
             self._thread.join()
 
-    def _retired(self, sources: Sources | None) -> None:
+    def _finish_tick(self, sources: Sources | None) -> None:
         """Be ready for the next tick, and compact the *sources* meanwhile if that is due."""
         self._busy = False
         if sources is not None:
@@ -105,7 +105,7 @@ class Retention:
             self._thread = threading.Thread(target=self._compact, args=(sources,), name="compaction", daemon=True)
             self._thread.start()
 
-    def _worth_compacting(self) -> Sources | None:
+    def _sources_if_worthwhile(self) -> Sources | None:
         """What was left, where so much of it is not in the front yet that it is worth the work."""
         sources = None if self._compaction is None or self.compacting else self._compaction.sources()
         if sources is None:
@@ -113,7 +113,7 @@ class Retention:
         front, *_ = sizes = [path.stat().st_size for path in sources.files]
         before = front if is_front(sources.files[0]) else 0
         self.facts_bytes = sum(sizes)
-        is_worth = self.facts_bytes - before >= max(self._slack, before) or len(sizes) >= MAX_FILES
+        is_worth = self.facts_bytes - before >= max(self._min_facts_bytes, before) or len(sizes) >= MAX_FACTS_FILES
         return sources if is_worth else None
 
     def _compact(self, sources: Sources) -> None:
@@ -121,11 +121,11 @@ class Retention:
         try:
             self._compaction.run(sources)
             self.facts_bytes = sources.front.path(self._segments.directory).stat().st_size
-        except Stopped:
+        except CompactionStopped:
             return
         except Exception as error:
             self._post(partial(self._on_fault, error))
-        self._post(self._compacted)
+        self._post(self._finish_compaction)
 
     def due(self, applied: int) -> Iterator[tuple[int, int]]:
         """The first sequence of each segment to retire, and of the one after it; up to *applied* all is indexed."""
@@ -135,8 +135,8 @@ class Retention:
         for first, end in pairwise(first_seqs):
             if first not in sizes:
                 continue  # retired already
-            too_much = self.keep.bytes is not None and total > self.keep.bytes
-            if end - 1 > applied or not self._sealed(first) or not (too_much or self._old(first)):
+            too_much = self.limits.bytes is not None and total > self.limits.bytes
+            if end - 1 > applied or not self._is_sealed(first) or not (too_much or self._is_expired(first)):
                 return
             total -= sizes[first]
             yield first, end
@@ -156,7 +156,7 @@ class Retention:
         self._index.prune(end)
         sealed.unlink()
         sync_directory(facts.parent)
-        self._ends.pop(first, None)
+        self._last_times.pop(first, None)
         self._post(partial(self._segments.close_reader, first))
 
     def _facts(self, path: Path, lines: Iterator[bytes]) -> Iterator[bytes]:
@@ -173,19 +173,19 @@ class Retention:
                     yield line
             offset += len(line)
 
-    def _old(self, first: int) -> bool:
-        if self.keep.age is None:
+    def _is_expired(self, first: int) -> bool:
+        if self.limits.age is None:
             return False
-        if first not in self._ends:
+        if first not in self._last_times:
             line, _ = self._segments.last_line(first)
-            self._ends[first] = parse_header(line)[1] if line else 0
-        return self._ends[first] < self._clock() - self.keep.age
+            self._last_times[first] = parse_header(line)[1] if line else 0
+        return self._last_times[first] < self._clock() - self.limits.age
 
-    def _newest_is_due(self) -> bool:
+    def _is_newest_expired(self) -> bool:
         first_seqs = self._segments.first_seqs
-        return bool(first_seqs) and self._sealed(first_seqs[-1]) and self._old(first_seqs[-1])
+        return bool(first_seqs) and self._is_sealed(first_seqs[-1]) and self._is_expired(first_seqs[-1])
 
-    def _sealed(self, first: int) -> bool:
+    def _is_sealed(self, first: int) -> bool:
         return self._segments.path(first) == paths(self._segments.directory, first)[1]
 
     def _size(self, first: int) -> int | None:
@@ -195,10 +195,10 @@ class Retention:
                 return path.stat().st_size
         return None
 
-    def _marked(self) -> None:
-        self._mark()
+    def _append_marker_fact(self) -> None:
+        self._append_marker()
 
-    def _compacted(self) -> None:
+    def _finish_compaction(self) -> None:
         self.compacting = False
 
 

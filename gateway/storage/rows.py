@@ -8,13 +8,13 @@ from typing import Any, Protocol
 from gateway.core.jsontext import dumps
 from gateway.core.message import Message
 
-from .facts import Knows
-from .log import Synced
+from .facts import FactRules
+from .log import SyncedBatch
 from .record import Entry, Fact
-from .tables import ANSWER, FACT, SAID, Row, Statement
+from .tables import FACT_COLUMNS, MESSAGE_COLUMNS, REPLY_COLUMNS, Row, Statement
 
 
-class IndexedAdapter(Knows, Protocol):
+class IndexedAdapter(FactRules, Protocol):
     """What the index asks of an adapter."""
 
     @property
@@ -24,25 +24,25 @@ class IndexedAdapter(Knows, Protocol):
     def rows(self, entries: Sequence[Entry]) -> Iterable[Row]:
         """What *entries* add to the adapter's tables; the same when they come back out of the log."""
 
-    def undo(self, fact: Fact) -> Iterable[Statement]:
+    def removal_statements(self, fact: Fact) -> Iterable[Statement]:
         """Statements that take out what *fact* put into the adapter's tables, beside its row of `records`."""
 
-    def pruned(self) -> Iterable[Statement]:
+    def pruning_statements(self) -> Iterable[Statement]:
         """Statements that take out what depends on no one record, once messages have left `records`."""
 
 
-def record_rows(batch: Synced) -> dict[str, list[tuple[Any, ...]]]:
+def record_rows(batch: SyncedBatch) -> dict[str, list[tuple[Any, ...]]]:
     """Where the entries of a *batch* stand, by table."""
-    rows: dict[str, list[tuple[Any, ...]]] = {FACT: [], SAID: [], ANSWER: []}
-    said = rows[SAID]
+    rows: dict[str, list[tuple[Any, ...]]] = {FACT_COLUMNS: [], MESSAGE_COLUMNS: [], REPLY_COLUMNS: []}
+    said = rows[MESSAGE_COLUMNS]
     for entry, offset in zip(*batch, strict=True):
         if not isinstance(entry, Message):
-            rows[FACT].append((entry.seq, offset))
+            rows[FACT_COLUMNS].append((entry.seq, offset))
         elif entry.parent is None:
             said.append((entry.seq, offset, entry.channel, entry.sender.number, entry.timestamp))
         else:
             row = entry.seq, offset, entry.channel, entry.sender.number, entry.timestamp, entry.parent
-            rows[ANSWER].append(row)
+            rows[REPLY_COLUMNS].append(row)
     return rows
 
 

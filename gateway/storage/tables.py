@@ -40,17 +40,21 @@ CREATE UNIQUE INDEX peers_identity ON peers (protocol, identity);
 """
 
 # What each kind of record fills in of its row: Python's sqlite3 takes long over a None.
-FACT, SAID, ANSWER = "records (seq, offset)", "records (seq, offset, channel, sender, at)", "records"
+FACT_COLUMNS, MESSAGE_COLUMNS, REPLY_COLUMNS = (
+    "records (seq, offset)",
+    "records (seq, offset, channel, sender, at)",
+    "records",
+)
 
-AT_ONCE = 128  # rows in one statement, at most: older SQLite takes 999 values
-KNOWN = "SELECT seq FROM known WHERE id = ? ORDER BY seq DESC LIMIT 1"
-META = "SELECT value FROM meta WHERE key = ?"
+MAX_ROWS_PER_STATEMENT = 128  # rows in one statement, at most: older SQLite takes 999 values
+SEQ_OF_ID = "SELECT seq FROM known WHERE id = ? ORDER BY seq DESC LIMIT 1"
+META_VALUE = "SELECT value FROM meta WHERE key = ?"
 
 
 CHECK_SECONDS = 0.25  # at a start, for a look at every page; damage that is found later is mended later
 
 # What says nothing about the file: it is full, in use, out of reach or out of memory around it.
-_AROUND = frozenset(
+_ENVIRONMENT_ERRORS = frozenset(
     (
         sqlite3.SQLITE_FULL,
         sqlite3.SQLITE_BUSY,
@@ -74,24 +78,24 @@ class Row(NamedTuple):
 
 
 class Tables:
-    """The tables of the index and of the adapters; *more* is the SQL that makes those."""
+    """The tables of the index and of the adapters; *extra* is the SQL that makes those."""
 
-    def __init__(self, path: Path, more: str = "") -> None:
+    def __init__(self, path: Path, extra: str = "") -> None:
         self._path = path
-        self._schema = SCHEMA + more
+        self._schema = SCHEMA + extra
         self.damage: str | None = None  # why nothing is read
         self.on_damage: Callable[[], None] = lambda: None  # a read found it
         self._connect()
 
-    def put(self, rows: Mapping[str, Sequence[tuple[Any, ...]]], otherwise: str = "REPLACE") -> None:
+    def put(self, rows: Mapping[str, Sequence[tuple[Any, ...]]], on_conflict: str = "REPLACE") -> None:
         """Put *rows*, by table, in the place of those with the same keys, all of them or none.
 
-        *otherwise* may be IGNORE: then rows that are there stay.
+        *on_conflict* may be IGNORE: then rows that are there stay.
         """
         with self._write:
             self._write.execute("BEGIN")
             for table, values in rows.items():
-                self._insert(table, values, otherwise)
+                self._insert(table, values, on_conflict)
 
     def execute(self, statements: Iterable[tuple[str, Sequence[Any]]]) -> None:
         """Execute *statements*, all of them or none."""
@@ -100,15 +104,15 @@ class Tables:
             for sql, values in statements:
                 _execute(self._write, sql, values)
 
-    def prune(self, before: int, more: Iterable[tuple[str, Sequence[Any]]] = ()) -> None:
-        """Take out the messages below sequence *before*, and every id of theirs; then execute *more*, if any went."""
+    def prune(self, before: int, extra: Iterable[tuple[str, Sequence[Any]]] = ()) -> None:
+        """Take out the messages below sequence *before*, and every id of theirs; then execute *extra*, if any went."""
         with self._write:
             self._write.execute("BEGIN")
             if self._write.execute("DELETE FROM records WHERE seq < ? AND channel IS NOT NULL", (before,)).rowcount:
                 for table in ("ids", "aliases"):
                     gone = f"DELETE FROM {table} WHERE seq < ? AND seq NOT IN (SELECT seq FROM records)"
                     self._write.execute(gone, (before,))
-                for sql, values in more:
+                for sql, values in extra:
                     self._write.execute(sql, values)
 
     def clear(self) -> None:
@@ -135,7 +139,7 @@ class Tables:
         if found != "ok":
             raise sqlite3.DatabaseError(found)
 
-    def remake(self) -> Callable[[], None]:
+    def replace(self) -> Callable[[], None]:
         """Begin again with a new file; what is returned lets go of the old one, and is to be called on the loop."""
         let_go = self._read.close
         self._write.close()
@@ -150,7 +154,7 @@ class Tables:
 
     def meta(self, key: str) -> int:
         """A number that the index keeps about itself, 0 where it has none; `sqlite3.Error` where it cannot be read."""
-        row = self._write.execute(META, (key,)).fetchone()
+        row = self._write.execute(META_VALUE, (key,)).fetchone()
         if row is not None and type(row[0]) is not int:
             raise sqlite3.DatabaseError(f"{key} is no number")
         return 0 if row is None else row[0]
@@ -162,38 +166,38 @@ class Tables:
         try:
             return _execute(self._read, sql, values).fetchall()
         except sqlite3.Error as error:
-            if damaged(error):
+            if is_corruption(error):
                 self.damage = str(error)
                 self.on_damage()
             raise Unavailable(f"the index cannot be read: {error}") from error
         except OverflowError:
             return []  # no column holds a number beyond 64 bits
 
-    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]], otherwise: str) -> None:
+    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]], on_conflict: str) -> None:
         """Many rows with each statement: between statements the interpreter's lock changes hands, which costs more."""
-        done, size = 0, AT_ONCE
+        done, size = 0, MAX_ROWS_PER_STATEMENT
         while left := len(rows) - done:
             while size > left:
                 size //= 2  # so that there are few different statements, each compiled once
             values = list(chain.from_iterable(rows[done : done + size]))
-            _execute(self._write, _insertion(table, len(rows[0]), size, otherwise), values)
+            _execute(self._write, _insertion(table, len(rows[0]), size, on_conflict), values)
             done += size
 
     def _connect(self) -> None:
         self._write = _open(self._path, self._schema)
         self._read = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
-        self._read.execute(META, ("applied",))  # opens the journal now, while there are descriptors
+        self._read.execute(META_VALUE, ("applied",))  # opens the journal now, while there are descriptors
 
 
-def damaged(error: sqlite3.Error) -> bool:
+def is_corruption(error: sqlite3.Error) -> bool:
     """Whether *error* says that the file is not, or no longer, a database."""
     short = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHORT_READ
     return short or _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def around(error: sqlite3.Error) -> bool:
+def is_environmental(error: sqlite3.Error) -> bool:
     """Whether *error* says nothing about the file, so that another would fail as well."""
-    return _code(error) in _AROUND
+    return _code(error) in _ENVIRONMENT_ERRORS
 
 
 def _code(error: sqlite3.Error) -> int:
@@ -211,9 +215,9 @@ def _execute(connection: sqlite3.Connection, sql: str, values: Sequence[Any]) ->
 
 
 @cache
-def _insertion(table: str, columns: int, rows: int, otherwise: str) -> str:
+def _insertion(table: str, columns: int, rows: int, on_conflict: str) -> str:
     row = f"({','.join('?' * columns)})"
-    return f"INSERT OR {otherwise} INTO {table} VALUES {','.join([row] * rows)}"
+    return f"INSERT OR {on_conflict} INTO {table} VALUES {','.join([row] * rows)}"
 
 
 def _remove(path: Path) -> None:
@@ -237,7 +241,7 @@ def _open(path: Path, schema: str) -> sqlite3.Connection:
             if whole and connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == (schema,):
                 return connection
         except sqlite3.Error as error:
-            if around(error):
+            if is_environmental(error):
                 connection.close()
                 raise
         connection.close()

@@ -14,19 +14,19 @@ from gateway.core.message import Message
 
 from .record import Entry
 
-MAX_UNLEARNED = 10_000  # entries whose ids wait for somebody to ask: what is looked at then takes some 15 ms
+MAX_UNINDEXED_ENTRIES = 10_000  # entries whose ids wait for somebody to ask: what is looked at then takes some 15 ms
 
 
 class Unapplied:
-    """Entries found in memory; *chosen* gives the ids by which messages are looked up beside their sequences."""
+    """Entries found in memory; *ids_of* gives the ids by which messages are looked up beside their sequences."""
 
-    def __init__(self, chosen: Callable[[Sequence[Entry]], Iterable[tuple[str, int]]]) -> None:
-        self._chosen = chosen
+    def __init__(self, ids_of: Callable[[Sequence[Entry]], Iterable[tuple[str, int]]]) -> None:
+        self._ids_of = ids_of
         self._first = 0  # the sequence of the oldest
         self._entries: list[Entry] = []
         self._channels: defaultdict[str, list[Message]] = defaultdict(list)
         self._ids: dict[str, int] = {}
-        self._learned = 0  # entries, the oldest, whose ids are there; those of others are added when one is asked for
+        self._indexed = 0  # entries, the oldest, whose ids are there; those of others are added when one is asked for
 
     def add(self, entries: Sequence[Entry]) -> None:
         """*entries* were appended to the log: a fact, or messages of one channel."""
@@ -34,8 +34,8 @@ class Unapplied:
         if not self._entries:
             self._first = first.seq
         self._entries += entries
-        if len(self._entries) - self._learned > MAX_UNLEARNED:
-            self._learn()
+        if len(self._entries) - self._indexed > MAX_UNINDEXED_ENTRIES:
+            self._index_ids()
         if isinstance(first, Message):
             self._channels[first.channel] += cast(Sequence[Message], entries)
 
@@ -49,10 +49,10 @@ class Unapplied:
             del self._channels[channel][:messages]
             if not self._channels[channel]:
                 del self._channels[channel]
-        for id, seq in self._chosen(gone[: self._learned]):
+        for id, seq in self._ids_of(gone[: self._indexed]):
             if self._ids.get(id) == seq:
                 del self._ids[id]
-        self._learned = max(0, self._learned - count)
+        self._indexed = max(0, self._indexed - count)
 
     def get(self, seq: int) -> Entry | None:
         """The entry with this sequence."""
@@ -61,8 +61,8 @@ class Unapplied:
 
     def seq(self, id: str) -> int | None:
         """The sequence of the message with a chosen *id*."""
-        if self._learned < len(self._entries):
-            self._learn()
+        if self._indexed < len(self._entries):
+            self._index_ids()
         return self._ids.get(id)
 
     def messages(self, channel: str | None = None) -> Sequence[Message]:
@@ -71,7 +71,7 @@ class Unapplied:
             return [entry for entry in self._entries if isinstance(entry, Message)]
         return self._channels.get(channel, ())
 
-    def _learn(self) -> None:
+    def _index_ids(self) -> None:
         """Make the ids of all entries known."""
-        self._ids.update(self._chosen(self._entries[self._learned :]))
-        self._learned = len(self._entries)
+        self._ids.update(self._ids_of(self._entries[self._indexed :]))
+        self._indexed = len(self._entries)

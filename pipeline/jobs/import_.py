@@ -16,8 +16,8 @@ from typing import Any
 
 from pyspark import StorageLevel
 
-from gateway.storage.archive import UNSAID
-from gateway.storage.archive import segments as segments_of
+from gateway.storage.archive import UNPUBLISHED
+from gateway.storage.archive import sealed_files as segments_of
 from gateway.storage.layout import SEGMENT_BYTES, paths
 from gateway.storage.record import Fact, encode
 from gateway.storage.segments import parse_header
@@ -78,7 +78,7 @@ def _said(told: Any, folder: Path) -> tuple[int, list[Row]]:
     good = judged.filter(lambda one: one[0] is not None).map(lambda one: one[0])
     ordered = good.sortBy(lambda one: one.place).toLocalIterator()
     entries = (imports.entry(one, seq) for seq, one in enumerate(ordered, 2))
-    start = Fact("start", {"gateway": UNSAID, "version": ""}, 1)
+    start = Fact("start", {"gateway": UNPUBLISHED, "version": ""}, 1)
     count = _put(folder, (encode(entry) for entry in chain([start], entries))) - 1
     judged.unpersist()
     return count, rejects

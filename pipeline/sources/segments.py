@@ -69,7 +69,7 @@ def sealed(directory: Path, known: Container[int] = (), covered: spans.Spans = N
 
     The front is left out as well where all that it is made of is *covered*.
     """
-    for path, first, end in archive.sealed(directory):
+    for path, first, end in archive.sealed_segments(directory):
         key = -end if is_front(path) else first
         if key not in known and (key > 0 or spans.minus([[first, end - 1]], covered)):
             with suppress(FileNotFoundError):  # retired between two looks: its facts are there the next time

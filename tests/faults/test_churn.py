@@ -21,8 +21,8 @@ from gateway.settings import settings_model
 from gateway.storage import compaction
 from gateway.storage import index as index_module
 from gateway.storage.archive import verify
-from gateway.storage.log import Sealing
-from gateway.storage.retention import Keep
+from gateway.storage.log import SealPolicy
+from gateway.storage.retention import RetentionLimits
 from tests.still import Posted
 
 KEY = Path(__file__).parents[1] / "vectors/sprout/keys/alice.privkey"
@@ -37,11 +37,11 @@ class House:
         values: dict[str, Any] = {"data": data, "limits": {"rates": "off"}}
         self.gateway = Gateway(settings_model(ADAPTERS)(**values), ADAPTERS)
         self.gateway.start(self.posted.put)
-        self.gateway.log._writer._sealing = Sealing(bytes=4096)
+        self.gateway.log._writer._sealing = SealPolicy(bytes=4096)
         self.adapters: dict[str, Any] = {adapter.name: adapter for adapter in self.gateway.adapters}
         self.retention = self.gateway.retention
-        self.retention.keep = Keep(bytes=10_000)
-        self.retention._slack = 5_000
+        self.retention.limits = RetentionLimits(bytes=10_000)
+        self.retention._min_facts_bytes = 5_000
         self.key = SecretKey(KEY.read_bytes())
 
     def settle(self) -> None:
@@ -50,7 +50,7 @@ class House:
         for _ in range(2):
             self.posted.until_called(lambda done: self.adapters["sprout"].services.work(lambda: None, lambda _: done()))
             self.posted.until_called(lambda done: log.when_synced(log.next_seq - 1, done))
-        self.posted.until_called(lambda done: index.do(lambda: self.posted.put(done)))
+        self.posted.until_called(lambda done: index.submit(lambda: self.posted.put(done)))
 
     def round(self, number: int) -> None:
         """Ten of most kind come, say something, and go."""
@@ -90,8 +90,8 @@ class House:
 
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    monkeypatch.setattr(index_module, "GATHER", 0)
-    monkeypatch.setattr(compaction, "GRACE", 0)
+    monkeypatch.setattr(index_module, "GATHER_SECONDS", 0)
+    monkeypatch.setattr(compaction, "GRACE_SECONDS", 0)
     house = House(tmp_path / "data")
     yield house
     house.gateway.stop()

@@ -25,7 +25,7 @@ COUNT = 300
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The index gathers nothing: what it applies is the same, a moment earlier."""
-    monkeypatch.setattr(index_module, "GATHER", 0)
+    monkeypatch.setattr(index_module, "GATHER_SECONDS", 0)
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def test_an_index_that_cannot_be_written_is_a_trouble_until_it_can(
             raise sqlite3.OperationalError("database or disk is full")
         put(rows)
 
-    monkeypatch.setattr(index_module, "RETRY", 0.01)
+    monkeypatch.setattr(index_module, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(tables, "put", refuse)
     core.say()
     troubles: list[str | None] = []

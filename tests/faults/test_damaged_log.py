@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.storage.log import Sealing
+from gateway.storage.log import SealPolicy
 from gateway.storage.record import Fact, encode
 from gateway.storage.segments import Segments, parse_header
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.conftest import Core
 
 MakeCore = Callable[..., "Core"]
-EACH = Sealing(bytes=1)
+EACH = SealPolicy(bytes=1)
 
 
 def fill(core: Core, count: int = 6) -> list[bytes]:

@@ -15,7 +15,7 @@ from gateway.core.errors import Unavailable
 from gateway.storage import log as log_module
 from gateway.storage import segments as segments_module
 from gateway.storage.layout import sync_directory
-from gateway.storage.log import Sealing
+from gateway.storage.log import SealPolicy
 from gateway.storage.segments import Segments, parse_header
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk()
     monkeypatch.setattr(log_module, "os", disk)
     monkeypatch.setattr(segments_module, "sync_directory", disk.directory)
-    monkeypatch.setattr(log_module, "RETRY", 0.02)
+    monkeypatch.setattr(log_module, "RETRY_SECONDS", 0.02)
     return disk
 
 
@@ -139,7 +139,7 @@ def test_a_disk_that_fails_for_a_while(
 
 @pytest.mark.parametrize("names", [("fsync",), ("fsync", "fdatasync")])
 def test_a_seal_that_fails_writes_nothing_twice(make_core: MakeCore, disk: Disk, names: tuple[str, ...]) -> None:
-    core = make_core(sealing=Sealing(bytes=1))
+    core = make_core(sealing=SealPolicy(bytes=1))
     disk.fail(*names, times=2, error=errno.EIO)
     for number in range(4):
         core.say(b"%d" % number)
@@ -181,7 +181,7 @@ def test_a_stop_while_the_disk_refuses_leaves_no_gap(make_core: MakeCore, disk: 
 def test_any_failures_under_load(make_core: MakeCore, disk: Disk, seed: int) -> None:
     """What was accepted is there, once, in order; what was refused is not."""
     chance = random.Random(seed)
-    core = make_core(sealing=Sealing(bytes=chance.choice([1, 500, 1 << 20])))
+    core = make_core(sealing=SealPolicy(bytes=chance.choice([1, 500, 1 << 20])))
     said: list[bytes] = []
     accepted: list[bytes] = []
     for number in range(300):

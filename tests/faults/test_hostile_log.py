@@ -25,7 +25,7 @@ from gateway.runtime import Gateway
 from gateway.settings import settings_model
 from gateway.storage import importing
 from gateway.storage.archive import export, verify
-from gateway.storage.importing import import_
+from gateway.storage.importing import import_log
 from gateway.storage.layout import paths
 from gateway.storage.record import Entry, Fact, decode, encode, encode_base64url
 from gateway.storage.segments import Segments
@@ -190,7 +190,7 @@ def outside(folder: Path) -> set[Path]:
 
 def test_what_is_good_is_taken_whole(tmp_path: Path) -> None:
     lines = numbered(examples())
-    report = import_(lines, tmp_path / "new", NOW, operate._check(ADAPTERS))
+    report = import_log(lines, tmp_path / "new", NOW, operate._check(ADAPTERS))
     assert (report.faults, report.records) == ([], len(lines))
     with running(tmp_path / "new") as here:
         assert here.gateway.log.segments.faults == []
@@ -216,7 +216,7 @@ def test_whatever_is_in_a_log_the_gateway_starts(tmp_path: Path, seed: int) -> N
     for name in ("empty", "full"):
         if name == "full":
             write(work / name, good)
-        report = import_(given, work / name, NOW, operate._check(ADAPTERS))
+        report = import_log(given, work / name, NOW, operate._check(ADAPTERS))
         assert report.records + report.skipped + len(report.faults) == len(given)
         left = verify(work / name / "log", operate._check(ADAPTERS)).faults
         assert all("comes next" in fault.reason for fault in left)  # the numbers of those that were refused
@@ -272,7 +272,7 @@ def test_an_id_that_leads_elsewhere_is_refused_and_never_written(tmp_path: Path)
 def test_what_nobody_can_have_said_is_refused(tmp_path: Path, change: dict[str, Any], why: str) -> None:
     lines = numbered(examples())
     record = json.loads(lines[8]) | {"seq": len(lines) + 1} | change
-    report = import_([*lines, sealed(record)], tmp_path / "new", NOW, operate._check(ADAPTERS))
+    report = import_log([*lines, sealed(record)], tmp_path / "new", NOW, operate._check(ADAPTERS))
     assert (len(report.faults), why in report.faults[0].reason) == (1, True)
     assert Segments(tmp_path / "new" / "log").next_seq == len(lines) + 1
 

@@ -32,7 +32,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from gateway.storage.index import Index
 from gateway.storage.indexed_log import IndexedLog
-from gateway.storage.log import Sealing
+from gateway.storage.log import SealPolicy
 from gateway.core.message import Message, MessageIds, Peer
 from gateway.runtime import clock
 from gateway.storage.segments import Segments
@@ -42,7 +42,7 @@ chance, posted, ids = random.Random(seed), SimpleQueue(), MessageIds(7)
 segments = Segments(data / "log")
 index = Index(data / "index.sqlite", segments, ids, (), posted.put)
 index.catch_up()
-log = IndexedLog(index, segments, posted.put, clock, sealing=Sealing(bytes=chance.choice([1, 2_000, 100_000])))
+log = IndexedLog(index, segments, posted.put, clock, sealing=SealPolicy(bytes=chance.choice([1, 2_000, 100_000])))
 index.start()
 log.start()
 while True:

@@ -17,7 +17,7 @@ import pytest
 from gateway.access.auth import KeyFile
 from gateway.clients import Client, RelayClient, SproutClient, StreamrClient
 from gateway.commands.forge import Author
-from gateway.storage.importing import import_
+from gateway.storage.importing import import_log
 from pipeline.config import HttpSource, LogSource
 from pipeline.errors import PipelineError
 from pipeline.jobs import ingest, stats
@@ -116,7 +116,7 @@ def test_a_key_is_needed_where_the_gateway_asks_for_one(make_run: MakeRun, tmp_p
 def test_everybody_hears_the_statistics_once(make_run: MakeRun, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    import_(lines(mixed(400)), data, 1 << 47)
+    import_log(lines(mixed(400)), data, 1 << 47)
     key = KeyFile(data / "keys" / "api-keys.json").add("pipeline", ["*:*", "admin:*"])
     with Server(data, env={"TRELLIS_AUTH__GRANTS": json.dumps(GRANTS)}) as server:
         url = f"http://{server.http}"

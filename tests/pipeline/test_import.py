@@ -20,7 +20,7 @@ from websockets.asyncio.client import connect
 from adapters.sprout.forest.forest import Reply, decode
 from adapters.streamr.wire.message import StreamMessage, parse_message
 from gateway.core.message import Message
-from gateway.storage.archive import export, segments, verify
+from gateway.storage.archive import export, sealed_files, verify
 from gateway.storage.record import Entry, decode_base64url
 from pipeline.config import DumpSource, GroveSource, LogSource
 from pipeline.errors import PipelineError
@@ -165,7 +165,7 @@ def test_exported_logs_are_copied_without_what_is_no_record(make_run: MakeRun, t
     write(tmp_path / "log", [*told[:50], b"rubbish\n", *told[50:]], each=40)
     rejects = make(make_run(source=LogSource(tmp_path / "log"), output=tmp_path / "out"), tmp_path / "out")
     assert [(one["line"], one["reason"].partition(":")[0]) for one in rejects] == [(11, "foreign")]
-    assert b"".join(path.read_bytes() for path in segments(tmp_path / "out")) == b"".join(told)
+    assert b"".join(path.read_bytes() for path in sealed_files(tmp_path / "out")) == b"".join(told)
     assert "120 records imported" in take(tmp_path / "out", tmp_path / "data")
     with (tmp_path / "again").open("wb") as file:
         export(tmp_path / "data/log", file)
@@ -174,7 +174,7 @@ def test_exported_logs_are_copied_without_what_is_no_record(make_run: MakeRun, t
     assert b'"first":' in added, "the numbers that senders have there are nobody's any more"
     one = make_run(source=LogSource(tmp_path / "again"), output=tmp_path / "one")
     assert make(one, tmp_path / "one") == []
-    assert len(segments(tmp_path / "one")) == 1
+    assert len(sealed_files(tmp_path / "one")) == 1
 
 
 def test_forged_and_misnamed_nodes_are_rejected(make_run: MakeRun, tmp_path: Path) -> None:

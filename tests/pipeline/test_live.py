@@ -23,7 +23,7 @@ import websockets
 
 from gateway.clients import Client, RelayClient, RestClient, SproutClient, StreamrClient
 from gateway.commands.forge import Author
-from gateway.storage.archive import segments
+from gateway.storage.archive import sealed_files
 from pipeline.config import LogSource, Options
 from pipeline.jobs import job
 from pipeline.run import Run
@@ -115,7 +115,7 @@ def test_bronze_is_the_log_record_for_record_whoever_was_killed(spark: Any, tmp_
     run = Run(spark, Options(warehouse, LogSource(data / "log")), lambda _text: None)
     time.sleep(1)
     job("all")(run)
-    told = [line for path in segments(data / "log") for line in path.read_bytes().splitlines(keepends=True)]
+    told = [line for path in sealed_files(data / "log") for line in path.read_bytes().splitlines(keepends=True)]
     gateway = json.loads(told[0])["gateway"]
     rows = run.table(MESSAGES).frame(spark).collect()
     assert sorted(map(tuple, rows)) == sorted(typed(line, gateway) for line in told)

@@ -97,7 +97,7 @@ class Table:
     def level(self) -> None:
         """Wait until everything that was said is in the tables."""
         self.house.settle(synced=True)
-        self.house._run_until(lambda done: self.house.gateway.index.do(lambda: self.house.posted.put(done)))
+        self.house._run_until(lambda done: self.house.gateway.index.submit(lambda: self.house.posted.put(done)))
 
 
 @pytest.fixture(scope="module", params=["waiting", "applied"])

@@ -22,7 +22,7 @@ from gateway.core.message import Message
 from gateway.storage.index import Index
 from gateway.storage.lookup import PAGE
 from gateway.storage.record import Entry, Fact
-from gateway.storage.tables import KNOWN, Row
+from gateway.storage.tables import SEQ_OF_ID, Row
 
 from .recent import RecentNodes
 from .tables import (
@@ -175,7 +175,7 @@ class Store:
     def seq(self, id: str) -> int | None:
         """The sequence of the node *id* in the log; None if it is not held."""
         recent = self._seq_of_recent(id)
-        seq: int | None = self._value("ids", id, KNOWN) if recent is None else recent
+        seq: int | None = self._value("ids", id, SEQ_OF_ID) if recent is None else recent
         return seq
 
     def _seq_of_recent(self, id: str) -> int | None:

@@ -87,7 +87,7 @@ class Publishers:
                 yield Row("streamr_publishers", (stream, address, entry.channel, sender.number))
                 yield Row("streamr_authors", (address, sender.protocol, sender.identity, sender.number))
 
-    def pruned(self) -> Iterator[Statement]:
+    def pruning_statements(self) -> Iterator[Statement]:
         """What takes out those of whom no message is kept; who says something again is put in anew."""
         self._seen.clear()
         yield from ((sql, ()) for sql in GONE)

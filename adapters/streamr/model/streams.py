@@ -20,7 +20,7 @@ from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_a
 from adapters.streamr.wire.invalid import invalid
 from gateway.access.auth import ANONYMOUS, Right
 from gateway.core.jsontext import dumps, loads
-from gateway.storage.facts import Life
+from gateway.storage.facts import Lifetime
 from gateway.storage.lookup import PAGE
 from gateway.storage.tables import Row
 
@@ -260,15 +260,15 @@ class Streams:
             yield Row("streamr_streams", (fact.fields["native"][NAME], fact.fields["wire"]))
 
     @staticmethod
-    def life(fact: Fact) -> Life | None:
+    def lifetime(fact: Fact) -> Lifetime | None:
         """How long *fact* stays: the newest edition of a stream for good, unless it says that nothing is said."""
         if fact.kind != "entity" or fact.protocol != NAME:
             return None
         said = _parse(fact.fields["wire"])
-        return Life(f"{NAME} {fact.fields['native'][NAME]}", () if said in (None, _Stream()) else None)
+        return Lifetime(f"{NAME} {fact.fields['native'][NAME]}", () if said in (None, _Stream()) else None)
 
     @staticmethod
-    def undo(fact: Fact) -> Iterator[Statement]:
+    def removal_statements(fact: Fact) -> Iterator[Statement]:
         """What takes out the row of the stream that *fact* is about."""
         if fact.kind == "entity" and fact.protocol == NAME:
             yield "DELETE FROM streamr_streams WHERE stream = ?", (fact.fields["native"][NAME],)

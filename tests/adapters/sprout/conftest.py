@@ -144,7 +144,7 @@ class Place:
     def index(self) -> None:
         """Wait until everything appended is in the tables."""
         self.settle()
-        self.posted.until_called(lambda done: self.gateway.index.do(lambda: self.posted.put(done)))
+        self.posted.until_called(lambda done: self.gateway.index.submit(lambda: self.posted.put(done)))
 
     def until(self, true: Callable[[], bool]) -> None:
         """Run what is posted until something is *true*."""

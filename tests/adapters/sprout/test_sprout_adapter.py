@@ -14,7 +14,7 @@ from adapters.sprout.settings import SproutSettings
 from adapters.sprout.store import recent, store
 from gateway import config
 from gateway.adapter import Listener
-from gateway.storage.tables import KNOWN
+from gateway.storage.tables import SEQ_OF_ID
 
 MINUTE = 60_000
 
@@ -192,7 +192,7 @@ def test_what_was_taken_lately_is_known_whatever_its_date(
 STATEMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "by seq": (store.BY_SEQ, (1,)),
     "by key": (store.BY_KEY, ("k",)),
-    "by id": (KNOWN, ("i",)),
+    "by id": (SEQ_OF_ID, ("i",)),
     "form": (store.FORM, (1,)),
     "minted": (store.MINTED, ("w",)),
     "list": (store.NEWEST["type"], (1, 2, 3, 4)),
@@ -235,7 +235,7 @@ def test_what_is_retired_is_forgotten_here_too(make_place: Callable[..., Any], a
     tables = ("sprout_replies", "sprout_forms", "sprout_nodes")
     before = [rows_of(place, table) for table in tables]
     assert (len(before[0]), len(before[1])) == (2, 1)
-    place.gateway.index.do(lambda: place.gateway.index.prune(end))
+    place.gateway.index.submit(lambda: place.gateway.index.prune(end))
     place.index()
     place.store.prune()
     after = [rows_of(place, table) for table in tables]

@@ -14,8 +14,8 @@ from gateway.storage import compaction
 from gateway.storage import index as index_module
 from gateway.storage.archive import verify
 from gateway.storage.layout import Layout
-from gateway.storage.log import Sealing
-from gateway.storage.retention import Keep
+from gateway.storage.log import SealPolicy
+from gateway.storage.retention import RetentionLimits
 
 DAY = 86_400_000
 
@@ -23,8 +23,8 @@ DAY = 86_400_000
 def short_log(make_place: Callable[..., Any]) -> Any:
     """A gateway whose log keeps as little as it can, with a segment for each batch."""
     place = make_place()
-    place.gateway.retention.keep = Keep(bytes=1)
-    place.gateway.log._writer._sealing = Sealing(bytes=1)
+    place.gateway.retention.limits = RetentionLimits(bytes=1)
+    place.gateway.log._writer._sealing = SealPolicy(bytes=1)
     return place
 
 
@@ -35,7 +35,7 @@ def id_of(line: str) -> str:
 def retire(place: Any) -> None:
     """Retire what is old, and compact what is left."""
     keeping = place.gateway.retention
-    keeping._slack = 1
+    keeping._min_facts_bytes = 1
     keeping.tick()
     place.until(lambda: not keeping._busy and not keeping.compacting)
     place.index()
@@ -61,15 +61,15 @@ def check(place: Any) -> None:
     """The log is what it says it is, and the tables are what is made of it."""
     assert verify(log(place), SproutAdapter.proof()).faults == []
     before = tables(place)
-    place.gateway.index.remake()
+    place.gateway.index.rebuild()
     place.posted.drain()
     assert tables(place) == before
 
 
 @pytest.fixture
 def short(make_place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(index_module, "GATHER", 0)
-    monkeypatch.setattr(compaction, "GRACE", 0)
+    monkeypatch.setattr(index_module, "GATHER_SECONDS", 0)
+    monkeypatch.setattr(compaction, "GRACE_SECONDS", 0)
     return short_log(make_place)
 
 

@@ -14,16 +14,16 @@ from gateway.storage import compaction
 from gateway.storage.retention import Retention
 
 PAUSE: Final = 0.05  # seconds between two looks at what is to be retired; a gateway looks once a minute
-SLACK: Final = 3_000  # bytes of facts that may be left before they are compacted
-GRACE: Final = 0.3  # seconds for whoever holds what was forgotten
+MIN_FACTS_BYTES: Final = 3_000  # bytes of facts that may be left before they are compacted
+GRACE_SECONDS: Final = 0.3  # seconds for whoever holds what was forgotten
 
 
 def hurry() -> None:
     """From now on every gateway of this process is hasty."""
-    compaction.GRACE = GRACE
+    compaction.GRACE_SECONDS = GRACE_SECONDS
     defaults = Retention.__init__.__kwdefaults__
     assert defaults is not None
-    defaults["slack"] = SLACK
+    defaults["min_facts_bytes"] = MIN_FACTS_BYTES
     app._tick = partial(_tick, app._tick)
 
 

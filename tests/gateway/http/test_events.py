@@ -24,8 +24,8 @@ from gateway.core.message import Message, Peer
 from gateway.core.outbox import LOW_WATER, MAX_OUTBOX
 from gateway.http import events, listing, views
 from gateway.http.publish import MAX_CONTENT
-from gateway.storage.log import Sealing
-from gateway.storage.retention import Keep
+from gateway.storage.log import SealPolicy
+from gateway.storage.retention import RetentionLimits
 
 PATIENCE = 60.0
 
@@ -207,7 +207,7 @@ def test_a_stream_ends_where_the_log_cannot_be_read(still: Any, monkeypatch: pyt
         still.say(b"%d" % number)
     still.sync()
     index = still.gateway.index  # once it has all, what was said is read from the log, and not from memory
-    still.posted.until_called(lambda done: index.do(lambda: still.posted.put(done)))
+    still.posted.until_called(lambda done: index.submit(lambda: still.posted.put(done)))
     session = still.listen(0)
     shown = ids(parse(session.data_to_send()))
     with monkeypatch.context() as patch:
@@ -281,7 +281,7 @@ def test_what_retention_took_is_a_gap(make_still: Callable[..., Any], tmp_path: 
 def test_a_stream_that_retention_overtakes_is_told_of_the_gap(still: Any) -> None:
     """It was shown a page; what would have come next is retired before it is read."""
     gateway = still.gateway
-    gateway.log._writer._sealing = Sealing(bytes=1)
+    gateway.log._writer._sealing = SealPolicy(bytes=1)
     said = []
     for _ in range(3 * events.PAGE):
         said.append(still.say().seq)
@@ -289,7 +289,7 @@ def test_a_stream_that_retention_overtakes_is_told_of_the_gap(still: Any) -> Non
     session = still.listen(0)
     heard = parse(session.data_to_send())
     assert ids(heard) == said[: events.PAGE]
-    gateway.retention.keep = Keep(bytes=5_000)
+    gateway.retention.limits = RetentionLimits(bytes=5_000)
     gateway.retention.tick()
     still.posted.until(lambda: not gateway.retention._busy)
     kept = gateway.log.segments.first_kept

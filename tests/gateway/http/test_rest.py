@@ -533,7 +533,7 @@ def test_a_damaged_index_is_not_ready_until_it_is_made_anew(local: Any, http: ht
     response = http.get("/readyz")
     assert (response.status_code, "bad page" in response.json()["status"]) == (503, True)
     problem(http.get(LOBBY), 503)
-    local.gateway.index.remake()
+    local.gateway.index.rebuild()
     assert http.get("/readyz").status_code == 200
     assert len(http.get(LOBBY).json()["messages"]) == 1
 
@@ -549,8 +549,8 @@ def test_a_disk_that_fails_is_named_and_who_waits_for_it_is_told(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         sync(file)
 
-    monkeypatch.setattr(log, "RETRY", 0.02)
-    monkeypatch.setattr(log, "DOUBT", 0.1)
+    monkeypatch.setattr(log, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(log, "UNCERTAIN_SECONDS", 0.1)
     monkeypatch.setattr(os, "fdatasync", fdatasync)
     key = {"Idempotency-Key": "k"}
     assert "it may be accepted later" in problem(http.post(LOBBY, content="1", headers=key), 503)
@@ -579,8 +579,8 @@ def test_lines_that_wait_for_a_disk_that_fails_are_answered_and_the_stream_ends(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         sync(file)
 
-    monkeypatch.setattr(log, "RETRY", 0.02)
-    monkeypatch.setattr(log, "DOUBT", 0.5)
+    monkeypatch.setattr(log, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(log, "UNCERTAIN_SECONDS", 0.5)
     monkeypatch.setattr(os, "fdatasync", fdatasync)
     head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: 999\r\n\r\n"
     with socket.create_connection(("127.0.0.1", local.port), PATIENCE) as sock, sock.makefile("rb") as answer:

@@ -11,10 +11,10 @@ import pytest
 
 from gateway.core.message import Message
 from gateway.storage import importing
-from gateway.storage.archive import Report, export, verify
-from gateway.storage.importing import import_
+from gateway.storage.archive import LogReport, export, verify
+from gateway.storage.importing import import_log
 from gateway.storage.layout import FACTS_SUFFIX, paths
-from gateway.storage.log import Sealing
+from gateway.storage.log import SealPolicy
 from gateway.storage.record import Entry, Fact, decode, encode
 from gateway.storage.retention import is_fact
 from gateway.storage.segments import Segments
@@ -22,7 +22,7 @@ from gateway.storage.segments import Segments
 if TYPE_CHECKING:
     from tests.conftest import Core
 
-EACH = Sealing(bytes=1)
+EACH = SealPolicy(bytes=1)
 NOW = 1_763_700_000_000 + 1_000_000  # ms; after everything in these logs
 MakeCore = Callable[..., "Core"]
 
@@ -31,7 +31,7 @@ def lines(directory: Path) -> list[bytes]:
     return [line.data for line in Segments(directory).scan()]
 
 
-def exported(directory: Path, after: int = 0, until: int = 1 << 62) -> tuple[Report, list[bytes]]:
+def exported(directory: Path, after: int = 0, until: int = 1 << 62) -> tuple[LogReport, list[bytes]]:
     out = io.BytesIO()
     report = export(directory, out, after, until)
     return report, out.getvalue().splitlines(keepends=True)
@@ -160,7 +160,7 @@ def test_an_export_leaves_out_what_is_damaged(log: Path) -> None:
 
 
 def test_into_an_empty_directory_it_is_the_same_log(log: Path, tmp_path: Path) -> None:
-    report = import_(exported(log)[1], tmp_path / "new", NOW)
+    report = import_log(exported(log)[1], tmp_path / "new", NOW)
     assert (report.faults, report.skipped, report.records) == ([], 0, len(lines(log)))
     assert lines(tmp_path / "new" / "log") == lines(log)
     assert verify(tmp_path / "new" / "log").faults == []
@@ -168,7 +168,7 @@ def test_into_an_empty_directory_it_is_the_same_log(log: Path, tmp_path: Path) -
 
 def test_a_retired_log_comes_back_as_it_was(log: Path, tmp_path: Path) -> None:
     retire(log, 3)
-    import_(exported(log)[1], tmp_path / "new", NOW)
+    import_log(exported(log)[1], tmp_path / "new", NOW)
     new = tmp_path / "new" / "log"
     assert lines(new) == lines(log)
     assert verify(new).faults == []
@@ -177,7 +177,7 @@ def test_a_retired_log_comes_back_as_it_was(log: Path, tmp_path: Path) -> None:
 
 
 def test_a_part_of_a_log_can_be_a_log(log: Path, tmp_path: Path) -> None:
-    import_(exported(log, 4)[1], tmp_path / "new", NOW)
+    import_log(exported(log, 4)[1], tmp_path / "new", NOW)
     *same, given = lines(tmp_path / "new" / "log")
     assert same == lines(log)[4:]
     assert b'"kind":"peer"' in given  # no number of those who speak in it is given to anybody else
@@ -186,7 +186,7 @@ def test_a_part_of_a_log_can_be_a_log(log: Path, tmp_path: Path) -> None:
 
 def test_segments_of_an_import_are_bounded(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "SEGMENT_BYTES", 400)
-    import_(exported(log)[1], tmp_path / "new", NOW)
+    import_log(exported(log)[1], tmp_path / "new", NOW)
     sizes = [path.stat().st_size for path in (tmp_path / "new" / "log").iterdir()]
     assert len(sizes) > 3
     assert max(sizes) < 800
@@ -196,7 +196,7 @@ def test_segments_of_an_import_are_bounded(log: Path, tmp_path: Path, monkeypatc
 def test_what_is_damaged_or_out_of_order_is_refused(log: Path, tmp_path: Path) -> None:
     good = lines(log)
     given = [good[0], b"nonsense\n", good[1], good[0], good[2].replace(b"kind", b"kinx"), *good[2:]]
-    report = import_(given, tmp_path / "new", NOW)
+    report = import_log(given, tmp_path / "new", NOW)
     assert lines(tmp_path / "new" / "log") == good
     assert [fault.offset for fault in report.faults] == [
         sum(map(len, given[:1])),
@@ -206,7 +206,7 @@ def test_what_is_damaged_or_out_of_order_is_refused(log: Path, tmp_path: Path) -
 
 
 def test_lines_without_their_end(log: Path, tmp_path: Path) -> None:
-    import_([line.rstrip(b"\n") for line in lines(log)], tmp_path / "new", NOW)
+    import_log([line.rstrip(b"\n") for line in lines(log)], tmp_path / "new", NOW)
     assert lines(tmp_path / "new" / "log") == lines(log)
 
 
@@ -221,7 +221,7 @@ def test_appended_messages_keep_what_they_say(log: Path, core_class: type[Core])
     before = lines(data / "log")
     now = core.clock.now + 1_000_000
 
-    report = import_(exported(log)[1], data, now)
+    report = import_log(exported(log)[1], data, now)
     assert (report.records, report.faults) == (10 + 1, [])  # the messages, and the Alice who was not known yet
     assert verify(data / "log").faults == []
     assert lines(data / "log")[: len(before)] == before
@@ -241,7 +241,7 @@ def test_appended_messages_keep_what_they_say(log: Path, core_class: type[Core])
     assert len(set(strangers)) == 5
     assert stranger.sender.number not in strangers
 
-    again = import_(exported(log)[1], data, now)
+    again = import_log(exported(log)[1], data, now)
     assert (again.records, again.skipped) == (0, len(lines(log)))
     core = core_class(data, salt=12345).start()
     assert [m.content for m in core.index.history("lobby")] == [b'"here before"', b"0", b"1", b"2", b"3", b"4"]
@@ -259,7 +259,7 @@ def test_who_has_a_key_is_one_peer_in_another_log_too(make_core: MakeCore, core_
     other = core_class(data, salt=12345).start()
     other.say()
     other.stop()
-    assert import_(exported(core.data / "log")[1], data, core.clock.now).faults == []
+    assert import_log(exported(core.data / "log")[1], data, core.clock.now).faults == []
     found = [fact.fields for line in lines(data / "log") if isinstance(fact := decode(line), Fact)]
     assert [(fields["protocol"], fields["sender"]) for fields in found if "sender" in fields] == [("rest", "alice")]
 
@@ -277,7 +277,7 @@ def test_what_has_a_good_checksum_and_is_nothing_is_not_appended(make_core: Make
         b'"sender_protocol":[],"content":1',
     ]
     before = lines(core.data / "log")
-    report = import_([b'%b,"crc":"%08x"}\n' % (body, crc32(body)) for body in bodies], core.data, NOW)
+    report = import_log([b'%b,"crc":"%08x"}\n' % (body, crc32(body)) for body in bodies], core.data, NOW)
     assert len(report.faults) == 5
     assert lines(core.data / "log")[: len(before)] == before
     assert not any(isinstance(decode(line), Message) for line in lines(core.data / "log")[len(before) :])
@@ -297,7 +297,7 @@ def test_an_entity_and_a_channel_come_once(make_core: MakeCore) -> None:
         Fact("form", {"protocol": "toy", "of": 1, "native": "z"}, 6, 1),
     ]
     for records in (3, 0):
-        report = import_(map(encode, facts), core.data, NOW)
+        report = import_log(map(encode, facts), core.data, NOW)
         assert (report.records, report.skipped) == (records, len(facts) - records)
     found = make_core().channels
     assert found.addresses("lobby") == {"toy": "LOBBY"}

@@ -19,11 +19,11 @@ from gateway.storage import fact_index as fact_index_module
 from gateway.storage import index as index_module
 from gateway.storage.archive import export, verify
 from gateway.storage.compaction import Compaction
-from gateway.storage.facts import Lives
+from gateway.storage.facts import Lifetimes
 from gateway.storage.file_lines import lines_backward
-from gateway.storage.importing import import_
+from gateway.storage.importing import import_log
 from gateway.storage.layout import Layout
-from gateway.storage.log import Sealing
+from gateway.storage.log import SealPolicy
 from gateway.storage.record import Fact, decode
 from gateway.storage.retention import Retention
 from gateway.storage.segments import Segments, parse_header
@@ -32,14 +32,14 @@ from tests.still import PATIENCE
 if TYPE_CHECKING:
     from tests.conftest import Core
 
-EACH = Sealing(bytes=1)  # a segment for each batch
+EACH = SealPolicy(bytes=1)  # a segment for each batch
 
 MakeCore = Callable[..., "Core"]
 
 
 def retention(core: Core, *, slack: int = 1, **keep: int) -> Retention:
     memory = GatewayFactCache(core.bus, ())
-    compaction = Compaction(core.segments, core.index, Lives(core.rules), memory, core.posted.put)
+    compaction = Compaction(core.segments, core.index, Lifetimes(core.rules), memory, core.posted.put)
     return core.retention(compaction, slack, **keep)
 
 
@@ -92,8 +92,8 @@ def churn(core: Core, *numbers: int) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def _fast() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(index_module, "GATHER", 0)
-        patched.setattr(compaction_module, "GRACE", 0)
+        patched.setattr(index_module, "GATHER_SECONDS", 0)
+        patched.setattr(compaction_module, "GRACE_SECONDS", 0)
         yield
 
 
@@ -199,12 +199,12 @@ def test_what_is_said_meanwhile_keeps_what_it_needs(core: Core, monkeypatch: pyt
 
 def same_when_made_anew(core: Core) -> None:
     before = tables(core)
-    core.index.remake()
+    core.index.rebuild()
     core.drain()
     assert tables(core) == before | {"meta": tables(core)["meta"]}
 
 
-STEPS = ["_spare", "_unindex", "_let_go", "_write", "_finish", "rename", "use", "unlink", "finish"]
+STEPS = ["_exclude_in_use", "_remove_from_index", "_release", "_write", "_finish", "rename", "use", "unlink", "finish"]
 
 
 @pytest.mark.parametrize("rebuild", [False, True])
@@ -281,14 +281,14 @@ def test_messages_are_retired_while_facts_are_compacted(core: Core, monkeypatch:
     core.say(b'"today"', channel="kept")
     core.settle()
     began, go_on = threading.Event(), threading.Event()
-    judge = Compaction._judge
+    judge = Compaction._select
 
     def waiting(*arguments: Any) -> Any:
         began.set()
         assert go_on.wait(PATIENCE)
         return judge(*arguments)
 
-    monkeypatch.setattr(Compaction, "_judge", waiting)
+    monkeypatch.setattr(Compaction, "_select", waiting)
     keeping = retention(core, age=1)
     keeping.tick()
     core.until(lambda: keeping.compacting)
@@ -320,9 +320,9 @@ def test_readers_go_on_across_a_compaction(core: Core) -> None:
     log = core.data / "log"
     retire = retention(core, age=1, slack=1 << 40)
     run(core, retire)
-    from gateway.storage.archive import _lines, _parts
+    from gateway.storage.archive import _lines, _open_files
 
-    scan, parts = core.segments.scan(), _parts(log)
+    scan, parts = core.segments.scan(), _open_files(log)
     seen = [parse_header(next(scan).data)[0] for _ in range(4)]
     read = [parse_header(line)[0] for _ in range(4) for _, line in _lines(next(parts))]
     run(core, retention(core, age=1))
@@ -350,7 +350,7 @@ def test_what_was_exported_after_a_compaction_is_imported_as_it_is(core: Core, t
     out = BytesIO()
     export(core.data / "log", out)
     lines = out.getvalue().splitlines(keepends=True)
-    report = import_(lines, tmp_path / "new", core.clock.now)
+    report = import_log(lines, tmp_path / "new", core.clock.now)
     assert (report.faults, report.records) == ([], len(lines))
     again = BytesIO()
     assert verify(tmp_path / "new" / "log").faults == []
@@ -441,7 +441,7 @@ def test_a_mending_that_fails_is_tried_again(core: Core, monkeypatch: pytest.Mon
     def fail(*_arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(index_module, "RETRY", 0.01)
+    monkeypatch.setattr(index_module, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(core.index.facts, "repair", failing)
     with monkeypatch.context() as patched:
         patched.setattr(Path, "rename", fail)
@@ -466,7 +466,7 @@ def test_facts_are_found_while_a_mending_cannot_read_them(core: Core, monkeypatc
     def fail(*_arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(index_module, "RETRY", 0.01)
+    monkeypatch.setattr(index_module, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(fact_index_module, "BATCH_FACTS", 2)
     monkeypatch.setattr(fact_index_module, "lines_backward", once)
     with monkeypatch.context() as patched:
@@ -478,7 +478,7 @@ def test_facts_are_found_while_a_mending_cannot_read_them(core: Core, monkeypatc
     assert tables(core) == before | {"meta": tables(core)["meta"]}
 
 
-@pytest.mark.parametrize("step", ["_unindex", "_write", "finish"])
+@pytest.mark.parametrize("step", ["_remove_from_index", "_write", "finish"])
 def test_an_index_that_is_older_than_the_front_is_made_anew(
     make_core: MakeCore, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -498,7 +498,7 @@ def test_an_index_that_is_older_than_the_front_is_made_anew(
     again = make_core(sealing=EACH)
     assert again.index.peer("toy", "peer 1") is None
     same_when_made_anew(again)
-    assert bool(again.disk_faults) == (step == "_unindex")
+    assert bool(again.disk_faults) == (step == "_remove_from_index")
 
 
 def test_an_index_that_is_made_anew_amid_a_compaction_forgets_what_goes(
@@ -508,7 +508,7 @@ def test_an_index_that_is_made_anew_amid_a_compaction_forgets_what_goes(
     write = Compaction._write
 
     def remaking(compaction: Compaction, *arguments: Any) -> None:
-        core.index.remake()
+        core.index.rebuild()
         write(compaction, *arguments)
 
     monkeypatch.setattr(Compaction, "_write", remaking)

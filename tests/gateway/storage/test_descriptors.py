@@ -15,7 +15,7 @@ import pytest
 from gateway.core.errors import Unavailable
 from gateway.storage import segments as segments_module
 from gateway.storage.descriptors import RESERVED_DESCRIPTORS, DescriptorReserve
-from gateway.storage.log import Sealing
+from gateway.storage.log import SealPolicy
 
 if TYPE_CHECKING:
     from tests.conftest import Core
@@ -52,16 +52,16 @@ def fill(core: Core) -> list[bytes]:
 
 
 def test_history_is_whole_without_descriptors(make_core: MakeCore) -> None:
-    core = make_core(sealing=Sealing(bytes=1))
+    core = make_core(sealing=SealPolicy(bytes=1))
     said = fill(core)
-    core = make_core(sealing=Sealing(bytes=1))
+    core = make_core(sealing=SealPolicy(bytes=1))
     with none_left():
         assert [message.content for message in core.index.history("lobby")] == said
         assert all(core.index.find(f"id {number}") is not None for number in range(COUNT))
 
 
 def test_messages_are_accepted_without_descriptors(make_core: MakeCore) -> None:
-    core = make_core(sealing=Sealing(bytes=1))
+    core = make_core(sealing=SealPolicy(bytes=1))
     said = fill(core)
     with none_left():
         said += fill(core)
@@ -71,7 +71,7 @@ def test_messages_are_accepted_without_descriptors(make_core: MakeCore) -> None:
 
 def test_the_readers_stay_few(make_core: MakeCore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments_module, "MAX_READERS", 4)
-    core = make_core(sealing=Sealing(bytes=1))
+    core = make_core(sealing=SealPolicy(bytes=1))
     said = fill(core)
     before = len(os.listdir("/proc/self/fd"))
     core.segments.close_reader(core.segments.first_seqs[-1])
@@ -118,7 +118,7 @@ def test_what_cannot_be_read_now_is_no_short_answer(
 
 
 def test_a_segment_whose_file_is_gone_is_reported(make_core: MakeCore) -> None:
-    core = make_core(sealing=Sealing(bytes=1))
+    core = make_core(sealing=SealPolicy(bytes=1))
     fill(core)
     core = make_core()
     core.segments.path(core.segments.first_seqs[10]).unlink()

@@ -144,7 +144,7 @@ class Refusing:
 
 
 def test_a_batch_that_cannot_be_applied_is_tried_again(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "RETRY", 0.01)
+    monkeypatch.setattr(index_module, "RETRY_SECONDS", 0.01)
     core.index._tables._write = cast(sqlite3.Connection, Refusing(core.index._tables._write, 3))
     said = core.say()
     core.settle()
@@ -166,8 +166,8 @@ def test_pruning_takes_messages_and_their_ids(core: Core) -> None:
     said = [core.say(b"%d" % number, ids=(f"id{number}", f"digest{number}")) for number in range(10)]
     core.settle()
     done: list[bool] = []
-    core.index.do(lambda: core.index.prune(said[6].seq))
-    core.index.do(lambda: core.posted.put(lambda: done.append(True)))
+    core.index.submit(lambda: core.index.prune(said[6].seq))
+    core.index.submit(lambda: core.posted.put(lambda: done.append(True)))
     core.until(lambda: bool(done))
     assert contents(core.index.history("lobby")) == contents(said[6:])
     assert core.index.find("id5") is None
@@ -197,7 +197,7 @@ def test_a_chore_waits_for_what_was_taken_while_an_earlier_batch_was_applied(
     assert began.wait(PATIENCE)
     last = core.say(b"2")
     core.sync()
-    core.index.do(lambda: levels.append(core.index.level))
+    core.index.submit(lambda: levels.append(core.index.level))
     go_on.set()
     core.until(lambda: bool(levels))
     assert levels[0] >= last.seq
@@ -208,7 +208,7 @@ def test_chores_come_after_what_was_taken_before(core: Core) -> None:
     for _ in range(3):
         core.say()
         core.sync()
-        core.index.do(
+        core.index.submit(
             lambda: order.append(core.index._tables._write.execute("SELECT max(seq) FROM records").fetchone()[0])
         )
     seqs = core.index.synced_seq

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.core.message import Message, Peer
 from gateway.storage import log as log_module
-from gateway.storage.log import Log, Sealing, Synced
+from gateway.storage.log import Log, SealPolicy, SyncedBatch
 from gateway.storage.record import decode
 from gateway.storage.segments import Segments, parse_header
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 class Desk:
     """A log in *directory*, with what it posts and whom it tells."""
 
-    def __init__(self, directory: Path, clock: Callable[[], int], sealing: Sealing | None = None) -> None:
+    def __init__(self, directory: Path, clock: Callable[[], int], sealing: SealPolicy | None = None) -> None:
         self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self.batches: list[Synced] = []
+        self.batches: list[SyncedBatch] = []
         self.rooms = 0
         self.log = Log(Segments(directory), self.posted.put, clock, sealing=sealing)
         self.log.on_synced = self.batches.append
-        self.log.on_room = self._room
+        self.log.on_resume = self._room
 
     def say(self, content: bytes = b"1", time: int = 0) -> Message:
         message = Message("lobby", Peer(1, "toy"), "toy", content, id="x", seq=self.log.next_seq, time=time)
@@ -56,7 +56,7 @@ class Desk:
 def make(tmp_path: Path, clock: Clock) -> Iterator[Callable[..., Desk]]:
     desks: list[Desk] = []
 
-    def make(sealing: Sealing | None = None) -> Desk:
+    def make(sealing: SealPolicy | None = None) -> Desk:
         desks.append(Desk(tmp_path / "log", clock, sealing))
         return desks[-1]
 
@@ -163,15 +163,15 @@ def test_a_stop_without_anything_written_leaves_nothing(make: Callable[..., Desk
 @pytest.mark.parametrize(
     ("sealing", "count"),
     [
-        (Sealing(bytes=1), 3),
-        (Sealing(seconds=0, worth_records=1), 3),
-        (Sealing(seconds=0, worth_bytes=1), 3),
-        (Sealing(any_seconds=0), 3),
-        (Sealing(seconds=0), 0),
-        (Sealing(), 0),
+        (SealPolicy(bytes=1), 3),
+        (SealPolicy(seconds=0, min_records=1), 3),
+        (SealPolicy(seconds=0, min_bytes=1), 3),
+        (SealPolicy(max_seconds=0), 3),
+        (SealPolicy(seconds=0), 0),
+        (SealPolicy(), 0),
     ],
 )
-def test_when_a_segment_is_sealed(make: Callable[..., Desk], tmp_path: Path, sealing: Sealing, count: int) -> None:
+def test_when_a_segment_is_sealed(make: Callable[..., Desk], tmp_path: Path, sealing: SealPolicy, count: int) -> None:
     desk = make(sealing)
     desk.log.start()
     for _ in range(3):
@@ -188,7 +188,7 @@ def test_when_a_segment_is_sealed(make: Callable[..., Desk], tmp_path: Path, sea
 def test_too_much_unsynced_is_congestion_until_there_is_room(
     make: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "MAX_UNSYNCED", 4000)
+    monkeypatch.setattr(log_module, "MAX_UNSYNCED_BYTES", 4000)
     desk = make()
     while not desk.log.congested:
         desk.say(b'"%s"' % (b"x" * 500))
@@ -199,7 +199,7 @@ def test_too_much_unsynced_is_congestion_until_there_is_room(
 
 
 def test_a_log_is_crowded_while_much_waits(make: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "CROWDED", 1000)
+    monkeypatch.setattr(log_module, "CROWDED_BYTES", 1000)
     desk = make()
     desk.say(b'"%s"' % (b"x" * 500))
     assert not desk.log.crowded
@@ -213,7 +213,7 @@ def test_a_log_is_crowded_while_much_waits(make: Callable[..., Desk], monkeypatc
 def test_a_log_is_crowded_by_less_where_the_disk_is_slow(
     make: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "SLOW", 1000)
+    monkeypatch.setattr(log_module, "SLOW_BYTES", 1000)
     desk = make()
     for _ in range(3):
         desk.say(b'"%s"' % (b"x" * 500))
@@ -230,8 +230,8 @@ def test_a_log_is_crowded_by_less_where_the_disk_is_slow(
 def test_a_log_that_fails_says_why_until_it_succeeds(
     make: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "RETRY", 0.02)
-    monkeypatch.setattr(log_module, "DOUBT", 0.1)
+    monkeypatch.setattr(log_module, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(log_module, "UNCERTAIN_SECONDS", 0.1)
     full = threading.Event()
     full.set()
 

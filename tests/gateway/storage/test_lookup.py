@@ -144,7 +144,7 @@ def test_every_moment_between_append_and_applied(core: Core) -> None:
     assert found(*ids)
     told()
     assert core.index.unapplied() == []
-    assert vars(core.index._waiting)["_ids"] == {}
+    assert vars(core.index._unapplied)["_ids"] == {}
     assert seen() == [b"1", b"2"]
     assert found(*ids)
     back = core.index.message("alice:k")
@@ -187,7 +187,7 @@ def test_a_message_is_found_as_what_it_was_shown_before_that_is_in_the_tables(co
         assert receipt.seq == said.seq
     assert core.index.find("nothing said") is None
     core.settle()
-    assert vars(core.index._waiting)["_ids"] == {}, "what shows it has put it there"
+    assert vars(core.index._unapplied)["_ids"] == {}, "what shows it has put it there"
     assert core.index.rows("SELECT id FROM known") == [("theirs",)]
 
 
@@ -275,7 +275,7 @@ def test_every_question_uses_an_index(core: Core) -> None:
     list(index.channels())
     list(index.latest(10))
     list(index.newest("lobby", 5, 9))
-    index.answers("theirs")
+    index.replies("theirs")
     _ = index.next_number, index.last_time, index.applied_seq
     core.index._tables._read.set_trace_callback(None)
     assert len(set(asked)) >= 15

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.storage.importing import import_
+from gateway.storage.importing import import_log
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_nobody_else_may_read_what_is_kept(make_still: Callable[..., Any], tmp_p
     still.gateway.log.close()  # seals the segment
     assert open_to_others(tmp_path / "data") == []
     (sealed,) = (tmp_path / "data" / "log").iterdir()
-    import_(sealed.read_bytes().splitlines(keepends=True), tmp_path / "new", 1 << 47)
+    import_log(sealed.read_bytes().splitlines(keepends=True), tmp_path / "new", 1 << 47)
     assert open_to_others(tmp_path / "new" / "log") == []
 
 

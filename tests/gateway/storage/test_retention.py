@@ -13,7 +13,7 @@ from gateway import runtime
 from gateway.core.message import LATE_AFTER, Message, Peer
 from gateway.storage import record_schema
 from gateway.storage import retention as retention_module
-from gateway.storage.log import Sealing
+from gateway.storage.log import SealPolicy
 from gateway.storage.record import Fact, decode, encode
 from gateway.storage.retention import Retention, is_fact
 from gateway.storage.segments import Segments, parse_header
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.conftest import Core
 
 DAY = 86_400_000
-EACH = Sealing(bytes=1)  # a segment for each batch
+EACH = SealPolicy(bytes=1)  # a segment for each batch
 
 MakeCore = Callable[..., "Core"]
 

@@ -44,7 +44,7 @@ def test_what_waits_is_found_and_what_has_gone_is_not() -> None:
 
 
 def test_not_too_much_is_gathered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unapplied, "MAX_UNLEARNED", 10)
+    monkeypatch.setattr(unapplied, "MAX_UNINDEXED_ENTRIES", 10)
     lumps: list[int] = []
 
     def watched(entries: Sequence[Entry]) -> Iterator[tuple[str, int]]:

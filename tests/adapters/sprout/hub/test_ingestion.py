@@ -327,7 +327,7 @@ def full(monkeypatch: pytest.MonkeyPatch, place: Any) -> Callable[[bool], None]:
             place.toy().say("this is written later")
         place.until(lambda: (place.gateway.log.failing is not None) == full)
 
-    monkeypatch.setattr(log, "RETRY", 0.02)
+    monkeypatch.setattr(log, "RETRY_SECONDS", 0.02)
     return fill
 
 

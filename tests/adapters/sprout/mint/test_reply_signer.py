@@ -178,7 +178,7 @@ def test_the_first_answer_keeps_the_newest(place: Any, community: str) -> None:
 def test_what_is_deep_in_a_thread_is_found_at_once(
     place: Any, ear: Any, community: str, monkeypatch: pytest.MonkeyPatch, make_place: Callable[..., Any]
 ) -> None:
-    monkeypatch.setattr(index, "GATHER", 0.5)  # until then nothing of it is in the tables
+    monkeypatch.setattr(index, "GATHER_SECONDS", 0.5)  # until then nothing of it is in the tables
     toy = place.toy()
     thread = [toy.say(0)]
     for n in range(1, 4):

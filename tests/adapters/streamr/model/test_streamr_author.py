@@ -210,7 +210,7 @@ def test_publishers_go_with_the_last_that_is_kept_of_them(broker: Any, alice: An
 
     def retire(before: Message) -> None:
         broker.core.settle()
-        index.do(lambda: index.prune(before.seq))
+        index.submit(lambda: index.prune(before.seq))
         broker.core.settle()
 
     broker.ask(broker.open(), [2, 8, "r", alice.message("s", 1, broker.clock()), None])

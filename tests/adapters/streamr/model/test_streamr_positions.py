@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from adapters.streamr.model import positions
 from adapters.streamr.model.positions import Positions
-from gateway.storage.log import Sealing
-from gateway.storage.retention import Keep, Retention
+from gateway.storage.log import SealPolicy
+from gateway.storage.retention import Retention, RetentionLimits
 
 
 def test_nearly_every_message_is_new_without_asking() -> None:
@@ -88,7 +88,7 @@ def test_what_was_signed_before_the_history_that_is_kept_is_refused(
 ) -> None:
     """Its copy may have been retired: it would be said a second time."""
     core = broker.core
-    monkeypatch.setattr(core.log._writer, "_sealing", Sealing(bytes=1))  # a segment for each batch
+    monkeypatch.setattr(core.log._writer, "_sealing", SealPolicy(bytes=1))  # a segment for each batch
     old = alice.message("s", 1, broker.clock())
     for row in (old, unsigned("s", 2, broker.clock() + 1)):
         assert broker.ask(broker.open(), [2, 8, "r", row, None]) == []
@@ -99,7 +99,12 @@ def test_what_was_signed_before_the_history_that_is_kept_is_refused(
         core.settle()
         core.clock.now += 1000
     retention = Retention(
-        core.segments, core.index, Keep(age=1500), core.clock, post=core.posted.put, mark=lambda: None
+        core.segments,
+        core.index,
+        RetentionLimits(age=1500),
+        core.clock,
+        post=core.posted.put,
+        append_marker=lambda: None,
     )
     for _ in range(3):
         retention.tick()

@@ -182,7 +182,7 @@ def test_every_statement_uses_an_index(broker: Any) -> None:
 saying = st.one_of(
     st.tuples(st.just("streamr"), st.integers(-5, 5), st.integers(0, 2)),
     st.tuples(st.just("toy"), st.integers(-5, 5), st.integers(0, 1)),
-    st.just(("settle", 0, 0)),
+    st.just(("finish_compaction", 0, 0)),
 )
 # fmt: on
 
@@ -200,7 +200,7 @@ def test_any_history_is_read_like_a_sorted_list(
     channel = f"s{broker.bus.ledger.next_seq}"  # the same gateway each time
     model: list[tuple[Place, int, int]] = []
     for number, (kind, offset, which) in enumerate(steps):
-        if kind == "settle":
+        if kind == "finish_compaction":
             broker.core.settle()
             continue
         if kind == "toy":

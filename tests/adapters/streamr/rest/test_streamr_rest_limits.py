@@ -123,7 +123,7 @@ def test_who_waits_when_the_disk_begins_to_fail_is_told_so(
 ) -> None:
     call = make_caller(broker)
     assert call("GET", "/streams").status_code == 200
-    monkeypatch.setattr(log, "DOUBT", 0.2)
+    monkeypatch.setattr(log, "UNCERTAIN_SECONDS", 0.2)
 
     def write(_entries: Any, _lines: Any) -> None:
         raise OSError(28, "No space left on device")
