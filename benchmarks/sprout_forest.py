@@ -18,7 +18,7 @@ from adapters.sprout.adapter import SproutAdapter
 from adapters.sprout.forest import forest
 from adapters.sprout.store.tables import NAME
 from adapters.sprout.wire import base64url
-from gateway.adapter import Request
+from gateway.adapter import ConnectionRequest
 from gateway.core.message import Message
 from gateway.core.principal import Principal
 from gateway.runtime import Gateway
@@ -38,7 +38,7 @@ def plant(data: Path, count: int) -> str:
     gateway.start(posted.put)
     (adapter,) = (each for each in gateway.adapters if isinstance(each, SproutAdapter))
     tree = trees(1, 1)[0]
-    session = adapter.accept(Request(Principal("sprout:anonymous")))
+    session = adapter.accept(ConnectionRequest(Principal("sprout:anonymous")))
     session.receive_data(b"announce 0 2\n%b\n%b\n" % (tree.identity.line, tree.community.line))
     channel = gateway.channels.channel(NAME, tree.community.id)
     sender = gateway.peers.identity(NAME, tree.identity.id, "ada")

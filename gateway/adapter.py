@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 # What a protocol may have a word for: the keys of `Adapter.carries`, and what docs/protocols.md calls them.
-WORDS: Final = {
+OPERATIONS: Final = {
     "subscribe": "subscribe",
     "unsubscribe": "unsubscribe",
     "publish": "publish",
@@ -43,11 +43,15 @@ WORDS: Final = {
     "alive": "alive?",
 }
 # What has a limit: the keys of `Adapter.limits`, likewise.
-LIMITED: Final = {"content": "content of a message", "name": "name of a channel", "outbox": "waiting for a slow reader"}
+LIMIT_NAMES: Final = {
+    "content": "content of a message",
+    "name": "name of a channel",
+    "outbox": "waiting for a slow reader",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ConnectionRequest:
     """What a listener knows of a connection before it is one: a WebSocket's handshake, or where TCP came from."""
 
     principal: Principal
@@ -72,7 +76,7 @@ class Listener(NamedTuple):
     tls: bool = False
 
 
-class Spoken(NamedTuple):
+class WireMessage(NamedTuple):
     """One kind of message on a wire, for `/asyncapi.json`: *schema* is the JSON Schema (draft 7) of its text.
 
     *sent* and *received* say what the gateway does with it. What is no JSON is a string of its *media_type*.
@@ -86,7 +90,7 @@ class Spoken(NamedTuple):
     media_type: str = "application/json"
 
 
-class Link(NamedTuple):
+class OutboundLink(NamedTuple):
     """A connection that an adapter wants to have: it is dialled, and dialled again when it ends.
 
     *open* makes the session of each new connection, *report* tells about it for `GET /v1/stats`. *name* is what the
@@ -105,7 +109,7 @@ class Link(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class Installation:
     """What outlives a run: where secrets are kept (mode 0600), and which gateway this is."""
 
     secrets: Path
@@ -121,8 +125,8 @@ class Services:
     *post* runs a callable on the event loop, from any thread. *work* runs one in the worker thread, in order, and
     gives its result to the callback on the loop (None where it raised; that is logged and counted). *fact* logs a
     fact and makes it known. *access* knows the keys, for adapters whose requests can carry one. *answer_scheduler*
-    gives long answers their turns. *keep* tells how long messages are kept, in ms, None for as long as there is room.
-    *handshake* is how long a connection may say nothing whole, in seconds.
+    gives long answers their turns. *retention_ms* tells how long messages are kept (ms; None without a limit).
+    *handshake* is how long a new connection may take to send something complete, in seconds.
     """
 
     bus: Bus
@@ -134,7 +138,7 @@ class Services:
     metrics: Metrics
     access: Access
     answer_scheduler: AnswerScheduler
-    keep: Callable[[], int | None] = lambda: None
+    retention_ms: Callable[[], int | None] = lambda: None
     handshake: float = 10.0
 
 
@@ -147,11 +151,11 @@ class Adapter(ABC):
     paths: ClassVar[tuple[str, ...]] = ()  # of its WebSocket
     tables: ClassVar[str] = ""  # SQL that makes its tables in the index
     versions: ClassVar[tuple[str, ...]] = ()  # what it speaks, for `GET /v1/protocols`
-    carries: ClassVar[Mapping[str, str | None]] = {}  # of `WORDS`: how it is said here, None where it cannot be
-    limits: ClassVar[Mapping[str, str]] = {}  # of `LIMITED`: how much of it there may be
+    carries: ClassVar[Mapping[str, str | None]] = {}  # of `OPERATIONS`: how it is said here, None where it cannot be
+    limits: ClassVar[Mapping[str, str]] = {}  # of `LIMIT_NAMES`: how much of it there may be
     principals: ClassVar[str] = "anonymous"  # a regular expression: what may follow its name in `auth.grants`
 
-    def __init__(self, settings: Any, home: Home) -> None:
+    def __init__(self, settings: Any, home: Installation) -> None:
         self.options = settings
         self.home = home
 
@@ -168,7 +172,7 @@ class Adapter(ABC):
         """A second has passed; *now* is the bus's clock in ms. Sessions have a `tick` of their own."""
 
     @abstractmethod
-    def accept(self, request: Request) -> Session | Refusal:
+    def accept(self, request: ConnectionRequest) -> Session | Refusal:
         """A session for this connection, or why not."""
 
     @abstractmethod
@@ -254,7 +258,7 @@ class Adapter(ABC):
         return None
 
     @classmethod
-    def proof(cls) -> Callable[[Message | Fact], str | None]:
+    def signature_check(cls) -> Callable[[Message | Fact], str | None]:
         """Checks what its authors signed, entry by entry of one log: what is wrong, None if nothing is."""
         return lambda _entry: None
 
@@ -267,11 +271,11 @@ class Adapter(ABC):
         """The TCP ports it wants."""
         return []
 
-    def spoken(self) -> Mapping[str, list[Spoken]]:
+    def wire_messages(self) -> Mapping[str, list[WireMessage]]:
         """What is said on each of its paths and listeners, by the path or by the listener's name."""
         return {}
 
-    def links(self) -> list[Link]:
+    def links(self) -> list[OutboundLink]:
         """The connections that it wants to others, once it is started."""
         return []
 

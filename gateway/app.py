@@ -124,7 +124,7 @@ def _endpoint(gateway: Gateway, adapter: Adapter) -> Callable[[WebSocket], Await
         address = websocket.client.host if websocket.client else ""
         headers = {name.lower(): value for name, value in websocket.headers.items()}
         secure = websocket.url.scheme == "wss"
-        session = gateway.door.admit(
+        session = gateway.admission.admit(
             adapter, address, websocket.url.path, dict(websocket.query_params), headers, secure=secure
         )
         if isinstance(session, Refusal):
@@ -157,7 +157,7 @@ async def _open(
         return None
 
     def accept(address: str) -> Session | Refusal:
-        return gateway.door.admit(adapter, address)
+        return gateway.admission.admit(adapter, address)
 
     host = gateway.settings.host
     listen = fast.listen if sniffio.current_async_library() == "asyncio" else serve.listen
@@ -167,7 +167,7 @@ async def _open(
         tasks=tasks,
         stack=stack,
         tls=context,
-        door=gateway.door,
+        door=gateway.admission,
         handshake_seconds=seconds,
     )
     return f"{host}:{port}"

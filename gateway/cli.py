@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from adapters import ADAPTERS
-from gateway.commands import explain, keys, operate, tail, talk
+from gateway.commands import explain, keys, messaging, operate, tail
 from gateway.commands.certificates import dev_cert
-from gateway.commands.common import ConfigFile, Data, Failed, load_settings, registry, say
+from gateway.commands.common import CommandError, ConfigFile, Data, load_settings, registry, say
 from gateway.commands.demo import demo
 from gateway.commands.pipeline import pipeline
 
@@ -35,7 +35,7 @@ def main() -> None:
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # typeshed: TextIO, in fact a wrapper
     try:
         app()
-    except Failed as error:
+    except CommandError as error:
         say(f"trellis: {error}")
         sys.exit(1)
 
@@ -58,7 +58,7 @@ def serve(
     open_to_all: Annotated[bool, typer.Option("--open-to-all", help="Serve other machines without keys.")] = False,
 ) -> None:
     """Run the gateway until it is told to stop."""
-    from .runtime import InUse
+    from .runtime import DataDirectoryInUse
     from .service import CannotStart, run
 
     flags = {
@@ -76,11 +76,11 @@ def serve(
     settings = load_settings(context, config, flags)
     try:
         run(settings, partial(load, registry(context), config, flags))
-    except (CannotStart, InUse) as error:
-        raise Failed(str(error)) from None
+    except (CannotStart, DataDirectoryInUse) as error:
+        raise CommandError(str(error)) from None
 
 
-for command in (demo, talk.publish, tail.tail, talk.direct, talk.channels, talk.peers):
+for command in (demo, messaging.publish, tail.tail, messaging.direct, messaging.channels, messaging.peers):
     app.command()(command)
 app.command()(explain.explain)
 app.command()(operate.check_config)

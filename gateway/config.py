@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from .adapter import Adapter
-from .dangers import dangers
 from .settings import PREFIX, Settings, settings_model
+from .settings_validation import validate_settings
 
 # Variables that are no settings: for the commands that talk to a gateway, and for the test suite.
 OTHERS = frozenset({"TRELLIS_URL", "TRELLIS_KEY", "TRELLIS_FUZZ", "TRELLIS_SOAK", "TRELLIS_REQUIRE_INTEROP"})
@@ -44,7 +44,7 @@ def load(
     except ValueError as error:  # the file is no TOML, or a variable no JSON
         faults.append(f"{file or 'environment'}: {error}")
     else:
-        faults += dangers(settings, adapters)
+        faults += validate_settings(settings, adapters)
     if faults:
         raise BadConfiguration(faults)
     return settings

@@ -25,9 +25,9 @@ from gateway.core.buckets import TokenBuckets
 
 from . import certificate
 from .config import BadConfiguration
-from .runtime import Gateway, keep, memory
+from .dotted_values import dotted_values
+from .runtime import Gateway, peer_memory_bytes, retention_limits
 from .settings import Settings
-from .values import values
 
 # What a running gateway follows; whatever else changes needs a restart.
 LIVE = frozenset(
@@ -43,7 +43,7 @@ MAX_SHOWN = 200  # characters of a value in the log
 logger = structlog.get_logger("trellis")
 
 
-class Read(NamedTuple):
+class LoadedConfiguration(NamedTuple):
     """What was read, checked, and can be followed without anything that fails."""
 
     settings: Settings
@@ -85,24 +85,24 @@ async def reload(gateway: Gateway, again: Callable[[], Settings]) -> bool:
     return True
 
 
-def read(keys: KeyFile, again: Callable[[], Settings]) -> Read:
-    """Read and check everything; whatever is wrong raises."""
+def read(keys: KeyFile, again: Callable[[], Settings]) -> LoadedConfiguration:
+    """Read and check everything; raises what is wrong."""
     settings = again()
     limits = settings.limits
-    return Read(
+    return LoadedConfiguration(
         settings,
         KeyFile(keys.path).load(),
         certificate.read(settings),
         certificate.fingerprint(settings),
         origins(settings),
         Throttle(limits, monotonic) if limits.rates == "on" else None,
-        memory(settings),
+        peer_memory_bytes(settings),
     )
 
 
 def changes(before: Settings, after: Settings) -> dict[str, str]:
     """The settings that differ, by their keys, as `old -> new`; what is secret is stars by its type."""
-    old, new = dict(values(before)), dict(values(after))
+    old, new = dict(dotted_values(before)), dict(dotted_values(after))
     return {
         key: f"{_shown(old.get(key))} -> {_shown(new.get(key))}"
         for key in dict.fromkeys((*old, *new))
@@ -110,7 +110,7 @@ def changes(before: Settings, after: Settings) -> dict[str, str]:
     }
 
 
-def _follow(gateway: Gateway, found: Read) -> None:
+def _follow(gateway: Gateway, found: LoadedConfiguration) -> None:
     """From now on; nothing in here can fail."""
     limits, before = found.settings.limits, gateway.settings.limits
     gateway.settings = found.settings
@@ -118,14 +118,14 @@ def _follow(gateway: Gateway, found: Read) -> None:
     gateway.access.origins = found.origins
     gateway.access.set_grants(found.settings.auth.grants)
     gateway.access.set_keys(found.keys)
-    gateway.door.limits = limits
+    gateway.admission.limits = limits
     gateway.bus.subscriptions = limits.subscriptions
     if (limits.address, limits.peer, limits.channel) != (before.address, before.peer, before.channel):
         gateway.throttle = gateway.bus.throttle = found.throttle  # with full buckets
     if limits.bytes != before.bytes and gateway.bus.read_pacer is not None:
         gateway.bus.read_pacer.set_rate(TokenBuckets(limits.bytes.rate, limits.bytes.burst, monotonic))
     gateway.budget.allow(found.memory)
-    gateway.retention.limits = keep(found.settings)
+    gateway.retention.limits = retention_limits(found.settings)
 
 
 def _refuse(reasons: list[str]) -> bool:

@@ -37,13 +37,13 @@ from gateway.storage.retention import Retention, RetentionLimits
 from gateway.storage.segments import Fault, Segments
 
 from . import machine
-from .adapter import Adapter, Home, Services
+from .adapter import Adapter, Installation, Services
+from .admission import Admission
 from .certificate import Certificate
-from .door import Door
 from .fact_cache import GatewayFactCache
 from .metrics import Metrics
 from .settings import Settings
-from .worker import Alarm, Post, Worker
+from .worker import Post, Timer, Worker
 
 MINUTE = 60_000  # ms
 DAY = 1440 * MINUTE
@@ -52,7 +52,7 @@ MEMORY_SHARE = 4  # what is kept for peers may be one part of so many of the mac
 logger = structlog.get_logger("trellis")
 
 
-class InUse(Exception):
+class DataDirectoryInUse(Exception):
     """Another gateway works in this data directory."""
 
 
@@ -97,24 +97,24 @@ class Gateway:
         self.log.fact("start", {"gateway": self.home.gateway_id, "version": self.version})
         self._configure_channels()
         self._worker = Worker(post, self._worker_fault)
-        self._trimmer = machine.Trimmer(self._worker.do)
-        self.answer_scheduler = AnswerScheduler(post, Alarm(post).later, lambda: self.log.next_seq, clock)
+        self._trimmer = machine.Trimmer(self._worker.submit)
+        self.answer_scheduler = AnswerScheduler(post, Timer(post).later, lambda: self.log.next_seq, clock)
         services = Services(
             *(
                 self.bus,
                 self.log,
                 self.index,
                 post,
-                self._worker.do,
+                self._worker.submit,
                 self.log.fact,
                 self.metrics,
                 self.access,
                 self.answer_scheduler,
             ),
-            keep=lambda: self.retention.limits.age,
+            retention_ms=lambda: self.retention.limits.age,
             handshake=self.settings.limits.handshake_seconds,
         )
-        self.access_manager.start(self.bus, post, self._worker.do)
+        self.access_manager.start(self.bus, post, self._worker.submit)
         for adapter in self.adapters:
             self._start_adapter(adapter, services)
             self.links += [Dialler(adapter.name, link, clock) for link in adapter.links()]
@@ -161,7 +161,7 @@ class Gateway:
         self.retention = Retention(
             segments,
             self.index,
-            keep(self.settings),
+            retention_limits(self.settings),
             clock,
             post=post,
             append_marker=lambda: self.log.fact("counts", {"minute": clock() // MINUTE * MINUTE, "flows": []}),
@@ -197,11 +197,11 @@ class Gateway:
             subscriptions=limits.subscriptions,
         )
         self.log.on_resume = self.bus.resume_waiting
-        self.door = Door(self.access, limits, self.bus, self.metrics)
+        self.admission = Admission(self.access, limits, self.bus, self.metrics)
 
     def _read_pacer(self) -> ReadPacer:
         limits = self.settings.limits
-        self.budget = Budget(memory(self.settings), self._given_up)
+        self.budget = Budget(peer_memory_bytes(self.settings), self._given_up)
         rate = limits.bytes
         buckets = TokenBuckets(rate.rate, rate.burst, monotonic) if limits.rates == "on" else None
         return ReadPacer(buckets, monotonic, self.budget, lambda: self.log.crowded)
@@ -236,7 +236,7 @@ class Gateway:
         for name in self.settings.channels.names:
             self.channels.configure(name)
 
-    def troubles(self) -> list[str]:
+    def unready_reasons(self) -> list[str]:
         """Why this gateway is not ready, each in a sentence for operators; empty where it is."""
         if not self.ready:
             return ["the gateway starts or stops"]
@@ -342,36 +342,36 @@ class Gateway:
         logger.error("a form could not be made", error=repr(error))
 
 
-def keep(settings: Settings) -> RetentionLimits:
+def retention_limits(settings: Settings) -> RetentionLimits:
     """What of the log is kept."""
     days = settings.log.keep_days
     return RetentionLimits(None if days is None else int(days * DAY), settings.log.keep_bytes)
 
 
-def memory(settings: Settings) -> int:
+def peer_memory_bytes(settings: Settings) -> int:
     """Bytes that may be kept for all peers together."""
     return settings.limits.memory or machine.memory() // MEMORY_SHARE
 
 
 def lock(data: Path) -> int:
-    """Take the data directory, until the descriptor that is returned is closed; `InUse` where somebody has it."""
+    """Lock the data directory until the returned descriptor is closed; raises `DataDirectoryInUse` if it is locked."""
     descriptor = os.open(data / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
-        raise InUse(f"{data} is in use by another gateway; stop it or choose another --data") from None
+        raise DataDirectoryInUse(f"{data} is in use by another gateway; stop it or choose another --data") from None
     return descriptor
 
 
-def _home(keys: Path, version: str) -> Home:
+def _home(keys: Path, version: str) -> Installation:
     """Which gateway this is; made up at the first start."""
     path = keys / "gateway.json"
     if not path.exists():
         write_secret(path, json.dumps({"id": secrets.token_hex(8), "secret": secrets.token_hex(32)}).encode())
     try:
         found = json.loads(read_secret(path))
-        return Home(keys, found["id"], version, bytes.fromhex(found["secret"]))
+        return Installation(keys, found["id"], version, bytes.fromhex(found["secret"]))
     except SecretFileError:
         raise
     except (ValueError, KeyError, TypeError) as error:

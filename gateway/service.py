@@ -131,7 +131,7 @@ def _check_ports(app: FastAPI, settings: Settings) -> None:
                 _bind(settings.host, listener.port, f"--{listener.name.replace('_', '-')}-port").close()
 
 
-def _spare_the_collector() -> None:
+def _freeze_garbage_collector() -> None:
     """Nothing that exists now will ever be garbage, and what comes is freed by its count: collect seldom."""
     gc.collect()
     gc.freeze()
@@ -140,7 +140,7 @@ def _spare_the_collector() -> None:
 
 def _announce(app: FastAPI, listener: socket.socket) -> None:
     """Everything listens: write the ready line for programs, and for people where to find what."""
-    _spare_the_collector()
+    _freeze_garbage_collector()
     host, port = listener.getsockname()[:2]
     http = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     gateway = app.state.gateway
@@ -175,7 +175,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets if context is None else [])
         if context is not None:
             seconds = gateway.settings.limits.handshake_seconds
-            self._tls = TlsServer(self._listener, context, gateway.door, seconds, self._protocol)
+            self._tls = TlsServer(self._listener, context, gateway.admission, seconds, self._protocol)
         _announce(self._app, self._listener)
 
     def _protocol(self) -> asyncio.Protocol:

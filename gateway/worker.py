@@ -26,7 +26,7 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
         self._thread.start()
 
-    def do(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def submit(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Run *call* in the thread, then *done* with its result on the loop; None if it raised."""
         self._given += 1
         self._queue.put((call, done))
@@ -53,7 +53,7 @@ class Worker:
             self._post(partial(done, result))
 
 
-class Alarm:
+class Timer:
     """Runs calls on the loop after a while, one after another: a later one waits for those before it as well."""
 
     def __init__(self, post: Post) -> None:

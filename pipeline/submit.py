@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from gateway.commands.common import Failed, say
+from gateway.commands.common import CommandError, say
 from gateway.commands.pipeline import pipeline
 
 
@@ -14,7 +14,7 @@ def main() -> None:
     """Run the job that the command line names."""
     try:
         typer.run(pipeline)
-    except Failed as error:
+    except CommandError as error:
         say(f"trellis: {error}")
         sys.exit(1)
 

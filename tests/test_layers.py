@@ -29,7 +29,7 @@ SYNCHRONOUS = ("gateway.core", "gateway.storage", "gateway.adapter")  # no await
 LIBRARIES = {"gateway.core.jsontext": {"msgspec", "orjson"}}  # which the core needs beside the standard library
 NAMELESS = (  # these name no protocol
     *("gateway.core", "gateway.storage", "gateway.access", "gateway.shells"),
-    *("gateway.adapter", "gateway.door", "gateway.fact_cache", "gateway.metrics", "gateway.runtime"),
+    *("gateway.adapter", "gateway.admission", "gateway.fact_cache", "gateway.metrics", "gateway.runtime"),
 )
 PROTOCOLS = re.compile(r"sprout|arbor|streamr|topic_relay|koshare|ethereum", re.IGNORECASE)
 IO = {

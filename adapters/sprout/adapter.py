@@ -17,7 +17,7 @@ from adapters.sprout.mint.keyfile import KEY_FILE, make_key, read_key
 from adapters.sprout.mint.mint import PEER
 from adapters.sprout.store.tables import NAME, TABLES, rows
 from adapters.sprout.wire.asyncapi import messages
-from gateway.adapter import Adapter, Home, Link, Listener, Request, Services, Spoken
+from gateway.adapter import Adapter, ConnectionRequest, Installation, Listener, OutboundLink, Services, WireMessage
 from gateway.core.errors import Unavailable
 from gateway.core.message import LATE_AFTER, REST, Form, Message, Peer, PendingForm
 from gateway.core.principal import Principal
@@ -64,7 +64,7 @@ class SproutAdapter(Adapter):
         }
     )
 
-    def __init__(self, settings: Any, home: Home) -> None:
+    def __init__(self, settings: Any, home: Installation) -> None:
         super().__init__(settings, home)
         self._key = read_key(home.secrets / KEY_FILE)  # fails before anything starts
 
@@ -88,11 +88,11 @@ class SproutAdapter(Adapter):
         self.hub.nodes.store.refresh()
         self.hub.presence.tick(now)
 
-    def accept(self, request: Request) -> SproutSession:
+    def accept(self, request: ConnectionRequest) -> SproutSession:
         """Open a session for a connection; none is refused."""
         return self.open(SproutSession, request.principal)
 
-    def links(self) -> list[Link]:
+    def links(self) -> list[OutboundLink]:
         """The links to the relays that the operator configured."""
         tls = {"verify": not self.options.insecure, "authorities": self.options.authorities}
         return [link(peer, self.open, self.services.post, **tls) for peer in self.options.peers]
@@ -189,7 +189,7 @@ class SproutAdapter(Adapter):
         self.mint.forget(what)
 
     @classmethod
-    def proof(cls) -> Callable[[Entry], str | None]:
+    def signature_check(cls) -> Callable[[Entry], str | None]:
         """Make a verifier of ids and signatures for the entries of one log."""
         return SignatureVerifier()
 
@@ -200,7 +200,7 @@ class SproutAdapter(Adapter):
 
         return {"identity": identity, "community": community}
 
-    def spoken(self) -> Mapping[str, list[Spoken]]:
+    def wire_messages(self) -> Mapping[str, list[WireMessage]]:
         """The verbs, over TCP and over TLS."""
         return {listener.name: [*messages()] for listener in self.listeners()}
 

@@ -61,7 +61,7 @@ def assemble(
     identifier = ConnectionIdentifier(bus, options.identify)
     presence = SproutPresence(bus, nodes, mint, signer, identifier, post, options.presence)
     gateways = TrustedGateways(options.gateways, nodes.node)
-    horizon, publisher = RetentionHorizon(services.keep), ReplyPublisher(bus, nodes, identifier)
+    horizon, publisher = RetentionHorizon(services.retention_ms), ReplyPublisher(bus, nodes, identifier)
     direct = DirectIntake(bus, nodes, rights, identifier, mint, enabled=options.direct == "deliver")
     special = SpecialReplies(nodes, rights, presence, direct, GatewayReplies(nodes, mint, gateways, publisher))
     replies = ReplyIntake(nodes, rights, horizon, special, publisher)

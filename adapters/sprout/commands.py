@@ -14,8 +14,8 @@ from adapters.sprout.forest.forest import NodeError, decode, node_id, sign_ident
 from adapters.sprout.forest.validate import validate
 from adapters.sprout.mint.keyfile import KEY_FILE, read_key
 from gateway.access.auth import SecretFileError, read_secret, write_secret
-from gateway.commands.common import ConfigFile, Data, Failed, data_directory, fields, say
-from gateway.commands.remote import HERE, Key, Remote, Url, path_of
+from gateway.commands.common import CommandError, ConfigFile, Data, data_directory, fields, say
+from gateway.commands.remote import DEFAULT_URL, Key, Remote, Url, path_of
 
 PATIENCE = 10.0  # seconds that a gateway may take to sign a community
 
@@ -33,9 +33,9 @@ def show_identity(context: typer.Context, data: Data = None, config: ConfigFile 
         key = read_key(keys / KEY_FILE)
         gateway = None if key is None else json.loads(read_secret(keys / "gateway.json"))["id"]
     except SecretFileError as error:
-        raise Failed(str(error)) from None
+        raise CommandError(str(error)) from None
     if key is None:
-        raise Failed(f"no gateway has run with {keys.parent} yet; `trellis serve` makes its identity")
+        raise CommandError(f"no gateway has run with {keys.parent} yet; `trellis serve` makes its identity")
     name = f"Trellis {gateway}"
     id = node_id(sign_identity(name, key, key.created * 1000))
     typer.echo(fields({"gateway": gateway, "name": name, "identity": id, "fingerprint": key.fingerprint.hex()}))
@@ -59,11 +59,11 @@ def new_identity(
     path = folder / f"{name}.privkey"
     try:
         if path.exists():
-            raise Failed(f"{path} exists already; choose another name or --folder")
+            raise CommandError(f"{path} exists already; choose another name or --folder")
         write_secret(path, key.file)
         (folder / node_id(node)).write_bytes(node)
     except OSError as error:
-        raise Failed(f"cannot write {path}: {error.strerror}; choose another name or --folder") from None
+        raise CommandError(f"cannot write {path}: {error.strerror}; choose another name or --folder") from None
     typer.echo(node_id(node))
     say(f"its key is in {path}; who has that file is {name}")
 
@@ -81,19 +81,19 @@ def _signed(name: str, key: openpgp.SecretKey, now: int) -> bytes:
 
 
 @community.command("show")
-def show_community(channel: Channel, gateway: Url = HERE, key: Key = None) -> None:
+def show_community(channel: Channel, gateway: Url = DEFAULT_URL, key: Key = None) -> None:
     """Show the community that a channel is."""
     with Remote(gateway, key) as remote:
         found = remote.get(path_of(channel))
     if found.get("community") is None:
-        raise Failed(
+        raise CommandError(
             f"{channel!r} is no community yet; `trellis community new` makes one, and so does its first message"
         )
     typer.echo(fields({"channel": found["name"], "community": found["community"]}))
 
 
 @community.command("new")
-def new_community(channel: Channel, gateway: Url = HERE, key: Key = None) -> None:
+def new_community(channel: Channel, gateway: Url = DEFAULT_URL, key: Key = None) -> None:
     """Make a channel, and the community that it is."""
     with Remote(gateway, key) as remote:
         found: dict[str, Any] = remote.request("PUT", path_of(channel)).json()
@@ -102,5 +102,5 @@ def new_community(channel: Channel, gateway: Url = HERE, key: Key = None) -> Non
             time.sleep(0.05)
             found = remote.get(path_of(channel))
     if found.get("community") is None:
-        raise Failed(f"the channel is there, but no community after {PATIENCE:.0f} s; is Sprout enabled?")
+        raise CommandError(f"the channel is there, but no community after {PATIENCE:.0f} s; is Sprout enabled?")
     typer.echo(fields({"channel": found["name"], "community": found["community"]}))

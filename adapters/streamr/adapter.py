@@ -27,7 +27,7 @@ from adapters.streamr.wire import asyncapi
 from adapters.streamr.wire.ids import NAME, key_exchange_address, stream_of
 from adapters.streamr.wire.versions import UnsupportedVersion, versions_of
 from gateway.access.auth import Access
-from gateway.adapter import Adapter, Home, Refusal, Request, Services, Spoken
+from gateway.adapter import Adapter, ConnectionRequest, Installation, Refusal, Services, WireMessage
 from gateway.core.jsontext import dumps
 from gateway.core.message import Form, Message, Peer
 from gateway.core.outbox import MAX_OUTBOX
@@ -91,7 +91,7 @@ class StreamrAdapter(Adapter):
         }
     )
 
-    def __init__(self, settings: Any, home: Home) -> None:
+    def __init__(self, settings: Any, home: Installation) -> None:
         super().__init__(settings, home)
         self.logouts = Logouts(read_logouts(home.secrets / logouts.FILE))
         self.logins = Logins(home.secret, self.logouts)
@@ -137,7 +137,7 @@ class StreamrAdapter(Adapter):
 
     # Who comes
 
-    def accept(self, request: Request) -> StreamrSession | TrackerSession | Refusal:
+    def accept(self, request: ConnectionRequest) -> StreamrSession | TrackerSession | Refusal:
         """A session in the versions the client asks for; the reference's words where there are no such ones."""
         if request.path == TRACKER:
             if not self.context.access.has_any_right(request.principal):
@@ -152,7 +152,7 @@ class StreamrAdapter(Adapter):
             return NetworkSession(*about, nodes=self.nodes, url=self._url(request))
         return StreamrSession(*about)
 
-    def _url(self, request: Request) -> str:
+    def _url(self, request: ConnectionRequest) -> str:
         """Where nodes reach this gateway."""
         scheme = "wss" if request.secure else "ws"
         return self.options.url or f"{scheme}://{request.headers.get('host', '')[:MAX_HOST]}{NETWORK}"
@@ -161,7 +161,7 @@ class StreamrAdapter(Adapter):
         """The nodes that are connected."""
         return {"network": self.nodes.report(), "tracker": self.tracker.report()}
 
-    def spoken(self) -> Mapping[str, list[Spoken]]:
+    def wire_messages(self) -> Mapping[str, list[WireMessage]]:
         """The frames of the control layer, of the network layer and of the tracker protocol."""
         return {self.paths[0]: [*asyncapi.control()], NETWORK: [*asyncapi.network()], TRACKER: [*asyncapi.tracker()]}
 
@@ -204,7 +204,7 @@ class StreamrAdapter(Adapter):
         return flaw(entry)
 
     @classmethod
-    def proof(cls) -> Callable[[Message | Fact], str | None]:
+    def signature_check(cls) -> Callable[[Message | Fact], str | None]:
         """Messages that are signed are signed by their publishers."""
         return signature_flaw
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from adapters.streamr.model.publishers import Publishers
     from adapters.streamr.model.streams import Streams
     from gateway.access.auth import Access
-    from gateway.adapter import Home, Services
+    from gateway.adapter import Installation, Services
     from gateway.core.bus import Bus
 
 
@@ -23,7 +23,7 @@ class Context:
     bus: Bus
     access: Access
     services: Services
-    home: Home
+    home: Installation
     streams: Streams
     author: Author
     publishers: Publishers

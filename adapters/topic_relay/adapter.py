@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.adapter import Adapter, Refusal, Request, Spoken
+from gateway.adapter import Adapter, ConnectionRequest, Refusal, WireMessage
 from gateway.core.channels import valid_name
 from gateway.core.frames import text_frame
 from gateway.core.message import Form, Message, Peer, PendingForm
@@ -68,11 +68,11 @@ class TopicRelayAdapter(Adapter):
         }
     )
 
-    def spoken(self) -> Mapping[str, list[Spoken]]:
+    def wire_messages(self) -> Mapping[str, list[WireMessage]]:
         """The types of packets, on each path."""
         return {path: [*packet_schemas()] for path in self.paths}
 
-    def accept(self, request: Request) -> TopicRelaySession | Refusal:
+    def accept(self, request: ConnectionRequest) -> TopicRelaySession | Refusal:
         """A session for every connection to one of our paths."""
         if request.path not in self.paths:
             return Refusal(404, f"the topic relay is at {' and '.join(self.paths)}")

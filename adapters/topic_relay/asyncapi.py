@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from gateway.adapter import Spoken
+from gateway.adapter import WireMessage
 
 from . import codec
 from .codec import MAX_TOPIC
@@ -39,15 +39,17 @@ PACKET_TYPES: Final[dict[int, PacketType]] = {
 # fmt: on
 
 
-def packet_schemas() -> Iterator[Spoken]:
+def packet_schemas() -> Iterator[WireMessage]:
     """Each type as peers say it and as the gateway does; and what is refused, which is echoed with its error."""
     for number, kind in PACKET_TYPES.items():
         if kind.received is not None:
-            yield Spoken(kind.name, _packet({"const": number}, kind.received), kind.name, sent=False)
+            yield WireMessage(kind.name, _packet({"const": number}, kind.received), kind.name, sent=False)
         if kind.sent is not None:
             said = f"{kind.name}.told"
-            yield Spoken(said, _packet({"const": number}, kind.sent), f"{kind.name}, as others hear it", received=False)
-    yield Spoken("Refused", _packet({}, ("error",)), "A packet that was refused, echoed", received=False)
+            yield WireMessage(
+                said, _packet({"const": number}, kind.sent), f"{kind.name}, as others hear it", received=False
+            )
+    yield WireMessage("Refused", _packet({}, ("error",)), "A packet that was refused, echoed", received=False)
 
 
 def _packet(kind: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

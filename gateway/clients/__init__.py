@@ -1,24 +1,24 @@
 """A small client of each protocol, each as simple as its protocol allows: for `trellis demo` and the tests.
 
 They share nothing with the adapters, so that a mistake there cannot hide here. Only the making and reading of Arbor
-nodes, which needs keys, is handed in (`Forge`).
+nodes, which needs keys, is handed in (`NodeFactory`).
 """
 
-from .client import WAIT, Client, Heard, dumps
+from .client import WAIT, Client, ReceivedMessage, dumps
 from .relay import RelayClient
 from .rest import RestClient
-from .sprout import Forge, Node, Read, SproutClient
+from .sprout import ArborNode, NodeFactory, ReplyContent, SproutClient
 from .streamr import StreamrClient
 from .websocket import WebSocketClient
 
 __all__ = [
     "WAIT",
+    "ArborNode",
     "Client",
-    "Forge",
-    "Heard",
-    "Node",
-    "Read",
+    "NodeFactory",
+    "ReceivedMessage",
     "RelayClient",
+    "ReplyContent",
     "RestClient",
     "SproutClient",
     "StreamrClient",

@@ -19,7 +19,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ReceivedMessage:
     """What a client was told: a message to everybody or to it alone, and what that looked like in its protocol."""
 
     channel: str
@@ -39,7 +39,7 @@ class Client(ABC):
     def __init__(self, http: str, key: str | None = None) -> None:
         self.url = http.rstrip("/") if "://" in http else f"http://{http}"
         self.key = key
-        self.heard: asyncio.Queue[Heard] = asyncio.Queue()
+        self.heard: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -59,7 +59,7 @@ class Client(ABC):
         headers = {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=WAIT, verify=trust())
 
-    async def next(self, wait: float = WAIT) -> Heard:
+    async def next(self, wait: float = WAIT) -> ReceivedMessage:
         """The next thing the peer is told; `TimeoutError` after *wait* seconds."""
         return await asyncio.wait_for(self.heard.get(), wait)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from .client import Heard
+from .client import ReceivedMessage
 from .websocket import WebSocketClient
 
 
@@ -39,6 +39,6 @@ class RelayClient(WebSocketClient):
         if frame["type"] in (4, 6) and "src" in frame:
             extra = {key: value for key, value in frame.items() if key not in self.OWN}
             content = extra["json"] if extra.keys() == {"json"} else extra
-            self.heard.put_nowait(Heard(frame["topic"], content, frame["type"] == 4, frame))
+            self.heard.put_nowait(ReceivedMessage(frame["topic"], content, frame["type"] == 4, frame))
         elif frame["type"] == 2:
             self._answers.put_nowait(frame)

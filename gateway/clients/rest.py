@@ -7,7 +7,7 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from .client import WAIT, Client, Heard, dumps
+from .client import WAIT, Client, ReceivedMessage, dumps
 from .sse import EventReader
 
 
@@ -63,7 +63,7 @@ class RestClient(Client):
 
     def _take(self, channel: str, event: str, data: Any) -> None:
         if event in ("message", "direct"):
-            self.heard.put_nowait(Heard(channel, data["content"], event == "direct", data))
+            self.heard.put_nowait(ReceivedMessage(channel, data["content"], event == "direct", data))
 
     async def _listen(self) -> None:
         """Each subscription has a task of its own."""

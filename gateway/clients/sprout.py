@@ -8,19 +8,19 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
 
-from .client import WAIT, Client, Heard, dumps, trust
+from .client import WAIT, Client, ReceivedMessage, dumps, trust
 
 Answer = TypeVar("Answer")
 
 
-class Node(NamedTuple):
+class ArborNode(NamedTuple):
     """An Arbor node: its id, its bytes."""
 
     id: str
     raw: bytes
 
 
-class Read(NamedTuple):
+class ReplyContent(NamedTuple):
     """What a Reply says; *keys* are its TWIG keys."""
 
     community: str
@@ -28,16 +28,16 @@ class Read(NamedTuple):
     keys: frozenset[str]
 
 
-class Forge(Protocol):
+class NodeFactory(Protocol):
     """Makes and reads Arbor nodes for one author."""
 
-    def identity(self) -> Node:
+    def identity(self) -> ArborNode:
         """The author."""
 
-    def reply(self, community: str, text: str, twig: dict[str, str]) -> Node:
+    def reply(self, community: str, text: str, twig: dict[str, str]) -> ArborNode:
         """A signed Reply, child of the community."""
 
-    def read(self, raw: bytes) -> Read | None:
+    def read(self, raw: bytes) -> ReplyContent | None:
         """What a node says, None if it is no Reply."""
 
 
@@ -47,15 +47,15 @@ class SproutClient(Client):
     protocol = "sprout"
     DIRECT: ClassVar[frozenset[str]] = frozenset({"to/1", "private/1"})
 
-    def __init__(self, http: str, sprout: str, forge: Forge, key: str | None = None) -> None:
+    def __init__(self, http: str, sprout: str, factory: NodeFactory, key: str | None = None) -> None:
         """*sprout* is `HOST:PORT`, with `tls://` before it where that is spoken; *key* is for REST alone."""
         super().__init__(http, key)
         self._address = sprout
-        self._forge = forge
+        self._factory = factory
         self._next_id = 0
         self._communities: dict[str, str] = {}
         self._statuses: dict[int, asyncio.Future[int]] = {}
-        self._responses: dict[int, asyncio.Future[list[Node]]] = {}
+        self._responses: dict[int, asyncio.Future[list[ArborNode]]] = {}
 
     async def open(self) -> None:
         """Connect."""
@@ -100,16 +100,16 @@ class SproutClient(Client):
     async def _announce(self, community: str, content: Any, twig: dict[str, str]) -> None:
         plain = isinstance(content, dict) and content.keys() == {"content"} and isinstance(content["content"], str)
         text = content["content"] if plain else dumps(content)
-        await self._tell(self._forge.reply(community, text, twig if plain else {**twig, "json/1": "true"}))
+        await self._tell(self._factory.reply(community, text, twig if plain else {**twig, "json/1": "true"}))
 
-    async def _tell(self, reply: Node) -> None:
-        await self._request("announce {} 2\n" + _line(self._forge.identity()) + "\n" + _line(reply))
+    async def _tell(self, reply: ArborNode) -> None:
+        await self._request("announce {} 2\n" + _line(self._factory.identity()) + "\n" + _line(reply))
 
     async def _request(self, text: str) -> None:
         if code := await self._answer(text, self._statuses):
             raise ValueError(f"status {code} to {text.split()[0]}")
 
-    async def _ask(self, text: str) -> list[Node]:
+    async def _ask(self, text: str) -> list[ArborNode]:
         """What a question that is answered with nodes is answered with."""
         return await self._answer(text, self._responses)
 
@@ -136,23 +136,23 @@ class SproutClient(Client):
                     await self._reader.readline()
                 self._writer.write(b"response %b 0\n" % number)
 
-    async def _node(self) -> Node:
+    async def _node(self) -> ArborNode:
         id, text = (await self._reader.readline()).decode().split()
-        return Node(id, urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        return ArborNode(id, urlsafe_b64decode(text + "=" * (-len(text) % 4)))
 
-    def _take(self, node: Node) -> None:
+    def _take(self, node: ArborNode) -> None:
         if (heard := self._heard_as(node)) is not None:
             self.heard.put_nowait(heard)
 
-    def _heard_as(self, node: Node) -> Heard | None:
+    def _heard_as(self, node: ArborNode) -> ReceivedMessage | None:
         """What *node* says on a channel that this client knows, if it says anything there."""
-        reply = self._forge.read(node.raw)
+        reply = self._factory.read(node.raw)
         channels = {community: channel for channel, community in self._communities.items()}
         if reply is None or reply.community not in channels or "activity/1" in reply.keys:
             return None
         content = json.loads(reply.text) if "json/1" in reply.keys else {"content": reply.text}
-        return Heard(channels[reply.community], content, bool(self.DIRECT & reply.keys), node)
+        return ReceivedMessage(channels[reply.community], content, bool(self.DIRECT & reply.keys), node)
 
 
-def _line(node: Node) -> str:
+def _line(node: ArborNode) -> str:
     return f"{node.id} {urlsafe_b64encode(node.raw).rstrip(b'=').decode()}"

@@ -6,7 +6,7 @@ import json
 import time
 from typing import Any
 
-from .client import Heard, dumps
+from .client import ReceivedMessage, dumps
 from .websocket import WebSocketClient
 
 
@@ -47,7 +47,7 @@ class StreamrClient(WebSocketClient):
     def _take(self, frame: Any) -> None:
         if frame[1] == 0:
             stream, _, inbox = frame[3][1][0].partition("/@")
-            self.heard.put_nowait(Heard(stream, json.loads(frame[3][7]), bool(inbox), frame[3]))
+            self.heard.put_nowait(ReceivedMessage(stream, json.loads(frame[3][7]), bool(inbox), frame[3]))
         elif frame[1] == 7 and frame[2].startswith("publish"):
             self.errors.append(frame)
         else:

@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gateway.access.auth import SecretFileError, read_secret, write_secret
 
-from .common import Failed, fields, say
+from .common import CommandError, fields, say
 
 AUTHORITY: Final = ("ca.pem", "ca-key.pem")
 CERTIFICATE: Final = ("cert.pem", "key.pem")
@@ -69,7 +69,7 @@ def dev_cert(
     certificate, key = (folder / file for file in CERTIFICATE)
     for path in (certificate, key):
         if path.exists():
-            raise Failed(f"{path} exists already; move it away or choose another --folder")
+            raise CommandError(f"{path} exists already; move it away or choose another --folder")
     issuer = _authority(*(folder / file for file in AUTHORITY))
     made = _issue(names[0], subjects, days, issuer)
     _write(made, certificate, key)
@@ -91,7 +91,7 @@ def _subject(text: str) -> x509.GeneralName:
 def _authority(certificate: Path, key: Path) -> Issuer:
     """The authority in these files; made where there is none."""
     if certificate.exists() != key.exists():
-        raise Failed(f"of {certificate} and {key} only one is there; move it away or choose another --folder")
+        raise CommandError(f"of {certificate} and {key} only one is there; move it away or choose another --folder")
     if not certificate.exists():
         made = _issue("Trellis development authority", (), AUTHORITY_DAYS, None)
         _write(made, certificate, key)
@@ -100,11 +100,11 @@ def _authority(certificate: Path, key: Path) -> Issuer:
         found = load_pem_private_key(read_secret(key), None)
         issuer = x509.load_pem_x509_certificate(certificate.read_bytes())
     except SecretFileError as error:
-        raise Failed(str(error)) from None
+        raise CommandError(str(error)) from None
     except (ValueError, TypeError) as error:
-        raise Failed(f"{certificate} and {key} are no authority ({error}); move them away") from None
+        raise CommandError(f"{certificate} and {key} are no authority ({error}); move them away") from None
     if not isinstance(found, ec.EllipticCurvePrivateKey) or found.public_key() != issuer.public_key():
-        raise Failed(f"{key} is not the key of {certificate}; move both away")
+        raise CommandError(f"{key} is not the key of {certificate}; move both away")
     return Issuer(issuer, found)
 
 
@@ -136,4 +136,4 @@ def _write(made: Issuer, certificate: Path, key: Path) -> None:
         write_secret(key, made.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         certificate.write_bytes(made.certificate.public_bytes(Encoding.PEM))
     except OSError as error:
-        raise Failed(f"cannot write {error.filename or key}: {error.strerror}") from None
+        raise CommandError(f"cannot write {error.filename or key}: {error.strerror}") from None

@@ -19,7 +19,7 @@ ConfigFile = Annotated[Path | None, typer.Option("--config", help="A TOML file (
 Data = Annotated[Path | None, typer.Option("--data", help="Where everything is kept.  [default: trellis-data]")]
 
 
-class Failed(Exception):
+class CommandError(Exception):
     """Why a command did not do what it was asked to, and what to do about it; the exit code is 1."""
 
 

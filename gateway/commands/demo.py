@@ -17,22 +17,22 @@ from typing import Any, NamedTuple
 import httpx
 import typer
 
-from gateway.clients import Heard, RelayClient, RestClient, SproutClient, StreamrClient
+from gateway.clients import ReceivedMessage, RelayClient, RestClient, SproutClient, StreamrClient
 
-from .common import Failed
+from .common import CommandError
 
 CHANNEL = "demo"
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
-PATIENCE = 3.0  # seconds after which a message is taken for lost
+TIMEOUT_SECONDS = 3.0  # seconds after which a message is taken for lost
 WIDTH = 13  # of a column
 
 
-class Peers(NamedTuple):
+class DemoPeers(NamedTuple):
     """Who takes part: of each protocol somebody who speaks, and somebody else who listens."""
 
-    mouths: dict[str, Any]  # the clients of `gateway.clients`, by what their protocol is called for people
-    ears: dict[str, Any]
+    speakers: dict[str, Any]  # the clients of `gateway.clients`, by what their protocol is called for people
+    listeners: dict[str, Any]
 
 
 @dataclass
@@ -77,15 +77,15 @@ def demo() -> None:
         f"{directs.arrived} of {len(directs.cells)} direct messages arrived."
     )
     if arrived < said:
-        raise Failed(f"{said - arrived} of {said} did not arrive")
+        raise CommandError(f"{said - arrived} of {said} did not arrive")
 
 
 async def _run(folder: Path) -> tuple[Matrix, Matrix]:
     async with gateway(folder) as ready, AsyncExitStack() as stack:
         peers = await _connect(ready, stack)
-        for ear in peers.ears.values():
-            await ear.subscribe(CHANNEL)
-        await peers.mouths["Sprout"].community(CHANNEL)  # asked for once, and not in the figures
+        for listener in peers.listeners.values():
+            await listener.subscribe(CHANNEL)
+        await peers.speakers["Sprout"].community(CHANNEL)  # asked for once, and not in the figures
         return await _broadcasts(peers), await _directs(peers, ready["http"])
 
 
@@ -104,7 +104,7 @@ async def gateway(folder: Path) -> AsyncIterator[dict[str, Any]]:
             line = await asyncio.wait_for(process.stdout.readline(), START_SECONDS)
             if not line:
                 log.seek(0)
-                raise Failed(f"the gateway did not start:\n{log.read().strip()}")
+                raise CommandError(f"the gateway did not start:\n{log.read().strip()}")
             yield json.loads(line)
         finally:
             await _stop(process)
@@ -120,10 +120,10 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-async def _connect(ready: dict[str, Any], stack: AsyncExitStack) -> Peers:
-    from .forge import Author
+async def _connect(ready: dict[str, Any], stack: AsyncExitStack) -> DemoPeers:
+    from .arbor_author import ArborAuthor
 
-    authors = [await asyncio.to_thread(Author, name) for name in ("mouth", "ear")]
+    authors = [await asyncio.to_thread(ArborAuthor, name) for name in ("speaker", "listener")]
     parts: list[dict[str, Any]] = [
         {
             "topic relay": RelayClient(ready["http"]),
@@ -136,30 +136,34 @@ async def _connect(ready: dict[str, Any], stack: AsyncExitStack) -> Peers:
     for part in parts:
         for client in part.values():
             await stack.enter_async_context(client)
-    return Peers(*parts)
+    return DemoPeers(*parts)
 
 
-async def _broadcasts(peers: Peers) -> Matrix:
+async def _broadcasts(peers: DemoPeers) -> Matrix:
     matrix = Matrix("Broadcasts: the rows say, the columns hear")
-    for said_by, mouth in peers.mouths.items():
+    for said_by, speaker in peers.speakers.items():
         content = {"content": f"hello from {said_by}"}
-        await _exchange(matrix, said_by, peers.ears, mouth.say(CHANNEL, content), Heard(CHANNEL, content))
+        await _exchange(
+            matrix, said_by, peers.listeners, speaker.say(CHANNEL, content), ReceivedMessage(CHANNEL, content)
+        )
     return matrix
 
 
-async def _directs(peers: Peers, http: str) -> Matrix:
+async def _directs(peers: DemoPeers, http: str) -> Matrix:
     matrix = Matrix("Direct messages: the rows say, one peer hears")
     numbers = await _numbers(http)
     try:
-        await peers.ears["Streamr"].subscribe(f"{CHANNEL}/@{numbers['streamr']}")
+        await peers.listeners["Streamr"].subscribe(f"{CHANNEL}/@{numbers['streamr']}")
     except ValueError as fault:  # what is said to it may still arrive
         matrix.faults.append(f"Streamr has no inbox: {fault}")
-    for said_by, mouth in peers.mouths.items():
+    for said_by, speaker in peers.speakers.items():
         exchanges = []
-        for heard_by, ear in peers.ears.items():
+        for heard_by, listener in peers.listeners.items():
             content = {"content": f"{said_by} to {heard_by}"}
-            said = mouth.direct(CHANNEL, numbers.get(ear.protocol, 0), content)
-            exchanges.append(_exchange(matrix, said_by, {heard_by: ear}, said, Heard(CHANNEL, content, True)))
+            said = speaker.direct(CHANNEL, numbers.get(listener.protocol, 0), content)
+            exchanges.append(
+                _exchange(matrix, said_by, {heard_by: listener}, said, ReceivedMessage(CHANNEL, content, True))
+            )
         await asyncio.gather(*exchanges)
     return matrix
 
@@ -172,23 +176,23 @@ async def _numbers(http: str) -> dict[str, int]:
 
 
 async def _exchange(
-    matrix: Matrix, said_by: str, ears: dict[str, Any], said: Coroutine[Any, Any, None], what: Heard
+    matrix: Matrix, said_by: str, listeners: dict[str, Any], said: Coroutine[Any, Any, None], what: ReceivedMessage
 ) -> None:
     """Await *said*, and enter who heard *what* into the *matrix*."""
     begin = perf_counter()
-    waiting = [asyncio.create_task(_arrival(ear, what)) for ear in ears.values()]
-    (fault,) = await asyncio.gather(asyncio.wait_for(said, PATIENCE), return_exceptions=True)
+    waiting = [asyncio.create_task(_arrival(listener, what)) for listener in listeners.values()]
+    (fault,) = await asyncio.gather(asyncio.wait_for(said, TIMEOUT_SECONDS), return_exceptions=True)
     if fault is not None:
-        matrix.faults.append(f"{said_by} to {', '.join(ears)}: {fault or type(fault).__name__}")
-    for heard_by, moment in zip(ears, await asyncio.gather(*waiting), strict=True):
+        matrix.faults.append(f"{said_by} to {', '.join(listeners)}: {fault or type(fault).__name__}")
+    for heard_by, moment in zip(listeners, await asyncio.gather(*waiting), strict=True):
         matrix.cells[said_by, heard_by] = None if moment is None else (moment - begin) * 1000
 
 
-async def _arrival(ear: Any, what: Heard) -> float | None:
+async def _arrival(listener: Any, what: ReceivedMessage) -> float | None:
     """When *what* was heard, in seconds of `perf_counter`."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(PATIENCE):
-            while await ear.heard.get() != what:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while await listener.heard.get() != what:
                 pass
             return perf_counter()
     return None

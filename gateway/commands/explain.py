@@ -12,10 +12,10 @@ from gateway.access.auth import KEY_PREFIX, VERBS, Access, AccessDecision
 from gateway.access.keyfile import KeyFile, now_ms
 from gateway.core.channels import valid_name
 from gateway.core.principal import Principal
-from gateway.dangers import impossible_principal
 from gateway.settings import Settings
+from gateway.settings_validation import principal_error
 
-from .common import Adapters, ConfigFile, Data, Failed, load_settings, registry, say, visible
+from .common import Adapters, CommandError, ConfigFile, Data, load_settings, registry, say, visible
 
 WHO = "A principal: key:NAME, sprout:anonymous, streamr:0x...; docs/configuration.md names them all."
 
@@ -48,11 +48,11 @@ def _decide(adapters: Adapters, settings: Settings, who: str, verb: str, channel
     try:
         keys = file.load()
     except ValueError as error:
-        raise Failed(str(error)) from None
+        raise CommandError(str(error)) from None
     access = Access(keys, settings.auth.grants)
     _give(access, adapters, settings)
     if not who.startswith(KEY_PREFIX):
-        if (reason := impossible_principal(who, adapters)) is not None:
+        if (reason := principal_error(who, adapters)) is not None:
             raise typer.BadParameter(reason, param_hint="WHO")
         return access.explain(Principal(who), verb, channel)
     named = [key for key in keys if KEY_PREFIX + key.name == who]

@@ -9,16 +9,16 @@ import typer
 from adapters.sprout import SproutAdapter, grove
 from gateway.settings import Settings
 
-from .common import Adapters, Failed, say, visible
-from .offline import Offline, offline
+from .common import Adapters, CommandError, say, visible
+from .offline import OfflineGateway, open_offline
 
 
 def import_grove(settings: Settings, adapters: Adapters, folder: Path) -> None:
     """Take what is in the grove *folder*."""
     if not folder.is_dir():
         raise typer.BadParameter(f"{folder} is not a directory", param_hint="--grove")
-    with offline(settings, adapters) as here:
-        report = grove.import_grove(_adapter(here), folder, here.settle)
+    with open_offline(settings, adapters) as here:
+        report = grove.import_grove(_adapter(here), folder, here.wait_until_idle)
     unkept = f", {len(report.unkept)} not kept" if report.unkept else ""
     typer.echo(f"{report.done} nodes imported, {report.known} known already{unkept}, faults: {len(report.flaws)}")
     for name, reason in report.unkept:
@@ -29,26 +29,26 @@ def import_grove(settings: Settings, adapters: Adapters, folder: Path) -> None:
 def export_grove(settings: Settings, adapters: Adapters, folder: Path) -> None:
     """Write the forest into the grove *folder*."""
     if not (settings.data / "log").is_dir():
-        raise Failed(f"there is no log in {settings.data}; say where it is with --data")
+        raise CommandError(f"there is no log in {settings.data}; say where it is with --data")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Failed(f"cannot write {folder}: {error.strerror}") from None
-    with offline(settings, adapters) as here:
-        report = grove.export_grove(_adapter(here), folder, here.settle)
+        raise CommandError(f"cannot write {folder}: {error.strerror}") from None
+    with open_offline(settings, adapters) as here:
+        report = grove.export_grove(_adapter(here), folder, here.wait_until_idle)
     typer.echo(f"{report.done} nodes exported, {report.known} there already, faults: {len(report.flaws)}")
     _complain(report)
 
 
-def _adapter(here: Offline) -> SproutAdapter:
+def _adapter(here: OfflineGateway) -> SproutAdapter:
     for adapter in here.gateway.adapters:
         if isinstance(adapter, SproutAdapter):
             return adapter
-    raise Failed(f"{SproutAdapter.title} is switched off; set {SproutAdapter.name}.enabled to true for this")
+    raise CommandError(f"{SproutAdapter.title} is switched off; set {SproutAdapter.name}.enabled to true for this")
 
 
 def _complain(report: grove.GroveReport) -> None:
     for name, reason in report.flaws:
         say(f"{visible(name)}: {visible(reason)}")
     if report.flaws:
-        raise Failed("what is of no use was left out; everything else is good")
+        raise CommandError("what is of no use was left out; everything else is good")

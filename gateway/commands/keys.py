@@ -14,7 +14,7 @@ from gateway.access.auth import DEFAULT_RIGHTS, VERBS, ApiKey, KeyFile, Right
 from gateway.access.keyfile import now_ms
 from gateway.access.rights import DENY_PREFIX
 
-from .common import ConfigFile, Data, Failed, data_directory, say, table, visible
+from .common import CommandError, ConfigFile, Data, data_directory, say, table, visible
 
 UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}  # ms
 LONGEST = 36_500  # days
@@ -66,7 +66,7 @@ def add(
         first = not file.load()
         typer.echo(file.add(name, rights, ends))
     except ValueError as error:
-        raise Failed(str(error)) from None
+        raise CommandError(str(error)) from None
     say("keep it: only its digest is stored" + ("; from now on every request needs a key" if first else ""))
 
 
@@ -97,7 +97,7 @@ def rotate(
     try:
         typer.echo(file.rotate(name, _duration(overlap, "--overlap")))
     except ValueError as error:
-        raise Failed(str(error)) from None
+        raise CommandError(str(error)) from None
     say(f"keep it: only its digest is stored; the old one ends in {overlap}")
 
 
@@ -107,7 +107,7 @@ def remove(context: typer.Context, name: Name, data: Data = None, config: Config
     file = _key_file(context, config, data)
     _load(file)
     if not file.remove(name):
-        raise Failed(f"there is no key called {name!r} in {file.path}; `trellis key list` shows which there are")
+        raise CommandError(f"there is no key called {name!r} in {file.path}; `trellis key list` shows which there are")
     if not file.load():
         say(
             "that was the last key; a gateway started from now on lets everybody in, or refuses to serve other machines"
@@ -122,7 +122,7 @@ def _load(file: KeyFile) -> list[ApiKey]:
     try:
         return file.load()
     except ValueError as error:
-        raise Failed(str(error)) from None
+        raise CommandError(str(error)) from None
 
 
 def _check(right: str) -> None:

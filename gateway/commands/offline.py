@@ -7,16 +7,16 @@ from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 
 from gateway.access.auth import SecretFileError
-from gateway.runtime import Gateway, InUse
+from gateway.runtime import DataDirectoryInUse, Gateway
 from gateway.service import configure_logging
 from gateway.settings import Settings
 
-from .common import Adapters, Failed
+from .common import Adapters, CommandError
 
-PATIENCE = 60.0  # seconds for the disk, or the worker, to say anything
+TIMEOUT_SECONDS = 60.0  # seconds for the disk, or the worker, to say anything
 
 
-class Offline:
+class OfflineGateway:
     """The gateway, and what its threads posted: that is run while somebody waits."""
 
     def __init__(self, settings: Settings, adapters: Adapters) -> None:
@@ -26,7 +26,7 @@ class Offline:
         self.gateway.access.enabled = False  # whoever may write the data directory may do everything
         self.gateway.start(self._posted.put)
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until the worker has nothing left to do and everything that was appended is on disk."""
         work = self.gateway.adapters[0].services.work
         for _ in range(2):  # what the worker made is appended as well
@@ -38,23 +38,25 @@ class Offline:
         begin(lambda: done.append(True))
         while not done:
             try:
-                self._posted.get(timeout=PATIENCE)()
+                self._posted.get(timeout=TIMEOUT_SECONDS)()
             except Empty:
-                raise Failed(f"nothing was done for {PATIENCE:.0f} s; the data directory may be too slow") from None
+                raise CommandError(
+                    f"nothing was done for {TIMEOUT_SECONDS:.0f} s; the data directory may be too slow"
+                ) from None
             if (reason := self.gateway.log.failing) is not None:
-                raise Failed(f"the log cannot be written: {reason}; what was taken before is in it")
+                raise CommandError(f"the log cannot be written: {reason}; what was taken before is in it")
 
 
 @contextmanager
-def offline(settings: Settings, adapters: Adapters) -> Iterator[Offline]:
-    """The gateway with *adapters* in the data directory of *settings*; `Failed` where one is running there already."""
+def open_offline(settings: Settings, adapters: Adapters) -> Iterator[OfflineGateway]:
+    """The gateway with *adapters* in the data directory of *settings*; `CommandError` if one is running there."""
     configure_logging(settings.log_format)
     try:
-        here = Offline(settings, adapters)
-    except (InUse, SecretFileError) as error:
-        raise Failed(str(error)) from None
+        here = OfflineGateway(settings, adapters)
+    except (DataDirectoryInUse, SecretFileError) as error:
+        raise CommandError(str(error)) from None
     try:
         yield here
-        here.settle()
+        here.wait_until_idle()
     finally:
         here.gateway.stop()

@@ -17,7 +17,7 @@ from gateway.storage import archive, importing, permissions
 from gateway.storage.layout import BEYOND_ALL
 from gateway.storage.record import decode_untrusted
 
-from .common import Adapters, ConfigFile, Data, Failed, data_directory, load_settings, registry, say, visible
+from .common import Adapters, CommandError, ConfigFile, Data, data_directory, load_settings, registry, say, visible
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
 
@@ -106,13 +106,13 @@ def import_(
         return
     chosen = [path for file in files or [] for path in _within(file)]
     if streamr or archive.is_unpublished(chosen):
-        from .restore import import_dumps, import_unsaid
+        from .restore import import_dumps, import_unpublished
 
         settings = load_settings(context, config, {"data": data})
         if streamr:
             import_dumps(settings, registry(context), chosen)
         else:
-            import_unsaid(settings, registry(context), lambda: map(decode_untrusted, _lines(chosen)))
+            import_unpublished(settings, registry(context), lambda: map(decode_untrusted, _lines(chosen)))
     else:
         _import_files(context, chosen, data, config)
 
@@ -127,14 +127,14 @@ def _within(path: Path) -> list[Path]:
 
 
 def _import_files(context: typer.Context, files: list[Path], data: Path | None, config: Path | None) -> None:
-    from gateway.runtime import InUse, clock, lock  # half of the gateway, which the other commands do not need
+    from gateway.runtime import DataDirectoryInUse, clock, lock  # the other commands start faster without them
 
     directory = data_directory(context, config, data)
     permissions.make_directory(directory)
     try:
         taken = lock(directory)
-    except InUse as error:
-        raise Failed(str(error)) from None
+    except DataDirectoryInUse as error:
+        raise CommandError(str(error)) from None
     try:
         report = importing.import_log(_lines(files), directory, clock(), _check(registry(context)))
     finally:
@@ -145,14 +145,14 @@ def _import_files(context: typer.Context, files: list[Path], data: Path | None, 
 
 def _check(adapters: Adapters) -> archive.EntryCheck:
     """What is wrong with an entry of a log for any protocol: in what it says, and in who signed it."""
-    checks = [*(adapter.flaw for adapter in adapters), *(adapter.proof() for adapter in adapters)]
+    checks = [*(adapter.flaw for adapter in adapters), *(adapter.signature_check() for adapter in adapters)]
     return lambda entry: next(filter(None, (check(entry) for check in checks)), None)
 
 
 def _log_directory(context: typer.Context, config: Path | None, data: Path | None) -> Path:
     directory = data_directory(context, config, data) / "log"
     if not directory.is_dir():
-        raise Failed(f"there is no log in {directory.parent}; say where it is with --data")
+        raise CommandError(f"there is no log in {directory.parent}; say where it is with --data")
     return directory
 
 
@@ -160,7 +160,7 @@ def _created(path: Path) -> BinaryIO:
     try:
         return path.open("wb")
     except OSError as error:
-        raise Failed(f"cannot write {path}: {error.strerror}") from None
+        raise CommandError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _lines(files: list[Path]) -> Iterator[bytes]:
@@ -174,7 +174,7 @@ def _complain(report: archive.LogReport) -> None:
     for fault in report.faults:
         say(f"{fault.file or 'input'}, byte {fault.offset}: {visible(fault.reason)}")
     if report.faults:
-        raise Failed("what cannot be trusted was left out; everything else is good")
+        raise CommandError("what cannot be trusted was left out; everything else is good")
 
 
 def toml_lines(values: dict[str, Any], prefix: str = "") -> Iterator[str]:

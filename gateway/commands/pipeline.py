@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from .common import Failed
+from .common import CommandError
 
 MISSING = "the pipeline is not installed: pip install 'trellis-gateway[pipeline]'"
 JOBS = "ingest, decode, integrity, gaps, forest, stats, compact, report, all of them: all; or import"
@@ -45,7 +45,7 @@ def pipeline(
         from pipeline import config
         from pipeline.main import NAMES, execute
     except ModuleNotFoundError as error:
-        raise Failed(f"{MISSING} ({error})") from None
+        raise CommandError(f"{MISSING} ({error})") from None
     if job not in NAMES:
         raise typer.BadParameter(f"{job!r} is none of {JOBS}", param_hint="JOB")
     if once and follow:

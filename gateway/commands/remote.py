@@ -13,34 +13,34 @@ import typer
 
 from gateway.clients.sse import Event, EventReader
 
-from .common import Failed
+from .common import CommandError
 
-SECONDS = 30.0  # for an answer
-SILENCE = 45.0  # seconds without a byte after which a stream is taken for dead; the gateway writes every 15
+TIMEOUT_SECONDS = 30.0  # for an answer
+SILENCE_SECONDS = 45.0  # seconds without a byte after which a stream is taken for dead; the gateway writes every 15
 
 Url = Annotated[
     str, typer.Option("--gateway", envvar="TRELLIS_URL", metavar="URL", help="The gateway to talk to.")
-]  # its default is `HERE`
+]  # its default is `DEFAULT_URL`
 Key = Annotated[
     str | None, typer.Option("--key", envvar="TRELLIS_KEY", show_envvar=True, help="An API key, where one is needed.")
 ]
-HERE = "http://127.0.0.1:8080"
+DEFAULT_URL = "http://127.0.0.1:8080"
 
 
-class Unreachable(Failed):
+class GatewayUnreachable(CommandError):
     """There is no gateway, or it does not take requests just now; later there may be one."""
 
 
 class Remote:
-    """One gateway. Every method raises `Failed` with the gateway's own words where it refuses."""
+    """One gateway. Every method raises `CommandError` with the gateway's own words where it refuses."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
         self.url = url if "://" in url else f"http://{url}"
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         try:
-            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=SECONDS)
+            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=TIMEOUT_SECONDS)
         except (httpx.InvalidURL, ValueError, UnicodeError) as error:
-            raise Failed(f"{url} is not the address of a gateway ({error}); try {HERE}") from None
+            raise CommandError(f"{url} is not the address of a gateway ({error}); try {DEFAULT_URL}") from None
 
     def __enter__(self) -> Remote:
         return self
@@ -55,49 +55,49 @@ class Remote:
     def request(self, method: str, path: str, body: bytes | None = None, **headers: str) -> httpx.Response:
         """The answer to one request; underscores in the names of *headers* stand for hyphens."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        with self._translated():
+        with self._translate_errors():
             response = self._http.request(method, path, content=body, headers=named)
         if response.is_error:
-            raise self._refused(response)
+            raise self._error_of(response)
         return response
 
     def events(self, channel: str, after: int | None) -> Iterator[Event]:
         """What is said on *channel* after a sequence, until the gateway or the network ends it."""
         headers = {} if after is None else {"Last-Event-ID": str(after)}
-        timeout = httpx.Timeout(SECONDS, read=SILENCE)
+        timeout = httpx.Timeout(TIMEOUT_SECONDS, read=SILENCE_SECONDS)
         with (
-            self._translated(),
+            self._translate_errors(),
             self._http.stream("GET", path_of(channel, "events"), headers=headers, timeout=timeout) as response,
         ):
             if response.is_error:
                 response.read()
-                raise self._refused(response)
+                raise self._error_of(response)
             reader = EventReader()
             for data in response.iter_bytes():
                 yield from reader.receive_data(data)
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except httpx.TimeoutException:
-            raise Unreachable(f"the gateway at {self.url} does not answer") from None
+            raise GatewayUnreachable(f"the gateway at {self.url} does not answer") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             if "CERTIFICATE_VERIFY_FAILED" in str(error):  # OpenSSL's word; the error itself is three causes down
-                raise Failed(
+                raise CommandError(
                     f"the certificate of {self.url} is not trusted ({error}); where `trellis dev-cert` made it, "
                     "say where its authority is: SSL_CERT_FILE=certs/ca.pem"
                 ) from None
-            raise Unreachable(
+            raise GatewayUnreachable(
                 f"no gateway at {self.url} ({error or type(error).__name__}); start one with `trellis serve`, "
                 "or say where it is with --gateway or TRELLIS_URL"
             ) from None
 
-    def _refused(self, response: httpx.Response) -> Failed:
+    def _error_of(self, response: httpx.Response) -> CommandError:
         reason = f"{response.status_code}: {_detail(response)}"
         if response.status_code == httpx.codes.UNAUTHORIZED:
             reason += "\ngive a key with --key or TRELLIS_KEY; `trellis key add NAME` makes one"
-        return (Unreachable if response.status_code == httpx.codes.SERVICE_UNAVAILABLE else Failed)(reason)
+        return (GatewayUnreachable if response.status_code == httpx.codes.SERVICE_UNAVAILABLE else CommandError)(reason)
 
 
 def path_of(channel: str, *rest: object) -> str:

@@ -21,8 +21,8 @@ from gateway.core.message import Message
 from gateway.settings import Settings
 from gateway.storage.record import Entry
 
-from .common import Adapters, Failed, say, visible
-from .offline import Offline, offline
+from .common import Adapters, CommandError, say, visible
+from .offline import OfflineGateway, open_offline
 
 if TYPE_CHECKING:
     from adapters.streamr.wire.message import StreamMessage
@@ -34,19 +34,19 @@ Flaws = list[tuple[str, str]]
 def import_dumps(settings: Settings, adapters: Adapters, files: list[Path]) -> None:
     """Say the stream messages in *files*, what the broker's data API gave in any of its formats."""
     flaws: Flaws = []
-    with offline(settings, adapters) as here:
-        report = restore(_adapter(here, StreamrAdapter), _dumped(files, flaws), here.settle)
+    with open_offline(settings, adapters) as here:
+        report = restore(_adapter(here, StreamrAdapter), _dumped(files, flaws), here.wait_until_idle)
     _tell(report.done, report.known, [*flaws, *report.flaws], "messages")
 
 
-def import_unsaid(settings: Settings, adapters: Adapters, entries: Callable[[], Iterable[Entry]]) -> None:
+def import_unpublished(settings: Settings, adapters: Adapters, entries: Callable[[], Iterable[Entry]]) -> None:
     """Say what is in *entries*: nodes first, since their authors and parents come before them; then messages."""
-    with offline(settings, adapters) as here:
+    with open_offline(settings, adapters) as here:
         nodes = grove.GroveReport()
         if any(entry.protocol == SproutAdapter.name for entry in entries()):
             lines = (grove.entry_line(entry) for entry in entries() if entry.protocol == SproutAdapter.name)
-            nodes = grove.import_nodes(_adapter(here, SproutAdapter), filter(None, lines), here.settle)
-        messages = restore(_adapter(here, StreamrAdapter), _logged(entries()), here.settle)
+            nodes = grove.import_nodes(_adapter(here, SproutAdapter), filter(None, lines), here.wait_until_idle)
+        messages = restore(_adapter(here, StreamrAdapter), _logged(entries()), here.wait_until_idle)
     flaws = [*((flaw.name, flaw.reason) for flaw in (*nodes.unkept, *nodes.flaws)), *messages.flaws]
     _tell(nodes.done + messages.done, nodes.known + messages.known, flaws, "messages and nodes")
 
@@ -70,11 +70,11 @@ def _logged(entries: Iterable[Entry]) -> Iterator[tuple[str, StreamMessage]]:
             yield f"record {entry.seq}", parse_message(entry.wire)
 
 
-def _adapter(here: Offline, kind: type[Kind]) -> Kind:
+def _adapter(here: OfflineGateway, kind: type[Kind]) -> Kind:
     for adapter in here.gateway.adapters:
         if isinstance(adapter, kind):
             return adapter
-    raise Failed(f"{kind.title} is switched off; set {kind.name}.enabled to true for this")
+    raise CommandError(f"{kind.title} is switched off; set {kind.name}.enabled to true for this")
 
 
 def _tell(done: int, known: int, flaws: Flaws, what: str) -> None:
@@ -82,4 +82,4 @@ def _tell(done: int, known: int, flaws: Flaws, what: str) -> None:
     for place, reason in flaws:
         say(f"{visible(place)}: {visible(reason)}")
     if flaws:
-        raise Failed("what is of no use was left out; everything else is good")
+        raise CommandError("what is of no use was left out; everything else is good")

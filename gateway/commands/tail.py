@@ -12,8 +12,8 @@ import typer
 
 from gateway.clients.sse import Event
 
-from .common import Failed, say, visible
-from .remote import HERE, Key, Remote, Unreachable, Url, path_of
+from .common import CommandError, say, visible
+from .remote import DEFAULT_URL, GatewayUnreachable, Key, Remote, Url, path_of
 
 PAUSE = 1.0  # seconds before the first attempt to connect again; doubled each time
 MAX_PAUSE = 15.0
@@ -23,7 +23,7 @@ def tail(
     channel: Annotated[str, typer.Argument(help="The channel to listen to.")],
     after: Annotated[int | None, typer.Option(min=0, help="Begin after this sequence; 0 is the beginning.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Messages as JSON, one a line, and nothing else.")] = False,
-    gateway: Url = HERE,
+    gateway: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
     """Print what is said on a channel, until Ctrl-C.
@@ -50,7 +50,7 @@ def follow(remote: Remote, channel: str, after: int | None) -> Iterator[Event]:
                 last = last if event.id is None else int(event.id)
                 yield event
             reason = "the gateway ended the stream"
-        except Unreachable as error:
+        except GatewayUnreachable as error:
             reason = str(error)
         say(f"{reason}\nconnecting again in {pause:.0f} s")
         time.sleep(pause)
@@ -61,9 +61,9 @@ def _sequence(remote: Remote, channel: str) -> int | None:
     """Where the channel stands now, so that a lost connection loses nothing; None if it does not exist yet."""
     try:
         return int(remote.get(path_of(channel))["sequence"])
-    except Unreachable:
+    except GatewayUnreachable:
         raise
-    except Failed:  # what is wrong with it, if anything, is said about the stream
+    except CommandError:  # what is wrong with it, if anything, is said about the stream
         return None
 
 

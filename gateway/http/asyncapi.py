@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gateway.adapter import Adapter, Spoken
+from gateway.adapter import Adapter, WireMessage
 
 VERSION = "3.0.0"
 WEBSOCKETS = "websockets"  # what the server of all WebSockets is called; a TCP listener has its own name
@@ -23,7 +23,7 @@ class Endpoint(NamedTuple):
     title: str
     server: str
     address: str | None
-    messages: list[Spoken]
+    messages: list[WireMessage]
 
 
 def document(
@@ -49,7 +49,7 @@ def document(
 
 
 def _endpoints(adapter: Adapter, listening: Mapping[str, str | None]) -> Iterator[Endpoint]:
-    for place, messages in adapter.spoken().items():
+    for place, messages in adapter.wire_messages().items():
         key = "_".join(filter(None, (adapter.name, _UNFIT.sub("_", place).strip("_"))))
         if place in adapter.paths:
             yield Endpoint(key, f"{adapter.title} at {place}", WEBSOCKETS, place, messages)
@@ -83,10 +83,10 @@ def _operations(endpoint: Endpoint) -> Iterator[tuple[str, dict[str, Any]]]:
         )
 
 
-def _message_key(endpoint: Endpoint, said: Spoken) -> str:
+def _message_key(endpoint: Endpoint, said: WireMessage) -> str:
     return f"{endpoint.key}.{said.name}"
 
 
-def _message(said: Spoken) -> dict[str, Any]:
+def _message(said: WireMessage) -> dict[str, Any]:
     summary = {"summary": said.summary} if said.summary else {}
     return {"name": said.name, **summary, "contentType": said.media_type, "payload": dict(said.schema)}

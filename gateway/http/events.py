@@ -232,7 +232,7 @@ def join_chunks(data: list[bytes]) -> list[bytes]:
 def open_stream(caller: Caller, channel: str, after: int | None) -> EventStream:
     """Begin a stream; `Problem` 503 where there are too many connections."""
     gateway = caller.gateway
-    if (reason := gateway.door.full(caller.principal.address)) is not None:
+    if (reason := gateway.admission.capacity_error(caller.principal.address)) is not None:
         raise Problem(503, reason, {"Retry-After": "10"})
     gateway.metrics.count("connections", REST)
     return EventStream(EventSession(gateway, caller, channel, after))

@@ -107,8 +107,8 @@ class Operations:
 
     async def readyz(self) -> Response:
         """Whether all is well, or 503 and everything that is not."""
-        if troubles := self.gateway.troubles():
-            return views.json_response({"status": "; ".join(troubles)}, 503)
+        if reasons := self.gateway.unready_reasons():
+            return views.json_response({"status": "; ".join(reasons)}, 503)
         return views.json_response({"status": "ready"})
 
     async def metrics(self, request: Request) -> Response:

@@ -46,7 +46,7 @@ class HypercornConnection(TCPServer):
         """Serve it, if there is room."""
         if (address := _address(self.stream)) is None:
             await trio.aclose_forcefully(self.stream)
-        elif (reason := self.gateway.door.enter(address)) is not None:
+        elif (reason := self.gateway.admission.enter(address)) is not None:
             await self._refuse(reason)
         else:
             self.network = network(address)
@@ -58,13 +58,13 @@ class HypercornConnection(TCPServer):
     async def _refuse(self, reason: str) -> None:
         """Say that there is no room; before a TLS handshake there are no words for it."""
         try:
-            if not isinstance(self.stream, trio.SSLStream) and self.gateway.door.parts():
+            if not isinstance(self.stream, trio.SSLStream) and self.gateway.admission.begin_refusal():
                 try:
                     with trio.move_on_after(LINGER_SECONDS), suppress(*DISCONNECTED):
                         await self.stream.send_all(raw_response(Problem(503, reason, RETRY_HEADERS)))
                     await self._close()
                 finally:
-                    self.gateway.door.parted()
+                    self.gateway.admission.end_refusal()
         finally:
             await trio.aclose_forcefully(self.stream)
 
@@ -75,8 +75,8 @@ class HypercornConnection(TCPServer):
 
     def _leave(self) -> None:
         if self.network:
-            self.gateway.door.busy(self)
-            self.gateway.door.leave(self.network)
+            self.gateway.admission.mark_busy(self)
+            self.gateway.admission.leave(self.network)
             self.network = ""
 
     async def protocol_send(self, event: Event) -> None:
@@ -84,9 +84,9 @@ class HypercornConnection(TCPServer):
         if isinstance(event, Updated):
             self._idle, self._had_request, self._request_begun = event.idle, True, False
             if event.idle and self.network:
-                self.gateway.door.idle(self)
+                self.gateway.admission.mark_idle(self)
             else:
-                self.gateway.door.busy(self)
+                self.gateway.admission.mark_busy(self)
         if isinstance(event, RawData):
             await self._send(event.data)
         else:
@@ -120,7 +120,7 @@ class HypercornConnection(TCPServer):
             except DISCONNECTED:
                 break
             if data:
-                self.gateway.door.busy(self)
+                self.gateway.admission.mark_busy(self)
             await self.protocol.handle(RawData(data))
             if not data:
                 break

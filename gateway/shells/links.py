@@ -1,8 +1,8 @@
 """Outgoing connections: the gateway dials them, runs them like any other, and dials again when they end.
 
-A link is a session over a TCP or TLS wire (`gateway.adapter.Link`); its adapter decides what it sends. The delay
-between two attempts doubles up to `MAX_RETRY_SECONDS`, with random jitter, so that many gateways do not reconnect to
-one at the same moment. A connection that lasted `STABLE_SECONDS` resets the delay.
+A link is a session over a TCP or TLS wire (`gateway.adapter.OutboundLink`); its adapter decides what it sends. The
+delay between two attempts doubles up to `MAX_RETRY_SECONDS`, with random jitter, so that many gateways do not
+reconnect to one at the same moment. A connection that lasted `STABLE_SECONDS` resets the delay.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import anyio
 import structlog
 from anyio.abc import ByteStream, SocketAttribute
 
-from gateway.adapter import Link
+from gateway.adapter import OutboundLink
 from gateway.core.session import Session
 
 from .serve import DISCONNECTED, HANDSHAKE_SECONDS, StreamWire, enable_keepalive, serve
@@ -33,7 +33,7 @@ logger = structlog.get_logger("trellis")
 class Dialler:
     """Keeps one link connected. *clock* returns ms since 1970."""
 
-    def __init__(self, protocol: str, link: Link, clock: Callable[[], int]) -> None:
+    def __init__(self, protocol: str, link: OutboundLink, clock: Callable[[], int]) -> None:
         self.protocol = protocol
         self.link = link
         self._clock = clock

@@ -99,7 +99,7 @@ class FastHttp(TimedHttp):
             self._start_head_timer()
             return
         transport.write(raw_response(Problem(503, reason, RETRY_HEADERS)))
-        self._refused = self.gateway is not None and self.gateway.door.parts()
+        self._refused = self.gateway is not None and self.gateway.admission.begin_refusal()
         if self._refused:
             self._linger()
         else:
@@ -109,7 +109,7 @@ class FastHttp(TimedHttp):
         """The end."""
         self._leave()
         if self._refused and self.gateway is not None:
-            self.gateway.door.parted()
+            self.gateway.admission.end_refusal()
         self._unparsed = b""
         self._forget_requests()
         super().connection_lost(exc)
@@ -125,7 +125,7 @@ class FastHttp(TimedHttp):
                 self.transport.abort()
             return
         if self.network and self.gateway is not None:
-            self.gateway.door.busy(self)
+            self.gateway.admission.mark_busy(self)
         read_pacer = self._read_pacer
         share = self._number if self._answered else None
         wait = read_pacer.record_bytes(self.network, len(data), share) if read_pacer is not None else 0.0
@@ -142,7 +142,7 @@ class FastHttp(TimedHttp):
         super().on_response_complete()
         self._answered = True
         if self._is_idle() and self.network and self.gateway is not None:
-            self.gateway.door.idle(self)
+            self.gateway.admission.mark_idle(self)
         elif self._unparsed:
             self.loop.call_soon(self._resume_parsing)
 
@@ -332,7 +332,7 @@ class FastHttp(TimedHttp):
             self.transport.abort()
             return None
         address = str(peer[0])
-        if (reason := self.gateway.door.enter(address)) is None:
+        if (reason := self.gateway.admission.enter(address)) is None:
             self.network = network(address)
             self.gateway.budget.enter(self)
             if (read_pacer := self._read_pacer) is not None and (wait := read_pacer.connection_opened(self)):
@@ -350,8 +350,8 @@ class FastHttp(TimedHttp):
 
     def _leave(self) -> None:
         if self.network and self.gateway is not None:
-            self.gateway.door.busy(self)
-            self.gateway.door.leave(self.network)
+            self.gateway.admission.mark_busy(self)
+            self.gateway.admission.leave(self.network)
             self.gateway.budget.leave(self)
             if (read_pacer := self._read_pacer) is not None:
                 read_pacer.connection_closed(self)

@@ -14,9 +14,9 @@ from coincurve import PrivateKey
 from sha3 import keccak_256
 
 from adapters.sprout.forest import forest
-from gateway.clients import Node
+from gateway.clients import ArborNode
 from gateway.clients.sprout import _line
-from gateway.commands.forge import Author
+from gateway.commands.arbor_author import ArborAuthor
 
 from .spoken import RELAY, STREAMR, broadcast, http, message, publish, request, said, subscribe_relay, websocket
 from .target import Report, Target
@@ -82,13 +82,13 @@ def forged_sprout(target: Target, seconds: float) -> Report:
     return _announces(target, seconds, "forged/sprout", _forged)
 
 
-def _forged(node: Node) -> Node:
+def _forged(node: ArborNode) -> ArborNode:
     raw = node.raw[:-20] + bytes((node.raw[-20] ^ 1,)) + node.raw[-19:]
-    return Node(forest.node_id(raw), raw)
+    return ArborNode(forest.node_id(raw), raw)
 
 
-def _announces(target: Target, seconds: float, channel: str, change: Callable[[Node], Node]) -> Report:
-    community, author, report = community_of(target, channel), Author("attacker"), Report()
+def _announces(target: Target, seconds: float, channel: str, change: Callable[[ArborNode], ArborNode]) -> Report:
+    community, author, report = community_of(target, channel), ArborAuthor("attacker"), Report()
     nodes = [change(author.reply(community, f"{n}", {})) for n in range(BATCH)]
     feed = "".join(f"announce {n} 1\n{_line(node)}\n" for n, node in enumerate(nodes)).encode()
     first = f"announce 0 1\n{_line(author.identity())}\n".encode()

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from adapters.sprout.forest import forest
 from adapters.sprout.forest.forest import Content, ReplyPosition
-from gateway.clients.sprout import Node, _line
-from gateway.commands.forge import Author
+from gateway.clients.sprout import ArborNode, _line
+from gateway.commands.arbor_author import ArborAuthor
 
 from .spoken import PING, RELAY, STREAMR, TRACKER, frame, http, message, publish, request, said, upgrade, websocket
 from .target import Report, Target
@@ -58,7 +58,7 @@ def _kept(peers: list[Raw], seconds: float) -> Report:
 
 def orphans(target: Target, seconds: float) -> Report:
     """Twenty Sprout connections that announce nodes whose parents nobody has."""
-    author = Author("orphan")
+    author = ArborAuthor("orphan")
     parent = forest.node_id(b"nobody")
     peers, text = [], Content(b"x" * 60_000)
     nodes = []
@@ -67,7 +67,7 @@ def orphans(target: Target, seconds: float) -> Report:
         raw = forest.sign_reply(
             ReplyPosition(parent, 2, parent, parent), text, author.identity().id, author._key, now + n
         )
-        nodes.append(_line(Node(forest.node_id(raw), raw)))
+        nodes.append(_line(ArborNode(forest.node_id(raw), raw)))
     feed = (f"announce 1 {len(nodes)}\n" + "\n".join(nodes) + "\n").encode()
     first = f"announce 0 1\n{_line(author.identity())}\n".encode()
     peers = [Raw(target.sprout, feed, first) for _ in range(20)]

@@ -15,9 +15,9 @@ import time
 from collections.abc import Awaitable, Callable
 from itertools import count
 
-from gateway.clients import Client, Node, RelayClient, RestClient, SproutClient, StreamrClient
+from gateway.clients import ArborNode, Client, RelayClient, RestClient, SproutClient, StreamrClient
 from gateway.clients.client import trust
-from gateway.commands.forge import Author
+from gateway.commands.arbor_author import ArborAuthor
 
 INTERVAL = 0.05  # seconds between two messages of a pair
 MOST = 40  # of a kind under way: 2 seconds' worth; who waits that long says nothing more until it is answered
@@ -28,17 +28,17 @@ Say = Callable[[int], Awaitable[object]]
 Sample = tuple[str, float, float | None, float | None]
 
 
-class Prepared(Author):
+class Prepared(ArborAuthor):
     """An author whose replies were signed beforehand, as long as they last."""
 
     def __init__(self, name: str, community: str) -> None:
         super().__init__(name)
         self._texts = [self._signed(community, str(n)) for n in range(AHEAD)]
 
-    def _signed(self, community: str, text: str) -> Node:
+    def _signed(self, community: str, text: str) -> ArborNode:
         return super().reply(community, text, {})
 
-    def reply(self, community: str, text: str, twig: dict[str, str]) -> Node:
+    def reply(self, community: str, text: str, twig: dict[str, str]) -> ArborNode:
         """The next one: it says its number."""
         number = int(text)
         return self._texts[number] if number < len(self._texts) else super().reply(community, text, twig)
@@ -180,14 +180,14 @@ def polling(book: Book, http: str, key: str | None) -> Say:
 async def main(http: str, sprout: str, pid: str, key: str | None = None) -> None:
     """Run until standard input ends."""
     book = Book(int(pid))
-    community = await SproutClient(http, sprout, Author("finder"), key).community("honest/sprout")
+    community = await SproutClient(http, sprout, ArborAuthor("finder"), key).community("honest/sprout")
     speakers = (
         RelayClient(http, key),
         StreamrClient(http, key),
         SproutClient(http, sprout, Prepared("honest", community), key),
     )
     listeners: list[Client] = [
-        RelayClient(http, key), StreamrClient(http, key), SproutClient(http, sprout, Author("b"), key),
+        RelayClient(http, key), StreamrClient(http, key), SproutClient(http, sprout, ArborAuthor("b"), key),
         RestClient(http, key),
     ]  # fmt: skip
     for client in (*speakers, *listeners):

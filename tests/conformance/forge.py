@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pysequoia
 
-from gateway.clients import Node, Read
+from gateway.clients import ArborNode, ReplyContent
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "sprout"
 NULL = b"\x00\x00\x00"
@@ -30,14 +30,14 @@ class SequoiaForge:
     def __init__(self, name: str = "alice") -> None:
         vector = next(v for v in vectors() if v["name"].startswith(f"identity_{name}"))
         raw = urlsafe_b64decode(pad(vector["node"]["raw_b64u"]))
-        self._identity = Node(vector["node"]["id"], raw)
+        self._identity = ArborNode(vector["node"]["id"], raw)
         self._signer = pysequoia.Tsk.from_bytes((VECTORS / "keys" / f"{name}.privkey").read_bytes()).signer()
 
-    def identity(self) -> Node:
+    def identity(self) -> ArborNode:
         """The author."""
         return self._identity
 
-    def reply(self, community: str, text: str, twig: dict[str, str], parent: Node | None = None) -> Node:
+    def reply(self, community: str, text: str, twig: dict[str, str], parent: ArborNode | None = None) -> ArborNode:
         """A signed Reply: a child of *parent*, a Reply, or else of the community."""
         above, depth, conversation = (hash_of(community), 1, NULL) if parent is None else place_below(parent)
         metadata = b"\0".join(part.encode() for pair in twig.items() for part in pair)
@@ -56,7 +56,7 @@ class SequoiaForge:
         )
         signature = dearmor(pysequoia.sign(self._signer, body, mode=pysequoia.SignatureMode.DETACHED))
         raw = body + content(1, signature)
-        return Node(id_of(raw), raw)
+        return ArborNode(id_of(raw), raw)
 
     @classmethod
     def _now(cls) -> int:
@@ -64,12 +64,12 @@ class SequoiaForge:
         cls._moment = max(cls._moment + 1, time.time_ns() // 1_000_000)
         return cls._moment
 
-    def read(self, raw: bytes) -> Read | None:
+    def read(self, raw: bytes) -> ReplyContent | None:
         """What a Reply says."""
         if raw[2] != REPLY:
             return None
         reply = fields_of(raw)
-        return Read(PREFIX + b64u(reply.community), reply.content.decode(), frozenset(reply.twig))
+        return ReplyContent(PREFIX + b64u(reply.community), reply.content.decode(), frozenset(reply.twig))
 
     def parent(self, raw: bytes) -> str:
         """The id of a Reply's parent."""
@@ -116,7 +116,7 @@ def fields_of(raw: bytes) -> Fields:
     return Fields(parent, depth, dict(zip(parts[::2], parts[1::2], strict=True)), author, community, conversation, text)
 
 
-def place_below(parent: Node) -> tuple[bytes, int, bytes]:
+def place_below(parent: ArborNode) -> tuple[bytes, int, bytes]:
     """The parent, the depth and the conversation of a Reply to *parent*: below the first one a conversation begins."""
     fields, id = fields_of(parent.raw), hash_of(parent.id)
     return id, fields.depth + 1, HASH + fields.conversation if fields.conversation else id

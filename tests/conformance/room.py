@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from itertools import count
 from typing import Any
 
-from gateway.clients import WAIT, Heard
+from gateway.clients import WAIT, ReceivedMessage
 from tests.conformance.speakers import SPEAKERS, Address, RestSpeaker, Speaker
 
 END = "that is all that was said"  # what it says says nobody else: who has heard it has heard all that was before
@@ -71,7 +71,7 @@ class Room:
         """Who is in the channel, by number, as REST says it."""
         return {peer["number"]: peer for peer in (await self.witness.get(self.channel, "/peers"))["peers"]}
 
-    async def end(self, *ears: Speaker) -> list[list[Heard]]:
+    async def end(self, *ears: Speaker) -> list[list[ReceivedMessage]]:
         """Wait until all that the two said is on disk; what each of *ears* heard until then, since the last end."""
         end = {END: next(_ends)}
         for who in (self.speaker, self.listener):
@@ -102,7 +102,7 @@ class Room:
         return float(found[1]) if found else 0.0
 
     @staticmethod
-    async def _until(end: Any, ear: Speaker) -> list[Heard]:
+    async def _until(end: Any, ear: Speaker) -> list[ReceivedMessage]:
         found = []
         while (heard := await ear.next()).content != end:
             found.append(heard)

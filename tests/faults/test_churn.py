@@ -12,7 +12,7 @@ from adapters import ADAPTERS
 from adapters.sprout.forest import forest
 from adapters.sprout.forest.openpgp import SecretKey
 from adapters.sprout.wire import base64url
-from gateway.adapter import Request
+from gateway.adapter import ConnectionRequest
 from gateway.core.message import Message
 from gateway.core.principal import Principal
 from gateway.http.stats import report
@@ -70,7 +70,7 @@ class House:
         place = forest.position_below(forest.node_id(community), root)
         reply = forest.sign_reply(place, forest.Content(b"hi"), author, self.key, now - 8)
         lines = [f"{forest.node_id(raw)} {base64url.encode(raw).decode()}" for raw in (identity, community, reply)]
-        session = self.adapters["sprout"].accept(Request(Principal("sprout:anonymous", "")))
+        session = self.adapters["sprout"].accept(ConnectionRequest(Principal("sprout:anonymous", "")))
         session.receive_data("\n".join(("announce 1 3", *lines, "")).encode())
         self.settle()
         session.receive_eof()
@@ -107,6 +107,6 @@ def test_the_log_stays_bounded_while_everything_in_it_changes(house: House) -> N
     assert max(sizes[ROUNDS // 2 :]) < 1.3 * max(sizes[: ROUNDS // 2]), sizes
     assert sizes[-1] < 50_000
     assert 0 < report(house.gateway)["factsBytes"] < sizes[-1]
-    proofs = [row.proof() for row in ADAPTERS]
+    proofs = [row.signature_check() for row in ADAPTERS]
     log = house.gateway.settings.data / "log"
     assert verify(log, lambda entry: next(filter(None, (proof(entry) for proof in proofs)), None)).faults == []

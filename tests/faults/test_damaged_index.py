@@ -242,10 +242,10 @@ def test_an_index_that_cannot_be_written_is_a_trouble_until_it_can(
     monkeypatch.setattr(index_module, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(tables, "put", refuse)
     core.say()
-    troubles: list[str | None] = []
-    core.index.on_fault = lambda _error: troubles.append(core.index.trouble)
+    unready_reasons: list[str | None] = []
+    core.index.on_fault = lambda _error: unready_reasons.append(core.index.trouble)
     core.settle()
-    assert troubles[0] == "the index cannot be written: database or disk is full"
+    assert unready_reasons[0] == "the index cannot be written: database or disk is full"
     assert core.index.trouble is None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.clients import Node
+from gateway.clients import ArborNode
 from gateway.core.message import Message, Peer
 from gateway.storage.record import encode
 from tests.faults.harness import nodes
@@ -95,7 +95,7 @@ def forest(*parents: str | None) -> Ledger:
     for number, parent in enumerate(parents):
         above = None if parent is None else held.said[parent]
         content = f"{number} says something"
-        on = None if above is None else Node(above.node or "", above.raw)
+        on = None if above is None else ArborNode(above.node or "", above.raw)
         node = author().reply(COMMUNITY, content, {}, on)
         below = None if above is None else above.node
         said = Said(str(number), "lobby", "sprout", {"content": content}, node=node.id, raw=node.raw, parent=below)
@@ -109,7 +109,7 @@ def offered(held: Ledger, *tokens: str) -> nodes.Offered:
     """An answer that gives the nodes of *tokens*, all of which stand right below the community."""
     said = [held.said[token] for token in tokens]
     found = {each.node or "": each.raw for each in said}
-    leaves = [Node(each.node or "", each.raw) for each in said]
+    leaves = [ArborNode(each.node or "", each.raw) for each in said]
     return nodes.Offered(found, {id: [COMMUNITY] for id in found}, {"lobby": leaves})
 
 
@@ -236,7 +236,7 @@ def running(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def test_a_question_that_is_answered_with_a_status_is_answered(running: Running) -> None:
-    async def ask() -> list[Node]:
+    async def ask() -> list[ArborNode]:
         async with Sprout(running.sprout) as sprout:
             return await sprout.response(f"ancestry {{}} {COMMUNITY} 9")
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.clients import Node
-from gateway.commands.forge import Author
+from gateway.clients import ArborNode
+from gateway.commands.arbor_author import ArborAuthor
 from gateway.storage.record import decode
 from gateway.storage.segments import parse_header
 from tests.adapters.sprout.conftest import Forge
@@ -36,7 +36,7 @@ def test_what_both_protocols_accepted_survives(tmp_path: Path, seed: int) -> Non
     chance = random.Random(seed)
     posted: dict[str, str] = {}
     announced: set[str] = set()
-    community, author = "", Author("survivor")
+    community, author = "", ArborAuthor("survivor")
     for _ in range(ROUNDS):
         with Server(tmp_path) as server:
             community = community or asyncio.run(_community(server))
@@ -92,7 +92,7 @@ def test_status_0_is_true_of_what_waited_for_another_connection(tmp_path: Path, 
         assert server.stop() == 0
 
 
-async def _say(server: Server, nodes: list[Node], chance: random.Random, accepted: Accepted) -> None:
+async def _say(server: Server, nodes: list[ArborNode], chance: random.Random, accepted: Accepted) -> None:
     """Post and announce at the same time, until so many are accepted that the gateway is killed."""
     before, enough = sum(map(len, accepted)), chance.randint(1, NODES)
     tasks = [asyncio.create_task(_post(server, accepted[0])) for _ in range(4)]
@@ -114,7 +114,7 @@ async def _post(server: Server, posted: dict[str, str]) -> None:
             posted[response.json()["id"]] = str(number)
 
 
-async def _announce(server: Server, nodes: list[Node], chance: random.Random, announced: set[str]) -> None:
+async def _announce(server: Server, nodes: list[ArborNode], chance: random.Random, announced: set[str]) -> None:
     """Announce a few nodes at a time, without waiting for the answers."""
     host, _, port = server.sprout.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 22)
@@ -180,5 +180,5 @@ def _lines(data: Path) -> Iterator[bytes]:
         yield from path.read_bytes().splitlines(keepends=True)
 
 
-def _line(node: Node) -> bytes:
+def _line(node: ArborNode) -> bytes:
     return node.id.encode() + b" " + urlsafe_b64encode(node.raw).rstrip(b"=") + b"\n"

@@ -32,9 +32,9 @@ from websockets.sync.client import connect
 from gateway.access.auth import KeyFile
 from gateway.cli import app
 from gateway.clients import SproutClient
-from gateway.commands import talk
-from gateway.commands.common import Failed, table, visible
-from gateway.commands.forge import Author
+from gateway.commands import messaging
+from gateway.commands.arbor_author import ArborAuthor
+from gateway.commands.common import CommandError, table, visible
 from gateway.commands.operate import toml_lines
 from gateway.commands.remote import path_of
 from gateway.core.message import Message
@@ -54,7 +54,7 @@ def trellis(*arguments: str, stdin: str = "", **environment: str) -> Done:
     """Run the command in this process, which is quicker; its environment is nothing but what is given."""
     ours: dict[str, str | None] = {name: None for name in os.environ if name.startswith("TRELLIS_")}
     result = CliRunner().invoke(app, arguments, input=stdin, env=ours | environment)
-    if isinstance(result.exception, Failed):
+    if isinstance(result.exception, CommandError):
         return Done(arguments, 1, result.stdout, f"{result.stderr}trellis: {result.exception}\n")
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
     return Done(arguments, result.exit_code, result.stdout, result.stderr)
@@ -247,11 +247,11 @@ def test_lines_are_answered_each_in_order(run: Run) -> None:
 
 
 def test_many_lines_and_their_repetition(run: Run, server: Server) -> None:
-    lines = "".join(f'{{"n": {n}}}\n' for n in range(3 * talk.LINES + 5))
+    lines = "".join(f'{{"n": {n}}}\n' for n in range(3 * messaging.LINES_PER_REQUEST + 5))
     plain = run("publish", "many", stdin=lines)
     assert plain.returncode == 0
     sequences = [json.loads(line)["sequence"] for line in plain.stdout.splitlines()]
-    assert len(sequences) == 3 * talk.LINES + 5
+    assert len(sequences) == 3 * messaging.LINES_PER_REQUEST + 5
     assert sequences == sorted(sequences)
     keyed = [run("publish", "many", "--idempotency-key", "k", stdin=lines).stdout for _ in range(2)]
     assert keyed[0] == keyed[1] != plain.stdout
@@ -527,7 +527,7 @@ def test_a_log_is_verified_exported_and_imported(tmp_path: Path) -> None:
 
 def test_what_peers_signed_is_verified_too(tmp_path: Path) -> None:
     async def say(server: Server) -> None:
-        async with SproutClient(server.http, server.sprout, Author("ada")) as ada:
+        async with SproutClient(server.http, server.sprout, ArborAuthor("ada")) as ada:
             await ada.say("signed", {"content": "genuine"})
 
     with Server(tmp_path / "data") as server:
@@ -603,7 +603,7 @@ def test_an_identity_whose_files_cannot_be_written_is_not_made(tmp_path: Path) -
     (tmp_path / "file").touch()
     for name, folder in (("ada", "file"), ("x" * 256, ".")):
         done = CliRunner().invoke(app, ["identity", "new", name, "--folder", str(tmp_path / folder)])
-        assert isinstance(done.exception, Failed)
+        assert isinstance(done.exception, CommandError)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

@@ -213,7 +213,7 @@ def test_bytes_memory_and_what_is_kept_are_followed(make_still: Callable[..., An
     still.say(b'"%b"' % (b"x" * 2_000))
     assert gateway.bus.read_pacer.publish_delay(still.caller().who) > 50
     assert gateway.budget.limit == 2 << 20
-    assert gateway.retention.keep == (2 * 86_400_000, 1 << 30)
+    assert gateway.retention.limits == (2 * 86_400_000, 1 << 30)
 
 
 def test_what_can_be_followed_is_a_setting() -> None:

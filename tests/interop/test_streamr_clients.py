@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.clients import Heard, RelayClient, SproutClient
+from gateway.clients import ReceivedMessage, RelayClient, SproutClient
 from tests.adapters.streamr.conftest import Publisher
 from tests.conformance.forge import SequoiaForge
 from tests.interop.streamr import ALL, UTF16, Genuine, clients
@@ -141,7 +141,7 @@ def test_they_talk_with_peers_on_the_topic_relay_and_on_sprout(server: Server) -
             for generation, other in ((new(everybody), old(everybody)), (old(everybody), new(everybody))):
                 for client in generation:
                     await client.publish("market", WORLD)
-                    assert [await peer.next() for peer in (relay, sprout)] == [Heard("market", WORLD)] * 2
+                    assert [await peer.next() for peer in (relay, sprout)] == [ReceivedMessage("market", WORLD)] * 2
                     for reader in generation:
                         await reader.hears(WORLD)
                     for reader in other:  # see above
@@ -149,7 +149,7 @@ def test_they_talk_with_peers_on_the_topic_relay_and_on_sprout(server: Server) -
             for peer, others in ((relay, sprout), (sprout, relay)):
                 for content in (WORLD, {"content": "just text, é"}, {"n": 1}):
                     await peer.say("market", content)
-                    assert await others.next() == Heard("market", content)
+                    assert await others.next() == ReceivedMessage("market", content)
                     for client in everybody:
                         (heard,) = await client.hears(content)
                         assert heard["id"][5] == peer.protocol
@@ -169,7 +169,7 @@ def test_each_version_alone_talks_with_the_others_in_any_script(server: Server, 
             await client.subscribe(stream)
             await client.publish(stream, WORLD)
             await client.hears(WORLD)
-            assert [await peer.next() for peer in (relay, sprout)] == [Heard(stream, WORLD)] * 2
+            assert [await peer.next() for peer in (relay, sprout)] == [ReceivedMessage(stream, WORLD)] * 2
             await relay.say(stream, WORLD)
             await client.hears(WORLD)  # before the next one is sent: nothing orders what two connections say
             await sprout.say(stream, {"content": "é"})
@@ -220,7 +220,7 @@ def test_direct_messages_reach_the_inbox_of_a_genuine_client(server: Server, ver
             await relay.subscribe("inboxes")
             await client.subscribe(f"inboxes/@{address}")
             await client.publish("inboxes", {"n": 1})
-            assert await relay.next() == Heard("inboxes", {"n": 1})
+            assert await relay.next() == ReceivedMessage("inboxes", {"n": 1})
             number = await number_of(server, "inboxes", address)
             await relay.direct("inboxes", number, {"psst": "é"})
             (heard,) = await client.hears({"psst": "é"})

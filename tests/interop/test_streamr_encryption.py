@@ -15,7 +15,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from adapters.streamr.crypto.decrypt import KEY_WAIT
-from gateway.clients import Heard, RelayClient, SproutClient
+from gateway.clients import ReceivedMessage, RelayClient, SproutClient
 from tests.adapters.streamr.conftest import Publisher
 from tests.conformance.forge import SequoiaForge
 from tests.interop.streamr import STRICT, clients
@@ -82,7 +82,7 @@ def test_what_a_genuine_publisher_encrypts_is_plain_text_elsewhere(server: Serve
                     await writer.publish("read/it", content)
                     said.append(content)
             for content in said:
-                assert [await peer.next() for peer in (relay, sprout)] == [Heard("read/it", content)] * 2
+                assert [await peer.next() for peer in (relay, sprout)] == [ReceivedMessage("read/it", content)] * 2
             await reader.hears(*said)
             assert await history(server, "read/it") == said
 
@@ -132,7 +132,7 @@ def test_where_all_is_encrypted_and_read_both_sides_understand_each_other(server
             reader = await crew.open(server, "5.1.0", 0xAAAA)
             await asyncio.gather(*(peer.subscribe("both") for peer in (relay, reader)))
             await client.publish("both", WORLD)
-            assert await relay.next() == Heard("both", WORLD)
+            assert await relay.next() == ReceivedMessage("both", WORLD)
             await reader.hears(WORLD)  # it asks another publisher for the next key: nothing orders the two
             await relay.say("both", {"answer": "é"})
             await reader.hears({"answer": "é"})
@@ -151,7 +151,7 @@ def test_after_a_restart_what_was_encrypted_is_read_and_keys_are_still_known(tmp
             writer = await crew.open(server, "5.1.0", 0xBBBB, writing)
             await asyncio.gather(relay.subscribe("read/it"), relay.subscribe("sealed"))
             await writer.publish("read/it", {"n": 1})
-            assert await relay.next() == Heard("read/it", {"n": 1})
+            assert await relay.next() == ReceivedMessage("read/it", {"n": 1})
             await relay.say("sealed", WORLD)
             assert await history(server, "sealed") == [WORLD]
 
@@ -162,7 +162,7 @@ def test_after_a_restart_what_was_encrypted_is_read_and_keys_are_still_known(tmp
             writer = await crew.open(server, "5.1.0", 0xBBBB, writing)
             await relay.subscribe("read/it")
             await writer.publish("read/it", {"n": 2})
-            assert await relay.next() == Heard("read/it", {"n": 2})
+            assert await relay.next() == ReceivedMessage("read/it", {"n": 2})
             assert await history(server, "read/it") == [{"n": 1}, {"n": 2}]
 
     for part in (before, after):

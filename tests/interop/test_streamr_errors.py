@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from gateway.clients import Heard, RelayClient
+from gateway.clients import ReceivedMessage, RelayClient
 from tests.adapters.streamr.conftest import Publisher
 from tests.interop.streamr import ALL, Genuine, clients
 from tests.npm import require_clients
@@ -95,7 +95,7 @@ def test_group_keys_are_exchanged_with_the_gateway_where_not_everybody_may_read(
             client = await crew.open(server, "5.1.0", KEYS["5.1.0"])
             await asyncio.gather(*(peer.subscribe("closed") for peer in (relay, client)))
             await client.publish("closed", {"n": 1})
-            assert await relay.next() == Heard("closed", {"n": 1})
+            assert await relay.next() == ReceivedMessage("closed", {"n": 1})
             await client.hears({"n": 1})
             await relay.say("closed", {"n": 2})
             await client.hears({"n": 2})

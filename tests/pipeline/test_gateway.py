@@ -16,7 +16,7 @@ import pytest
 
 from gateway.access.auth import KeyFile
 from gateway.clients import Client, RelayClient, SproutClient, StreamrClient
-from gateway.commands.forge import Author
+from gateway.commands.arbor_author import ArborAuthor
 from gateway.storage.importing import import_log
 from pipeline.config import HttpSource, LogSource
 from pipeline.errors import PipelineError
@@ -138,7 +138,7 @@ def test_everybody_hears_the_statistics_once(make_run: MakeRun, tmp_path: Path) 
 async def _listen(run: Run, server: Server, key: str) -> dict[str, list[Any]]:
     """What a peer of each protocol hears while the statistics are published, twice."""
     community = await _community(server, key)
-    sprout = SproutClient(server.http, server.sprout, Author("listener"))
+    sprout = SproutClient(server.http, server.sprout, ArborAuthor("listener"))
     sprout._communities[CHANNEL] = community
     clients: list[Client] = [RelayClient(server.http), StreamrClient(server.http), sprout]
     for client in clients:

@@ -22,7 +22,7 @@ import pytest
 import websockets
 
 from gateway.clients import Client, RelayClient, RestClient, SproutClient, StreamrClient
-from gateway.commands.forge import Author
+from gateway.commands.arbor_author import ArborAuthor
 from gateway.storage.archive import sealed_files
 from pipeline.config import LogSource, Options
 from pipeline.jobs import job
@@ -43,7 +43,7 @@ SMALL = {"TRELLIS_LOG__SEGMENT_BYTES": "30000"}  # so that the pipeline has some
 class Traffic:
     """Peers of all protocols that talk until they are stopped or cut off; `kept` is what the gateway has accepted."""
 
-    def __init__(self, author: Author) -> None:
+    def __init__(self, author: ArborAuthor) -> None:
         self._author = author
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -96,7 +96,7 @@ def until(true: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
 def test_bronze_is_the_log_record_for_record_whoever_was_killed(spark: Any, tmp_path: Path) -> None:
     dice = random.Random(int(os.environ.get("TRELLIS_SEED", "1")))
     data, warehouse = tmp_path / "data", tmp_path / "warehouse"
-    table, traffic = warehouse / MESSAGES.name, Traffic(Author("a talker"))
+    table, traffic = warehouse / MESSAGES.name, Traffic(ArborAuthor("a talker"))
     for _ in range(ROUNDS):
         pipeline = all_jobs(data, warehouse)
         before = len(seen(table))

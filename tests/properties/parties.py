@@ -21,7 +21,7 @@ from fastapi import Request as HttpRequest
 from adapters.sprout.forest import forest, twig
 from adapters.sprout.forest.openpgp import SecretKey
 from adapters.sprout.wire import base64url
-from gateway.adapter import Request
+from gateway.adapter import ConnectionRequest
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.http import history
@@ -126,7 +126,7 @@ class RelayParty(Party):
     """A peer of the topic relay."""
 
     def __init__(self, house: House) -> None:
-        request = Request(Principal("topic_relay:anonymous"), "/relay")
+        request = ConnectionRequest(Principal("topic_relay:anonymous"), "/relay")
         super().__init__(house, house.adapters["topic_relay"].accept(request))
 
     def join(self, channel: str) -> None:
@@ -149,7 +149,7 @@ class StreamrParty(Party):
 
     def __init__(self, house: House) -> None:
         versions = {"controlLayerVersion": "2", "messageLayerVersion": "32"}
-        request = Request(Principal("streamr:anonymous"), "/api/v1/ws", versions)
+        request = ConnectionRequest(Principal("streamr:anonymous"), "/api/v1/ws", versions)
         super().__init__(house, house.adapters["streamr"].accept(request))
         self.inboxes: set[str] = set()
 
@@ -192,7 +192,7 @@ class SproutParty(Party):
     """An Arbor client that holds all it is shown, as wisteria does."""
 
     def __init__(self, house: House, name: str, held: dict[str, bytes] | None = None) -> None:
-        super().__init__(house, house.adapters["sprout"].accept(Request(Principal("sprout:anonymous"))))
+        super().__init__(house, house.adapters["sprout"].accept(ConnectionRequest(Principal("sprout:anonymous"))))
         self.author = author(name)
         self.name = name
         self.held = {} if held is None else held  # private nodes

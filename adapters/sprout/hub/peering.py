@@ -20,7 +20,7 @@ from adapters.sprout.forest.forest import NULL_ID, Node, NodeError, Reply, decod
 from adapters.sprout.store.tables import COMMUNITY
 from adapters.sprout.wire import base64url, codec
 from adapters.sprout.wire.codec import MAX_BODY, MAX_LINE, MAX_NODES, NO_ID, Frame, NodeLine
-from gateway.adapter import Link
+from gateway.adapter import OutboundLink
 from gateway.core.bounded import BoundedMap
 from gateway.core.errors import Throttled
 from gateway.core.message import Form, PendingForm
@@ -335,11 +335,11 @@ class Peering(SproutSession):
 Open = Callable[[type[SproutSession], Principal], SproutSession]
 
 
-def link(name: str, open: Open, post: Callable[[Callable[[], None]], None], **tls: Any) -> Link:
+def link(name: str, open: Open, post: Callable[[Callable[[], None]], None], **tls: Any) -> OutboundLink:
     """The link to the peer at *name*, an address.
 
     *open* makes a session of a kind, *post* runs a call when the loop comes to it, *tls* says how certificates are
-    checked (`gateway.adapter.Link`).
+    checked (`gateway.adapter.OutboundLink`).
     """
     host, port, secure = read_address(name)
 
@@ -349,7 +349,7 @@ def link(name: str, open: Open, post: Callable[[Callable[[], None]], None], **tl
         session.post = post
         return session
 
-    return Link(name, host, port, dialled, _report, secure, **tls)
+    return OutboundLink(name, host, port, dialled, _report, secure, **tls)
 
 
 def _report(session: Session) -> dict[str, Any]:

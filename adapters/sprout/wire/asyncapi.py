@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.adapter import Spoken
+from gateway.adapter import WireMessage
 
 from .codec import VERBS
 
 WORD = r"[^ \n]+"
 
 
-def messages() -> Iterator[Spoken]:
+def messages() -> Iterator[WireMessage]:
     """A message is a line of a verb and its fields; where it has a body, the last of them counts the lines behind."""
     for name, verb in VERBS.items():
         lines = [" ".join([name.decode(), *[WORD] * len(verb.fields)])]
@@ -20,4 +20,4 @@ def messages() -> Iterator[Spoken]:
         pattern = r"\n".join(lines) + r"\n" + (")*" if verb.body is not None else "")
         schema = {"type": "string", "pattern": f"^{pattern}$"}
         summary = (verb.frame.__doc__ or "").partition("\n")[0]
-        yield Spoken(name.decode(), schema, summary, media_type="text/plain")
+        yield WireMessage(name.decode(), schema, summary, media_type="text/plain")

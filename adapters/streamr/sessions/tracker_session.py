@@ -29,7 +29,7 @@ from .tracker_topology import StreamPart, Topology
 
 if TYPE_CHECKING:
     from adapters.streamr.context import Context
-    from gateway.adapter import Request
+    from gateway.adapter import ConnectionRequest
 
 PATH = "/tracker"
 MAX_PARTS = 1_000  # stream partitions that a node may report
@@ -95,7 +95,9 @@ class TrackerSession(Session):
     protocol = NAME
     text = True
 
-    def __init__(self, context: Context, tracker: Tracker, request: Request, url: str, max_outbox: int) -> None:
+    def __init__(
+        self, context: Context, tracker: Tracker, request: ConnectionRequest, url: str, max_outbox: int
+    ) -> None:
         super().__init__(context.bus, request.principal)
         self.max_outbox = max_outbox
         self._context = context

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from gateway.adapter import Spoken
+from gateway.adapter import WireMessage
 
 from .control import CONTROL, ControlType
 from .layouts import LAYOUTS
@@ -84,38 +84,38 @@ SENT_BY_NODES: Final = frozenset({NetworkType.STATUS, NetworkType.INSTRUCTION, N
 SENT_BY_TRACKERS: Final = frozenset({TrackerType.INSTRUCTION, TrackerType.STORAGE_NODES_RESPONSE, TrackerType.ERROR})
 
 
-def control() -> Iterator[Spoken]:
+def control() -> Iterator[WireMessage]:
     """The frames of the control layer, in both versions."""
     for version, layouts in CONTROL.items():
         for kind, names in layouts.items():
             sent = kind in RESPONSES
             row = _row({"const": version}, kind, names)
-            yield Spoken(f"control{version}.{kind.name}", row, _title(kind), sent, not sent)
+            yield WireMessage(f"control{version}.{kind.name}", row, _title(kind), sent, not sent)
 
 
-def network() -> Iterator[Spoken]:
+def network() -> Iterator[WireMessage]:
     """The messages of the network layer, as arrays and as objects."""
     for kind in NetworkType:
         said = _title(kind), kind not in SENT_BY_NODES
         array = _row(TEXT | {"examples": [S2_VERSION]}, kind, ARRAYS[kind], {"title": "source", **TEXT})
-        yield Spoken(f"array.{kind.name}", array, *said)
+        yield WireMessage(f"array.{kind.name}", array, *said)
         payload = OBJECT | {"properties": {name: FIELDS[name] for name in OBJECTS[kind]}, "required": [*OBJECTS[kind]]}
         members = {
             "version": TEXT | {"examples": [f"{WRAPPED_VERSION}.0.0"]},
             "code": {"const": int(kind)},
             "payload": payload,
         }
-        yield Spoken(f"object.{kind.name}", OBJECT | {"properties": members, "required": [*members]}, *said)
+        yield WireMessage(f"object.{kind.name}", OBJECT | {"properties": members, "required": [*members]}, *said)
 
 
-def tracker() -> Iterator[Spoken]:
+def tracker() -> Iterator[WireMessage]:
     """The messages of the tracker protocol, in both versions."""
     for version in VERSIONS:
         for kind, names in TRACKER.items():
             received = kind not in SENT_BY_TRACKERS
             sent = not received or kind is TrackerType.RELAY
             row = _row({"const": version}, kind, names)
-            yield Spoken(f"tracker{version}.{kind.name}", row, _title(kind), sent, received)
+            yield WireMessage(f"tracker{version}.{kind.name}", row, _title(kind), sent, received)
 
 
 def _row(version: Schema, kind: int, names: tuple[str, ...], *between: Schema) -> Schema:

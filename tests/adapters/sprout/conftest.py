@@ -16,7 +16,7 @@ from adapters.sprout.forest.openpgp import SecretKey
 from adapters.sprout.hub.session import SproutSession
 from adapters.sprout.wire import base64url
 from gateway import runtime
-from gateway.adapter import Adapter, Refusal, Request
+from gateway.adapter import Adapter, ConnectionRequest, Refusal
 from gateway.core.message import Form, Message
 from gateway.core.principal import Principal
 from gateway.core.session import Session
@@ -62,7 +62,7 @@ class ToyAdapter(Adapter):
     title = "Toys"
     settings = ToySettings
 
-    def accept(self, request: Request) -> Session | Refusal:
+    def accept(self, request: ConnectionRequest) -> Session | Refusal:
         return ToySession(self.bus, request.principal)
 
     def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:
@@ -127,7 +127,7 @@ class Place:
 
     def connect(self, name: str = "sprout:anonymous") -> Line:
         """A new Sprout connection."""
-        return Line(self, self.adapter.accept(Request(Principal(name, ""))))
+        return Line(self, self.adapter.accept(ConnectionRequest(Principal(name, ""))))
 
     def toy(self) -> ToySession:
         """A new peer of the other protocol."""

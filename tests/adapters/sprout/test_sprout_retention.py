@@ -59,7 +59,7 @@ def tables(place: Any) -> list[Any]:
 
 def check(place: Any) -> None:
     """The log is what it says it is, and the tables are what is made of it."""
-    assert verify(log(place), SproutAdapter.proof()).faults == []
+    assert verify(log(place), SproutAdapter.signature_check()).faults == []
     before = tables(place)
     place.gateway.index.rebuild()
     place.posted.drain()

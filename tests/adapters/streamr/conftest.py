@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from adapters.streamr import StreamrAdapter
 from adapters.streamr.sessions.session import StreamrSession
 from gateway.access.auth import Access, ApiKey
-from gateway.adapter import Home, Request, Services
+from gateway.adapter import ConnectionRequest, Installation, Services
 from gateway.app import RawPaths
 from gateway.core.answer_scheduler import AnswerScheduler
 from gateway.core.frames import payload
@@ -95,7 +95,9 @@ class Broker:
         secrets: Path = Path(),
         **settings: Any,
     ) -> None:
-        self.adapter = StreamrAdapter(StreamrAdapter.settings(**settings), Home(secrets, "gw", "1.2.3", b"s" * 32))
+        self.adapter = StreamrAdapter(
+            StreamrAdapter.settings(**settings), Installation(secrets, "gw", "1.2.3", b"s" * 32)
+        )
         self.core = make_core(rules=(self.adapter, toy), create=create)
         self.clock = self.core.clock
         self.bus = self.core.bus
@@ -128,7 +130,7 @@ class Broker:
 
     def open(self, query: Mapping[str, str] | None = None, name: str = "streamr:anonymous") -> StreamrSession:
         """A new connection, which asks for control 2 and message 32."""
-        session = self.adapter.accept(Request(Principal(name), "/api/v1/ws", V32 if query is None else query))
+        session = self.adapter.accept(ConnectionRequest(Principal(name), "/api/v1/ws", V32 if query is None else query))
         assert isinstance(session, StreamrSession)
         return session
 

@@ -14,7 +14,7 @@ from adapters.streamr.crypto.signing import address_of, sign, sign_message, sign
 from adapters.streamr.dumps import read
 from adapters.streamr.wire.message import ETH_LEGACY, UNSIGNED, MessageID, MessageRef, StreamMessage, parse_message
 from gateway.cli import app
-from gateway.commands.common import Failed
+from gateway.commands.common import CommandError
 
 KEY = PrivateKey(bytes(31) + b"\5")
 VECTORS = Path(__file__).parents[2] / "vectors/streamr"
@@ -129,7 +129,7 @@ def test_the_command_takes_dumps_and_names_what_is_wrong(tmp_path: Path) -> None
     assert bad.stdout == "0 messages imported, 0 known already, faults: 3\n"
     for place, reason in (("bad, message 1", "Signature"), ("bad, message 2", "version"), ("worse", "formats")):
         assert [line for line in bad.stderr.splitlines() if place in line and reason in line], place
-    assert isinstance(bad.exception, Failed | SystemExit)
+    assert isinstance(bad.exception, CommandError | SystemExit)
     assert run().exit_code == 2
     hostile = f'[32,["\x9b2J\u202e",0,1,0,"",""],null,27,0,0,null,"{chr(0x9B)}31m",null,0,null]'
     (tmp_path / "hostile").write_text(hostile)

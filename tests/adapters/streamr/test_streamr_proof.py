@@ -10,7 +10,7 @@ from adapters.streamr.wire.message import parse_message
 from gateway.core.message import Message, Peer
 from gateway.storage.record import Fact
 
-proof = StreamrAdapter.proof()
+proof = StreamrAdapter.signature_check()
 
 
 def message(wire: bytes) -> Message:

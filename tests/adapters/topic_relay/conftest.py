@@ -12,7 +12,7 @@ import pytest
 
 from adapters.topic_relay import TopicRelayAdapter
 from adapters.topic_relay.session import TopicRelaySession
-from gateway.adapter import Home, Request, Services
+from gateway.adapter import ConnectionRequest, Installation, Services
 from gateway.core.bus import Bus
 from gateway.core.channels import Channels
 from gateway.core.contracts import Allowed, Receipt, Throttle
@@ -79,7 +79,7 @@ class Relay:
         create: bool = True,
         **settings: Any,
     ) -> None:
-        home = Home(Path(), "test", "1.2.3", bytes(32))
+        home = Installation(Path(), "test", "1.2.3", bytes(32))
         self.adapter = TopicRelayAdapter(TopicRelayAdapter.settings(**settings), home)
         self.ledger = Memory()
         self.metrics = Metrics()
@@ -107,7 +107,7 @@ class Relay:
 
     def open(self) -> TopicRelaySession:
         """A new connection."""
-        session = self.adapter.accept(Request(Principal("topic_relay:anonymous"), "/"))
+        session = self.adapter.accept(ConnectionRequest(Principal("topic_relay:anonymous"), "/"))
         assert isinstance(session, TopicRelaySession)
         return session
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from adapters.topic_relay import TopicRelayAdapter
 from adapters.topic_relay.adapter import PREFIX, TopicRelaySettings, channel_of, shortened, topic_of
 from adapters.topic_relay.codec import MAX_PACKET, MAX_TOPIC, utf16_length
-from gateway.adapter import Request
+from gateway.adapter import ConnectionRequest
 from gateway.core.channels import valid_name
 from gateway.core.frames import payload
 from gateway.core.message import Message, PendingForm
@@ -31,7 +31,7 @@ PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]) 
 @pytest.mark.parametrize("path", ["/", "/relay"])
 def test_connections(new_relay: type[Relay], path: str) -> None:
     relay = new_relay(max_outbox=100_000)
-    session = relay.adapter.accept(Request(Principal("somebody"), path))
+    session = relay.adapter.accept(ConnectionRequest(Principal("somebody"), path))
     assert isinstance(session, Session)
     assert session.text
     assert session.max_outbox == 100_000
@@ -63,13 +63,13 @@ ODD = st.sampled_from(
     ]
 )
 UNFIT = dict.fromkeys([*range(32), *range(127, 160), *range(0xD800, 0xE000)])
-WORDS = st.lists(ODD | st.characters(), max_size=40).map("".join)
+OPERATIONS = st.lists(ODD | st.characters(), max_size=40).map("".join)
 TOPICS = (
-    WORDS.map(lambda text: text[: MAX_TOPIC // 2])
+    OPERATIONS.map(lambda text: text[: MAX_TOPIC // 2])
     | st.text(max_size=MAX_TOPIC // 2)
     | st.text("%@\0\ud800", max_size=30)
 )
-NAMES = (WORDS.map(lambda text: text.translate(UNFIT)) | st.text(max_size=255)).filter(valid_name)
+NAMES = (OPERATIONS.map(lambda text: text.translate(UNFIT)) | st.text(max_size=255)).filter(valid_name)
 
 
 def free(_address: str) -> bool:

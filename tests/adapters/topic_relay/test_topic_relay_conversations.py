@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from adapters.topic_relay.session import TopicRelaySession
-from gateway.adapter import Refusal, Request
+from gateway.adapter import ConnectionRequest, Refusal
 from gateway.core.principal import Principal
 
 if TYPE_CHECKING:
@@ -146,6 +146,6 @@ def test_every_departure_is_one(name: str) -> None:
 def test_other_paths_are_refused(relay: Relay, name: str) -> None:
     for step in CONVERSATIONS[name]["steps"]:
         if step["op"] == "open":
-            answer = relay.adapter.accept(Request(Principal("somebody"), step["path"]))
+            answer = relay.adapter.accept(ConnectionRequest(Principal("somebody"), step["path"]))
             assert isinstance(answer, Refusal)
             assert answer.status == 404

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import httpx
 
-from gateway.clients import WAIT, Heard, RestClient, dumps
+from gateway.clients import WAIT, ReceivedMessage, RestClient, dumps
 from gateway.clients.sse import EventReader
 
 from .speaker import Presence, Speaker
@@ -100,7 +100,7 @@ class RestSpeaker(RestClient, Speaker):
         assert response.headers["content-type"] == "application/problem+json"
         return str(response.status_code)
 
-    def answered(self, heard: Heard) -> Any:
+    def answered(self, heard: ReceivedMessage) -> Any:
         """What the gateway says, and the content with it."""
         assert heard.content.get("inReplyTo") == heard.raw["inReplyTo"]
         return heard.raw["inReplyTo"]

@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from gateway.clients import WAIT, Client, Heard, WebSocketClient
+from gateway.clients import WAIT, Client, ReceivedMessage, WebSocketClient
 
 GARBAGE = ("[" * 5_000, b"\x3d\xd8", "null", "x" * 70_000)  # no packet and no frame
 
@@ -91,11 +91,11 @@ class Speaker(Client):
             return str(error)
         return ""
 
-    async def answer(self, question: Heard, id: str, content: dict[str, str]) -> None:
+    async def answer(self, question: ReceivedMessage, id: str, content: dict[str, str]) -> None:
         """Say *content* in answer to the *question* that was heard, whose canonical id is *id*: mostly `inReplyTo`."""
         await self.say(question.channel, {**content, "inReplyTo": id})
 
-    def answered(self, heard: Heard) -> Any:
+    def answered(self, heard: ReceivedMessage) -> Any:
         """The id of what *heard* is an answer to, as this protocol shows it."""
         return heard.content.get("inReplyTo")
 

@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from gateway.clients import WAIT, Heard, Node, SproutClient, dumps
+from gateway.clients import WAIT, ArborNode, ReceivedMessage, SproutClient, dumps
 from tests.conformance.forge import SequoiaForge
 
 from .speaker import Presence, Speaker
@@ -50,7 +50,7 @@ class SproutSpeaker(SproutClient, Speaker):
         assert all(found[0].id == community for found in above)
         return [heard.content for node in nodes if (heard := self._heard_as(node)) is not None]
 
-    def _is_conversation(self, node: Node) -> bool:
+    def _is_conversation(self, node: ArborNode) -> bool:
         """Whether it is what the messages of others stand below, one for each day: nobody said it."""
         reply = self._author.read(node.raw)
         return reply is not None and "channel/1" in reply.keys
@@ -61,7 +61,7 @@ class SproutSpeaker(SproutClient, Speaker):
         for _ in range(2):
             await self._tell(node)
 
-    async def answer(self, question: Heard, id: str, content: dict[str, str]) -> None:
+    async def answer(self, question: ReceivedMessage, id: str, content: dict[str, str]) -> None:
         """A Reply below the node that was heard."""
         del id  # in Arbor the question is its node
         community = await self.community(question.channel)
@@ -87,11 +87,11 @@ class SproutSpeaker(SproutClient, Speaker):
             writer.close()
             await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
-    def answered(self, heard: Heard) -> Any:
+    def answered(self, heard: ReceivedMessage) -> Any:
         """The node's parent."""
         return self._author.parent(heard.raw.raw)
 
-    def _take(self, node: Node) -> None:
+    def _take(self, node: ArborNode) -> None:
         activity = self._author.activity(node.raw)
         if activity is None:
             super()._take(node)

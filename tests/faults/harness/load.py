@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any
 from urllib.parse import quote
 
-from gateway.clients import Node
+from gateway.clients import ArborNode
 from gateway.clients.sse import EventReader
 from tests.conformance.forge import SequoiaForge
 
@@ -58,7 +58,7 @@ class Crowd:
         self._connections = count()
         self._spoken: Counter[str] = Counter()
         self._stirred = asyncio.Event()
-        self._parent: tuple[str, Node] | None = None  # what was accepted last in Arbor
+        self._parent: tuple[str, ArborNode] | None = None  # what was accepted last in Arbor
         self.communities: dict[str, str] = {}
         self.over = False
 
@@ -200,7 +200,7 @@ class Crowd:
                     self.ledger.complain(f"an announce was answered with status {code}")
                 for said in told if code == 0 else ():
                     self.ledger.accept(said)
-                    self._parent = said.channel, Node(said.node or "", said.raw)
+                    self._parent = said.channel, ArborNode(said.node or "", said.raw)
 
             sprout.on_status = answered
             reading = asyncio.create_task(self._read(sprout))
@@ -215,7 +215,7 @@ class Crowd:
                         told.append(self.ledger.say(connection, self._chance.choice(held)))
                     if not self._sure:
                         self.ledger.again.update(said.token for said in told)
-                    number = sprout.announce([Node(said.node or "", said.raw) for said in told])
+                    number = sprout.announce([ArborNode(said.node or "", said.raw) for said in told])
                     sent[number] = told
                     await self._pause(connection)
                     if reading.done():
@@ -285,7 +285,7 @@ class Crowd:
         async with Sprout(self.running.sprout) as sprout:
             names = {community: channel for channel, community in self.communities.items()}
 
-            def node(found: Node) -> None:
+            def node(found: ArborNode) -> None:
                 reply = author().read(found.raw)
                 if reply is None or reply.community not in names or reply.keys & {"activity/1", "channel/1"}:
                     return

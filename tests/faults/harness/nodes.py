@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from gateway.clients import Node
+from gateway.clients import ArborNode
 
 from .ledger import Ledger, Said, plain, token_of
 from .load import author
@@ -43,7 +43,7 @@ class Offered(NamedTuple):
 
     found: dict[str, bytes]
     above: dict[str, list[str] | Refused]
-    leaves: dict[str, list[Node]]
+    leaves: dict[str, list[ArborNode]]
 
 
 async def ask(address: str, ledger: Ledger, before: Before, communities: dict[str, str]) -> Offered:
@@ -81,7 +81,7 @@ def judge(ledger: Ledger, communities: dict[str, str], before: Before, offered: 
                 ledger.complain(f"a leaf of {channel} {wrong}")
 
 
-def _wrong_with(leaf: Node, channel: str, ledger: Ledger, before: Before) -> str:
+def _wrong_with(leaf: ArborNode, channel: str, ledger: Ledger, before: Before) -> str:
     """What is wrong with a *leaf*, which has to be a message of its *channel*, and nobody else's; empty for nothing."""
     reply = author().read(leaf.raw)
     if reply is None or reply.keys & {"channel/1", "activity/1"}:

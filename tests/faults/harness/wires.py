@@ -16,7 +16,7 @@ from Crypto.Hash import keccak
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-from gateway.clients import Node
+from gateway.clients import ArborNode
 
 PATIENCE = 20.0  # seconds for an answer; far more than any fault lasts
 LIMIT = 1 << 22
@@ -170,8 +170,8 @@ class Sprout:
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
         self._next = 0
-        self.held: dict[str, Node] = {}
-        self.on_node: Callable[[Node], None] = lambda _node: None
+        self.held: dict[str, ArborNode] = {}
+        self.on_node: Callable[[ArborNode], None] = lambda _node: None
         self.on_status: Callable[[int, int], None] = lambda _number, _code: None
 
     async def __aenter__(self) -> Self:
@@ -181,7 +181,7 @@ class Sprout:
     async def __aexit__(self, *_: object) -> None:
         hang_up(self._writer)
 
-    def announce(self, nodes: list[Node]) -> int:
+    def announce(self, nodes: list[ArborNode]) -> int:
         """Announce *nodes*; the number that the status will have."""
         return self.ask(f"announce {{}} {len(nodes)}", map(line_of, nodes))
 
@@ -193,7 +193,7 @@ class Sprout:
         self._writer.write("\n".join([request.format(number), *lines, ""]).encode())
         return number
 
-    async def response(self, request: str, lines: Any = ()) -> list[Node]:
+    async def response(self, request: str, lines: Any = ()) -> list[ArborNode]:
         """What a request is answered with; `Refused` where that is a status instead."""
         number = self.ask(request, lines)
         async with asyncio.timeout(PATIENCE):
@@ -203,7 +203,7 @@ class Sprout:
             raise Refused(f"status {found[1]} to {request.format(number)}")
         return found[1]
 
-    async def read(self) -> tuple[int, list[Node] | int] | None:
+    async def read(self) -> tuple[int, list[ArborNode] | int] | None:
         """Read one message and answer it; a response or a status is returned, with the number of its request."""
         line = await self._line()
         verb, number, count, *_ = [*line.split(), "0", "0"]
@@ -228,12 +228,12 @@ class Sprout:
             raise Closed("it has ended")
         return line.decode()
 
-    async def _node(self) -> Node:
+    async def _node(self) -> ArborNode:
         id, text = (await self._line()).split()
-        return Node(id, urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        return ArborNode(id, urlsafe_b64decode(text + "=" * (-len(text) % 4)))
 
 
-def line_of(node: Node) -> str:
+def line_of(node: ArborNode) -> str:
     """A node as a line of Sprout, without its end."""
     return f"{node.id} {urlsafe_b64encode(node.raw).rstrip(b'=').decode()}"
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from adapters.sprout.forest import forest
-from gateway.clients import Heard
+from gateway.clients import ReceivedMessage
 from gateway.commands import demo
-from gateway.commands.common import Failed
+from gateway.commands.arbor_author import ArborAuthor
+from gateway.commands.common import CommandError
 from gateway.commands.demo import Matrix
-from gateway.commands.forge import Author
 
 
 def test_everybody_hears_everybody(tmp_path: Path) -> None:
@@ -54,23 +54,27 @@ def test_what_did_not_arrive_is_shown_with_its_reason() -> None:
 class Ear:
     """Somebody who hears what it is given."""
 
-    def __init__(self, *heard: Heard) -> None:
-        self.heard: asyncio.Queue[Heard] = asyncio.Queue()
+    def __init__(self, *heard: ReceivedMessage) -> None:
+        self.heard: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
         for one in heard:
             self.heard.put_nowait(one)
 
 
 def test_only_the_very_message_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "PATIENCE", 0.01)
-    what = Heard("demo", "hi", True)
+    monkeypatch.setattr(demo, "TIMEOUT_SECONDS", 0.01)
+    what = ReceivedMessage("demo", "hi", True)
 
     async def said() -> None:
         raise ValueError("status 4")
 
     async def scenario() -> Matrix:
         matrix = Matrix("")
-        ears = {"good": Ear(Heard("demo", "other"), what), "bad": Ear(Heard("demo", "hi", False)), "deaf": Ear()}
-        await demo._exchange(matrix, "a", ears, said(), what)
+        listeners = {
+            "good": Ear(ReceivedMessage("demo", "other"), what),
+            "bad": Ear(ReceivedMessage("demo", "hi", False)),
+            "deaf": Ear(),
+        }
+        await demo._exchange(matrix, "a", listeners, said(), what)
         return matrix
 
     matrix = asyncio.run(scenario())
@@ -87,7 +91,7 @@ def test_broadcasts_and_direct_messages_decide(
 
     monkeypatch.setattr(demo, "_run", run)
     if missing := [broadcast, direct].count(None):
-        with pytest.raises(Failed, match=f"{missing} of 2 did not arrive"):
+        with pytest.raises(CommandError, match=f"{missing} of 2 did not arrive"):
             demo.demo()
     else:
         demo.demo()
@@ -100,12 +104,12 @@ def test_a_gateway_that_does_not_start_says_why(tmp_path: Path) -> None:
         async with demo.gateway(tmp_path):
             pass
 
-    with pytest.raises(Failed, match=r"the gateway did not start:\n.*data cannot be used"):
+    with pytest.raises(CommandError, match=r"the gateway did not start:\n.*data cannot be used"):
         asyncio.run(scenario())
 
 
 def test_an_author_reads_what_it_writes() -> None:
-    author = Author("ada")
+    author = ArborAuthor("ada")
     community = author.identity().id  # any id will do
     node = author.reply(community, "héllo", {"to/1": "7", "json/1": "true"})
     read = author.read(node.raw)
@@ -117,7 +121,7 @@ def test_an_author_reads_what_it_writes() -> None:
 
 def test_an_author_dates_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its replies would look old, and be set aside, were each dated a millisecond after the one before it."""
-    author = Author("ada")
+    author = ArborAuthor("ada")
     now = time.time() + 1000
     monkeypatch.setattr(time, "time", lambda: now)
     replies = [forest.decode(author.reply(author.identity().id, "x", {}).raw) for _ in range(3)]

@@ -104,12 +104,12 @@ def test_a_gateway_in_which_something_stands_still_is_not_ready(
     still: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gateway = still.gateway
-    assert gateway.troubles() == []
+    assert gateway.unready_reasons() == []
     monkeypatch.setattr(watchdog, "PATIENCE", 0.0)
     gateway.watchdog.watch("the flusher", lambda: Progress(1, 0))
     gateway.tick()
     gateway.tick()
-    assert "the flusher makes no progress" in gateway.troubles()
+    assert "the flusher makes no progress" in gateway.unready_reasons()
     assert "the flusher" in "".join(capsys.readouterr())
     assert gateway.metrics.counts["faults"]["stalled",] >= 1
 

@@ -22,7 +22,7 @@ from adapters.streamr.crypto.signing import address_of, sign_message
 from adapters.streamr.wire.message import MessageID, StreamMessage
 from gateway import config
 from gateway.access.auth import KeyFile
-from gateway.adapter import LIMITED, WORDS
+from gateway.adapter import LIMIT_NAMES, OPERATIONS
 from gateway.clients import RelayClient, RestClient, SproutClient, StreamrClient
 from gateway.http import rest
 from gateway.http.operations import REST_DESCRIPTION
@@ -275,12 +275,12 @@ def test_what_each_protocol_carries_is_said_in_code_in_the_documents_and_by_rest
     }
     rows["rest"] = {"carries": REST_DESCRIPTION["carries"], "limits": REST_DESCRIPTION["limits"]}
     for name, row in rows.items():
-        assert (list(row["carries"]), list(row["limits"])) == (list(WORDS), list(LIMITED)), name
+        assert (list(row["carries"]), list(row["limits"])) == (list(OPERATIONS), list(LIMIT_NAMES)), name
     assert documented("| | ") == {
-        title: [rows[name]["carries"][key] or "no word for it" for name in HEADS] for key, title in WORDS.items()
+        title: [rows[name]["carries"][key] or "no word for it" for name in HEADS] for key, title in OPERATIONS.items()
     }
     assert documented("| at most | ") == {
-        title: [rows[name]["limits"][key] for name in HEADS] for key, title in LIMITED.items()
+        title: [rows[name]["limits"][key] for name in HEADS] for key, title in LIMIT_NAMES.items()
     }
     with Server(tmp_path) as server:
         told = Rest(server).get("/v1/protocols")["protocols"]

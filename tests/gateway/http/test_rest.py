@@ -642,7 +642,7 @@ def test_connections_without_a_session_are_counted_too(make_local: Callable[...,
     with visit() as first, visit() as second:
         assert ask(first).startswith(b"HTTP/1.1 200")
         assert ask(second).startswith(b"HTTP/1.1 200")
-        while local.gateway.door._idle:
+        while local.gateway.admission._idle:
             time.sleep(0.01)
         with visit() as third, third.makefile("rb") as answer:
             text = answer.read()
@@ -650,7 +650,7 @@ def test_connections_without_a_session_are_counted_too(make_local: Callable[...,
             assert b"limits.connections_per_address" in text
         assert ask(first).startswith(b"HTTP/1.1 200"), "who is in stays in"
     for _ in range(1_000):  # the ends are seen soon
-        if not local.gateway.door._calling:
+        if not local.gateway.admission._http_connections:
             break
         time.sleep(0.01)
     with visit() as later:

@@ -16,7 +16,7 @@ from anyio.abc import SocketAttribute, SocketStream
 from anyio.streams.tls import TLSListener
 from typer.testing import CliRunner
 
-from gateway.adapter import Link
+from gateway.adapter import OutboundLink
 from gateway.cli import app
 from gateway.core.session import Session
 from gateway.shells import links
@@ -111,7 +111,10 @@ def make(core: Any, toy_session: Any) -> Callable[..., Dialler]:
             self.heard.append(data)
 
     def make(port: int, **options: Any) -> Dialler:
-        link = Link("the other", "127.0.0.1", port, lambda: Ear(core.bus), lambda ear: {"heard": ear.heard}, **options)  # type: ignore[attr-defined]
+        def report(ear: Any) -> dict[str, Any]:
+            return {"heard": ear.heard}
+
+        link = OutboundLink("the other", "127.0.0.1", port, lambda: Ear(core.bus), report, **options)
         return Dialler("toy", link, core.clock)
 
     return make
@@ -205,7 +208,7 @@ def test_a_bug_in_one_session_is_no_end(play: Any, core: Any, toy_session: Any) 
 
     async def scenario() -> None:
         async with other(stays=True) as place:
-            link = Dialler("toy", Link("x", "127.0.0.1", place.port, open, tls=False), core.clock)
+            link = Dialler("toy", OutboundLink("x", "127.0.0.1", place.port, open, tls=False), core.clock)
             async with dialled(link):
                 await until(lambda: link.report()["connects"] >= 2)
                 assert link.report()["failures"] >= 1
@@ -224,7 +227,9 @@ def test_a_bug_while_the_gateway_stops_is_no_end(play: Any, core: Any, toy_sessi
 
     async def scenario() -> None:
         async with other(stays=True) as place:
-            link = Dialler("toy", Link("x", "127.0.0.1", place.port, lambda: Broken(core.bus), tls=False), core.clock)
+            link = Dialler(
+                "toy", OutboundLink("x", "127.0.0.1", place.port, lambda: Broken(core.bus), tls=False), core.clock
+            )
             with anyio.CancelScope() as scope:
                 scopes.append(scope)
                 await link.run()

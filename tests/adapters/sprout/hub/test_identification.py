@@ -9,7 +9,7 @@ import pytest
 
 from adapters.sprout.forest import twig
 from adapters.sprout.hub.identification import CLOCK_SKEW, MAX_AGE
-from gateway.adapter import Request
+from gateway.adapter import ConnectionRequest
 from gateway.core.message import Message
 from gateway.core.principal import Principal
 
@@ -22,7 +22,7 @@ def id_of(line: str) -> str:
 
 
 def connect(place: Any, address: str = HOME) -> Any:
-    return type(place.connect())(place, place.adapter.accept(Request(Principal("sprout:anonymous", address))))
+    return type(place.connect())(place, place.adapter.accept(ConnectionRequest(Principal("sprout:anonymous", address))))
 
 
 def whisper_to(place: Any, author: str) -> int:

@@ -563,4 +563,4 @@ def test_messages_are_what_they_were_when_they_are_read_again(reading: Any, alic
     (entry,) = reading.core.index.history("s")
     assert isinstance(entry, Message)
     assert json.loads(entry.content) == {"n": 1}
-    assert reading.adapter.proof()(entry) is None
+    assert reading.adapter.signature_check()(entry) is None

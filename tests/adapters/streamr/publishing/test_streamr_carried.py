@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.adapter import Request
+from gateway.adapter import ConnectionRequest
 from gateway.core.message import Message
 
 
@@ -29,9 +29,9 @@ def carry(request: pytest.FixtureRequest, broker: Any) -> Callable[..., Any]:
     return carry
 
 
-def node(session: Any) -> Request:
+def node(session: Any) -> ConnectionRequest:
     """A handshake on the path of the network layer."""
-    return Request(session.principal, "/network", {})
+    return ConnectionRequest(session.principal, "/network", {})
 
 
 def direct(broker: Any, number: int) -> int:

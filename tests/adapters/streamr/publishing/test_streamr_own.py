@@ -11,7 +11,7 @@ import pytest
 
 from adapters.streamr.crypto.signing import sign_message
 from adapters.streamr.wire.message import parse_message
-from gateway.adapter import Request
+from gateway.adapter import ConnectionRequest
 from gateway.core.frames import payload
 from gateway.core.message import LATE_AFTER, Message, Peer
 from gateway.core.principal import Principal
@@ -27,7 +27,7 @@ def door(request: pytest.FixtureRequest, make_caller: Callable[[Any], Any]) -> D
     """Says a message, and returns the error."""
 
     def by_socket(broker: Any, row: list[Any]) -> str | None:
-        session = broker.adapter.accept(Request(Principal("streamr:anonymous"), request.param, {}))
+        session = broker.adapter.accept(ConnectionRequest(Principal("streamr:anonymous"), request.param, {}))
         control = [2, 8, "p", row, None]
         frame = control if request.param != "/network" else ["4.4.3", 4, "node", control]
         session.receive_data(json.dumps(frame).encode())

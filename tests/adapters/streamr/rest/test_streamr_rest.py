@@ -201,12 +201,12 @@ def test_a_path_that_is_no_text_is_refused(call: Caller) -> None:
     assert "error" in call("GET", "/streams/%ff/data/partitions/0/last").json()
 
 
-WORDS = (
+OPERATIONS = (
     "streams s a%2Fb data partitions 0 last from range permissions me publisher login challenge response apikey users"
     " fields storageNodes metadata storage %00 %ff %F0%9F%8C%B3"
 )
 FIELDS = "id name partitions config operation user anonymous challenge signature address apiKey"
-words = st.sampled_from([*WORDS.split(), ""])
+words = st.sampled_from([*OPERATIONS.split(), ""])
 anything = st.text(st.characters(codec="utf-8"), max_size=12)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | anything,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.adapter import Refusal, Request
+from gateway.adapter import ConnectionRequest, Refusal
 from gateway.core.principal import Principal
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "streamr"
@@ -109,7 +109,7 @@ def test_the_genuine_brokers_answers(reference: Any) -> None:
 @pytest.mark.parametrize("probe", BROKER["upgrade"], ids=lambda probe: probe["query"] or "none")
 def test_the_genuine_brokers_handshakes(broker: Any, probe: Any) -> None:
     query = dict(pair.split("=") for pair in probe["query"].lstrip("?").split("&") if pair)
-    answer = broker.adapter.accept(Request(Principal("streamr:anonymous"), "/api/v1/ws", query))
+    answer = broker.adapter.accept(ConnectionRequest(Principal("streamr:anonymous"), "/api/v1/ws", query))
     if probe.get("body", "").startswith("Missing version negotiation!"):
         assert not isinstance(answer, Refusal), "what is missing is taken from the first frame"
     elif "status" in probe:

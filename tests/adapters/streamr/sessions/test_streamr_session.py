@@ -18,7 +18,7 @@ from adapters.streamr.publishing import conversion
 from adapters.streamr.sessions import client_session
 from adapters.streamr.wire.codec import encode_broadcast
 from gateway.access.auth import ApiKey, digest
-from gateway.adapter import Refusal, Request
+from gateway.adapter import ConnectionRequest, Refusal
 from gateway.core.message import Message
 from gateway.core.principal import Principal
 
@@ -55,7 +55,7 @@ def test_unsupported_versions_are_refused_in_the_references_words(
     broker: Any, control: str, message: str, text: str
 ) -> None:
     query = {"controlLayerVersion": control, "messageLayerVersion": message}
-    refused = broker.adapter.accept(Request(Principal("streamr:anonymous"), "/api/v1/ws", query))
+    refused = broker.adapter.accept(ConnectionRequest(Principal("streamr:anonymous"), "/api/v1/ws", query))
     assert refused == Refusal(400, f"{text} {OUTDATED}")
 
 
@@ -577,7 +577,7 @@ KEYED: dict[str, Callable[[Any], list[Any]]] = {
 def test_whichever_way_a_key_comes_it_says_who_the_connection_is(guarded: Any, unsigned: Any, way: str) -> None:
     number = guarded.bus.peers.identity("rest", "machine", "machine").number
     session = guarded.open({})
-    if way == "url":  # as `gateway.door` does
+    if way == "url":  # as `gateway.admission` does
         session.principal = guarded.access.principal_of("trellis_machine")
         guarded.bus.bind(session, guarded.bus.peers.with_number(number))
     said = KEYED.get(way, lambda row: [2, 8, "r", row, None])

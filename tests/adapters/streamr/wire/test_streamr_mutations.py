@@ -27,7 +27,7 @@ from adapters.streamr.wire.layouts import LAYOUTS
 from adapters.streamr.wire.message import parse_message
 from adapters.streamr.wire.network import decode_network
 from adapters.streamr.wire.tracker import decode_tracker
-from gateway.adapter import Request
+from gateway.adapter import ConnectionRequest
 from gateway.core.principal import Principal
 
 pytestmark = pytest.mark.slow  # hundreds of examples each
@@ -173,7 +173,7 @@ def test_a_decoder_ends_in_a_value_or_in_its_own_error(name: str) -> None:
 @pytest.mark.parametrize("versions", [{}, {"controlLayerVersion": "1", "messageLayerVersion": "31"}])
 def test_a_session_answers_and_lives(make_broker: Any, path: str, versions: dict[str, str]) -> None:
     broker = make_broker(streams={"read": {"decrypt": True}, "sealed": {"require_encrypted_data": True}})
-    open_one = partial(broker.adapter.accept, Request(Principal("streamr:anonymous"), path, versions))
+    open_one = partial(broker.adapter.accept, ConnectionRequest(Principal("streamr:anonymous"), path, versions))
 
     @given(st.lists(mutated(), max_size=6), st.booleans())
     @settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
@@ -192,7 +192,7 @@ def test_a_session_answers_and_lives(make_broker: Any, path: str, versions: dict
 
 @pytest.mark.parametrize("path", ["/api/v1/ws", "/network", "/tracker"])
 def test_malformed_input_is_held_against_who_sends_it(broker: Any, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    session = broker.adapter.accept(Request(Principal("streamr:anonymous"), path, {}))
+    session = broker.adapter.accept(ConnectionRequest(Principal("streamr:anonymous"), path, {}))
     offences: list[int] = []
     monkeypatch.setattr(session, "record_malformed", lambda: offences.append(1))
     for data in (b"nonsense", b"[2,99]", b'{"version":7}'):

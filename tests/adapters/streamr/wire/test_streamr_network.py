@@ -28,7 +28,7 @@ from adapters.streamr.wire.network import (
 )
 from gateway.access.auth import ApiKey, digest
 from gateway.access.limits import Limits, Rate, Throttle
-from gateway.adapter import Request
+from gateway.adapter import ConnectionRequest
 from gateway.core.frames import payload
 from gateway.core.principal import Principal
 
@@ -158,7 +158,7 @@ class Node:
     """A connected node, which speaks S2's arrays unless its version is another one."""
 
     def __init__(self, broker: Any, version: str = "", principal: str = "streamr:anonymous", **query: str) -> None:
-        request = Request(Principal(principal), "/network", query, {"host": "gateway.example"}, secure=True)
+        request = ConnectionRequest(Principal(principal), "/network", query, {"host": "gateway.example"}, secure=True)
         session = broker.adapter.accept(request)
         assert isinstance(session, NetworkSession)
         self.session = session

@@ -19,7 +19,7 @@ from adapters.streamr.wire import tracker
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.tracker import TRACKER, TrackerMessage, TrackerType, decode_tracker, encode_tracker
 from gateway.access.limits import Limits, Rate, Throttle
-from gateway.adapter import Request
+from gateway.adapter import ConnectionRequest
 from gateway.core.frames import payload
 from gateway.core.principal import Principal
 
@@ -170,7 +170,7 @@ class Node:
 
     def __init__(self, broker: Any, principal: str = "streamr:anonymous", where: str = "", **query: str) -> None:
         headers = {"host": "gateway.example:8080"}
-        session = broker.adapter.accept(Request(Principal(principal, where), "/tracker", query, headers))
+        session = broker.adapter.accept(ConnectionRequest(Principal(principal, where), "/tracker", query, headers))
         assert isinstance(session, TrackerSession)
         self.session = session
 
@@ -293,7 +293,7 @@ def test_a_name_that_cannot_be_shown_is_no_name(broker: Any) -> None:
 
 def test_rights_decide_whose_neighbour_somebody_is(make_broker: Callable[..., Any]) -> None:
     broker = make_broker(grants={"streamr:k": ("subscribe:s",)})
-    refusal = broker.adapter.accept(Request(Principal("streamr:anonymous"), "/tracker", {}, {}))
+    refusal = broker.adapter.accept(ConnectionRequest(Principal("streamr:anonymous"), "/tracker", {}, {}))
     assert (refusal.status, refusal.text.startswith("a tracker is for those who may")) == (403, True)
     node = Node(broker, "streamr:k")
     assert node.ask(2, 1, "r", {"streams": ["s"]})[0][1] == 2

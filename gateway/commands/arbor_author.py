@@ -7,36 +7,36 @@ import time
 from adapters.sprout.forest import forest, twig
 from adapters.sprout.forest.forest import Content, Reply, ReplyPosition
 from adapters.sprout.forest.openpgp import SecretKey
-from gateway.clients import Node, Read
+from gateway.clients import ArborNode, ReplyContent
 
 
-class Author:
+class ArborAuthor:
     """One identity; its key is made here and forgotten with it."""
 
     def __init__(self, name: str) -> None:
         self._last = now = _now()
         self._key = SecretKey.generate(now // 1000)
         raw = forest.sign_identity(name, self._key, now)
-        self._identity = Node(forest.node_id(raw), raw)
+        self._identity = ArborNode(forest.node_id(raw), raw)
 
-    def identity(self) -> Node:
+    def identity(self) -> ArborNode:
         """The author."""
         return self._identity
 
-    def reply(self, community: str, text: str, twig: dict[str, str]) -> Node:
+    def reply(self, community: str, text: str, twig: dict[str, str]) -> ArborNode:
         """A signed Reply, child of the community."""
         place = ReplyPosition(community, 1, community, forest.NULL_ID)
         self._last = max(self._last + 1, _now())  # two replies that say the same must not be the same node
         author = self._identity.id
         raw = forest.sign_reply(place, Content(text.encode()), author, self._key, self._last, _metadata(twig))
-        return Node(forest.node_id(raw), raw)
+        return ArborNode(forest.node_id(raw), raw)
 
-    def read(self, raw: bytes) -> Read | None:
+    def read(self, raw: bytes) -> ReplyContent | None:
         """What a node says, None if it is no Reply."""
         node = forest.decode(raw)
         if not isinstance(node, Reply):
             return None
-        return Read(node.community, node.content.text or "", frozenset(twig.decode(node.metadata.blob)))
+        return ReplyContent(node.community, node.content.text or "", frozenset(twig.decode(node.metadata.blob)))
 
 
 def _now() -> int:

@@ -13,15 +13,15 @@ from gateway.core.message import REST
 
 from .adapter import Adapter
 from .certificate import tls_context
+from .dotted_values import dotted_values
 from .settings import Settings
-from .values import values
 
-STRANGERS = "anonymous"
+ANONYMOUS = "anonymous"
 KEY = "key:"
 _ORIGIN = re.compile(r"https?://[^/\s]+")
 
 
-def dangers(settings: Settings, adapters: Collection[type[Adapter]]) -> list[str]:
+def validate_settings(settings: Settings, adapters: Collection[type[Adapter]]) -> list[str]:
     """Every reason to refuse *settings*, by key."""
     return [
         *_certificate(settings),
@@ -52,13 +52,13 @@ def _certificate(settings: Settings) -> list[str]:
     return faults
 
 
-def impossible_principal(name: str, adapters: Collection[type[Adapter]]) -> str | None:
+def principal_error(name: str, adapters: Collection[type[Adapter]]) -> str | None:
     """Why nobody can be the principal called *name*; None where somebody can."""
-    if name == STRANGERS:
+    if name == ANONYMOUS:
         return None
     if name.startswith(KEY):
         return f"{name!r} is a key, and its rights are in the key file: use `trellis key add --allow`"
-    names = {adapter.name: adapter.principals for adapter in adapters} | {REST: STRANGERS}
+    names = {adapter.name: adapter.principals for adapter in adapters} | {REST: ANONYMOUS}
     protocol, _, who = name.partition(":")
     if protocol not in names:
         return f"{name!r} is nobody: a principal begins with {', '.join(f'{known}:' for known in names)}"
@@ -71,7 +71,7 @@ def impossible_principal(name: str, adapters: Collection[type[Adapter]]) -> str 
 
 def _grants(settings: Settings, adapters: Collection[type[Adapter]]) -> Iterator[str]:
     for name in settings.auth.grants:
-        if (reason := impossible_principal(name, adapters)) is not None:
+        if (reason := principal_error(name, adapters)) is not None:
             yield f"auth.grants: {reason}"
 
 
@@ -80,7 +80,7 @@ def _admins(settings: Settings) -> Iterator[str]:
     if is_local(settings.host) or settings.open_to_all:
         return
     for name, rights in settings.auth.grants.items():
-        if name.endswith(STRANGERS) and any(_administers(Right.parse(right)) for right in rights):
+        if name.endswith(ANONYMOUS) and any(_administers(Right.parse(right)) for right in rights):
             yield (
                 f"auth.grants.{name}: anybody who reaches {settings.host} could administer; make a key with "
                 "`trellis key add NAME --admin`, or say open_to_all if that is what you want"
@@ -100,7 +100,7 @@ def _origins(settings: Settings) -> Iterator[str]:
 def _ports(settings: Settings) -> Iterator[str]:
     """Two listeners cannot have one port (0 takes a free one)."""
     named = defaultdict(list)
-    for key, value in values(settings):
+    for key, value in dotted_values(settings):
         if key.rpartition(".")[2] in ("port", "tls_port") and value:
             named[value].append(key)
     for port, keys in named.items():
@@ -109,7 +109,7 @@ def _ports(settings: Settings) -> Iterator[str]:
 
 
 def _numbers(settings: Settings) -> Iterator[str]:
-    for key, value in values(settings):
+    for key, value in dotted_values(settings):
         if isinstance(value, float) and not math.isfinite(value):
             yield f"{key}: {value} is no limit; leave it out, or say a number"
 

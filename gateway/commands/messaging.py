@@ -14,11 +14,11 @@ import typer
 
 from gateway.core.jsontext import dumps, loads
 
-from .common import Failed, cell, fields, table, visible
-from .remote import HERE, Key, Remote, Url, path_of, pretty
+from .common import CommandError, cell, fields, table, visible
+from .remote import DEFAULT_URL, Key, Remote, Url, path_of, pretty
 
-CHUNK = 16 << 10  # bytes of lines in one request; their results are fewer than the gateway holds back unread
-LINES = 128  # in one request, where every run has to cut its input at the same places
+CHUNK_BYTES = 16 << 10  # bytes of lines in one request; their results are fewer than the gateway holds back unread
+LINES_PER_REQUEST = 128  # in one request, where every run has to cut its input at the same places
 SEPARATOR = "application/x-ndjson"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the gateway's answer as JSON.")]
@@ -33,7 +33,7 @@ def publish(
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="K", help="With the same key again, nothing is published twice.")
     ] = None,
-    gateway: Url = HERE,
+    gateway: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
     """Publish one message, or each line of input.
@@ -47,14 +47,14 @@ def publish(
             headers = {"Content_Type": "application/json"} | _idempotency(idempotency_key)
             typer.echo(remote.request("POST", path_of(channel, "messages"), json_text(content), **headers).text)
         elif _publish_lines(remote, channel, sys.stdin.buffer, idempotency_key):
-            raise Failed("not every line was published; those that were have a sequence")
+            raise CommandError("not every line was published; those that were have a sequence")
 
 
 def direct(
     channel: Channel,
     number: Annotated[int, typer.Argument(min=0, help="The peer's number: see `trellis peers CHANNEL`.")],
     content: Annotated[str, typer.Argument(help="JSON, or else text.")],
-    gateway: Url = HERE,
+    gateway: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
     """Say something to one peer alone.
@@ -69,7 +69,7 @@ def direct(
 def channels(
     channel: Annotated[str | None, typer.Argument(help="Show this one alone, with all its names.")] = None,
     as_json: AsJson = False,
-    gateway: Url = HERE,
+    gateway: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
     """List the channels, or show one."""
@@ -89,7 +89,7 @@ def channels(
 def peers(
     who: Annotated[str, typer.Argument(metavar="CHANNEL|NUMBER", help="A channel, or a peer's number (digits alone).")],
     as_json: AsJson = False,
-    gateway: Url = HERE,
+    gateway: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
     """List who listens to a channel, or show a peer."""
@@ -122,7 +122,7 @@ def _idempotency(key: str | None) -> dict[str, str]:
 def _publish_lines(remote: Remote, channel: str, file: BufferedReader | Any, key: str | None) -> int:
     """Publish each line of *file*, print each result, and return how many were refused."""
     refused = first = 0
-    for lines in as_they_come(file) if key is None else equal_parts(file):
+    for lines in available_lines(file) if key is None else fixed_batches(file):
         part = {} if key is None else _idempotency(f"{key}/{first}")
         body = b"".join(lines)
         response = remote.request("POST", path_of(channel, "messages"), body, Content_Type=SEPARATOR, **part)
@@ -136,10 +136,10 @@ def _count_refused(response: httpx.Response) -> int:
     return sum("sequence" not in json.loads(line) for line in response.content.splitlines())
 
 
-def as_they_come(file: BufferedReader | Any) -> Iterator[list[bytes]]:
+def available_lines(file: BufferedReader | Any) -> Iterator[list[bytes]]:
     """The lines of *file*, as many at a time as are there, so that nothing waits for what comes later."""
     rest = b""
-    while data := file.read1(CHUNK):
+    while data := file.read1(CHUNK_BYTES):
         *lines, rest = (rest + data).split(b"\n")
         if lines:
             yield [line + b"\n" for line in lines]
@@ -147,9 +147,9 @@ def as_they_come(file: BufferedReader | Any) -> Iterator[list[bytes]]:
         yield [rest + b"\n"]
 
 
-def equal_parts(file: BufferedReader | Any) -> Iterator[list[bytes]]:
+def fixed_batches(file: BufferedReader | Any) -> Iterator[list[bytes]]:
     """The lines of *file*, always the same number at a time: a line's place is part of its key."""
-    while lines := list(islice(file, LINES)):
+    while lines := list(islice(file, LINES_PER_REQUEST)):
         yield lines
 
 

@@ -8,11 +8,11 @@ from typing import Any
 from pydantic import BaseModel
 
 
-def values(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def dotted_values(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Pairs of a key, such as `log.keep_days`, and what is set there."""
     for name in type(model).model_fields:
         value = getattr(model, name)
         if isinstance(value, BaseModel):
-            yield from values(value, f"{prefix}{name}.")
+            yield from dotted_values(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value

@@ -1,4 +1,4 @@
-"""The door: whether a connection may come in, decided the same way for every listener and protocol."""
+"""Admission control: whether a connection is accepted, by the same rules for every listener and protocol."""
 
 from __future__ import annotations
 
@@ -15,29 +15,28 @@ from gateway.core.networks import network
 from gateway.core.session import Session
 
 from . import machine
-from .adapter import Adapter, Refusal, Request
+from .adapter import Adapter, ConnectionRequest, Refusal
 from .metrics import Metrics
 
-DESCRIPTORS = "too many connections for the file descriptors that there are; raise their limit (ulimit -n)"
-HERE = "too many from here; the setting is limits.connections_per_address"
+NO_DESCRIPTORS = "too many connections for the file descriptors that there are; raise their limit (ulimit -n)"
+TOO_MANY_FROM_ADDRESS = "too many from here; the setting is limits.connections_per_address"
+
+PROTECTED_SHARE = 1 / 16  # of `limits.keep_alive_seconds`: a connection that is idle for less is in use, and stays
+MAX_REFUSED = 64  # refused connections that are told why at once; they take descriptors of the gateway's reserve
 
 
-SPARED = 1 / 16  # of `limits.keep_alive_seconds`: who was idle for less asks again and again, and gives no way
-MAX_PARTING = 64  # connections that were not let in and are told why; their descriptors are the gateway's own
-
-
-class Idle(Protocol):
-    """A connection that is kept for a next request, and can go."""
+class IdleConnection(Protocol):
+    """An HTTP connection that is kept alive for another request, and may be closed."""
 
     @property
     def network(self) -> str:
-        """Where the client is."""
+        """The client's network: see `gateway.core.networks`."""
 
     def close_idle(self) -> None:
-        """Leave, and end."""
+        """Call `Admission.leave`, and close."""
 
 
-class Door:
+class Admission:
     """Checks origin, key and number of connections, then asks the adapter."""
 
     def __init__(self, access: Access, limits: Limits, bus: Bus, metrics: Metrics) -> None:
@@ -45,10 +44,10 @@ class Door:
         self.limits = limits
         self._bus = bus
         self._metrics = metrics
-        self._callers: Counter[str] = Counter()  # HTTP connections that are no session, by address
-        self._calling = 0
-        self._parting = 0
-        self._idle: dict[str, dict[Idle, float]] = {}  # those of them that nothing is asked on since then, by address
+        self._http_by_address: Counter[str] = Counter()  # HTTP connections that are no session, by network
+        self._http_connections = 0
+        self._refused = 0
+        self._idle: dict[str, dict[IdleConnection, float]] = {}  # since when they are idle, by network, oldest first
         self._room = machine.connections()
 
     def admit(
@@ -69,9 +68,9 @@ class Door:
         principal = self._access.authenticate(adapter.name, token, address)
         if principal is None:
             return self._refuse(adapter, 401, "no such key")
-        if (reason := self.full(address)) is not None:
+        if (reason := self.capacity_error(address)) is not None:
             return self._refuse(adapter, 503, reason)
-        session = adapter.accept(Request(principal, path, query, headers, secure))
+        session = adapter.accept(ConnectionRequest(principal, path, query, headers, secure))
         if isinstance(session, Session):
             self._metrics.count("connections", adapter.name)
             if token is not None:
@@ -80,69 +79,68 @@ class Door:
         return session
 
     def enter(self, address: str) -> str | None:
-        """Let an HTTP connection in from *address*, until it leaves; or say why not."""
+        """Count an HTTP connection from *address* until `leave`, or return why it is refused."""
         address = network(address)
-        while (reason := self._beyond(self._calling, self._callers[address])) is not None:
-            if not self._make_room(address if reason is HERE else None):
+        while (reason := self._limit_error(self._http_connections, self._http_by_address[address])) is not None:
+            if not self._make_room(address if reason is TOO_MANY_FROM_ADDRESS else None):
                 return reason
-        self._callers[address] += 1
-        self._calling += 1
+        self._http_by_address[address] += 1
+        self._http_connections += 1
         return None
 
     def leave(self, address: str) -> None:
-        """An HTTP connection that was let in is over, or becomes a session."""
+        """An HTTP connection that was counted has ended, or becomes a session."""
         address = network(address)
-        self._calling -= 1
-        self._callers[address] -= 1
-        if not self._callers[address]:
-            del self._callers[address]
+        self._http_connections -= 1
+        self._http_by_address[address] -= 1
+        if not self._http_by_address[address]:
+            del self._http_by_address[address]
 
-    def idle(self, connection: Idle) -> None:
-        """Nothing is asked on *connection*, which was let in, for the moment: it may have to give way."""
+    def mark_idle(self, connection: IdleConnection) -> None:
+        """*connection*, which was counted, has no request now: it may be closed to make room."""
         self._idle.setdefault(connection.network, {})[connection] = monotonic()
 
-    def busy(self, connection: Idle) -> None:
-        """Something is asked on *connection* again, or it leaves."""
+    def mark_busy(self, connection: IdleConnection) -> None:
+        """*connection* has a request again, or ends."""
         if (there := self._idle.get(connection.network)) is not None:
             there.pop(connection, None)
             if not there:
                 del self._idle[connection.network]
 
-    def parts(self) -> bool:
-        """Whether a connection that was not let in may stay until it has read why, for a moment; see `parted`."""
-        if may := self._parting < MAX_PARTING:
-            self._parting += 1
+    def begin_refusal(self) -> bool:
+        """Whether a refused connection may stay open until it has read why; `end_refusal` has to follow."""
+        if may := self._refused < MAX_REFUSED:
+            self._refused += 1
         return may
 
-    def parted(self) -> None:
-        """One of those has gone."""
-        self._parting -= 1
+    def end_refusal(self) -> None:
+        """A connection that `begin_refusal` allowed to stay has ended."""
+        self._refused -= 1
 
-    def full(self, address: str) -> str | None:
-        """Why there is no room for another session from *address*; None where there is."""
-        while (
-            reason := self._beyond(self._bus.session_count, self._bus.session_count_from(network(address)))
-        ) is DESCRIPTORS:
+    def capacity_error(self, address: str) -> str | None:
+        """Why there is no room for another session from *address*; None if there is."""
+        bus, here = self._bus, network(address)
+        while (reason := self._limit_error(bus.session_count, bus.session_count_from(here))) is NO_DESCRIPTORS:
             if not self._make_room(None):
                 break
         return reason
 
     def _make_room(self, address: str | None) -> bool:
-        """Let the connection go that is idle for longest, at *address* or anywhere; whether any is idle for long."""
+        """Close the connection that has been idle longest, at *address* or anywhere; False if none may be closed."""
         places = list(self._idle.values()) if address is None else [self._idle.get(address, {})]
         oldest = min((next(iter(place.items())) for place in places if place), key=lambda each: each[1], default=None)
-        if oldest is None or monotonic() - oldest[1] < self.limits.keep_alive_seconds * SPARED:
+        if oldest is None or monotonic() - oldest[1] < self.limits.keep_alive_seconds * PROTECTED_SHARE:
             return False
         oldest[0].close_idle()
         return True
 
-    def _beyond(self, all: int, here: int) -> str | None:
-        if self._bus.session_count + self._calling >= self._room:
-            return DESCRIPTORS
+    def _limit_error(self, all: int, here: int) -> str | None:
+        if self._bus.session_count + self._http_connections >= self._room:
+            return NO_DESCRIPTORS
         if all >= self.limits.connections:
             return "too many connections; the setting is limits.connections"
         if here >= self.limits.connections_per_address:
-            return HERE
+            return TOO_MANY_FROM_ADDRESS
         return None
 
     def _refuse(self, adapter: Adapter, status: int, text: str) -> Refusal:
