@@ -1,8 +1,8 @@
-"""How far a job has come, and that nobody else is doing it.
+"""The progress of a job, and a lock against other processes that run it.
 
-A checkpoint is a directory with a lock, an id, and the plan of the batch that is being worked on. The plan is written
-before the work, so that a batch that is done again is the same batch; the table's manifest, which names the
-checkpoint, says which batch was finished last. So neither can be lost without the other noticing.
+A checkpoint is a directory with a lock, an id, and the plan of the current batch. The plan is written before the work,
+so that a repeated batch is the same batch; the manifest of the table, which names the checkpoint, says which batch was
+finished last. So the loss of either is detected.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from .errors import Busy, Damaged
+from .errors import CheckpointLocked, DamagedWarehouse
 from .sinks.parquet import Manifest, write_json
 
 FOLDER = ".checkpoints"
-PATIENCE_SECONDS = 30.0  # for `compact`, or a batch, to be finished by somebody else
+PATIENCE_SECONDS = 30.0  # for another process to finish `compact` or a batch
 
 
 class Checkpoint:
-    """The checkpoint of *job* in *warehouse*, locked until `close`; `Busy` where somebody else keeps it."""
+    """The checkpoint of *job* in *warehouse*, locked until `close`; `CheckpointLocked` if another process has it."""
 
     def __init__(self, warehouse: Path, job: str, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self.path = warehouse / FOLDER / job
@@ -32,7 +32,7 @@ class Checkpoint:
         self._lock = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
         if not _locked(self._lock, patience_seconds):
             os.close(self._lock)
-            raise Busy(f"another process is running {job} on {warehouse}; stop it first")
+            raise CheckpointLocked(f"another process is running {job} on {warehouse}; stop it first")
         self.id = ""
 
     def __enter__(self) -> Checkpoint:
@@ -42,40 +42,40 @@ class Checkpoint:
         self.close()
 
     def close(self) -> None:
-        """Let others have it; doing it again does nothing."""
+        """Release the lock; further calls do nothing."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
-    def agree(self, manifest: Manifest) -> None:
-        """Make sure that this checkpoint is the one that *manifest* was written with; `Damaged` where it is not."""
+    def verify(self, manifest: Manifest) -> None:
+        """Raise `DamagedWarehouse` unless *manifest* was written with this checkpoint, or neither has been used yet."""
         told = self._read("state.json")
         if not told and not manifest.checkpoint:
             told = {"id": uuid.uuid4().hex}
             write_json(self.path / "state.json", told)
         elif not told:
-            raise Damaged(
+            raise DamagedWarehouse(
                 f"the checkpoint {self.path} is gone, but {manifest.batch} batches were written with it: going on"
                 " would write them again. Put it back, or remove the job's tables and run it from the beginning"
             )
         elif manifest.checkpoint not in ("", told["id"]) or (not manifest.checkpoint and self._planned() > 1):
-            raise Damaged(
+            raise DamagedWarehouse(
                 f"the tables of {self.job} are not those that the checkpoint {self.path} speaks of: going on would"
                 " leave out what was in them. Put them back, or remove the checkpoint and all of the job's tables"
             )
         self.id = str(told["id"])
 
-    def unfinished(self, manifest: Manifest) -> dict[str, Any] | None:
-        """The plan of a batch that was begun and is not in *manifest*."""
+    def unfinished_plan(self, manifest: Manifest) -> dict[str, Any] | None:
+        """Return the plan of a batch that was begun and is not in *manifest*, or None."""
         plan = self._read("plan.json")
         return plan["plan"] if plan and plan["batch"] == manifest.batch + 1 else None
 
     def begin(self, batch: int, plan: dict[str, Any]) -> None:
-        """Write the *plan* of *batch* down before it is worked on."""
+        """Record the *plan* of *batch*, before the work on it starts."""
         write_json(self.path / "plan.json", {"batch": batch, "plan": plan})
 
     def note(self) -> dict[str, Any]:
-        """What was noted here, by whoever uses a checkpoint without batches."""
+        """Return the note of a job that uses its checkpoint without batches."""
         return self._read("note.json")
 
     def _planned(self) -> int:
@@ -87,12 +87,12 @@ class Checkpoint:
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            raise Damaged(f"{self.path / name} cannot be read: {error}") from None
+            raise DamagedWarehouse(f"{self.path / name} cannot be read: {error}") from None
         return told
 
 
 def _locked(file: int, patience_seconds: float) -> bool:
-    """Lock *file*, within *patience_seconds* or not at all."""
+    """Lock *file*; return False if that fails for *patience_seconds*."""
     ends = time.monotonic() + patience_seconds
     while True:
         try:

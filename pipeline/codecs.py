@@ -26,7 +26,7 @@ _TYPES: Final = {kind: number for number, kind in forest.TYPES.items()}
 _MAX_LONG: Final = (1 << 63) - 1
 
 
-class Stream(NamedTuple):
+class StreamFields(NamedTuple):
     """A stream message."""
 
     stream: str | None = None
@@ -46,7 +46,7 @@ class Stream(NamedTuple):
     fault: str | None = None
 
 
-class Node(NamedTuple):
+class NodeFields(NamedTuple):
     """A node; `raw` are its bytes."""
 
     type: int | None = None
@@ -60,7 +60,7 @@ class Node(NamedTuple):
     fault: str | None = None
 
 
-class Packet(NamedTuple):
+class PacketFields(NamedTuple):
     """A packet of the topic relay; `extra` is what is not the protocol's own."""
 
     type: int | None = None
@@ -69,7 +69,7 @@ class Packet(NamedTuple):
     fault: str | None = None
 
 
-class Verdict(NamedTuple):
+class CheckResult(NamedTuple):
     """What a check found, and why."""
 
     verdict: str
@@ -84,7 +84,7 @@ class Check(NamedTuple):
     reason: str | None = None
 
 
-def stream(wire: str, content: str | None = None) -> Stream:
+def stream(wire: str, content: str | None = None) -> StreamFields:
     """The stream message *wire*; a reference without sequence number means 0, as its readers take it.
 
     *content* is that of the record: where the message is encrypted and the gateway could read it, the plain text.
@@ -92,13 +92,13 @@ def stream(wire: str, content: str | None = None) -> Stream:
     try:
         found = parse_message(wire)
     except StreamrError as error:
-        return Stream(fault=str(error))
+        return StreamFields(fault=str(error))
     id, prev = found.id, found.prev_ref
-    return Stream(
-        plain(id.stream_id),
+    return StreamFields(
+        without_surrogates(id.stream_id),
         id.stream_partition,
-        plain(id.publisher_id).lower(),
-        plain(id.msg_chain_id),
+        without_surrogates(id.publisher_id).lower(),
+        without_surrogates(id.msg_chain_id),
         id.timestamp,
         id.sequence_number,
         None if prev is None else prev.timestamp,
@@ -107,25 +107,25 @@ def stream(wire: str, content: str | None = None) -> Stream:
         found.message_type,
         found.encryption_type,
         found.signature_type,
-        plain(found.content if content is None or not _opened(found, content) else content),
-        None if found.signature is None else plain(found.signature),
+        without_surrogates(found.content if content is None or not _was_decrypted(found, content) else content),
+        None if found.signature is None else without_surrogates(found.signature),
     )
 
 
-def _opened(message: StreamMessage, content: str) -> bool:
+def _was_decrypted(message: StreamMessage, content: str) -> bool:
     """Whether *content* is what the encrypted *message* says, not that it is encrypted."""
     return message.encryption_type != NONE and content != message.json_content().decode()
 
 
-def node(wire: str) -> Node:
+def node(wire: str) -> NodeFields:
     """The node *wire*, base64url."""
     try:
         raw = decode_base64url(wire)
         found = forest.decode(raw)
     except (forest.NodeError, ValueError) as error:
-        return Node(fault=str(error))
+        return NodeFields(fault=str(error))
     reply = found if isinstance(found, forest.Reply) else None
-    return Node(
+    return NodeFields(
         _TYPES[type(found)],
         found.parent,
         None if reply is None else reply.community,
@@ -137,16 +137,16 @@ def node(wire: str) -> Node:
     )
 
 
-def packet(wire: str) -> Packet:
+def packet(wire: str) -> PacketFields:
     """The packet *wire*."""
     try:
         found = decode_packet(wire.encode())
     except (PacketError, ValueError) as error:
-        return Packet(fault=str(error))
-    return Packet(int(found.kind), plain(found.topic), found.content.decode("utf-8", "replace"))
+        return PacketFields(fault=str(error))
+    return PacketFields(int(found.kind), without_surrogates(found.topic), found.content.decode("utf-8", "replace"))
 
 
-def _kind_of(signature_type: int | None) -> str:
+def _check_name(signature_type: int | None) -> str:
     """The name of the check of a signature of that type."""
     return "eth_legacy" if signature_type == ETH_LEGACY else "eth"
 
@@ -160,7 +160,7 @@ def check_streams(wires: Sequence[str]) -> list[Check]:
     """What `check_stream` says of each of *wires*; of many, those of one publisher are checked together."""
     claims = [_claim(wire) for wire in wires]
     genuine = iter(verify_all([claim for claim in claims if isinstance(claim, StreamMessage)]))
-    return [_judged(claim, next(genuine)) if isinstance(claim, StreamMessage) else claim for claim in claims]
+    return [_check_of(claim, next(genuine)) if isinstance(claim, StreamMessage) else claim for claim in claims]
 
 
 def _claim(wire: str) -> StreamMessage | Check:
@@ -173,11 +173,11 @@ def _claim(wire: str) -> StreamMessage | Check:
         return found
     if found.signature_type == UNSIGNED:
         return Check("eth", UNVERIFIABLE, "it is not signed")
-    return Check(_kind_of(found.signature_type), BAD, "its signature is missing")
+    return Check(_check_name(found.signature_type), BAD, "its signature is missing")
 
 
-def _judged(message: StreamMessage, genuine: bool) -> Check:
-    check = _kind_of(message.signature_type)
+def _check_of(message: StreamMessage, genuine: bool) -> Check:
+    check = _check_name(message.signature_type)
     return Check(check, OK) if genuine else Check(check, BAD, "a forged signature")
 
 
@@ -198,21 +198,21 @@ def author_of(id: str, raw: bytes) -> str | None:
     return id if isinstance(found, forest.Identity) else found.author
 
 
-def check_id(native: str, raw: bytes) -> Verdict:
+def check_id(native: str, raw: bytes) -> CheckResult:
     """Whether the node *raw* has the id *native*."""
-    return Verdict(OK) if forest.node_id(raw) == native else Verdict(BAD, "not the node of that id")
+    return CheckResult(OK) if forest.node_id(raw) == native else CheckResult(BAD, "not the node of that id")
 
 
-def check_node(raw: bytes, identity: bytes | None) -> Verdict:
+def check_node(raw: bytes, identity: bytes | None) -> CheckResult:
     """Whether the node *raw* is signed by its author, whose identity node is *identity*."""
     try:
         found = forest.decode(raw)
         if identity is None:
-            return Verdict(UNVERIFIABLE, NO_AUTHOR)
+            return CheckResult(UNVERIFIABLE, NO_AUTHOR)
         _key(identity).verify(forest.signed_part(found, raw), found.signature)
     except (forest.NodeError, OpenPGPError, ValueError) as error:
-        return Verdict(BAD, str(error))
-    return Verdict(OK)
+        return CheckResult(BAD, str(error))
+    return CheckResult(OK)
 
 
 @lru_cache(_KEYS)
@@ -223,6 +223,6 @@ def _key(identity: bytes) -> PublicKey:
     return PublicKey(found.public_key)
 
 
-def plain(text: str) -> str:
+def without_surrogates(text: str) -> str:
     """*text* without half characters, which no table holds."""
     return text.encode("utf-8", "replace").decode()

@@ -1,8 +1,8 @@
-"""Tables made of other tables: grown by what is new, or made anew as a whole.
+"""Tables derived from other tables: updated incrementally, or rebuilt as a whole.
 
-A grown table remembers, in its manifest, which sequences of `bronze/messages` are in it; so each record is looked at
-once, whatever became of the files it stands in. A table that is made anew remembers what it was made of, and is left
-alone while nothing has changed.
+The manifest of an incremental table records which sequences of `bronze/messages` are in it, so each record is processed
+once, even if the files that hold it were merged since. A rebuilt table records the state of its sources, and is left
+alone while they have not changed.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ from pyspark.sql import functions as F
 
 from . import spans
 from .checkpoint import Checkpoint
-from .run import Counts, Run, record
+from .run import BatchCounts, Run, record_batch
 from .schemas import MESSAGES, TableSpec
 from .sinks.parquet import Manifest, part_of, sweep
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-BATCH = 2_000_000  # records that become one batch
-DONE = "done"  # the note of a grown table: spans by gateway
-MADE_OF = "made of"  # the note of a table that is made anew: batches and rows of its sources
+BATCH_RECORDS = 2_000_000  # records that become one batch
+DONE = "done"  # the note of an incremental table: spans by gateway
+SOURCE_STATE = "made of"  # the note of a rebuilt table: batches and rows of its sources
 
-Todo = dict[str, spans.Spans]
-Grow = Callable[[Run, "DataFrame"], "DataFrame"]
+SpansByGateway = dict[str, spans.Spans]
+Transform = Callable[[Run, "DataFrame"], "DataFrame"]
 
 
-def grow(run: Run, job: str, tables: Mapping[TableSpec, Grow], after: Sequence[TableSpec] = ()) -> int:
-    """Add to each of *tables* what its function makes of the records that are not in it; how many batches that took.
+def update(run: Run, job: str, tables: Mapping[TableSpec, Transform], after: Sequence[TableSpec] = ()) -> int:
+    """Add to each of *tables* what its function makes of the records that are not in it; return the number of batches.
 
-    No record is taken that the grown tables *after* do not have yet.
+    Records that the incremental tables *after* do not have yet are left for later.
     """
     done = 0
     with Checkpoint(run.options.warehouse, job) as checkpoint:
-        outs = {spec: run.table(spec, job) for spec in tables}
-        manifests = {spec: outs[spec].manifest() for spec in tables}
+        outputs = {spec: run.table(spec, job) for spec in tables}
+        manifests = {spec: outputs[spec].manifest() for spec in tables}
         for manifest in manifests.values():
-            checkpoint.agree(manifest)
+            checkpoint.verify(manifest)
         sweep(run.options.warehouse, job, run.options.grace_seconds)
         behind = min(manifests.values(), key=lambda manifest: manifest.batch)
-        plan = checkpoint.unfinished(behind)
-        while plan is not None or (plan := _next(run, behind, after)):
+        plan = checkpoint.unfinished_plan(behind)
+        while plan is not None or (plan := _next_plan(run, behind, after)):
             began, batch = time.monotonic(), behind.batch + 1
             checkpoint.begin(batch, plan)
             rows = _records(run, plan)
-            counts = Counts(job, batch, *_ends(plan), rows_in=_size(plan))
+            counts = BatchCounts(job, batch, *_seq_range(plan), rows_in=_record_count(plan))
             name = f"{batch:012d}"
             for spec, function in tables.items():
                 if manifests[spec].batch >= batch:
                     continue  # this table was finished before the attempt ended
-                staged = outs[spec].stage(function(run, rows))
+                staged = outputs[spec].stage(function(run, rows))
                 counts.rows_out += staged.rows
-                manifests[spec] = _with(manifests[spec], checkpoint.id, batch, plan)
+                manifests[spec] = _advanced(manifests[spec], checkpoint.id, batch, plan)
                 if list(tables)[-1] is spec:
-                    record(run, counts, began)
-                outs[spec].append(staged, part_of(name, staged), manifests[spec])
+                    record_batch(run, counts, began)
+                outputs[spec].append(staged, part_of(name, staged), manifests[spec])
             behind = min(manifests.values(), key=lambda manifest: manifest.batch)
             counts.seconds = time.monotonic() - began
             run.say(str(counts))
@@ -68,38 +68,38 @@ def grow(run: Run, job: str, tables: Mapping[TableSpec, Grow], after: Sequence[T
     return done
 
 
-def remake(
+def rebuild(
     run: Run, job: str, sources: Sequence[TableSpec], tables: Mapping[TableSpec, Callable[[Run], DataFrame]]
 ) -> int:
-    """Make *tables* anew if one of *sources* has changed since; 1 if they were made, else 0."""
+    """Rebuild *tables* if one of *sources* has changed since; return 1 if so, else 0."""
     with Checkpoint(run.options.warehouse, job) as checkpoint:
-        outs = {spec: run.table(spec, job) for spec in tables}
-        manifests = {spec: outs[spec].manifest() for spec in tables}
+        outputs = {spec: run.table(spec, job) for spec in tables}
+        manifests = {spec: outputs[spec].manifest() for spec in tables}
         for manifest in manifests.values():
-            checkpoint.agree(manifest)
+            checkpoint.verify(manifest)
         sweep(run.options.warehouse, job, run.options.grace_seconds)
         of = [_state(run.table(spec).manifest()) for spec in sources]
-        stale = [spec for spec in tables if manifests[spec].notes.get(MADE_OF) != of]
+        stale = [spec for spec in tables if manifests[spec].notes.get(SOURCE_STATE) != of]
         if not stale:
             return 0
         began = time.monotonic()
         batch = max(manifest.batch for manifest in manifests.values()) + 1
-        counts = Counts(job, batch, rows_in=sum(rows for _, rows in of))
+        counts = BatchCounts(job, batch, rows_in=sum(rows for _, rows in of))
         checkpoint.begin(batch, {"of": of})
         for spec in stale:
-            staged = outs[spec].stage(tables[spec](run))
+            staged = outputs[spec].stage(tables[spec](run))
             counts.rows_out += staged.rows
             part = part_of(f"{batch:012d}", staged)
-            manifest = Manifest(checkpoint.id, batch, [part], {MADE_OF: of})
-            outs[spec].replace({part.name: staged}, manifest)
-        record(run, counts, began)
+            manifest = Manifest(checkpoint.id, batch, [part], {SOURCE_STATE: of})
+            outputs[spec].replace({part.name: staged}, manifest)
+        record_batch(run, counts, began)
         counts.seconds = time.monotonic() - began
         run.say(str(counts))
         return 1
 
 
-def covered(manifest: Manifest) -> Todo:
-    """The records in a table that is filled from the log, or grown from one that is."""
+def covered(manifest: Manifest) -> SpansByGateway:
+    """Return the records that are in a table filled from the log, or in an incremental table derived from one."""
     if DONE in manifest.notes:
         return {gateway: spans.union(told) for gateway, told in manifest.notes[DONE].items()}
     gateways = {gateway for part in manifest.parts for gateway in part.spans}
@@ -108,13 +108,13 @@ def covered(manifest: Manifest) -> Todo:
     }
 
 
-def _next(run: Run, manifest: Manifest, after: Sequence[TableSpec]) -> dict[str, Any] | None:
-    """The records to take next, at most about `BATCH`."""
+def _next_plan(run: Run, manifest: Manifest, after: Sequence[TableSpec]) -> dict[str, Any] | None:
+    """Return the records to process next, at most about `BATCH_RECORDS`; None if there are none."""
     have = covered(run.table(MESSAGES).manifest())
     done = covered(manifest) if DONE in manifest.notes else {}
     limits = [covered(run.table(spec).manifest()) for spec in after]
-    left = BATCH
-    todo: Todo = {}
+    left = BATCH_RECORDS
+    todo: SpansByGateway = {}
     for gateway, told in have.items():
         new = spans.minus(told, done.get(gateway, []))
         for limit in limits:
@@ -127,7 +127,7 @@ def _next(run: Run, manifest: Manifest, after: Sequence[TableSpec]) -> dict[str,
 
 
 def _records(run: Run, plan: dict[str, Any]) -> DataFrame:
-    """The rows of `bronze/messages` that *plan* names, read from no more files than need be."""
+    """Return the rows of `bronze/messages` that *plan* names, read from only the files that hold them."""
     table, todo = run.table(MESSAGES), plan["todo"]
     parts = [
         part
@@ -147,19 +147,19 @@ def _records(run: Run, plan: dict[str, Any]) -> DataFrame:
     )
 
 
-def _with(manifest: Manifest, checkpoint: str, batch: int, plan: dict[str, Any]) -> Manifest:
+def _advanced(manifest: Manifest, checkpoint: str, batch: int, plan: dict[str, Any]) -> Manifest:
     done = covered(manifest) if DONE in manifest.notes else {}
     for gateway, told in plan["todo"].items():
         done[gateway] = spans.union(done.get(gateway, []), told)
     return Manifest(checkpoint, batch, manifest.parts, {DONE: done})
 
 
-def _ends(plan: dict[str, Any]) -> tuple[int, int]:
+def _seq_range(plan: dict[str, Any]) -> tuple[int, int]:
     ends = [span for told in plan["todo"].values() for span in told]
     return min(first for first, _ in ends), max(last for _, last in ends)
 
 
-def _size(plan: dict[str, Any]) -> int:
+def _record_count(plan: dict[str, Any]) -> int:
     return sum(last - first + 1 for told in plan["todo"].values() for first, last in told)
 
 

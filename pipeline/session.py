@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .config import Options
-from .jvm import find, java_home, sharing
+from .jvm import class_sharing_options, find_java, java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PARTITION_BYTES = 16 << 20  # of input that one task reads: bounds its memory
-SUBMITTED = "PYSPARK_GATEWAY_PORT"  # is in the environment of what spark-submit starts
-SHUFFLES = 8  # partitions after a shuffle; adaptive execution merges those that stay small
+SUBMITTED_VARIABLE = "PYSPARK_GATEWAY_PORT"  # is in the environment of what spark-submit starts
+SHUFFLE_PARTITIONS = 8  # partitions after a shuffle; adaptive execution merges those that stay small
 
 
 def start(options: Options) -> SparkSession:
@@ -25,17 +25,17 @@ def start(options: Options) -> SparkSession:
     Under `spark-submit` the JVM runs already, on the master that it was told, and what it was told counts.
     """
     share = ""
-    if submitted := SUBMITTED in os.environ:
-        _find_code(os.environ)
+    if submitted := SUBMITTED_VARIABLE in os.environ:
+        _export_python_path(os.environ)
     else:
-        share = sharing(find(os.environ), os.environ)
+        share = class_sharing_options(find_java(os.environ), os.environ)
         prepare(os.environ, local=options.master.startswith("local"))
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName("trellis")
     if not submitted:
         builder = builder.master(options.master)
-    told = _submitted() if submitted else {}
+    told = _submitted_settings() if submitted else {}
     for name, value in settings(options, share).items():
         if name not in told:
             builder = builder.config(name, value)
@@ -49,12 +49,12 @@ def prepare(environment: os._Environ[str], *, local: bool) -> None:
     environment["JAVA_HOME"] = str(java_home(environment))
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    _find_code(environment)
+    _export_python_path(environment)
     if local:
         environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
-def _submitted() -> dict[str, str]:
+def _submitted_settings() -> dict[str, str]:
     """What `spark-submit` was told, by its arguments or by Spark's own files."""
     from pyspark import SparkConf, SparkContext
 
@@ -62,7 +62,7 @@ def _submitted() -> dict[str, str]:
     return dict(SparkConf().getAll())
 
 
-def _find_code(environment: os._Environ[str]) -> None:
+def _export_python_path(environment: os._Environ[str]) -> None:
     """Let the Python processes that Spark starts find this very code, wherever it is installed."""
     root = str(Path(__file__).parents[1])
     paths = environment.get("PYTHONPATH", "").split(os.pathsep)
@@ -85,7 +85,7 @@ def settings(options: Options, share: str = "") -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(SHUFFLES),
+        "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS),
         "spark.sql.files.maxPartitionBytes": str(PARTITION_BYTES),
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",

@@ -8,13 +8,13 @@ from itertools import groupby
 
 from pipeline import spans
 from pipeline.checkpoint import Checkpoint
-from pipeline.run import Counts, Run
+from pipeline.run import BatchCounts, Run
 from pipeline.schemas import ARBOR_NODES, INTEGRITY, MESSAGES, REJECTS, STREAMR, TOPIC_PACKETS, TableSpec
 from pipeline.sinks.parquet import Manifest, Part, Staged, Table, part_of, sweep
 
 JOB = "compact"
 TARGET_BYTES = 128 << 20  # of a merged part
-WORTH = 8  # parts that are merged at least
+MIN_PARTS = 8  # parts that are merged at least
 
 # The tables that grow, and whose job's lock is needed to change them.
 GROWN: dict[TableSpec, str] = {
@@ -45,7 +45,7 @@ def _compact(run: Run, table: Table) -> bool:
     new: dict[str, Staged] = {}
     kept: list[Part] = []
     for group in _groups(manifest.parts, everything=oldest is not None):
-        merged = len(group) >= WORTH or oldest is not None
+        merged = len(group) >= MIN_PARTS or oldest is not None
         if not merged:
             kept += group
             continue
@@ -62,7 +62,7 @@ def _compact(run: Run, table: Table) -> bool:
     if not new:
         return False
     table.replace(new, Manifest(manifest.checkpoint, manifest.batch, kept, manifest.notes))
-    counts = Counts(JOB, 0, rows_in=sum(p.rows for p in manifest.parts), rows_out=sum(p.rows for p in kept))
+    counts = BatchCounts(JOB, 0, rows_in=sum(p.rows for p in manifest.parts), rows_out=sum(p.rows for p in kept))
     counts.seconds = time.monotonic() - began
     run.say(f"{counts} ({table.spec.name}: {len(manifest.parts)} parts became {len(kept)})")
     return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.derive import grow
+from pipeline.derive import update
 from pipeline.run import Run
 from pipeline.schemas import ARBOR_NODES, STREAMR, TOPIC_PACKETS
 from pipeline.transforms import decode
@@ -12,7 +12,7 @@ JOB = "decode"
 
 def run(run: Run) -> int:
     """Decode every record that has not been decoded yet."""
-    return grow(
+    return update(
         run,
         JOB,
         {

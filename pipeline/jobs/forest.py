@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeline.derive import remake
+from pipeline.derive import rebuild
 from pipeline.run import Run
 from pipeline.schemas import ARBOR_NODES, FOREST, MESSAGES
 from pipeline.transforms.forest import forest, shown
@@ -17,7 +17,7 @@ JOB = "forest"
 
 def run(run: Run) -> int:
     """Draw the forest again if it has grown."""
-    return remake(run, JOB, [ARBOR_NODES, MESSAGES], {FOREST: _forest})
+    return rebuild(run, JOB, [ARBOR_NODES, MESSAGES], {FOREST: _forest})
 
 
 def _forest(run: Run) -> DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.derive import remake
+from pipeline.derive import rebuild
 from pipeline.run import Run
 from pipeline.schemas import GAPS, STREAMR
 from pipeline.transforms.gaps import gaps
@@ -12,4 +12,4 @@ JOB = "gaps"
 
 def run(run: Run) -> int:
     """Look at all chains again if there are new messages."""
-    return remake(run, JOB, [STREAMR], {GAPS: lambda run: gaps(run.table(STREAMR).frame(run.spark))})
+    return rebuild(run, JOB, [STREAMR], {GAPS: lambda run: gaps(run.table(STREAMR).frame(run.spark))})

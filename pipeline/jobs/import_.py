@@ -23,9 +23,9 @@ from gateway.storage.record import Fact, encode
 from gateway.storage.segments import parse_header
 from pipeline.config import DumpSource, GroveSource, LogSource
 from pipeline.errors import PipelineError
-from pipeline.run import Counts, Run
+from pipeline.run import BatchCounts, Run
 from pipeline.sources import imports
-from pipeline.sources.usual import Row
+from pipeline.sources.fast_decoder import Row
 
 JOB = "import"
 REJECTS = "rejects.jsonl"
@@ -42,7 +42,7 @@ def run(run: Run) -> int:
     folder.mkdir(parents=True)
     try:
         count, rejects = _write(run, folder)
-        (folder / REJECTS).write_text("".join(f"{json.dumps(_named(reject))}\n" for reject in rejects))
+        (folder / REJECTS).write_text("".join(f"{json.dumps(_as_object(reject))}\n" for reject in rejects))
         with suppress(FileNotFoundError):
             output.rmdir()
         folder.rename(output)
@@ -50,7 +50,7 @@ def run(run: Run) -> int:
         shutil.rmtree(folder, ignore_errors=True)
     for reject in rejects[:100]:
         run.say(f"{JOB}: {reject[0]}, {reject[1]}: {reject[2]}")
-    counts = Counts(JOB, 1, rows_in=count + len(rejects), rows_out=count, rejected=len(rejects))
+    counts = BatchCounts(JOB, 1, rows_in=count + len(rejects), rows_out=count, rejected=len(rejects))
     counts.seconds = time.monotonic() - began
     run.say(f"{counts}; now: trellis import {output}")
     return 0
@@ -60,31 +60,31 @@ def _write(run: Run, folder: Path) -> tuple[int, list[Row]]:
     """Write the segments; how many records are in them, and what is in none."""
     match run.options.source:
         case GroveSource(path) if path.is_dir():
-            return _said(imports.grove(run.spark, path), folder)
+            return _write_sorted(imports.grove(run.spark, path), folder)
         case DumpSource(path) if path.exists():
-            return _said(imports.streamr(run.spark, path), folder)
+            return _write_sorted(imports.streamr(run.spark, path), folder)
         case LogSource() as source if (path := source.directory).exists():
-            return _copied(run, segments_of(path) if path.is_dir() else [path], folder)
+            return _copy_all(run, segments_of(path) if path.is_dir() else [path], folder)
         case None:
             raise PipelineError("import needs a source: grove:DIR, streamr:PATH or log:PATH")
         case source:
             raise PipelineError(f"there is nothing to import in {source}")
 
 
-def _said(told: Any, folder: Path) -> tuple[int, list[Row]]:
+def _write_sorted(told: Any, folder: Path) -> tuple[int, list[Row]]:
     """Write what nobody has said yet, in the order in which it is to be said."""
     judged = told.persist(StorageLevel.MEMORY_AND_DISK)
     rejects = judged.filter(lambda one: one[0] is None).map(lambda one: one[1]).collect()
     good = judged.filter(lambda one: one[0] is not None).map(lambda one: one[0])
-    ordered = good.sortBy(lambda one: one.place).toLocalIterator()
+    ordered = good.sortBy(lambda one: one.sort_key).toLocalIterator()
     entries = (imports.entry(one, seq) for seq, one in enumerate(ordered, 2))
     start = Fact("start", {"gateway": UNPUBLISHED, "version": ""}, 1)
-    count = _put(folder, (encode(entry) for entry in chain([start], entries))) - 1
+    count = _write_segments(folder, (encode(entry) for entry in chain([start], entries))) - 1
     judged.unpersist()
     return count, rejects
 
 
-def _put(folder: Path, lines: Iterator[bytes]) -> int:
+def _write_segments(folder: Path, lines: Iterator[bytes]) -> int:
     """Write *lines*, whose records are dense from 1 on, as segments; how many there were."""
     count = 0
     waiting: list[bytes] = []
@@ -94,21 +94,21 @@ def _put(folder: Path, lines: Iterator[bytes]) -> int:
         waiting.append(line)
         size += len(line)
         if size >= SEGMENT_BYTES:
-            _seal(folder, count - len(waiting) + 1, waiting)
+            _write_segment(folder, count - len(waiting) + 1, waiting)
             waiting, size = [], 0
     if waiting:
-        _seal(folder, count - len(waiting) + 1, waiting)
+        _write_segment(folder, count - len(waiting) + 1, waiting)
     return count
 
 
-def _seal(folder: Path, first: int, lines: list[bytes]) -> None:
+def _write_segment(folder: Path, first: int, lines: list[bytes]) -> None:
     with paths(folder, first)[1].open("wb") as file:
         file.writelines(lines)
         file.flush()
         os.fsync(file.fileno())
 
 
-def _copied(run: Run, files: list[Path], folder: Path) -> tuple[int, list[Row]]:
+def _copy_all(run: Run, files: list[Path], folder: Path) -> tuple[int, list[Row]]:
     """Copy the good lines of an exported log, file by file, each on some worker."""
     told = run.spark.sparkContext.parallelize(files, max(1, len(files))).map(partial(_copy, folder)).collect()
     return sum(count for count, _ in told), [reject for _, rejects in told for reject in rejects]
@@ -118,9 +118,9 @@ def _copy(folder: Path, file: Path) -> tuple[int, list[Row]]:
     good, bad = imports.lines(file)
     if good:
         first, _ = parse_header(good[0])
-        _seal(folder, first, good)
+        _write_segment(folder, first, good)
     return len(good), bad
 
 
-def _named(reject: Row) -> dict[str, Any]:
+def _as_object(reject: Row) -> dict[str, Any]:
     return dict(zip(("file", "line", "reason", "raw"), reject, strict=True))

@@ -12,7 +12,7 @@ from pipeline import spans
 from pipeline.checkpoint import Checkpoint
 from pipeline.config import HttpSource, LogSource
 from pipeline.errors import PipelineError
-from pipeline.run import Counts, Run, record
+from pipeline.run import BatchCounts, Run, record_batch
 from pipeline.schemas import MESSAGES, REJECTS
 from pipeline.sinks.parquet import Manifest, Staged, Table, finished, part_of, sweep
 from pipeline.sources import gateway as remote
@@ -20,12 +20,12 @@ from pipeline.sources import segments
 from pipeline.sources.segments import Segment
 
 JOB = "ingest"
-CLASH = "foreign: record {} is in the table already, and is another one"
+CONFLICT_REASON = "foreign: record {} is in the table already, and is another one"
 
 Plan = dict[str, Any]
 
 
-class Read(NamedTuple):
+class ReadResult(NamedTuple):
     """What came of a plan: rows that are staged, rejects, and how many lines there were."""
 
     staged: Staged
@@ -39,19 +39,19 @@ def run(run: Run) -> int:
     with Checkpoint(run.options.warehouse, JOB) as checkpoint:
         messages = run.table(MESSAGES, JOB)
         manifest = messages.manifest()
-        checkpoint.agree(manifest)
+        checkpoint.verify(manifest)
         manifest.checkpoint = checkpoint.id
         sweep(run.options.warehouse, JOB, run.options.grace_seconds)
-        plan = checkpoint.unfinished(manifest)
-        while plan is not None or (plan := _next(run, manifest)) is not None:
+        plan = checkpoint.unfinished_plan(manifest)
+        while plan is not None or (plan := _next_plan(run, manifest)) is not None:
             checkpoint.begin(manifest.batch + 1, plan)
-            counts = _batch(run, messages, manifest, plan)
+            counts = _ingest_batch(run, messages, manifest, plan)
             run.say(str(counts))
             plan, done = None, done + 1
     return done
 
 
-def _next(run: Run, manifest: Manifest) -> Plan | None:
+def _next_plan(run: Run, manifest: Manifest) -> Plan | None:
     """What to take in next: the new segments of a log, or the next records of a gateway; None if there is nothing."""
     match run.options.source:
         case LogSource() as source:
@@ -63,20 +63,20 @@ def _next(run: Run, manifest: Manifest) -> Plan | None:
                 return None
             known = {first for part in manifest.parts if part.gateway == gateway for first in part.segments}
             limits = run.options.batch_bytes, run.options.batch_segments
-            found = segments.new(directory, known, *limits, covered=_covered(manifest, gateway))
+            found = segments.find_new(directory, known, *limits, covered=_covered(manifest, gateway))
             return {"gateway": gateway, "segments": [segment.dump() for segment in found]} if found else None
         case HttpSource() as source:
             return remote.plan(source, lambda gateway: _covered(manifest, gateway))
     raise PipelineError("ingest needs to know where the log is: --source log:DIR or http:URL")
 
 
-def _batch(run: Run, messages: Table, manifest: Manifest, plan: Plan) -> Counts:
+def _ingest_batch(run: Run, messages: Table, manifest: Manifest, plan: Plan) -> BatchCounts:
     """Do what *plan* says; the same plan always gives the same part."""
     began = time.monotonic()
     gateway = plan["gateway"]
-    counts = Counts(JOB, manifest.batch + 1)
+    counts = BatchCounts(JOB, manifest.batch + 1)
     if "segments" in plan:
-        found = [segment for told in plan["segments"] if (segment := segments.again(told)) is not None]
+        found = [segment for told in plan["segments"] if (segment := segments.reload(told)) is not None]
         covers = spans.union([[segment.first, segment.last] for segment in found])
         read = _read_segments(run, messages, found, gateway)
         firsts = [segment.key for segment in found]
@@ -84,12 +84,12 @@ def _batch(run: Run, messages: Table, manifest: Manifest, plan: Plan) -> Counts:
         covers = [[plan["after"] + 1, plan["until"]]]
         read = _read_remote(run, messages, plan)
         firsts = []
-    read = _unique(run, messages, manifest, read, gateway, covers)
+    read = _without_known(run, messages, manifest, read, gateway, covers)
     counts.first, counts.last = (covers[0][0], covers[-1][1]) if covers else (0, 0)
     counts.rows_in, counts.rows_out, counts.rejected = read.lines, read.staged.rows, len(read.rejects)
     name = f"{gateway}-{counts.first:020d}-{counts.last:020d}"
     _put_rejects(run, name, read.rejects)
-    record(run, counts, began)
+    record_batch(run, counts, began)
     manifest.batch += 1
     part = part_of(name, read.staged, spans={gateway: covers}, segments=firsts, gateway=gateway)
     messages.append(read.staged, part, manifest)
@@ -97,15 +97,15 @@ def _batch(run: Run, messages: Table, manifest: Manifest, plan: Plan) -> Counts:
     return counts
 
 
-def _read_segments(run: Run, messages: Table, found: list[Segment], gateway: str) -> Read:
+def _read_segments(run: Run, messages: Table, found: list[Segment], gateway: str) -> ReadResult:
     """The rows of *found*."""
     folder = messages.staging()
-    rejects = segments.take_in(run.spark, found, gateway, folder)
+    rejects = segments.write_records(run.spark, found, gateway, folder)
     staged = finished(folder)
-    return Read(staged, rejects, staged.rows + len(rejects))
+    return ReadResult(staged, rejects, staged.rows + len(rejects))
 
 
-def _read_remote(run: Run, messages: Table, plan: Plan) -> Read:
+def _read_remote(run: Run, messages: Table, plan: Plan) -> ReadResult:
     """The rows of the records that a gateway answers."""
     source = run.options.source
     assert isinstance(source, HttpSource)
@@ -113,10 +113,12 @@ def _read_remote(run: Run, messages: Table, plan: Plan) -> Read:
     seen = Observation()
     staged = messages.stage(rows.observe(seen, F.count("reason").alias("bad")).where("reason is null"))
     rejects = remote.rejects(rows) if seen.get["bad"] else []
-    return Read(staged, rejects, staged.rows + len(rejects))
+    return ReadResult(staged, rejects, staged.rows + len(rejects))
 
 
-def _unique(run: Run, messages: Table, manifest: Manifest, read: Read, gateway: str, covers: spans.Spans) -> Read:
+def _without_known(
+    run: Run, messages: Table, manifest: Manifest, read: ReadResult, gateway: str, covers: spans.Spans
+) -> ReadResult:
     """*read* without the records that the table has: those of a segment that came twice, or late with others in it."""
     both = spans.overlap(covers, _covered(manifest, gateway))
     if not both:
@@ -128,11 +130,11 @@ def _unique(run: Run, messages: Table, manifest: Manifest, read: Read, gateway: 
     if rows is None:
         return read
     joined = rows.join(known, "seq", "left")
-    clashes = joined.where("known is not null and known != crc").select("seq").collect()
+    conflicts = joined.where("known is not null and known != crc").select("seq").collect()
     staged = messages.stage(joined.where("known is null"))
-    messages.drop(read.staged)
-    more = [(gateway, row.seq, CLASH.format(row.seq), "") for row in clashes]
-    return Read(staged, [*read.rejects, *more], read.lines)
+    messages.discard(read.staged)
+    more = [(gateway, row.seq, CONFLICT_REASON.format(row.seq), "") for row in conflicts]
+    return ReadResult(staged, [*read.rejects, *more], read.lines)
 
 
 def _covered(manifest: Manifest, gateway: str) -> spans.Spans:

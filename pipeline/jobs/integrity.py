@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from pipeline import codecs
 from pipeline.checkpoint import Checkpoint
-from pipeline.derive import grow
+from pipeline.derive import update
 from pipeline.run import Run
 from pipeline.schemas import ARBOR_NODES, INTEGRITY, MESSAGES
 from pipeline.sinks.parquet import Manifest, part_of
@@ -24,7 +24,7 @@ RECORD = ("gateway_id", "log_seq")
 
 def run(run: Run) -> int:
     """Verify every record that has been decoded and not been verified yet."""
-    done = grow(run, JOB, {INTEGRITY: _verdicts}, after=[ARBOR_NODES])
+    done = update(run, JOB, {INTEGRITY: _verdicts}, after=[ARBOR_NODES])
     if done:
         _look_again(run)
     return done

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 
-from pipeline.report.numbers import gather
+from pipeline.report.data import gather
 from pipeline.report.page import page
 from pipeline.run import Run
 

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from pipeline import spans
 from pipeline.checkpoint import Checkpoint
-from pipeline.derive import covered, remake
+from pipeline.derive import covered, rebuild
 from pipeline.run import Run
 from pipeline.schemas import CHANNEL_MINUTE, LATENCY_MINUTE, MESSAGES, TableSpec
 from pipeline.sinks import bus
@@ -25,7 +25,7 @@ JOB = "stats"
 
 def run(run: Run) -> int:
     """Count again if there is something new, and tell the gateway which minutes are over."""
-    done = remake(
+    done = rebuild(
         run,
         JOB,
         [MESSAGES],

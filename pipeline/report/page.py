@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from .numbers import Numbers
-from .pictures import VERDICTS, Raw, bar, bars_over_time, colour, moment, nothing, table
+from .charts import VERDICTS, Raw, bar, bars_over_time, colour, format_time, placeholder, table
+from .data import ReportData
 
 STYLE: Final = """
 :root{color-scheme:light dark;--line:#8884;--soft:#8881}
@@ -34,7 +34,7 @@ th.n,td.n{text-align:right;font-variant-numeric:tabular-nums}td.n{white-space:no
 """
 
 
-def page(numbers: Numbers, made: int) -> str:
+def page(numbers: ReportData, made: int) -> str:
     """The report; *made* is when (ms)."""
     gateways = ", ".join(numbers.gateways) or "no gateway yet"
     sections = (
@@ -52,24 +52,24 @@ def page(numbers: Numbers, made: int) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>Trellis: what was said</title><style>{STYLE}</style></head><body>"
-        f"<header><h1>What was said</h1><p>Gateway {escape(gateways)}. Made {moment(made)} UTC.</p>"
+        f"<header><h1>What was said</h1><p>Gateway {escape(gateways)}. Made {format_time(made)} UTC.</p>"
         f"{_facts(numbers)}</header><main>{body}</main></body></html>\n"
     )
 
 
-def _facts(numbers: Numbers) -> str:
+def _facts(numbers: ReportData) -> str:
     facts = {
         "records": f"{numbers.records:,}",
         "messages": f"{numbers.messages:,}",
         "channels": f"{numbers.channel_count:,}",
-        "from": moment(numbers.first_time),
-        "to": moment(numbers.last_time),
+        "from": format_time(numbers.first_time),
+        "to": format_time(numbers.last_time),
     }
     items = "".join(f'<li><b id="{name}">{value}</b>{name}</li>' for name, value in facts.items())
     return f'<ul class="facts">{items}</ul>'
 
 
-def _traffic(numbers: Numbers) -> str:
+def _traffic(numbers: ReportData) -> str:
     step = numbers.bucket_minutes
     each = "minute" if step == 1 else f"{step} minutes"
     rows = [(protocol, n, size) for protocol, n, size in numbers.protocols]
@@ -79,7 +79,7 @@ def _traffic(numbers: Numbers) -> str:
     )
 
 
-def _channels(numbers: Numbers) -> str:
+def _channels(numbers: ReportData) -> str:
     most = max((row[1] for row in numbers.channels), default=1)
     rows = [(name, n, size, Raw(bar([(n / most, colour("topic_relay"))]))) for name, n, size in numbers.channels]
     more = numbers.channel_count - len(rows)
@@ -87,16 +87,16 @@ def _channels(numbers: Numbers) -> str:
     return note + table(("channel", "messages", "bytes"), rows, "channels")
 
 
-def _flows(numbers: Numbers) -> str:
+def _flows(numbers: ReportData) -> str:
     if not numbers.flows:
-        return nothing("The log has no records of kind counts yet.")
+        return placeholder("The log has no records of kind counts yet.")
     most = max(row[2] for row in numbers.flows) or 1
     rows = [(*row, Raw(bar([(row[2] / most, colour(row[0]))]))) for row in numbers.flows]
     head = ("from", "to", "delivered", "undelivered", "p50 ms", "p95 ms", "p99 ms")
     return f"<p>Latencies are those of the worst minute.</p>{table(head, rows, 'flows')}"
 
 
-def _integrity(numbers: Numbers) -> str:
+def _integrity(numbers: ReportData) -> str:
     checks: dict[str, dict[str, int]] = {}
     for check, verdict, n in numbers.integrity:
         checks.setdefault(check, dict.fromkeys(VERDICTS, 0))[verdict] = n
@@ -107,11 +107,11 @@ def _integrity(numbers: Numbers) -> str:
     return table(("check", *VERDICTS), rows, "integrity")
 
 
-def _gaps(numbers: Numbers) -> str:
+def _gaps(numbers: ReportData) -> str:
     total = sum(row[1] for row in numbers.gaps) or 1
     rows = [(state, n, Raw(bar([(n / total, colour("streamr"))]))) for state, n in numbers.gaps]
-    return table(("state", "messages"), rows, "gaps") if rows else nothing("Every chain is whole.")
+    return table(("state", "messages"), rows, "gaps") if rows else placeholder("Every chain is whole.")
 
 
-def _forest(numbers: Numbers) -> str:
+def _forest(numbers: ReportData) -> str:
     return table(("", "nodes"), numbers.forest.items(), "forest")

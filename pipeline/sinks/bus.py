@@ -16,7 +16,7 @@ import httpx
 from pipeline.errors import PipelineError
 
 CHANNEL: Final = "gateway/stats"
-SECONDS: Final = 30.0  # for an answer
+TIMEOUT_SECONDS: Final = 30.0  # for an answer
 _PATH: Final = f"/v1/channels/{quote(CHANNEL, safe='')}/messages"
 _DONE: Final = (201, 422)  # 422: it was said before, in other words, since something came late
 
@@ -44,7 +44,7 @@ def publish(url: str, key: str | None, told: Iterable[Message]) -> int:
     """Say each of *told* once on the gateway at *url*; how many there were."""
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     count = 0
-    with httpx.Client(base_url=url, headers=headers, timeout=SECONDS) as client:
+    with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_SECONDS) as client:
         for name, content in told:
             try:
                 answer = client.post(_PATH, json=content, headers={"Idempotency-Key": name})

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.errors import Damaged
+from pipeline.errors import DamagedWarehouse
 from pipeline.schemas import MESSAGES, TableSpec
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ MANIFEST = "_manifest.json"
 PART = "batch="
 STAGING = ".staging"
 TRASH = ".trash"
-REPEATED = ("gateway_id", "day", "kind", "channel", "protocol", "peer", "sender")
-GROUP = 50_000  # rows that are compressed together
+DICTIONARY_COLUMNS = ("gateway_id", "day", "kind", "channel", "protocol", "peer", "sender")
+ROW_GROUP = 50_000  # rows that are compressed together
 _PATTERN = re.compile(r"[\\*?\[\]{}]")
 _AT_FDCWD, _EXCHANGE = -100, 2
 
@@ -91,21 +91,23 @@ class Table:
     # Reading
 
     def manifest(self) -> Manifest:
-        """What counts; `Damaged` where there are parts and nothing says which of them do."""
+        """What counts; `DamagedWarehouse` where there are parts and nothing says which of them do."""
         try:
             told = json.loads((self.path / MANIFEST).read_text())
         except FileNotFoundError:
             if any(self.path.glob(f"{PART}*")):
-                raise Damaged(f"{self.path} has files but no {MANIFEST}: put it back, or remove the folder") from None
+                raise DamagedWarehouse(
+                    f"{self.path} has files but no {MANIFEST}: put it back, or remove the folder"
+                ) from None
             return Manifest()
         except ValueError as error:
-            raise Damaged(f"{self.path / MANIFEST} cannot be read: {error}") from None
+            raise DamagedWarehouse(f"{self.path / MANIFEST} cannot be read: {error}") from None
         return Manifest(told["checkpoint"], told["batch"], [Part(**part) for part in told["parts"]], told["notes"])
 
     def frame(self, spark: SparkSession, parts: Iterable[Part] | None = None) -> DataFrame:
         """The rows of *parts*, by default of all that count."""
         chosen = self.manifest().parts if parts is None else parts
-        paths = [literal(self.path / part.name) for part in chosen if part.rows]
+        paths = [escape_glob(self.path / part.name) for part in chosen if part.rows]
         if not paths:
             return spark.createDataFrame([], self.spec.schema)
         return spark.read.schema(self.spec.schema).parquet(*paths)
@@ -129,11 +131,11 @@ class Table:
         pq.write_table(pa.Table.from_arrays(arrays, schema=schema), path / "part-0.parquet", compression="zstd")
         return finished(path)
 
-    def drop(self, staged: Staged) -> None:
+    def discard(self, staged: Staged) -> None:
         """Let go of what is not wanted after all."""
         shutil.rmtree(staged.path)
 
-    def place(self, staged: Staged, name: str) -> Path:
+    def install(self, staged: Staged, name: str) -> Path:
         """Move *staged* into the table as the part *name*, in place of one that a former attempt left."""
         part = self.path / f"{PART}{name}"
         self.path.mkdir(parents=True, exist_ok=True)
@@ -154,7 +156,7 @@ class Table:
         """Put *staged* into the table as *part* and publish *manifest* with it; done again, it changes nothing."""
         if not (self.path / MANIFEST).exists():
             self.publish(Manifest(manifest.checkpoint))  # from now on there is something that says what counts
-        self.place(staged, part.name.removeprefix(PART))
+        self.install(staged, part.name.removeprefix(PART))
         manifest.parts = [*(old for old in manifest.parts if old.name != part.name), part]
         self.publish(manifest)
 
@@ -171,7 +173,7 @@ class Table:
         _sync(folder)
         if self.path.exists():
             exchange(folder, self.path)
-            self._discard(folder)
+            self._to_trash(folder)
         else:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             folder.rename(self.path)
@@ -183,7 +185,7 @@ class Table:
         parent.mkdir(parents=True, exist_ok=True)
         return parent / f"{self.spec.name.replace('/', '.')}-{uuid.uuid4().hex}"
 
-    def _discard(self, folder: Path) -> None:
+    def _to_trash(self, folder: Path) -> None:
         trash = self._warehouse / TRASH
         trash.mkdir(parents=True, exist_ok=True)
         folder.rename(trash / f"{int(time.time())}-{folder.name}")
@@ -197,7 +199,7 @@ class Writer:
 
     def __init__(self, path: Path) -> None:
         schema = to_arrow_schema(MESSAGES.schema)
-        self._file = pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=list(REPEATED))
+        self._file = pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=list(DICTIONARY_COLUMNS))
         self._waiting: list[pa.RecordBatch] = []
         self._rows = 0
 
@@ -212,7 +214,7 @@ class Writer:
         """Add the rows of *batch*; those of several become one group of rows."""
         self._waiting.append(batch)
         self._rows += batch.num_rows
-        if self._rows >= GROUP:
+        if self._rows >= ROW_GROUP:
             self._flush()
 
     def _flush(self) -> None:
@@ -221,7 +223,7 @@ class Writer:
         self._waiting, self._rows = [], 0
 
 
-def literal(path: Path | str) -> str:
+def escape_glob(path: Path | str) -> str:
     """*path* as Spark takes it, which reads some characters as patterns."""
     return _PATTERN.sub(r"\\\g<0>", str(path))
 

@@ -19,21 +19,21 @@ from pipeline.config import HttpSource
 from pipeline.errors import PipelineError
 from pipeline.schemas import MESSAGES, REJECTS
 
-from .records import SCHEMA, batch, take
-from .usual import Row
+from .fast_decoder import Row
+from .records import SCHEMA, batch, parse_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAME = "trellis_log"
-BATCH = 100_000  # records that become one batch
-PIECE = 10_000  # records that one task reads, with one request
-SECONDS = 60.0  # for an answer to begin, or to go on
+BATCH_RECORDS = 100_000  # records that become one batch
+TASK_RECORDS = 10_000  # records that one task reads, with one request
+TIMEOUT_SECONDS = 60.0  # for an answer to begin, or to go on
 _REASON = to_arrow_type(REJECTS.schema)
 
 
-class Pieces(InputPartition):
-    """The records after *after*, up to *until*."""
+class SequenceRange(InputPartition):
+    """The records with sequences above *after*, up to *until*."""
 
     def __init__(self, after: int, until: int) -> None:
         super().__init__(None)
@@ -41,7 +41,7 @@ class Pieces(InputPartition):
 
 
 class LogReader(DataSourceReader):
-    """Reads lines; each task asks for one piece."""
+    """Reads lines of the log; each task requests one range."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._url, self._key = options["url"], options.get("key")
@@ -49,30 +49,35 @@ class LogReader(DataSourceReader):
         self._after, self._until = int(options["after"]), int(options["until"])
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Pieces of the range."""
-        return [Pieces(after, min(after + PIECE, self._until)) for after in range(self._after, self._until, PIECE)]
+        """Return the ranges that the tasks read."""
+        return [
+            SequenceRange(after, min(after + TASK_RECORDS, self._until))
+            for after in range(self._after, self._until, TASK_RECORDS)
+        ]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The records of one piece as they are in the table; what is none has a reason instead."""
         lines = self._lines(partition)
-        for taken in take(lines, f"{self._url}/v1/log", self._gateway, partition.after + 1, partition.until + 1):
-            yield _with_reason(taken.records, pa.nulls(taken.records.num_rows, _REASON))
-            if taken.rejects:
+        for parsed in parse_lines(
+            lines, f"{self._url}/v1/log", self._gateway, partition.after + 1, partition.until + 1
+        ):
+            yield _with_reason(parsed.records, pa.nulls(parsed.records.num_rows, _REASON))
+            if parsed.rejects:
                 names = [field.name for field in _REASON]
-                told = pa.array([dict(zip(names, reject, strict=True)) for reject in taken.rejects], _REASON)
-                yield _with_reason(batch([(None,) * len(SCHEMA)] * len(taken.rejects)), told)
+                told = pa.array([dict(zip(names, reject, strict=True)) for reject in parsed.rejects], _REASON)
+                yield _with_reason(batch([(None,) * len(SCHEMA)] * len(parsed.rejects)), told)
 
-    def _lines(self, piece: Pieces) -> Iterator[tuple[int, bytes]]:
+    def _lines(self, piece: SequenceRange) -> Iterator[tuple[int, bytes]]:
         address = f"{self._url}/v1/log"
         asked = {"after": piece.after, "limit": piece.until - piece.after}
-        with httpx.stream("GET", address, params=asked, headers=headers(self._key), timeout=SECONDS) as answer:
+        with httpx.stream("GET", address, params=asked, headers=headers(self._key), timeout=TIMEOUT_SECONDS) as answer:
             _check(answer, address)
             number, rest = piece.after, b""
             for data in answer.iter_bytes():
                 *lines, rest = (rest + data).split(b"\n")
                 for line in lines:
                     number += 1
-                    if not _beyond(line, piece.until):
+                    if not _comes_after(line, piece.until):
                         yield number, line + b"\n"
             if rest:
                 raise PipelineError(f"{address} broke off in the middle of a record")
@@ -103,7 +108,7 @@ def _with_reason(records: pa.RecordBatch, reasons: pa.Array) -> pa.RecordBatch:
 def plan(source: HttpSource, covered: Callable[[str], spans.Spans]) -> dict[str, Any] | None:
     """The next records of the gateway at *source* to read; *covered* says which ones of it are known already."""
     try:
-        with httpx.Client(base_url=source.url, headers=headers(source.key), timeout=SECONDS) as client:
+        with httpx.Client(base_url=source.url, headers=headers(source.key), timeout=TIMEOUT_SECONDS) as client:
             gateway, last = _gateway(client), _last(client)
     except httpx.TransportError as error:
         raise PipelineError(f"{source.url} cannot be reached: {error}") from None
@@ -113,7 +118,7 @@ def plan(source: HttpSource, covered: Callable[[str], spans.Spans]) -> dict[str,
     if not left:
         return None
     first, end = left[0]
-    return {"gateway": gateway, "after": first - 1, "until": min(end, first - 1 + BATCH)}
+    return {"gateway": gateway, "after": first - 1, "until": min(end, first - 1 + BATCH_RECORDS)}
 
 
 def rows(spark: SparkSession, source: HttpSource, plan: dict[str, Any]) -> DataFrame:
@@ -158,7 +163,7 @@ def _check(answer: httpx.Response, address: str) -> None:
         raise PipelineError(f"{address} answers {answer.status_code}: {answer.text[:300]}")
 
 
-def _beyond(line: bytes, until: int) -> bool:
+def _comes_after(line: bytes, until: int) -> bool:
     """Whether a record comes after *until*: retention leaves gaps, and the limit counts records."""
     try:
         return verify_line(line + b"\n")[0] > until

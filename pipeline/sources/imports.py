@@ -1,7 +1,7 @@
-"""What comes from elsewhere: groves, resends of a Streamr broker, exported logs; read and checked on all workers.
+"""Reads what is imported: groves, resends of a Streamr broker, exported logs; all workers read and check.
 
-Each answers `Good` ones, which sort as they are to be said (authors before nodes, parents before children, messages by
-time), and rows of `bronze/rejects` for the others.
+The results are `ImportEntry` values, whose sort keys give the order of the log (authors before nodes, parents before
+children, messages by time), and rows of `bronze/rejects` for what is invalid.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from adapters.streamr.wire.message import parse_message
 from gateway.core.message import Message, Peer
 from gateway.storage.record import BadRecord, Entry, Fact, decode_base64url, encode_base64url
 from pipeline import codecs
-from pipeline.sources.records import reject, typed
-from pipeline.sources.usual import Row
+from pipeline.sources.fast_decoder import Row
+from pipeline.sources.records import decode_row, reject
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,29 +29,29 @@ if TYPE_CHECKING:
 TASKS = 8  # for each core
 PREFIX = "SHA512_"  # what is a node in a grove, by its name
 
-Place = tuple[int, ...]
+SortKey = tuple[int, ...]
 
 
-class Good(NamedTuple):
+class ImportEntry(NamedTuple):
     """Something to be said, and where among the others."""
 
-    place: Place
-    said: str  # a stream message's text, or a node in base64url
+    sort_key: SortKey
+    text: str  # a stream message's text, or a node in base64url
     id: str  # of a node
 
 
-Told = tuple[Good | None, Row | None]
+ImportResult = tuple[ImportEntry | None, Row | None]
 
 
 def streamr(spark: SparkSession, path: Path) -> Any:
-    """The stream messages in the file *path*, or in all files of that folder: an RDD of `Told`."""
+    """The stream messages in the file *path*, or in all files of that folder: an RDD of `ImportResult`."""
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    return _over(spark, files).flatMap(_dump)
+    return _parallelize(spark, files).flatMap(_dump)
 
 
 def grove(spark: SparkSession, folder: Path) -> Any:
-    """The nodes in the grove *folder*: an RDD of `Told`."""
-    files = _over(spark, sorted(file for file in folder.iterdir() if file.name.startswith(PREFIX)))
+    """The nodes in the grove *folder*: an RDD of `ImportResult`."""
+    files = _parallelize(spark, sorted(file for file in folder.iterdir() if file.name.startswith(PREFIX)))
     keys = dict(files.flatMap(_identity).collect())
     return files.map(partial(_node, spark.sparkContext.broadcast(keys)))
 
@@ -63,24 +63,24 @@ def lines(path: Path) -> tuple[list[bytes], list[Row]]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                typed(line, "")
+                decode_row(line, "")
                 good.append(line)
             except BadRecord as error:
                 bad.append(reject(str(path), number, str(error), line))
     return good, bad
 
 
-def entry(good: Good, seq: int) -> Entry:
+def entry(good: ImportEntry, seq: int) -> Entry:
     """The record of *good*, for a log that no gateway has taken yet."""
     if not good.id:
-        return _message(parse_message(good.said), seq)
+        return _message(parse_message(good.text), seq)
     native = {"sprout": good.id}
-    node = forest.decode(decode_base64url(good.said))
+    node = forest.decode(decode_base64url(good.text))
     if not isinstance(node, forest.Reply):
-        return Fact("entity", {"protocol": "sprout", "native": native, "wire": good.said}, seq)
+        return Fact("entity", {"protocol": "sprout", "native": native, "wire": good.text}, seq)
     sender = Peer(0, "sprout", node.author)
     more: dict[str, Any] = {"seq": seq, "id": good.id, "timestamp": node.created, "native": native}
-    return Message(node.community, sender, "sprout", b"null", wire=good.said.encode(), **more)
+    return Message(node.community, sender, "sprout", b"null", wire=good.text.encode(), **more)
 
 
 def _message(message: StreamMessage, seq: int) -> Message:
@@ -95,19 +95,19 @@ def _message(message: StreamMessage, seq: int) -> Message:
     return said
 
 
-def _over(spark: SparkSession, files: list[Path]) -> Any:
+def _parallelize(spark: SparkSession, files: list[Path]) -> Any:
     context = spark.sparkContext
     return context.parallelize(files, max(1, min(len(files), TASKS * context.defaultParallelism)))
 
 
-def _dump(file: Path) -> list[Told]:
+def _dump(file: Path) -> list[ImportResult]:
     try:
-        return [_judged(file, found) for found in dumps.read(file.read_bytes())]
+        return [_checked(file, found) for found in dumps.read(file.read_bytes())]
     except (OSError, ValueError) as error:
         return [(None, reject(str(file), 0, f"foreign: {error}", b""))]
 
 
-def _judged(file: Path, found: dumps.Found) -> Told:
+def _checked(file: Path, found: dumps.Found) -> ImportResult:
     message = found.message
     if message is None or message.wire is None:
         return None, reject(str(file), found.number, f"corrupt: {found.fault}", b"")
@@ -120,7 +120,7 @@ def _judged(file: Path, found: dumps.Found) -> Told:
         reason = str(error)
     if reason is not None:
         return None, reject(str(file), found.number, f"corrupt: {reason}", message.wire)
-    return Good((message.id.timestamp, message.id.sequence_number), wire, ""), None
+    return ImportEntry((message.id.timestamp, message.id.sequence_number), wire, ""), None
 
 
 def _identity(file: Path) -> list[tuple[str, bytes]]:
@@ -132,7 +132,7 @@ def _identity(file: Path) -> list[tuple[str, bytes]]:
         return []
 
 
-def _node(keys: Any, file: Path) -> Told:
+def _node(keys: Any, file: Path) -> ImportResult:
     try:
         raw = file.read_bytes()
         node = forest.decode(raw)
@@ -144,4 +144,4 @@ def _node(keys: Any, file: Path) -> Told:
         if verdict.verdict != codecs.OK:
             return None, reject(str(file), 0, f"corrupt: {verdict.reason}", text)
     kind = 0 if isinstance(node, forest.Identity) else 1 if isinstance(node, forest.Community) else 2
-    return Good((kind, node.depth, node.created), text.decode(), file.name), None
+    return ImportEntry((kind, node.depth, node.created), text.decode(), file.name), None

@@ -1,9 +1,9 @@
 """Lines of the log as rows of `bronze/messages`, by the gateway's own reader, and rows as Arrow batches.
 
 What is a record is said by `gateway.storage.record`, which cuts the content out as it stands, so that no digit of it
-changes; here is only the shape of the row. Usual lines are read by `usual`, which finds the same in them in a third of
-the time. Spark's workers run this in batches: the costs are those of the checksum, of one reading of the JSON, and of
-filling the columns (docs/pipeline.md says how much).
+changes; this file gives it the shape of a row. `fast_decoder` reads most lines, with the same result in a third of the
+time. The workers of Spark run this in batches: the costs are the checksum, one reading of the JSON,
+and filling the columns (docs/pipeline.md has the figures).
 """
 
 from __future__ import annotations
@@ -18,87 +18,90 @@ from gateway.core.jsontext import dumps
 from gateway.storage.record import BadRecord, decode_fields
 from pipeline.schemas import MESSAGES
 
-from .usual import MAX_TIME, Row, day, usual
+from .fast_decoder import MAX_TIME, Row, day, decode_fast
 
 # Words of the reasons for which a line is no record, and what kind of fault that is.
-REJECT: Final = {
+REJECT_KINDS: Final = {
     "foreign:": "foreign",
     "duplicate:": "duplicate",
     "torn": "torn",
     "checksum": "checksum",
 }
-PLACES: Final = {
+ORDER_FAULTS: Final = {
     "foreign": "does not belong into this segment",
     "duplicate": "stands in this segment already",
 }
 MAX_RAW: Final = 4096  # characters of an unreadable line that are kept
-BATCH: Final = 2_500  # records that become one batch: as many as a processor has close by
+BATCH_ROWS: Final = 2_500  # records that become one batch: as many as a processor has close by
 SCHEMA: Final = to_arrow_schema(MESSAGES.schema)
 _WIRE: Final = SCHEMA.names.index("wire")  # the one text that is what it is or nothing, as the gateway has it
-_UNFIT: Final = (pa.ArrowException, UnicodeEncodeError, TypeError, OverflowError)
+_CONVERSION_ERRORS: Final = (pa.ArrowException, UnicodeEncodeError, TypeError, OverflowError)
 
-Odd = dict[int, tuple[int, bytes]]  # rows that are none of the usual ones, by their place: number and line
+SlowRows = dict[int, tuple[int, bytes]]  # rows that `decode_fast` did not take, by their place: number and line
 
 
-class Taken(NamedTuple):
+class ParsedLines(NamedTuple):
     """What came of some lines: rows of `bronze/messages` as a batch, and rows of `bronze/rejects`."""
 
     records: pa.RecordBatch
     rejects: list[Row]
 
 
-def take(lines: Iterable[tuple[int, bytes]], file: str, gateway: str, first: int, end: int) -> Iterator[Taken]:
+def parse_lines(
+    lines: Iterable[tuple[int, bytes]], file: str, gateway: str, first: int, end: int
+) -> Iterator[ParsedLines]:
     """What the numbered *lines* of *file* are: records from *first* on, below *end*, in rising order; and what is none.
 
-    Answers come for about `BATCH` records each; memory holds one of them.
+    Answers come for about `BATCH_ROWS` records each; memory holds one of them.
     """
     due = first
     rows: list[Row] = []
-    odd: Odd = {}
+    slow: SlowRows = {}
     rejects: list[Row] = []
     for number, line in lines:
         try:
-            if (row := usual(line, gateway)) is None:
-                row = typed(line, gateway)
-                odd[len(rows)] = number, line
+            if (row := decode_fast(line, gateway)) is None:
+                row = decode_row(line, gateway)
+                slow[len(rows)] = number, line
             seq: int = row[1]
             if not due <= seq < end:
-                raise BadRecord(f"{_why(seq, first, end)}: record {seq} {PLACES[_why(seq, first, end)]}")
+                fault = _order_fault(seq, first, end)
+                raise BadRecord(f"{fault}: record {seq} {ORDER_FAULTS[fault]}")
         except BadRecord as error:
-            odd.pop(len(rows), None)
+            slow.pop(len(rows), None)
             rejects.append(reject(file, number, str(error), line))
             continue
         due = seq + 1
         rows.append(row)
-        if len(rows) == BATCH:
-            yield _taken(rows, odd, rejects, file)
-            rows, odd, rejects = [], {}, []
-    yield _taken(rows, odd, rejects, file)
+        if len(rows) == BATCH_ROWS:
+            yield _parsed(rows, slow, rejects, file)
+            rows, slow, rejects = [], {}, []
+    yield _parsed(rows, slow, rejects, file)
 
 
-def _why(seq: int, first: int, end: int) -> str:
+def _order_fault(seq: int, first: int, end: int) -> str:
     return "duplicate" if first <= seq < end else "foreign"
 
 
-def _taken(rows: list[Row], odd: Odd, rejects: list[Row], file: str) -> Taken:
-    """*rows* as a batch; where a column cannot hold a value, it is found out which of the *odd* rows it is."""
+def _parsed(rows: list[Row], slow: SlowRows, rejects: list[Row], file: str) -> ParsedLines:
+    """*rows* as a batch; where a column cannot hold a value, it is found out which of the *slow* rows it is."""
     try:
-        return Taken(batch(rows), rejects)
-    except _UNFIT:
+        return ParsedLines(batch(rows), rejects)
+    except _CONVERSION_ERRORS:
         good = []
         for place, row in enumerate(rows):
-            if place not in odd:
+            if place not in slow:
                 good.append(row)
                 continue
             try:
-                batch([fit := (*map(_plain, row[:_WIRE]), *row[_WIRE:])])
+                batch([fit := (*map(_without_surrogates, row[:_WIRE]), *row[_WIRE:])])
                 good.append(fit)
-            except _UNFIT as error:
-                rejects.append(reject(file, odd[place][0], f"corrupt: {error}", odd[place][1]))
-        return Taken(batch(good), rejects)
+            except _CONVERSION_ERRORS as error:
+                rejects.append(reject(file, slow[place][0], f"corrupt: {error}", slow[place][1]))
+        return ParsedLines(batch(good), rejects)
 
 
-def typed(line: bytes, gateway: str) -> Row:
+def decode_row(line: bytes, gateway: str) -> Row:
     """A line, newline included, as a row of `bronze/messages`; `BadRecord` where it is none."""
     if not line.endswith(b"\n"):
         raise BadRecord("torn: the line does not end")
@@ -156,8 +159,8 @@ def batch(rows: list[Row]) -> pa.RecordBatch:
 
 
 def reject(file: str, line: int, reason: str, raw: bytes) -> Row:
-    """A row of `bronze/rejects`; *reason* begins with one word of `REJECT`."""
-    kind = next((kind for words, kind in REJECT.items() if words in reason), "corrupt")
+    """A row of `bronze/rejects`; *reason* begins with one word of `REJECT_KINDS`."""
+    kind = next((kind for words, kind in REJECT_KINDS.items() if words in reason), "corrupt")
     text = raw.rstrip(b"\n").decode(errors="backslashreplace").replace("\0", "\\x00")[:MAX_RAW]
     if kind == "torn" and not text.startswith('{"seq":'):
         kind = "foreign"
@@ -165,8 +168,8 @@ def reject(file: str, line: int, reason: str, raw: bytes) -> Row:
     return file, line, told, text
 
 
-def _plain(value: Any) -> Any:
+def _without_surrogates(value: Any) -> Any:
     """*value* without half characters, which no table holds."""
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_without_surrogates(one) for one in value]
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

@@ -24,14 +24,14 @@ from pipeline import spans
 from pipeline.errors import PipelineError
 from pipeline.sinks.parquet import Writer
 
-from .records import Taken, take
-from .usual import Row
+from .fast_decoder import Row
+from .records import ParsedLines, parse_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NONE: Final[spans.Spans] = []
-TAIL = 1 << 16  # bytes at the end of a segment that usually hold its last record
+NO_SPANS: Final[spans.Spans] = []
+TAIL_BYTES = 1 << 16  # bytes at the end of a segment that usually hold its last record
 TASKS = 2  # for each core, so that one that has less to do takes another
 
 
@@ -64,7 +64,7 @@ class Segment:
         return asdict(self)
 
 
-def sealed(directory: Path, known: Container[int] = (), covered: spans.Spans = NONE) -> Iterator[Segment]:
+def sealed(directory: Path, known: Container[int] = (), covered: spans.Spans = NO_SPANS) -> Iterator[Segment]:
     """The segments in *directory* that will not change any more and are not *known* by their keys, in order.
 
     The front is left out as well where all that it is made of is *covered*.
@@ -73,11 +73,11 @@ def sealed(directory: Path, known: Container[int] = (), covered: spans.Spans = N
         key = -end if is_front(path) else first
         if key not in known and (key > 0 or spans.minus([[first, end - 1]], covered)):
             with suppress(FileNotFoundError):  # retired between two looks: its facts are there the next time
-                yield _look(path, first, end)
+                yield _inspect(path, first, end)
 
 
-def new(
-    directory: Path, known: Container[int], limit_bytes: int, limit_segments: int, covered: spans.Spans = NONE
+def find_new(
+    directory: Path, known: Container[int], limit_bytes: int, limit_segments: int, covered: spans.Spans = NO_SPANS
 ) -> list[Segment]:
     """The first segments that are neither *known* nor *covered*, as many as the limits allow, and at least one."""
     chosen: list[Segment] = []
@@ -90,7 +90,7 @@ def new(
     return chosen
 
 
-def again(told: dict[str, Any]) -> Segment | None:
+def reload(told: dict[str, Any]) -> Segment | None:
     """The segment of an old plan; retention may have left only its facts since.
 
     None where compaction took those: they are in the front, which is read as one that is not known.
@@ -100,7 +100,7 @@ def again(told: dict[str, Any]) -> Segment | None:
     if path.exists():
         return segment
     facts = paths(path.parent, segment.first)[2]
-    return _look(facts, segment.first, segment.end) if facts.exists() else None
+    return _inspect(facts, segment.first, segment.end) if facts.exists() else None
 
 
 def gateway_id(directory: Path) -> str | None:
@@ -121,7 +121,7 @@ def gateway_id(directory: Path) -> str | None:
     return None
 
 
-def shares(segments: list[Segment], count: int) -> list[list[Segment]]:
+def distribute(segments: list[Segment], count: int) -> list[list[Segment]]:
     """*segments* dealt out to at most *count* tasks, as evenly by size as whole segments allow; none is empty."""
     piles: list[list[Segment]] = [[] for _ in range(max(1, min(count, len(segments))))]
     sizes = [0] * len(piles)
@@ -132,10 +132,10 @@ def shares(segments: list[Segment], count: int) -> list[list[Segment]]:
     return [sorted(pile, key=lambda segment: segment.first) for pile in piles if pile]
 
 
-def take_in(spark: SparkSession, segments: list[Segment], gateway: str, folder: Path) -> list[Row]:
+def write_records(spark: SparkSession, segments: list[Segment], gateway: str, folder: Path) -> list[Row]:
     """Write the records of *segments* as Parquet files into *folder*, on all workers; the rejects."""
     context = spark.sparkContext
-    tasks = list(enumerate(shares(segments, TASKS * context.defaultParallelism)))
+    tasks = list(enumerate(distribute(segments, TASKS * context.defaultParallelism)))
     written = context.parallelize(tasks, max(1, len(tasks))).flatMap(lambda task: _write(folder, gateway, *task))
     return written.collect()
 
@@ -146,23 +146,23 @@ def _write(folder: Path, gateway: str, number: int, segments: list[Segment]) -> 
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".part-{number}.{uuid.uuid4().hex}"
     with Writer(temporary) as out:
-        for taken in chain.from_iterable(_taken(segment, gateway) for segment in segments):
-            out.write(taken.records)
-            rejects += taken.rejects
+        for parsed in chain.from_iterable(_parse(segment, gateway) for segment in segments):
+            out.write(parsed.records)
+            rejects += parsed.rejects
     temporary.rename(folder / f"part-{number:05d}.parquet")
     return rejects
 
 
-def _taken(segment: Segment, gateway: str) -> Iterator[Taken]:
+def _parse(segment: Segment, gateway: str) -> Iterator[ParsedLines]:
     with Path(segment.path).open("rb") as file:
-        yield from take(enumerate(file, 1), segment.path, gateway, segment.first, segment.end)
+        yield from parse_lines(enumerate(file, 1), segment.path, gateway, segment.first, segment.end)
 
 
-def _look(path: Path, first: int, end: int) -> Segment:
+def _inspect(path: Path, first: int, end: int) -> Segment:
     """What *path* is, by its size and its last lines."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        for tail in (TAIL, size):
+        for tail in (TAIL_BYTES, size):
             file.seek(max(0, size - tail))
             lines = file.readlines()
             last = next((seq for line in reversed(lines) if first <= (seq := _seq(line)) < end), 0)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def streamr(messages: DataFrame) -> DataFrame:
     """Every stream message that came from a publisher of its own: `silver/streamr`."""
-    found = rowwise(codecs.stream, _fields(STREAMR, codecs.Stream._fields))
+    found = rowwise(codecs.stream, _fields(STREAMR, codecs.StreamFields._fields))
     rows = messages.where("kind = 'message' and protocol = 'streamr' and wire is not null")
     wide = rows.select("gateway_id", F.col("seq").alias("log_seq"), found("wire", "content").alias("found"))
     return wide.select("gateway_id", "log_seq", "found.*").select(*STREAMR.schema.fieldNames())
@@ -25,7 +25,7 @@ def streamr(messages: DataFrame) -> DataFrame:
 
 def arbor_nodes(messages: DataFrame) -> DataFrame:
     """Every node in the log, replies as well as identities, communities and conversations: `silver/arbor_nodes`."""
-    found = rowwise(codecs.node, _fields(ARBOR_NODES, codecs.Node._fields))
+    found = rowwise(codecs.node, _fields(ARBOR_NODES, codecs.NodeFields._fields))
     nodes = node_texts(messages)
     wide = nodes.select("gateway_id", F.col("seq").alias("log_seq"), "node_id", found("text").alias("found"))
     return wide.select("gateway_id", "log_seq", "node_id", "found.*").select(*ARBOR_NODES.schema.fieldNames())
@@ -44,7 +44,7 @@ def node_texts(messages: DataFrame) -> DataFrame:
 
 def topic_packets(messages: DataFrame) -> DataFrame:
     """Every packet that a peer of the topic relay broadcast: `silver/topic_packets`."""
-    found = rowwise(codecs.packet, _fields(TOPIC_PACKETS, codecs.Packet._fields))
+    found = rowwise(codecs.packet, _fields(TOPIC_PACKETS, codecs.PacketFields._fields))
     rows = messages.where("kind = 'message' and protocol = 'topic_relay' and wire is not null")
     wide = rows.select("gateway_id", "seq", F.col("peer").alias("src"), found("wire").alias("found"))
     return wide.select("gateway_id", "seq", "src", "found.*").select(*TOPIC_PACKETS.schema.fieldNames())

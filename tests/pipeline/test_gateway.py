@@ -45,8 +45,8 @@ def say(server: Server, texts: list[str]) -> None:
 def test_a_gateways_log_is_read_over_http_and_is_the_same_as_its_files(
     make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "PIECE", 30)
-    monkeypatch.setattr(remote, "BATCH", 70)
+    monkeypatch.setattr(remote, "TASK_RECORDS", 30)
+    monkeypatch.setattr(remote, "BATCH_RECORDS", 70)
     grants = json.dumps({"rest:anonymous": ["*:*", "admin:*"]})
     with Server(tmp_path / "data", env={"TRELLIS_AUTH__GRANTS": grants}) as server:
         say(server, [f"first {n}" for n in range(100)])

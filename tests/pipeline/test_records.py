@@ -13,8 +13,8 @@ import pytest
 from gateway.core.message import Message, Peer
 from gateway.storage.record import BadRecord, decode
 from pipeline.schemas import MESSAGES
-from pipeline.sources.records import BATCH, batch, take, typed
-from pipeline.sources.usual import Row, usual
+from pipeline.sources.fast_decoder import Row, decode_fast
+from pipeline.sources.records import BATCH_ROWS, batch, decode_row, parse_lines
 from tests.pipeline.generate import GATEWAY, NASTY, START, lines, message, talk
 
 NAMES = MESSAGES.schema.fieldNames()
@@ -79,8 +79,8 @@ def test_rows_are_those_of_the_standard_library() -> None:
     said = lines([*talk(600, seed=4), *(message(601 + i, START, text) for i, text in enumerate(NASTY))])
     assert {json.loads(line)["kind"] for line in said} > {"message"}
     for line in said:
-        same(typed(line, GATEWAY), by_hand(line))
-        if row := usual(line, GATEWAY):
+        same(decode_row(line, GATEWAY), by_hand(line))
+        if row := decode_fast(line, GATEWAY):
             same(row, by_hand(line))
         else:
             assert b'"kind":"message"' not in line or b"\\ud800" in line, "what the gateway says is usual"
@@ -91,7 +91,7 @@ def test_rows_are_those_of_the_standard_library() -> None:
 )
 def test_no_digit_and_no_space_of_a_content_changes(content: str) -> None:
     line = lines([message(5, START, content.encode(), refs={"toy": [1 << 60, 1e22]}, wire="ü\U0001f600".encode())])[0]
-    found = dict(zip(NAMES, typed(line, GATEWAY), strict=True))
+    found = dict(zip(NAMES, decode_row(line, GATEWAY), strict=True))
     assert (found["content"], found["wire"]) == (content, "ü\U0001f600")
     assert json.loads(found["refs"]) == {"toy": [1 << 60, 1e22]}
 
@@ -121,7 +121,7 @@ def test_a_line_is_a_record_where_the_gateway_says_so(seed: int) -> None:
     verdicts = {"row": 0, "reject": 0, "unfit": 0}
     for line in lines(talk(1500, seed)):
         told = spoiled(dice, line) if dice.random() < 0.8 else line
-        (taken,) = take([(7, told)], "file", GATEWAY, 1, 1 << 62)
+        (taken,) = parse_lines([(7, told)], "file", GATEWAY, 1, 1 << 62)
         try:
             entry = decode(told) if told.endswith(b"\n") else None
         except BadRecord:
@@ -188,12 +188,12 @@ def test_the_usual_reader_takes_what_the_gateways_does_and_reads_the_same(seed: 
     taken = refused = 0
     for line in lines(talk(3000, seed)):
         told = odd(dice, line) if dice.random() < 0.7 else spoiled(dice, line)
-        row = usual(told, GATEWAY)
+        row = decode_fast(told, GATEWAY)
         if row is None:
             refused += 1
             continue
         taken += 1
-        found, expected = plain(row), plain(typed(told, GATEWAY))
+        found, expected = plain(row), plain(decode_row(told, GATEWAY))
         if repeated(told):
             found["content"] = expected["content"]  # which is cut at the wrong place: nobody writes such a line
         assert found == expected, told
@@ -204,7 +204,7 @@ def test_the_usual_reader_takes_what_the_gateways_does_and_reads_the_same(seed: 
 def test_a_content_that_stands_in_something_else_is_not_taken_for_the_content() -> None:
     rest = b',"channel":"c","id":"i","kind":"message","protocol":"p","peer":1,"content":1,"key":"k"'
     for native, takes in ((b"", True), (b',"native":{"a":1,"content":1,"b":2}', False)):
-        assert bool(usual(sealed(b'{"seq":5,"time":6%b%b' % (native, rest)), GATEWAY)) is takes
+        assert bool(decode_fast(sealed(b'{"seq":5,"time":6%b%b' % (native, rest)), GATEWAY)) is takes
 
 
 def repeated(line: bytes) -> bool:
@@ -223,7 +223,7 @@ def odd(dice: random.Random, line: bytes) -> bytes:
 
 def test_half_characters_of_a_name_become_question_marks() -> None:
     line = lines([message(2, START, b'"\\ud800"', id="a\ud800", ids=("\udc00",), sender=Peer(1, "toy", "\ud801"))])
-    (taken,) = take([(1, line[0])], "file", GATEWAY, 1, 9)
+    (taken,) = parse_lines([(1, line[0])], "file", GATEWAY, 1, 9)
     (row,) = taken.records.to_pylist()
     assert (row["id"], row["ids"], row["sender"], row["content"]) == ("a?", ["?"], "?", '"\\ud800"')
 
@@ -233,16 +233,16 @@ def test_one_row_that_no_column_holds_does_not_harm_its_neighbours() -> None:
     odd = sealed(
         b'{"seq":21,"time":5,"channel":"c","id":"i","kind":"message","protocol":"p","peer":1,"content":1,"key":5'
     )
-    (taken,) = take(enumerate([*good, odd], 1), "file", GATEWAY, 1, 99)
+    (taken,) = parse_lines(enumerate([*good, odd], 1), "file", GATEWAY, 1, 99)
     assert taken.records.num_rows == 20
     assert [(line, reason.partition(":")[0]) for _, line, reason, _ in taken.rejects] == [(21, "corrupt")]
 
 
 def test_batches_are_bounded_and_places_are_kept() -> None:
-    small = [message(seq, START) for seq in range(1, BATCH + 20)]
+    small = [message(seq, START) for seq in range(1, BATCH_ROWS + 20)]
     told = lines(small)
-    told[4], told[BATCH + 5] = b"x\n", told[BATCH + 3]
-    taken = list(take(enumerate(told, 1), "file", GATEWAY, 1, 1 << 62))
-    assert [one.records.num_rows for one in taken] == [BATCH, 17]
+    told[4], told[BATCH_ROWS + 5] = b"x\n", told[BATCH_ROWS + 3]
+    taken = list(parse_lines(enumerate(told, 1), "file", GATEWAY, 1, 1 << 62))
+    assert [one.records.num_rows for one in taken] == [BATCH_ROWS, 17]
     rejects = [(line, reason.partition(":")[0]) for one in taken for _, line, reason, _ in one.rejects]
-    assert rejects == [(5, "foreign"), (BATCH + 6, "duplicate")]
+    assert rejects == [(5, "foreign"), (BATCH_ROWS + 6, "duplicate")]

@@ -14,9 +14,9 @@ import duckdb
 import pytest
 
 from pipeline.jobs import report
-from pipeline.report.numbers import Numbers
+from pipeline.report.charts import bars_over_time
+from pipeline.report.data import ReportData
 from pipeline.report.page import page
-from pipeline.report.pictures import bars_over_time
 from pipeline.run import Run
 from pipeline.schemas import CHANNEL_MINUTE, GAPS, INTEGRITY, MESSAGES
 from tests.pipeline.test_ingest import _glob
@@ -134,7 +134,7 @@ def test_a_browser_shows_it(made: tuple[Run, Path], tmp_path: Path, width: int) 
 
 def test_names_that_peers_chose_are_text() -> None:
     nasty = "<script>alert(1)</script>\x1b[2J" + "x" * 100
-    numbers = Numbers(["<b>"], 1, 1, 0, 1, 1, 1, 1, [], [(0, "<i>", 1)], [(nasty, 1, 1)], 1, [], [], [], {}, [], [])
+    numbers = ReportData(["<b>"], 1, 1, 0, 1, 1, 1, 1, [], [(0, "<i>", 1)], [(nasty, 1, 1)], 1, [], [], [], {}, [], [])
     text = page(numbers, 0)
     assert "<script" not in text
     assert "\x1b" not in text

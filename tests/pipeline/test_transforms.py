@@ -20,7 +20,7 @@ from adapters.streamr.wire.message import ETH_LEGACY, MessageID, MessageRef, Str
 from gateway.core.message import Peer
 from gateway.storage.record import Entry, Fact
 from pipeline.schemas import ARBOR_NODES, FOREST, GAPS, INTEGRITY, MESSAGES, STREAMR, TOPIC_PACKETS
-from pipeline.sources.records import typed
+from pipeline.sources.records import decode_row
 from pipeline.transforms import decode, integrity
 from pipeline.transforms.forest import forest, shown
 from pipeline.transforms.gaps import gaps
@@ -34,7 +34,7 @@ ADDRESS = address_of(KEY.public_key)
 
 
 def bronze(spark: SparkSession, entries: list[Entry]) -> DataFrame:
-    return spark.createDataFrame([typed(line, GATEWAY) for line in lines(entries)], MESSAGES.schema)
+    return spark.createDataFrame([decode_row(line, GATEWAY) for line in lines(entries)], MESSAGES.schema)
 
 
 def dicts(frame: DataFrame) -> list[dict[str, Any]]:
@@ -346,12 +346,12 @@ def test_channel_minutes_are_those_that_a_loop_counts(spark: SparkSession) -> No
             minute = datetime.fromtimestamp(record["time"] // 60_000 * 60, UTC).replace(tzinfo=None)
             cell = expected[minute, record["protocol"], record["channel"]]
             text = record.get("wire")
-            line = typed(next(one for one in told if one.startswith(b'{"seq":%d,' % record["seq"])), GATEWAY)
+            line = decode_row(next(one for one in told if one.startswith(b'{"seq":%d,' % record["seq"])), GATEWAY)
             cell[0] += 1
             cell[1] += len((line[MESSAGES.schema.fieldNames().index("content")] if text is None else text).encode())
             cell[2].add(record.get("sender", record["peer"]))
             cell[3] += bool(record.get("undelivered"))
-    rows = spark.createDataFrame([typed(line, GATEWAY) for line in told], MESSAGES.schema)
+    rows = spark.createDataFrame([decode_row(line, GATEWAY) for line in told], MESSAGES.schema)
     found = {tuple(row)[:3]: tuple(row)[3:] for row in channel_minute(rows).collect()}
     assert found == {key: (n, size, len(who), missed) for key, (n, size, who, missed) in expected.items()}
     assert len({minute for minute, *_ in found}) > 1

@@ -17,7 +17,7 @@ _HEIGHT: Final = 100
 def bars_over_time(rows: Sequence[tuple[int, str, int]], step_ms: int) -> str:
     """Stacked bars of (time, protocol, n), with words below: when, and how many at most."""
     if not rows:
-        return nothing("Nothing was said yet.")
+        return placeholder("Nothing was said yet.")
     first, last = min(row[0] for row in rows), max(row[0] for row in rows)
     sums: dict[int, int] = {}
     for time, _, n in rows:
@@ -30,13 +30,14 @@ def bars_over_time(rows: Sequence[tuple[int, str, int]], step_ms: int) -> str:
         at = (time - first) // step_ms
         drawn.append(
             f'<rect x="{at + 0.08:.2f}" y="{_HEIGHT - height[time]:.3f}" width="0.84" height="{tall:.3f}"'
-            f' fill="{colour(protocol)}"><title>{moment(time)} {escape(protocol)}: {n:,}</title></rect>'
+            f' fill="{colour(protocol)}"><title>{format_time(time)} {escape(protocol)}: {n:,}</title></rect>'
         )
     count = (last - first) // step_ms + 1
     return (
         f'<figure><p class="most">{top:,} at most</p><svg class="time" role="img" aria-label="messages over time"'
         f' viewBox="0 0 {count} {_HEIGHT}" preserveAspectRatio="none">{"".join(drawn)}</svg>'
-        f"<figcaption><span>{moment(first)}</span><span>{moment(last + step_ms)} UTC</span></figcaption></figure>"
+        f"<figcaption><span>{format_time(first)}</span>"
+        f"<span>{format_time(last + step_ms)} UTC</span></figcaption></figure>"
         f"{legend({row[1] for row in rows})}"
     )
 
@@ -60,7 +61,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], name: str) -> str:
     """A table called *name*; numbers stand right, a picture (`Raw`, the last of a row) below the row's first words."""
     told = list(rows)
     if not told:
-        return nothing("There is nothing to show yet.")
+        return placeholder("There is nothing to show yet.")
     kinds = [_kind(value) for value in told[0]]
     heads = "".join(f'<th scope="col"{kind}>{escape(text)}</th>' for text, kind in zip(head, kinds, strict=False))
     body = "".join(f"<tr>{_cells(row)}</tr>" for row in told)
@@ -95,7 +96,7 @@ class Raw(str):
     __slots__ = ()
 
 
-def nothing(text: str) -> str:
+def placeholder(text: str) -> str:
     """What stands where there is nothing to draw."""
     return f'<p class="nothing">{escape(text)}</p>'
 
@@ -105,7 +106,7 @@ def colour(protocol: str) -> str:
     return COLOURS.get(protocol, OTHER)
 
 
-def moment(time: int | None) -> str:
+def format_time(time: int | None) -> str:
     """A time (ms) for people."""
     return "-" if time is None else datetime.fromtimestamp(time / 1000, UTC).strftime("%Y-%m-%d %H:%M")
 

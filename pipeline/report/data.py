@@ -30,7 +30,7 @@ Rows = list[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class ReportData:
     """Everything on the page.
 
     `traffic` has (minute, protocol, n), where a minute is the first of `bucket_minutes`; `channels` (channel, n,
@@ -59,7 +59,7 @@ class Numbers:
     batches: Rows
 
 
-def gather(run: Run) -> Numbers:
+def gather(run: Run) -> ReportData:
     """Read the tables of *run*'s warehouse; one that is not there yet is empty."""
     minutes = _frame(run, CHANNEL_MINUTE)
     records = _frame(run, MESSAGES)
@@ -73,7 +73,7 @@ def gather(run: Run) -> Numbers:
     ).collect()[0]
     bucket, traffic = _traffic(minutes)
     by_channel = minutes.groupBy("channel").agg(F.sum("n").alias("n"), F.sum("bytes").alias("bytes"))
-    return Numbers(
+    return ReportData(
         gateways=[row[0] for row in records.select("gateway_id").distinct().orderBy("gateway_id").collect()],
         **ends.asDict(),
         bucket_minutes=bucket,

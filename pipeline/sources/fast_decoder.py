@@ -1,9 +1,9 @@
-"""The line of a message as the gateway writes it, read in one go by a decoder that knows its fields.
+"""Decodes the line of a message, as the gateway writes it, in one pass of a decoder that knows its fields.
 
-This is `records.typed` for nearly every line of a log, in a third of the time. It takes no line of which it is not sure
-that the gateway's own reader takes it and reads the same in it (a property holds that): the checksum agrees, there are
-no fields but those of a message, each of its type, and what is cut out as text stands where that reader looks for it.
-Names that come twice are not looked for: nobody writes them.
+This does what `records.decode_row` does for nearly every line of a log, in a third of the time. It returns None for a
+line unless the gateway's own reader certainly accepts it with the same result (a property test checks that): the
+checksum agrees, there are no fields but those of a message, each of its type, and what is cut out as text stands where
+that reader looks for it. Duplicate names are not looked for: no gateway writes them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_TIME: Final = 253402300800000  # ms; the year 10000
 _DAY: Final = 86_400_000  # ms
 _TAIL: Final = len(',"crc":"12345678"}\n')
 _CONTENT: Final = b',"content":'
-_SHALLOW: Final = 2 * MAX_DEPTH + 100  # bytes, beside the wire text; nested too deep is only what has more
+_SHALLOW_BYTES: Final = 2 * MAX_DEPTH + 100  # bytes, beside the wire text; nested too deep is only what has more
 _ABSENT: Any = None  # a member that is not there; null is of no type that a member may be
 
 
@@ -55,7 +55,7 @@ class _Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, tag_field="
 _decode: Final = msgspec.json.Decoder(_Message).decode
 
 
-def usual(line: bytes, gateway: str) -> Row | None:
+def decode_fast(line: bytes, gateway: str) -> Row | None:
     """A line, newline included, as a row of `bronze/messages`; None where somebody else has to look at it."""
     if not line.endswith(b',"crc":"%08x"}\n' % crc32(line[:-_TAIL])):
         return None
@@ -75,7 +75,7 @@ def usual(line: bytes, gateway: str) -> Row | None:
         or not (native is None or native.startswith(b"{"))
         or not (refs is None or refs.startswith(b"{"))
         or not is_channel_name(m.channel)
-        or (len(line) - len(m.wire or "") > _SHALLOW and line.count(b"[") + line.count(b"{") > MAX_DEPTH)
+        or (len(line) - len(m.wire or "") > _SHALLOW_BYTES and line.count(b"[") + line.count(b"{") > MAX_DEPTH)
     ):
         return None
     # fmt: off
