@@ -124,7 +124,7 @@ def _follow(gateway: Gateway, found: LoadedConfiguration) -> None:
         gateway.throttle = gateway.bus.throttle = found.throttle  # with full buckets
     if limits.bytes != before.bytes and gateway.bus.read_pacer is not None:
         gateway.bus.read_pacer.set_rate(TokenBuckets(limits.bytes.rate, limits.bytes.burst, monotonic))
-    gateway.budget.allow(found.memory)
+    gateway.budget.set_limit(found.memory)
     gateway.retention.limits = retention_limits(found.settings)
 
 

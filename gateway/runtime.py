@@ -201,12 +201,12 @@ class Gateway:
 
     def _read_pacer(self) -> ReadPacer:
         limits = self.settings.limits
-        self.budget = Budget(peer_memory_bytes(self.settings), self._given_up)
+        self.budget = Budget(peer_memory_bytes(self.settings), self._memory_released)
         rate = limits.bytes
         buckets = TokenBuckets(rate.rate, rate.burst, monotonic) if limits.rates == "on" else None
         return ReadPacer(buckets, monotonic, self.budget, lambda: self.log.crowded)
 
-    def _given_up(self, holder: Holder, size: int) -> None:
+    def _memory_released(self, holder: Holder, size: int) -> None:
         self.metrics.count("given_up")
         logger.warning(
             "a connection was given up: too much memory is held for peers (limits.memory)",
@@ -270,7 +270,7 @@ class Gateway:
         if (now := clock() // MINUTE * MINUTE) == self._minute and not last:
             return
         minute, self._minute = self._minute, now
-        if flows := self.bus.flows.tell():
+        if flows := self.bus.flows.take_counts():
             self.log.fact("counts", {"minute": minute, "flows": flows})
 
     def goodbye(self) -> None:

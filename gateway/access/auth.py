@@ -1,9 +1,9 @@
-"""Who may do what: principals, and the one question that every session asks at every verb.
+"""Authentication and authorisation: who a principal is, and whether it may use a verb on a channel.
 
-Authentication is on as soon as there is one key or one grant; until then everybody may do everything but administer.
-Rights belong to a key, or by `[auth.grants]` to a principal without one, such as `sprout:anonymous`. In which order
-they are looked at is in `Access.rules`; a question that cannot be decided is answered with no. What adapters need of
-keys, rights and files of secrets, they import from here.
+Authentication is enabled as soon as there is one key or one grant; until then everybody may do everything but
+administer. Rights belong to a key, or by `[auth.grants]` to a principal without one, such as `sprout:anonymous`.
+`Access.rules` defines their order; what cannot be decided is denied. Adapters import what they need of keys, rights and
+secret files from here.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ __all__ = [
 ]
 # fmt: on
 
-KEY_PREFIX = "key:"  # how the principal of a key begins
-ANONYMOUS = "anonymous"  # how the principal of those who did not say who they are ends; alone: of whatever protocol
-NO_KEY = "(no key)"  # the durable identity of all who come by REST without a key
-MAX_CACHED_PRINCIPALS = 4096  # principals whose rights are kept together; others are gathered again
-MAX_CACHED_NAME = 128  # characters of their names: peers choose some of these, and memory is not theirs to fill
+KEY_PREFIX = "key:"  # the prefix of the principal of a key
+ANONYMOUS = "anonymous"  # an anonymous principal of any protocol, and what follows the protocol in those of one
+NO_KEY = "(no key)"  # the durable identity of all REST callers without a key
+MAX_CACHED_PRINCIPALS = 4096  # principals whose rights are cached
+MAX_CACHED_NAME = 128  # characters of their names; peers choose some of these, and could fill the memory
 
 logger = structlog.get_logger("trellis")
 
 
 class AccessRule(NamedTuple):
-    """A right, and whose it is: of a key, a grant, or given by users."""
+    """A right, and where it comes from: a key, a grant, or users."""
 
     right: Right
     source: str
 
 
 class AccessDecision(NamedTuple):
-    """Whether something is allowed, and why, in words."""
+    """Whether something is allowed, and the reason as text."""
 
     allowed: bool
     reason: str
@@ -70,10 +70,10 @@ class AccessDecision(NamedTuple):
 
 @dataclass
 class Access:
-    """Answers who somebody is, and whether they may. *clock* gives ms since 1970.
+    """Authenticates principals and checks their rights. *clock* gives ms since 1970.
 
-    Whoever remembers an answer adds to `on_change` what looks again: it is called after keys, grants or given rights
-    have changed, and must not raise.
+    Code that caches an answer adds a callback to `on_change`, which is called after keys, grants or given rights have
+    changed, and must not raise.
     """
 
     keys: Iterable[ApiKey] = ()
@@ -84,16 +84,16 @@ class Access:
     def __post_init__(self) -> None:
         self.enabled = False
         self.on_change: list[Callable[[], None]] = []
-        self.used_key_ids: set[str] = set()  # ids of keys that somebody showed; `LastUse` takes them
+        self.used_key_ids: set[str] = set()  # ids of keys that were presented, until `AccessManager` takes them
         self._given: dict[str, Rights] = {}
         self._rights_of = lru_cache(maxsize=MAX_CACHED_PRINCIPALS)(self._gather)
         self.set_grants(self.grants)
         self.set_keys(self.keys)
 
-    # What operators and users say
+    # Keys, grants and given rights
 
     def set_keys(self, keys: Iterable[ApiKey]) -> None:
-        """Take these keys in the place of the former ones; authentication that is on stays on, even without a key."""
+        """Replace the keys; authentication that is enabled stays enabled, even without a key."""
         keys = list(keys)
         rights = {key.id: denials_first(map(Right.parse, key.rights)) for key in keys}
         self._keys = {key.id: key for key in keys}
@@ -104,15 +104,15 @@ class Access:
         self._changed()
 
     def set_grants(self, grants: Mapping[str, Iterable[str]]) -> None:
-        """Take these grants in the place of the former ones."""
+        """Replace the grants; authentication that is enabled stays enabled."""
         self._grants = {name: denials_first(map(Right.parse, rights)) for name, rights in grants.items()}
         self.enabled = self.enabled or bool(self._grants)
         self._changed()
 
     def set_given_rights(self, name: str, rights: Iterable[Right]) -> None:
-        """Let the principal called *name* have these *rights* too, in the place of those it was given before.
+        """Replace the rights that users gave to the principal called *name*, in addition to its grants.
 
-        They are what users give to each other; authentication is switched on by operators alone.
+        Given rights do not enable authentication; only operators do.
         """
         given = tuple(rights)
         if given == self._given.get(name, ()):
@@ -123,17 +123,17 @@ class Access:
         self._changed()
 
     def tick(self) -> None:
-        """A second has passed: keys that have expired are worth nothing from now on."""
+        """Drop the keys that have expired; call this once a second."""
         over = self._expire()
         for key in over:
             logger.info("a key has expired", key=key.name, id=key.id)
         if over:
             self._changed()
 
-    # Who somebody is
+    # Authentication
 
     def find_key(self, secret: str) -> ApiKey | None:
-        """The key that *secret* is, None if it is none, or has expired."""
+        """The key with this *secret*; None if there is none, or it has expired."""
         id = self._ids.get(digest(secret))
         if id is None or not self._keys[id].is_valid_at(self.clock()):
             return None
@@ -141,48 +141,48 @@ class Access:
         return self._keys[id]
 
     def key_name(self, secret: str) -> str | None:
-        """The name of the key that *secret* is, None if it is none."""
+        """The name of the key with this *secret*; None if there is none."""
         key = self.find_key(secret)
         return None if key is None else key.name
 
     def principal_of(self, secret: str, address: str = "") -> Principal | None:
-        """The principal behind *secret*, who came from *address*; None if it is no key of ours."""
+        """The principal of the key with this *secret*, connected from *address*; None if there is no such key."""
         key = self.find_key(secret)
         return None if key is None else Principal(KEY_PREFIX + key.name, address, key.id)
 
     def authenticate(self, protocol: str, token: str | None, address: str = "") -> Principal | None:
-        """The principal behind a connection; None when *token* was given and is no key of ours."""
+        """The principal of a connection; None if a *token* was given and is not a valid key."""
         address = network(address)
         return Principal(f"{protocol}:{ANONYMOUS}", address) if token is None else self.principal_of(token, address)
 
     def key_has_ended(self, principal: Principal) -> bool:
-        """Whether *principal* came with a key that was removed or has expired."""
+        """Whether *principal* authenticated with a key that was removed or has expired."""
         return bool(principal.key) and principal.key not in self._keys
 
     def valid_keys(self) -> list[ApiKey]:
-        """The keys that are worth something now."""
+        """The keys that have not expired."""
         return list(self._keys.values())
 
     def valid_key_ids(self) -> list[str]:
         """Their ids."""
         return list(self._keys)
 
-    # What they may
+    # Authorisation
 
     def allowed(self, principal: Principal, verb: str, channel: str) -> bool:
-        """Whether *principal* may *verb* on *channel*: the one place where that is decided."""
+        """Whether *principal* may *verb* on *channel*; every check ends here."""
         try:
             verb = _needed(verb, channel)
             if not self.enabled:
                 return verb != "admin"
             found = first_match(self._rights(principal), verb, channel)
             return found is not None and not found.denies
-        except Exception as error:  # whatever it is: who cannot be told to have a right has none
+        except Exception as error:  # whatever it is, deny
             logger.error("a right cannot be decided, and is refused", error=repr(error))
             return False
 
     def explain(self, principal: Principal, verb: str, channel: str) -> AccessDecision:
-        """What `allowed` answers, and the rule that decides."""
+        """What `allowed` returns, with the rule that decides."""
         asked = _needed(verb, channel)
         if not self.enabled:
             return AccessDecision(
@@ -195,22 +195,22 @@ class Access:
         return AccessDecision(False, f"no rule of {principal.name} covers it{needs}")
 
     def has_any_right(self, principal: Principal) -> bool:
-        """Whether *principal* may do anything at all, on whatever channel."""
+        """Whether *principal* may do anything at all, on any channel."""
         return not self.enabled or not all(right.denies for right in self._rights(principal))
 
     def principals_with(self, verb: str, channels: Iterable[str]) -> list[str]:
-        """The principals without a key that have a right of their own to *verb* on one of *channels*."""
+        """The principals without a key that have a right of their own to *verb* on any of *channels*."""
         channels = tuple(channels)
         names = dict.fromkeys((*self._grants, *self._given))
         own = {name: (*self._grants.get(name, ()), *self._given.get(name, ())) for name in names}
         return [name for name, rights in own.items() if any(_allows(rights, verb, channel) for channel in channels)]
 
     def rules(self, principal: Principal) -> list[AccessRule]:
-        """Every rule about *principal*, in the order in which they are looked at: the first that covers it decides.
+        """The rules about *principal* in the order in which they are matched: the first that covers a question decides.
 
-        A key has its own rights and no other. Who has none: first the grant in its own name, then that of the
-        strangers of its protocol, then that of all strangers, then what users gave it, then what they gave everybody.
-        In each of these what takes away comes before what gives.
+        A key has its own rights only. A principal without a key has the grant in its own name, then that of anonymous
+        principals of its protocol, then that of all anonymous principals, then the rights given by users, in the same
+        order of names. In each of these, denials come before grants.
         """
         if principal.key or principal.name.startswith(KEY_PREFIX):
             rights = self._key_rights.get(principal.key, ())
@@ -223,13 +223,13 @@ class Access:
         return granted + given
 
     def origin_refusal(self, origin: str | None, host: str | None) -> str | None:
-        """Why a request with these headers may not come in; None if it may."""
+        """Why a request with these headers is refused; None if it is not."""
         return self.origins.refusal(origin, host, keyless=not self.enabled)
 
-    # How it is looked up
+    # Lookup
 
     def _rights(self, principal: Principal) -> Rights:
-        """The rights of `rules`; of a key without asking for more than its id."""
+        """The rights of `rules`; those of a key are found by its id."""
         if principal.key:
             return self._key_rights.get(principal.key, ())
         name = principal.name
@@ -239,7 +239,7 @@ class Access:
         return tuple(rule.right for rule in self.rules(Principal(name)))
 
     def _expire(self) -> list[ApiKey]:
-        """Forget the keys whose time is over, and tell which."""
+        """Remove and return the keys that have expired."""
         now = self.clock()
         over = [key for key in self._keys.values() if not key.is_valid_at(now)]
         for key in over:
@@ -253,12 +253,12 @@ class Access:
 
 
 def _needed(verb: str, channel: str) -> str:
-    """The verb that is needed: only who administers speaks on the gateway's own channels."""
+    """The verb whose right is needed: only administrators publish on the gateway's own channels."""
     return "admin" if channel.startswith(GATEWAY_PREFIX) and verb in ("publish", "direct") else verb
 
 
 def _names(name: str) -> list[str]:
-    """Whose rights the principal called *name* has: to say who one is takes nothing away."""
+    """The names whose rights the principal called *name* has: its own, and those of anonymous principals."""
     return list(dict.fromkeys((name, f"{name.partition(':')[0]}:{ANONYMOUS}", ANONYMOUS)))
 
 
@@ -268,13 +268,13 @@ def _allows(rights: Rights, verb: str, channel: str) -> bool:
 
 
 def key_identity(key: str | None) -> str:
-    """The durable identity of the key with this name, or of all who have none; no two are the same."""
+    """The durable identity of the key with this name, or of all callers without one; no two are the same."""
     if key is None:
         return NO_KEY
     return KEY_PREFIX + key if key.endswith(NO_KEY) else key
 
 
 def bearer_token(header: str | None) -> str | None:
-    """The token of an `Authorization: Bearer` header."""
+    """The token of an `Authorization: Bearer` header; None if there is none."""
     scheme, _, token = (header or "").partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None

@@ -1,9 +1,8 @@
-"""API keys as they are kept: names, digests, rights and when they end, in one file of mode 0600.
+"""The file of API keys: names, digests, rights and times of expiry, of mode 0600.
 
-A key is 32 random bytes, so its SHA-256 is all that is kept of it: there is nothing to guess, and looking a digest
-up tells nobody how much of a guess was right. Every key has a random id. Rights and connections belong to the id, so
-that a key which is removed takes its rights along, whatever the next one is called; the name is for people, and
-what others know the speaker by.
+A secret is 32 random bytes, of which only the SHA-256 is kept: it cannot be guessed, and looking a digest up does not
+reveal how much of a guess was right. Every key has a random id. Rights and connections belong to the id, so that the
+rights of a removed key are gone even if a new key has its name; the name is for people, and is shown as the sender.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from .rights import Right
 from .secretfile import SecretFileError, read_secret, write_secret
 
 SECRET_PREFIX = "trellis_"
-DEFAULT_RIGHTS = ("subscribe:*", "publish:*", "direct:*", "history:*")  # what a key may do unless it says otherwise
-RESERVED_NAMES = (REST,)  # the durable identity of all who use REST without a key
-MAX_KEY_NAME = 64  # characters: it is shown wherever its messages are
-FOREVER = 253_402_300_800_000  # ms since 1970: the year 10000, which no date can say
+DEFAULT_RIGHTS = ("subscribe:*", "publish:*", "direct:*", "history:*")  # the rights of a key that is added without any
+RESERVED_NAMES = (REST,)  # the protocol of HTTP callers; a key of that name could be taken for it
+MAX_KEY_NAME = 64  # characters; the name is shown with every message
+MAX_EXPIRY = 253_402_300_800_000  # ms since 1970: the year 10000, which is beyond any date
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ID = re.compile(r"[0-9a-f]{16}")
 
@@ -41,15 +40,15 @@ def now_ms() -> int:
 
 
 def digest(secret: str) -> str:
-    """What is kept of an API key; whatever a peer sends has one, half a surrogate too."""
+    """The SHA-256 in hex of *secret*, which is all that is kept of it; any text has one, even with lone surrogates."""
     return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """An API key as it is kept: its SHA-256 in hex, its rights as text, and when it ends (ms since 1970, if ever).
+    """An API key as it is kept: the digest of its secret, its rights as text, and its expiry (ms since 1970, or None).
 
-    Without an *id* (files of the former make have none) it follows from the digest: the same at each reading.
+    Without an *id* (older files have none) the id is derived from the digest, so that it is always the same.
     """
 
     name: str
@@ -63,37 +62,37 @@ class ApiKey:
             object.__setattr__(self, "id", digest(f"id of {self.hash}")[:16])
 
     def is_valid_at(self, now: int) -> bool:
-        """Whether it has not expired."""
+        """Whether it has not expired at *now* (ms since 1970)."""
         return self.expires is None or now < self.expires
 
 
 @dataclass
 class KeyFile:
-    """The keys of a gateway. Changes are made under a lock, so that two commands at once lose nothing."""
+    """The key file of a gateway. A lock is held during changes, so that two commands at once lose nothing."""
 
     path: Path
     _loaded: tuple[int, int] | None = field(default=None, init=False)
 
     def load(self) -> list[ApiKey]:
-        """All keys, those too that have expired; none if there is no file. A `ValueError` says that it is damaged."""
+        """All keys, even expired ones; none if there is no file. Raises `SecretFileError` if the file is damaged."""
         self._loaded = self._version()
         if self._loaded is None:
             return []
         data = read_secret(self.path)
         try:
-            keys = [_read(row) for row in json.loads(data)]
+            keys = [_from_json(row) for row in json.loads(data)]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise SecretFileError(f"{self.path} is no key file ({error}); restore it from a backup") from None
+            raise SecretFileError(f"{self.path} is not a key file ({error}); restore it from a backup") from None
         if len({key.id for key in keys}) < len(keys) or len({key.hash for key in keys}) < len(keys):
-            raise SecretFileError(f"{self.path} is no key file (the same key twice); restore it from a backup")
+            raise SecretFileError(f"{self.path} is not a key file (it has a key twice); restore it from a backup")
         return keys
 
     def changed(self) -> bool:
-        """Whether the file is another one than at the last `load`."""
+        """Whether the file has changed since the last `load`."""
         return self._version() != self._loaded
 
     def add(self, name: str, rights: Iterable[str] = DEFAULT_RIGHTS, expires: int | None = None) -> str:
-        """Make a key called *name* and return it, the only time it is ever shown."""
+        """Add a key called *name* and return its secret, which is not kept."""
         rights = tuple(rights)
         check_name(name)
         check_rights(rights)
@@ -105,7 +104,7 @@ class KeyFile:
             return self._save_with(kept, name, rights, expires)
 
     def rotate(self, name: str, overlap_ms: int) -> str:
-        """Give the key called *name* a new secret and return it; the old one ends in *overlap_ms*."""
+        """Add a new secret for the key called *name* and return it; the old one expires in *overlap_ms*."""
         with self._locked():
             keys, now = self.load(), now_ms()
             old = [key for key in keys if key.name == name and key.is_valid_at(now)]
@@ -138,11 +137,11 @@ class KeyFile:
         return found.st_ino, found.st_mtime_ns
 
     def _save(self, keys: list[ApiKey]) -> None:
-        write_secret(self.path, json.dumps([_row(key) for key in keys], indent=1).encode())
+        write_secret(self.path, json.dumps([_to_json(key) for key in keys], indent=1).encode())
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Nobody else changes the file meanwhile."""
+        """Lock the file against changes by others."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_CREAT | os.O_RDWR, 0o600)
         try:
@@ -153,30 +152,30 @@ class KeyFile:
 
 
 def check_name(name: str) -> None:
-    """Raise `ValueError` unless a key can be called *name*."""
+    """Raise `ValueError` unless *name* is valid for a key."""
     if not 0 < len(name) <= MAX_KEY_NAME or not name.isprintable():
         raise ValueError(f"a key's name has 1 to {MAX_KEY_NAME} printable characters, not {name!r}")
     if name in RESERVED_NAMES:
-        raise ValueError(f"no key is called {name!r}: that is what all who come without a key are called")
+        raise ValueError(f"no key can be called {name!r}, the name of callers without a key")
 
 
 def check_rights(rights: Sequence[str]) -> None:
-    """Raise `ValueError` unless *rights* are rules of which at least one gives something."""
+    """Raise `ValueError` unless *rights* are valid, and at least one grants something."""
     if all(Right.parse(right).denies for right in rights):
-        raise ValueError("these rights give nothing; a rule without `!` does")
+        raise ValueError("these rights grant nothing; a rule without `!` does")
 
 
-def _row(key: ApiKey) -> dict[str, Any]:
+def _to_json(key: ApiKey) -> dict[str, Any]:
     expires = {} if key.expires is None else {"expires": key.expires}
     return {"id": key.id, "name": key.name, "hash": key.hash, "rights": list(key.rights), **expires}
 
 
-def _read(row: dict[str, Any]) -> ApiKey:
+def _from_json(row: dict[str, Any]) -> ApiKey:
     name, hash, rights, id, expires = row["name"], row["hash"], row["rights"], row.get("id", ""), row.get("expires")
     if not (isinstance(name, str) and isinstance(rights, list) and _DIGEST.fullmatch(hash)):
-        raise ValueError("a name, a digest or rights that are none")
-    if (id and not _ID.fullmatch(id)) or not (expires is None or (type(expires) is int and 0 < expires < FOREVER)):
-        raise ValueError("an id or an end that is none")
+        raise ValueError("an invalid name, digest or list of rights")
+    if (id and not _ID.fullmatch(id)) or not (expires is None or (type(expires) is int and 0 < expires < MAX_EXPIRY)):
+        raise ValueError("an invalid id or expiry")
     for right in rights:
         Right.parse(right)
     return ApiKey(name, hash, tuple(rights), id, expires)

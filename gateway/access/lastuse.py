@@ -1,7 +1,7 @@
-"""When each key was last used: kept in memory, and written at most once a minute to a file beside the keys.
+"""The time when each key was last used: kept in memory, and written at most once a minute to a file beside the keys.
 
-It is for people who wonder whether a key can go. A crash loses the last minute of it, and a disk that cannot be
-written all that comes after; nothing depends on it.
+It helps operators to decide whether a key can be removed; nothing else depends on it. A crash loses the last minute of
+it, and a disk that cannot be written loses all that follows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from .keyfile import FOREVER
+from .keyfile import MAX_EXPIRY
 from .secretfile import write_secret
 
 FILE_NAME = "last-used.json"
@@ -27,15 +27,15 @@ class LastUse:
         self._dirty = False
 
     def record(self, ids: Iterable[str], now: int) -> None:
-        """The keys with these *ids* are in use."""
+        """Record that the keys with these *ids* are in use at *now* (ms since 1970)."""
         for id in ids:
             self._times[id] = now
             self._dirty = True
 
     def pending_write(self, now: int, kept: Iterable[str], *, last: bool = False) -> Callable[[], None] | None:
-        """What writes the file, to be called in any thread; None where there is nothing new, or it is too early.
+        """A function that writes the file, to be called in any thread; None if nothing changed, or it is too early.
 
-        *kept* are the ids that there are. Before the *last* time it is never too early.
+        Only the ids in *kept* are written. The *last* write, at a stop, is never too early.
         """
         if not self._dirty or (0 <= now - self._written < WRITE_INTERVAL and not last):
             return None
@@ -47,9 +47,9 @@ class LastUse:
 
 
 def read_times(path: Path) -> dict[str, int]:
-    """What was written to *path*; nothing where there is no such file, or one that makes no sense."""
+    """The times in the file at *path*; none if there is no such file, or it is not valid."""
     try:
         found = json.loads(path.read_bytes())
-        return {id: time for id, time in found.items() if type(time) is int and 0 < time < FOREVER}
+        return {id: time for id, time in found.items() if type(time) is int and 0 < time < MAX_EXPIRY}
     except (OSError, ValueError, AttributeError):
         return {}

@@ -1,6 +1,6 @@
-"""How much one network address, one peer and one channel may do: the `[limits]` section, and the throttle.
+"""The `[limits]` section, and the throttle: request rates of one network address, one peer and one channel.
 
-A request that finds a bucket empty is refused and told how long to wait; nothing is queued.
+A request that finds a bucket empty is refused with the seconds to wait; nothing is queued.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Limits(BaseModel):
 
 
 class Throttle:
-    """The three buckets that every request passes; one that is about no channel (`""`) passes two."""
+    """The three buckets that every request passes; one about no channel (`""`) passes two."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self._addresses, self._peers, self._channels = (
@@ -56,7 +56,7 @@ class Throttle:
         )
 
     def __call__(self, principal: Principal, peer: Peer | None, channel: str) -> float:
-        """Seconds to wait, 0 when the request may pass; strangers that are nobody's *peer* have their address only."""
+        """Take a token of each bucket; return the seconds to wait, 0 if the request may pass. *peer* may be None."""
         return (
             (self._addresses.take(principal.address) if principal.address else 0.0)
             or (self._peers.take(peer.number) if peer is not None else 0.0)
@@ -64,10 +64,10 @@ class Throttle:
         )
 
     def take_address(self, address: str) -> float:
-        """Seconds to wait before a request from *address* is looked at, 0 when it may pass."""
+        """Take a token of *address*; return the seconds to wait before its request is handled, 0 if it may pass."""
         return self._addresses.take(address) if address else 0.0
 
     def charge(self, address: str, requests: float) -> None:
-        """Let a request from *address* that is as much work as some count as so many."""
+        """Charge *address* for a request that is as much work as *requests* usual ones."""
         if address:
             self._addresses.spend(address, requests)

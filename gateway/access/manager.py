@@ -1,4 +1,4 @@
-"""Keeps who may do what true while the gateway runs: the key file, keys that end, their last use, live connections."""
+"""Manages access while the gateway runs: reloads keys, expires them, records their use, and revokes connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = structlog.get_logger("trellis")
 
 
 class AccessManager:
-    """The keys in *secrets* and the grants of *settings*, as one `Access` that a running gateway asks."""
+    """Keeps an `Access` up to date with the key file in the folder *secrets*, and with the grants of *settings*."""
 
     def __init__(self, settings: Settings, secrets: Path) -> None:
         self.keys = KeyFile(secrets / "api-keys.json")
@@ -30,13 +30,13 @@ class AccessManager:
         self.access = Access(self.keys.load(), settings.auth.grants, origins(settings))
 
     def start(self, bus: Bus, post: Callable[[Callable[[], None]], None], work: Work) -> None:
-        """Look after the connections of *bus*; *work* runs a call in a thread, *post* one on the loop."""
+        """Begin to manage the connections of *bus*; *work* runs a call in a thread, *post* one on the loop."""
         self._bus = bus
         self._work = work
         self._revocation = Revocation(self.access, bus, post)
 
     def tick(self) -> None:
-        """A second has passed."""
+        """Reload a changed key file, expire keys and record their use; call this once a second."""
         if self.keys.changed():
             self.reload_keys()
         self.access.tick()
@@ -45,7 +45,7 @@ class AccessManager:
             self._work(write, lambda _: None)
 
     def stop(self) -> None:
-        """Write what is known of the last uses; nothing is under way any more."""
+        """Write when keys were last used; call this when no write is under way."""
         self._record_uses()
         write = self._uses.pending_write(self.access.clock(), self.access.valid_key_ids(), last=True)
         try:
@@ -55,7 +55,7 @@ class AccessManager:
             logger.error("when keys were last used cannot be written", error=str(error))
 
     def reload_keys(self) -> None:
-        """Follow what `trellis key` did; a file that cannot be read changes nothing, and the log says so."""
+        """Load the key file that `trellis key` changed; if it cannot be read, log that and keep the present keys."""
         before = self.access.valid_keys()
         try:
             self.access.set_keys(self.keys.load())
@@ -65,19 +65,19 @@ class AccessManager:
             logger.info("the keys were read again", **difference(before, self.access.valid_keys()))
 
     def _record_uses(self) -> None:
-        """Keys that were shown since the last time, and those whose connections are open."""
+        """Record the keys that were presented since the last call, and those with open connections."""
         used, self.access.used_key_ids = self.access.used_key_ids, set()
         live = {key for session in self._bus.sessions() if (key := session.principal.key)}
         self._uses.record(used | live, self.access.clock())
 
 
 def origins(settings: Settings) -> Origins:
-    """The web pages that may connect, and the names that the gateway goes by, as *settings* say."""
+    """The web origins and host names that *settings* allow."""
     return Origins(settings.auth.origins, private=is_local(settings.host) and not settings.open_to_all)
 
 
 def difference(before: list[ApiKey], after: list[ApiKey]) -> dict[str, list[str]]:
-    """What became of the keys, by their names, without anything that is secret; empty where nothing did."""
+    """The names of the keys that were added, removed and changed; empty if none were."""
     old, new = {key.id: key for key in before}, {key.id: key for key in after}
     found = {
         "added": [key.name for id, key in new.items() if id not in old],

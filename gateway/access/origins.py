@@ -1,8 +1,8 @@
-"""Which web pages may talk to the gateway, and which names it goes by.
+"""Which web pages may use the gateway, and which host names it answers to.
 
-A page has an origin (RFC 6454) that its browser tells; programs have none. Any name can be made to lead to this
-machine, and a page of that name has the gateway's own origin then (DNS rebinding): a gateway that only this machine
-reaches and that asks nobody for a key goes by the names of this machine alone.
+A browser sends the origin of a page (RFC 6454); programs send none. Any name can be made to resolve to this machine,
+and a page of that name then has the gateway's own origin (DNS rebinding). So a gateway that only this machine reaches,
+and that needs no key, answers to the names of this machine alone.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ ANY = "*"
 
 
 def is_local(name: str | None) -> bool:
-    """Whether *name*, of a host, always leads to the machine that it is used on."""
+    """Whether the host *name* always resolves to the machine that it is used on."""
     try:
         return name == "localhost" or (name is not None and ip_address(name).is_loopback)
     except ValueError:
-        return False  # `127.example` is a name like any other
+        return False  # such as `127.example`, which can resolve to any host
 
 
 class Origins:
-    """The origins that are *allowed* beside the gateway's own; *private* says that only this machine reaches it."""
+    """The *allowed* origins beside the gateway's own; *private* means that only this machine reaches it."""
 
     def __init__(self, allowed: Iterable[str] = (), *, private: bool = False) -> None:
         self._allowed = frozenset(allowed)
@@ -31,7 +31,7 @@ class Origins:
         self._private = private
 
     def refusal(self, origin: str | None, host: str | None, *, keyless: bool) -> str | None:
-        """Why a request with these headers may not come in, None if it may; *keyless* is a gateway without keys."""
+        """Why a request with these headers is refused, None if it is not; *keyless* means that no key is needed."""
         if ANY in self._allowed or origin in self._allowed:
             return None
         if self._private and keyless and host is not None and host not in self._hosts and not is_local(_name(host)):
@@ -42,7 +42,7 @@ class Origins:
 
 
 def _name(host: str) -> str | None:
-    """The name in *host*, which may have a port behind it; None where it is none."""
+    """The name in *host*, which may have a port; None if it is not valid."""
     try:
         return urlsplit(f"//{host}").hostname
     except ValueError:

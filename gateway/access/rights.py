@@ -1,4 +1,4 @@
-"""Rights: a verb and a pattern of channels, given or taken away, and the order in which they are looked at.
+"""Rights: a verb and a pattern of channels, granted or denied, and the order in which they are matched.
 
 Laws of this file. The first right in a list that covers a verb on a channel decides; if none does, the verb is denied.
 `denials_first` puts denials before grants, so the order within one list has no effect. A question that concerns no one
@@ -16,15 +16,15 @@ from fnmatch import translate
 from gateway.core.channels import INBOX, MAX_NAME, valid_name
 
 VERBS = ("subscribe", "publish", "direct", "history", "admin")
-ALL = "*"  # each verb but admin where it gives, each verb where it takes away
-DENY_PREFIX = "!"  # how a rule that takes away begins
+ALL = "*"  # every verb but admin in a grant, every verb in a denial
+DENY_PREFIX = "!"  # the prefix of a denial
 _WILD = re.compile(r"[*?\[]")
-_SET = re.compile(r"\[!?\]?[^\]]*\]")  # of characters, of which one stands there
+_SET = re.compile(r"\[!?\]?[^\]]*\]")  # a set of characters, which matches one
 
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """Leave to use one verb (`*`: each but admin) on the channels that match a pattern; or, with `!`, none to."""
+    """Permission to use one verb (`*`: all but admin) on the channels that match a pattern; with `!`, its denial."""
 
     verb: str
     pattern: str
@@ -36,7 +36,7 @@ class Right:
 
     @classmethod
     def parse(cls, text: str) -> Right:
-        """Read `verb:pattern` or `!verb:pattern`; a `ValueError` says what is wrong with it."""
+        """Parse `verb:pattern` or `!verb:pattern`; raises a `ValueError` that says what is wrong with it."""
         denies = text.startswith(DENY_PREFIX)
         verb, colon, pattern = text.removeprefix(DENY_PREFIX).partition(":")
         if not colon or not pattern or verb not in (*VERBS, ALL):
@@ -49,7 +49,7 @@ class Right:
         return f"{DENY_PREFIX if self.denies else ''}{self.verb}:{self.pattern}"
 
     def covers(self, verb: str, channel: str) -> bool:
-        """Whether this right says anything about *verb* on *channel*."""
+        """Whether this right applies to *verb* on *channel*."""
         if self.verb != verb and (self.verb != ALL or (verb == "admin" and not self.denies)):
             return False
         return bool(self._matches(channel)) or (self.denies and not channel)
@@ -59,12 +59,12 @@ Rights = tuple[Right, ...]
 
 
 def denials_first(rights: Iterable[Right]) -> Rights:
-    """*rights* as they are looked at: what takes away first."""
+    """*rights* in the order in which they are matched: denials first."""
     return tuple(sorted(rights, key=lambda right: not right.denies))
 
 
 def first_match(rights: Rights, verb: str, channel: str) -> Right | None:
-    """The first of *rights* that covers *verb* on *channel*; None where there is none, and the answer is no."""
+    """The first of *rights* that covers *verb* on *channel*; None if there is none, which means no."""
     for right in rights:
         if right.covers(verb, channel):
             return right
@@ -72,7 +72,7 @@ def first_match(rights: Rights, verb: str, channel: str) -> Right | None:
 
 
 def _matcher(pattern: str) -> Callable[[str], object]:
-    """What tells whether a channel matches *pattern*, as `fnmatchcase` does; most are names, or `*`."""
+    """A function that matches channels against *pattern* as `fnmatchcase` does; most patterns are names, or `*`."""
     if pattern == "*":
         return _always
     if _WILD.search(pattern) is None:
@@ -85,7 +85,7 @@ def _always(_channel: str) -> bool:
 
 
 def _impossible(pattern: str) -> str | None:
-    """Why no channel can have a name that matches *pattern*; None where one can."""
+    """Why no channel name can match *pattern*; None if one can."""
     if INBOX in pattern:
         return f"no name has {INBOX!r} in it"
     if not all(map(valid_name, pattern)):

@@ -1,4 +1,4 @@
-"""Files of secrets: written whole and readable by their owner alone, refused where others could read them."""
+"""Secret files: replaced atomically, readable by their owner alone, and refused if others can read them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 
 
 class SecretFileError(ValueError):
-    """A file of secrets cannot be used: which, why, and what to do about it, in one sentence."""
+    """A secret file cannot be used; the message says which, why, and what to do about it."""
 
 
 def write_secret(path: Path, data: bytes) -> None:
-    """Replace the file at *path* by *data*, readable by its owner alone, durably."""
+    """Replace the file at *path* by *data*, durably, and readable by its owner alone."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     descriptor = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, 0o600)  # one that a crash left behind keeps its mode when it is opened again
+        os.fchmod(descriptor, 0o600)  # a file that a crash left behind keeps its mode when it is opened
         file.write(data)
         file.flush()
         os.fsync(descriptor)
@@ -24,7 +24,7 @@ def write_secret(path: Path, data: bytes) -> None:
 
 
 def read_secret(path: Path) -> bytes:
-    """The bytes of the file at *path*; `SecretFileError` where others may read it, or its owner may not."""
+    """The bytes of the file at *path*; raises `SecretFileError` if others can read it, or it cannot be read."""
     try:
         if path.stat().st_mode & 0o077:
             raise SecretFileError(

@@ -1,10 +1,10 @@
 """Mappings that forget their oldest entries to stay within a bound.
 
-Laws of this file. Setting a key makes its entry the newest, and so does `touch`; reading in any other way does not. The
-order of iteration is oldest first. `forget` is told of what was dropped, not of what was taken out by `pop`.
+Laws of this file. Setting a key makes its entry the newest, and so does `touch`; other reads do not. Iteration is
+oldest first. `on_drop` is called for entries that are dropped, not for those that `pop` removes.
 
-An `OrderedDict` is inside, not above: a subclass with a `__setitem__` of its own takes twice as long to set a key.
-`get`, which is called for each message, is the dictionary's.
+An `OrderedDict` is a member, not the base class: a subclass with a `__setitem__` of its own takes twice as long to set
+a key. `get`, which is called for each message, is the dictionary's own.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Generic, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-NO_LIMIT = sys.maxsize  # of entries, where the owner says by `drop_while` which ones may leave
+NO_LIMIT = sys.maxsize  # of entries; the owner drops them by `drop_while`
 
 
 class BoundedMap(Generic[K, V]):
-    """A mapping of at most *limit* entries; *forget* is called with each entry that is dropped."""
+    """A mapping of at most *limit* entries; *on_drop* is called with each entry that is dropped."""
 
-    def __init__(self, limit: int = NO_LIMIT, forget: Callable[[K, V], object] | None = None) -> None:
+    def __init__(self, limit: int = NO_LIMIT, on_drop: Callable[[K, V], object] | None = None) -> None:
         self.limit = limit
-        self._forget = forget
+        self._on_drop = on_drop
         self._entries: OrderedDict[K, V] = OrderedDict()
         self.get: Callable[[K], V | None] = self._entries.get
 
@@ -57,27 +57,27 @@ class BoundedMap(Generic[K, V]):
         return value
 
     def pop(self, key: K) -> V | None:
-        """Take out the value of *key*; None if there is none."""
+        """Remove *key* and return its value; None if there is none."""
         return self._entries.pop(key, None)
 
     def clear(self) -> None:
-        """Take out every entry."""
+        """Remove every entry."""
         self._entries.clear()
 
     def drop_oldest(self) -> None:
-        """Drop the oldest entry; `KeyError` if there is none."""
+        """Drop the oldest entry; raises `KeyError` if there is none."""
         key, value = self._entries.popitem(last=False)
-        if self._forget is not None:
-            self._forget(key, value)
+        if self._on_drop is not None:
+            self._on_drop(key, value)
 
     def drop_while(self, is_over: Callable[[V], bool]) -> None:
-        """Drop the oldest entries until *is_over* is false for the value of one, which stays."""
+        """Drop the oldest entries for as long as *is_over* is true of their values."""
         while self._entries and is_over(next(iter(self._entries.values()))):
             self.drop_oldest()
 
 
 class SizedMap(BoundedMap[K, V]):
-    """A mapping of at most *limit* entries and *max_size* bytes, of which a value takes *size_of* it.
+    """A mapping of at most *limit* entries and *max_size* bytes; *size_of* returns the bytes of a value.
 
     A value that takes more than *max_size* by itself is not kept.
     """
@@ -87,9 +87,9 @@ class SizedMap(BoundedMap[K, V]):
         max_size: int,
         size_of: Callable[[V], int],
         limit: int = NO_LIMIT,
-        forget: Callable[[K, V], object] | None = None,
+        on_drop: Callable[[K, V], object] | None = None,
     ) -> None:
-        super().__init__(limit, forget)
+        super().__init__(limit, on_drop)
         self.max_size = max_size
         self.size = 0
         self._size_of = size_of
@@ -104,19 +104,19 @@ class SizedMap(BoundedMap[K, V]):
                 self.drop_oldest()
 
     def pop(self, key: K) -> V | None:
-        """Take out the value of *key*; None if there is none."""
+        """Remove *key* and return its value; None if there is none."""
         value = super().pop(key)
         if value is not None:
             self.size -= self._size_of(value)
         return value
 
     def clear(self) -> None:
-        """Take out every entry."""
+        """Remove every entry."""
         super().clear()
         self.size = 0
 
     def drop_oldest(self) -> None:
-        """Drop the oldest entry; `KeyError` if there is none."""
+        """Drop the oldest entry; raises `KeyError` if there is none."""
         if self._entries:
             self.size -= self._size_of(next(iter(self._entries.values())))
         super().drop_oldest()

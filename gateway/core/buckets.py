@@ -1,7 +1,7 @@
-"""Token buckets by key, in memory: how much of something each key may use, now and over time.
+"""Token buckets by key, in memory: how much of a resource each key may use, at once and over time.
 
-A bucket holds `burst` tokens and gains `rate` a second. The number of buckets is bounded, and so is what each of them
-takes: a long key is remembered by its hash. The buckets that were not used for longest are forgotten, full.
+A bucket holds `burst` tokens and gains `rate` a second. The number of buckets is bounded, and so is the memory of each:
+a long key is replaced by its hash. The least recently used buckets are dropped; a key without a bucket has a full one.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable
 from .bounded import BoundedMap
 
 MAX_BUCKETS = 50_000
-MAX_KEY = 64  # characters of a key that is kept as it is; peers choose some of them, and choose long ones
+MAX_KEY = 64  # characters of a key that is kept as it is; peers choose some keys, and may choose long ones
 
 
 class TokenBuckets:
-    """Token buckets with one *rate* (a second) and one *burst*. *clock* gives seconds."""
+    """Token buckets with the same *rate* (tokens a second) and *burst*. *clock* gives seconds."""
 
     def __init__(self, rate: float, burst: float, clock: Callable[[], float]) -> None:
         self._rate = rate
@@ -24,7 +24,7 @@ class TokenBuckets:
         self._levels = BoundedMap[str | int, tuple[float, float]](MAX_BUCKETS)
 
     def take(self, key: str | int) -> float:
-        """Take one token of *key*; 0 if there was one, else the seconds until there is."""
+        """Take one token of *key* and return 0; if there is none, return the seconds until there is."""
         now = self._clock()
         if type(key) is str and len(key) > MAX_KEY:
             key = hash(key)
@@ -35,7 +35,7 @@ class TokenBuckets:
         return wait
 
     def spend(self, key: str | int, amount: float) -> float:
-        """Take *amount* tokens of *key*, also where there are fewer; the seconds until the debt is paid, 0 without."""
+        """Take *amount* tokens of *key*, even if there are fewer; return the seconds until none are owed."""
         now = self._clock()
         if type(key) is str and len(key) > MAX_KEY:
             key = hash(key)

@@ -1,8 +1,9 @@
-"""One budget of memory for all that peers make the gateway keep: half messages, bodies, what waits for slow readers.
+"""One memory budget for all that is kept for peers: unfinished messages, bodies, and what waits for slow readers.
 
-Each connection has limits of its own; this is the limit to all of them together. Whoever keeps something for a peer is
-a `Holder` and is asked how much when that can matter: after every few megabytes that were read, and once a second. Over
-the limit the network that holds most gives up its largest holder, and so on until an eighth of the budget is free.
+Each connection has limits of its own; this is the limit for all of them together. An object that keeps memory for a
+peer is a `Holder`, and is asked for its size when that can matter: after every few megabytes that were read, and once a
+second. Beyond the limit, the network that holds most loses its largest holder, and so on until an eighth of the budget
+is free.
 """
 
 from __future__ import annotations
@@ -11,61 +12,61 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Protocol
 
-STEPS = 16  # parts of the budget; it is looked at after each that was read
-LONGEST_STEP = 16 << 20  # bytes that such a part has at most
+AUDITS_PER_BUDGET = 16  # an audit follows each such part of the budget that was read
+MAX_AUDIT_STEP = 16 << 20  # bytes that are read between two audits at most
 
 
 class Holder(Protocol):
-    """Keeps something for one peer."""
+    """An object that keeps memory for one peer."""
 
     @property
     def network(self) -> str:
-        """Where the peer is; see `gateway.core.networks`."""
+        """The network of the peer; see `gateway.core.networks`."""
 
     @property
     def held_size(self) -> int:
-        """How many bytes are kept for the peer."""
+        """The bytes that are kept for the peer."""
 
     def release_memory(self) -> None:
-        """Let go of them, and of the peer."""
+        """Discard them, and disconnect the peer."""
 
 
 class Budget:
-    """Sees to it that all holders together hold at most *limit* bytes; *on_given_up* hears of each that had to go."""
+    """Keeps all holders together below *limit* bytes; *on_released* is called with each that was released."""
 
-    def __init__(self, limit: int, on_given_up: Callable[[Holder, int], None] = lambda _holder, _bytes: None) -> None:
-        self.allow(limit)
-        self._on_given_up = on_given_up
+    def __init__(self, limit: int, on_released: Callable[[Holder, int], None] = lambda _holder, _bytes: None) -> None:
+        self.set_limit(limit)
+        self._on_released = on_released
         self._holders: dict[Holder, None] = {}
-        self._grown = 0
+        self._read = 0
 
-    def allow(self, limit: int) -> None:
-        """All holders together may hold *limit* bytes from now on; who holds too much is found at the next audit."""
+    def set_limit(self, limit: int) -> None:
+        """Set the *limit* (bytes) for all holders together, which the next audit enforces."""
         self.limit = limit
-        self._step = min(limit // STEPS, LONGEST_STEP)
+        self._step = min(limit // AUDITS_PER_BUDGET, MAX_AUDIT_STEP)
 
     def enter(self, holder: Holder) -> None:
-        """*holder* may keep something from now on."""
+        """Add *holder* to those that are audited."""
         self._holders[holder] = None
 
     def leave(self, holder: Holder) -> None:
-        """*holder* keeps nothing any more."""
+        """Remove *holder*, which keeps nothing any more."""
         self._holders.pop(holder, None)
 
-    def grew(self, size: int) -> None:
-        """*size* bytes were read; somebody may keep them."""
-        self._grown += size
-        if self._grown >= self._step:
+    def record_read(self, size: int) -> None:
+        """Record *size* bytes that were read, and that some holder may keep; perhaps audit."""
+        self._read += size
+        if self._read >= self._step:
             self.audit()
 
     @property
     def held(self) -> int:
-        """How many bytes are held now, by all."""
+        """The bytes that are held now, by all."""
         return sum(holder.held_size for holder in self._holders)
 
     def audit(self) -> None:
-        """Ask everybody, and let the largest holders go until there is room again."""
-        self._grown = 0
+        """Ask all holders for their sizes, and release the largest until there is room again."""
+        self._read = 0
         held = [(holder.held_size, holder) for holder in self._holders]
         excess = sum(size for size, _ in held) - self.limit
         if excess <= 0:
@@ -82,4 +83,4 @@ class Budget:
             excess -= size
             self.leave(holder)
             holder.release_memory()
-            self._on_given_up(holder, size)
+            self._on_released(holder, size)

@@ -1,8 +1,8 @@
-"""The bus: who listens to which channel, and what happens when something is said.
+"""The bus: which sessions listen to which channel, and what happens when a message is published.
 
-Everything here is a function call that ends in other sessions' outboxes: no await, no lock, and so one total
-order for each channel. The clock, the ids, the log and the index are injected. What is published is appended
-to the log before it is delivered; what is direct never touches the log. See docs/design.md.
+Publishing is a function call that ends in other sessions' outboxes: no await, no lock, and so one total order for each
+channel. The clock, the ids, the log and the index are injected. A published message is appended to the log before it is
+delivered; a direct message never touches the log. See docs/design.md.
 """
 
 from __future__ import annotations
@@ -29,19 +29,15 @@ from .stamper import Stamper
 
 DIRECT_ID_LIFETIME = 5 * 60_000  # ms for which the id of a direct message is remembered
 MAX_DIRECT_IDS = 100_000
-MAX_SUBSCRIPTIONS = (
-    10_000  # channels that one session may listen to, so that `channels.limit` is not one peer's to use up
-)
+MAX_SUBSCRIPTIONS = 10_000  # of one session, so that one peer cannot use up `channels.limit`
 MAX_ID = 1024  # characters; a Streamr id has a stream, a publisher and a chain of 255 each at most
-FIRST_DIRECT_NUMBER = (
-    1 << 43
-)  # what the ids of direct messages carry for a sequence: numbers that the log never reaches
+FIRST_DIRECT_NUMBER = 1 << 43  # in ids of direct messages, in place of a sequence number; the log never reaches it
 
 logger = logging.getLogger(__name__)
 
 
 class Group(NamedTuple):
-    """Those in a channel who have one class and dialect, and what flows to their protocol, by where it comes from."""
+    """The sessions in a channel of one class and dialect, and the flows to their protocol, by protocol of origin."""
 
     kind: type[Member]
     sessions: list[Member]
@@ -51,8 +47,8 @@ class Group(NamedTuple):
 class Bus:
     """Joins the sessions of all protocols through named channels.
 
-    *clock* gives ms since 1970. Every session asks *allowed* and `pace` at every verb; *throttle* answers the seconds
-    to wait, None switches it off. *read_pacer* paces what the shells read, None lets them read as fast as they can.
+    *clock* gives ms since 1970. Every session asks *allowed* and `pace` for every request; *throttle* returns the
+    seconds to wait (None: there is no rate limit). *read_pacer* paces what the shells read (None: no limit).
     """
 
     def __init__(
@@ -86,18 +82,18 @@ class Bus:
         self._stamper = Stamper(ids, clock, last_time)
         self._members: dict[str, dict[Member, None]] = {}
         self.presence = Presence(self._members)
-        self._fanout: dict[str, list[Group]] = {}  # made anew when members change
+        self._fanout: dict[str, list[Group]] = {}  # by channel; dropped when members change
         self._sessions: dict[Member, None] = {}
         self._numbers: dict[int, dict[Member, None]] = {}
         self._addresses: Counter[str] = Counter()
         self._waiting: dict[Member, None] = {}
-        self._direct_ids = BoundedMap[str, tuple[int, int]](MAX_DIRECT_IDS)  # when each expires, and its answer
+        self._direct_ids = BoundedMap[str, tuple[int, int]](MAX_DIRECT_IDS)  # (expiry, receivers)
         self._directs = count(FIRST_DIRECT_NUMBER)
 
-    # Who is here
+    # Sessions
 
     def join(self, session: Member) -> Peer:
-        """Give *session* its number."""
+        """Add *session* to the bus, and return its peer, which has a number of its own."""
         peer = self.peers.connection(session.protocol)
         self._sessions[session] = None
         self._numbers[peer.number] = {session: None}
@@ -105,7 +101,7 @@ class Bus:
         return peer
 
     def leave(self, session: Member) -> None:
-        """Forget *session*; the others are told where their protocol has a word for it."""
+        """Remove *session* from the bus and its channels, whose other members are told."""
         if session not in self._sessions:
             return
         for channel in list(session.channels):
@@ -119,7 +115,7 @@ class Bus:
         self._waiting.pop(session, None)
 
     def bind(self, session: Member, identity: Peer) -> None:
-        """Take *session* as a connection of *identity*; with a second identity it is a link, and nobody's."""
+        """Take *session* as a connection of *identity*; one with a second identity is a link, which has none."""
         if session.link:
             return
         identity = identity.connected_by(session.protocol)
@@ -136,20 +132,20 @@ class Bus:
             self.presence.rename(session, before)
 
     def sessions(self) -> list[Member]:
-        """Every session there is."""
+        """All sessions."""
         return list(self._sessions)
 
     @property
     def session_count(self) -> int:
-        """How many sessions there are."""
+        """The number of sessions."""
         return len(self._sessions)
 
     def session_count_from(self, address: str) -> int:
-        """How many sessions come from *address*."""
+        """The number of sessions from *address*."""
         return self._addresses[address]
 
     def connection_count(self, number: int) -> int:
-        """How many connections the peer with *number* has."""
+        """The number of connections of the peer with *number*."""
         return len(self._numbers.get(number, ()))
 
     def sessions_of(self, number: int) -> list[Member]:
@@ -161,7 +157,7 @@ class Bus:
         return list(self.presence.peers(channel).values())
 
     def listener_count(self, channel: str) -> int:
-        """How many connections listen to *channel*."""
+        """The number of connections that listen to *channel*."""
         return len(self._members.get(channel, ()))
 
     def listeners(self, channel: str, protocol: str) -> list[Member]:
@@ -169,7 +165,7 @@ class Bus:
         return [session for session in self._members.get(channel, ()) if session.protocol == protocol]
 
     def describe(self, channel: str) -> dict[str, Any]:
-        """How each protocol calls *channel*: the addresses, and their parts as people know them."""
+        """The address of *channel* in each protocol, and the parts of those by the names that users know."""
         addresses = self.channels.addresses(channel)
         shown: dict[str, Any] = {"addresses": dict(addresses)}
         for translator in self.translators:
@@ -178,13 +174,13 @@ class Bus:
         return shown
 
     def active_channels(self) -> list[str]:
-        """The channels that somebody listens to."""
+        """The channels with listeners."""
         return list(self._members)
 
     # Listening
 
     def subscribe(self, session: Member, channel: str) -> list[Peer]:
-        """Let *session* hear *channel*, greet the others, and return who they are."""
+        """Deliver what is published on *channel* to *session*; tell its peers, and return them."""
         if channel in session.channels:
             raise AlreadySubscribed(channel)
         if len(session.channels) >= self.subscriptions:
@@ -199,7 +195,7 @@ class Bus:
         return others
 
     def unsubscribe(self, session: Member, channel: str) -> None:
-        """Let *session* hear *channel* no more, and tell the others."""
+        """Stop delivering what is published on *channel* to *session*, and tell the peers there."""
         if channel not in session.channels:
             raise NotSubscribed(channel)
         del session.channels[channel]
@@ -213,34 +209,34 @@ class Bus:
         self.presence.remove_listener(channel, session.who)
 
     def dialect_changed(self, channel: str) -> None:
-        """A session that may be in *channel* has another dialect there from now on."""
+        """Note that a session, which may be in *channel*, has another dialect there now."""
         self._fanout.pop(channel, None)
 
-    # Saying
+    # Publishing
 
     @property
     def congested(self) -> bool:
-        """Whether nothing is taken now: the disk is slow (publishers may wait), or `failing` (they are refused)."""
+        """Whether no message is accepted now: the disk is slow (publishers wait), or `failing` (they are refused)."""
         return self.ledger.congested
 
     @property
     def failing(self) -> str | None:
-        """Why the log cannot be written, None where it can, perhaps slowly."""
+        """Why the log cannot be written; None if it can, perhaps slowly."""
         return self.ledger.failing
 
     def check_log(self) -> None:
-        """Raise `Unavailable`, naming the cause, where nothing can be logged now."""
+        """Raise `Unavailable`, naming the cause, if nothing can be logged now."""
         if self.ledger.failing is not None:
             raise Unavailable(f"the log cannot be written: {self.ledger.failing}; try again once it can")
         if self.ledger.congested:
             raise Unavailable("the disk does not keep up; try again in a moment")
 
     def find(self, id: str) -> Receipt | None:
-        """The earlier message with this id; ask before publishing what carries an id of its author's choice."""
+        """The receipt of the earlier message with this id; ask before publishing under an id that the author chose."""
         return self.ledger.find(id)
 
     def canonical_id(self, id: str) -> str | None:
-        """The canonical id of the message that *id* names, in any protocol; one that nobody knows says nothing."""
+        """The canonical id of the message that *id* names in any protocol; None if it names none."""
         if len(id) > MAX_ID:
             return None
         found = self.ledger.find(id)
@@ -249,48 +245,48 @@ class Bus:
         return next(filter(None, (translator.resolve_id(id) for translator in self.translators)), None)
 
     def publish(self, message: Message, origin: Member | None = None) -> Message:
-        """Take *message*, log it, and hand it to everybody in its channel but the publishing session.
+        """Log *message*, and deliver it to every session in its channel but the publishing one.
 
-        The message gets its seq, time and id here; a `parent` may be any id and becomes the canonical one. It is
-        accepted once `ledger.when_synced(seq)` calls back, not before. Raises `Unavailable` while the log cannot
-        write and `UnknownChannel` where channels are only configured.
+        The message gets its seq, time and id here; its `parent` may be any id and becomes the canonical one. It is
+        accepted once `ledger.when_synced(seq)` calls back, not before. Raises `Unavailable` while the log cannot be
+        written, and `UnknownChannel` if the channel would be new and users cannot create any.
         """
         self.publish_run((message,), origin)
         return message
 
     def publish_run(self, run: Sequence[Message], origin: Member | None = None) -> None:
-        """`publish` what one sender says at once in one channel, all of it history or none; all of it or nothing.
+        """`publish` a *run*: messages of one sender in one channel, all live or all `late`. It is atomic.
 
-        A run costs each of its messages little: what is looked up, asked and counted is so once.
+        A run costs each of its messages little, since lookups, checks and counting are done once for all of them.
         """
         ledger = self.ledger
         if ledger.congested:
             self.check_log()
         self.channels.register(run[0].channel)
-        parent = found = None  # many of a run may answer the same
+        parent = found = None  # many of a run may have the same parent
         for message in run:
             if message.parent is not None:
                 if message.parent != parent:
                     parent, found = message.parent, self.canonical_id(message.parent)
                 message.parent = found
         self._stamper.stamp(run, ledger.next_seq)
-        self._refer(run)
+        self._add_refs(run)
         ledger.extend(run)
         if self.read_pacer is not None:
             self.read_pacer.record_published(run)
-        self.metrics.published(run, self._hand_over(run, origin))
+        self.metrics.published(run, self._deliver(run, origin))
 
     def direct(self, message: Message, number: int) -> int:
-        """Hand *message* to the peer with *number*, if it is in the channel; return to how many connections.
+        """Deliver *message* to the connections in the channel of the peer with *number*; return how many they are.
 
-        Nothing about it is kept but its ids, for `DIRECT_ID_LIFETIME`, so that a repeated one goes nowhere; it is
-        answered as the first was. A connection whose protocol has no room for it does not get it.
+        Only its ids are kept, for `DIRECT_ID_LIFETIME`, so that a repeated message is not delivered again and returns
+        what the first did. A connection whose protocol cannot carry it does not get it.
         """
         for id in message.ids:
             if (known := self._direct_ids.get(id)) is not None:
                 return known[1]
         receivers = [s for s in self._numbers.get(number, ()) if message.channel in s.channels]
-        if receivers:  # a form may show who it is for
+        if receivers:  # a form may contain its receiver
             message.target = receivers[0].who if receivers[0].who.number == number else receivers[0].peer
         if unfit := [s for s in receivers if not s.fits(message)]:
             receivers = [s for s in receivers if s not in unfit]
@@ -307,12 +303,12 @@ class Bus:
         self.metrics.direct(message, len(receivers))
         return len(receivers)
 
-    # Time and room
+    # Time and backpressure
 
     def pace(self, principal: Principal, peer: Peer | None, channel: str) -> None:
-        """Raise `Throttled` where *principal*, as *peer*, asks too often about *channel*, or has published too much.
+        """Raise `Throttled` if *principal*, as *peer*, asks too often about *channel*, or has published too much.
 
-        A stranger that is nobody in particular is no *peer*.
+        *peer* is None for an anonymous caller without a connection.
         """
         if self.throttle is None:
             return
@@ -323,43 +319,42 @@ class Bus:
             raise Throttled(wait)
 
     def tick(self) -> None:
-        """A second has passed."""
+        """Expire what is due, and tick the sessions; call this once a second."""
         now = self.clock()
         self._direct_ids.drop_while(lambda known: known[0] < now)
         self.presence.tick(now)
         for session in list(self._sessions):
             try:
                 session.tick(now)
-            except Exception:  # a bug in one session must not stop the others
+            except Exception:  # a bug in one session must not stop the rest
                 logger.exception("a connection failed; the others go on")
                 session.close(1011, "something is wrong with the gateway; its log says more")
 
     def wait_for_log(self, session: Member) -> None:
-        """Wake *session* when the log takes messages again."""
+        """Wake *session* when the log accepts messages again; nothing happens if it does now."""
         if self.ledger.congested:
             self._waiting[session] = None
 
     def resume_waiting(self) -> None:
-        """The log takes messages again, or begins to refuse them: those who had to wait go on."""
+        """Resume the sessions that waited for the log, which accepts messages again or begins to refuse them."""
         waiting, self._waiting = self._waiting, {}
         for session in waiting:
             session.resume()
             session.wake()
 
     def _groups(self, channel: str) -> list[Group]:
-        """The members of *channel* by class and dialect: a class can deliver to many at less cost than each alone."""
+        """The members of *channel* by class and dialect: delivering to a whole class costs less than to each alone."""
         classes: dict[tuple[type[Member], str], list[Member]] = {}
         for session in self._members.get(channel, ()):
             classes.setdefault((type(session), session.dialect(channel)), []).append(session)
-        flows = (
-            Flows() if channel.startswith(GATEWAY_PREFIX) else self.flows
-        )  # what the gateway says of itself is not counted
-        groups = [Group(kind, sessions, flows.to(kind.protocol)) for (kind, _), sessions in classes.items()]
+        # What the gateway publishes about itself is not counted.
+        flows = Flows() if channel.startswith(GATEWAY_PREFIX) else self.flows
+        groups = [Group(kind, sessions, flows.to_protocol(kind.protocol)) for (kind, _), sessions in classes.items()]
         if groups:
             self._fanout[channel] = groups
         return groups
 
-    def _refer(self, run: Sequence[Message]) -> None:
+    def _add_refs(self, run: Sequence[Message]) -> None:
         protocol = run[0].protocol
         for translator in self.translators:
             if translator.name != protocol:
@@ -368,10 +363,10 @@ class Bus:
             if message.undelivered:
                 self.metrics.undeliverable(message)
                 for name in message.undelivered:
-                    self.flows.to(name)[protocol].undelivered += 1
+                    self.flows.to_protocol(name)[protocol].undelivered += 1
 
-    def _hand_over(self, run: Sequence[Message], origin: Member | None) -> int:
-        """Give *run* to everybody in its channel but *origin*; how many times one of it was given to somebody."""
+    def _deliver(self, run: Sequence[Message], origin: Member | None) -> int:
+        """Deliver *run* to every session in its channel but *origin*; return the number of deliveries."""
         first, deliveries = run[0], 0
         self.presence.tell_arrival(first.channel, first.sender.number)
         for kind, sessions, flows in self._fanout.get(first.channel) or self._groups(first.channel):
@@ -379,11 +374,11 @@ class Bus:
                 skip = None if kind.echo else origin
                 try:
                     told = kind.deliver_all(run, sessions, skip)
-                except RequestError as error:  # what the form depends on cannot be read
+                except RequestError as error:  # what a form depends on cannot be read
                     told = 0
                     for session in sessions:
                         if session is not skip:
-                            session.close(1011, str(error))  # it catches up when it comes again
+                            session.close(1011, str(error))  # it can catch up when it connects again
                 flow = flows[first.protocol]
                 flow.delivered += told
                 if flow.samples and told:

@@ -1,15 +1,15 @@
-"""Channel names and the address each protocol knows them by: total, reversible, never reused.
+"""Channel names and the address of each channel in each protocol: total, reversible, never reused.
 
-A channel is a plain string. Its addresses follow from its name by the rule of each protocol (an
-`Addressing`), or are assigned (what must be minted cannot follow from a name). This module holds the
-table; what an address looks like is the adapters' business.
+A channel is a plain string. Its addresses are derived from its name by the rule of each protocol (an `Addressing`), or
+are assigned (what has to be minted cannot be derived from a name). This module keeps the table; what an address looks
+like is up to the adapters.
 
-A channel is *entered* while somebody listens to it (memory only) and *settled* once it carried a message or
-was asked for by name (a fact in the log). Looking a channel up does neither.
+A channel is *held* while it has listeners (in memory only), and *registered* once it carried a message or was created
+by name (a fact in the log). Looking a channel up does neither.
 
-The limit counts what is entered, what is settled and open, and what is closed as long as a message of it is kept: to
-close a channel frees its place at once or when retention takes its last message, after a restart too. What it was
-called stays its own for ever, so there is a second limit, to the names that are remembered.
+The limit counts channels that are held, that are registered and open, and that are closed as long as a message of
+theirs is kept: a closed channel stops counting at once, or when retention removes its last message, after a restart
+too. Its name and addresses stay its own, so a second limit bounds the names that are remembered.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .names import SortedNames
 
 MAX_NAME = 255
 LIMIT = 100_000  # channels, about 1 KiB of memory each
-NAMES_FACTOR = 4  # times the limit: names that are remembered, of closed channels of which nothing is kept too
-RECLAIM_BATCH = 64  # closed channels that are looked at, when there is no room, for whether anything of theirs is kept
-GATEWAY_PREFIX = "gateway/"  # channels on which only the gateway itself speaks
-INBOX = "/@"  # marks the address of one peer inside a channel
+NAMES_FACTOR = 4  # times the limit: names that are remembered, those of reclaimable channels included
+RECLAIM_BATCH = 64  # closed channels that are checked for kept messages at a time when there is no room
+GATEWAY_PREFIX = "gateway/"  # of channels on which only the gateway and administrators publish
+INBOX = "/@"  # marks the address of one peer in a channel
 
 Record = Callable[[str, Mapping[str, str], bool], None]
 Kept = Callable[[Sequence[str]], Collection[str]]
@@ -41,14 +41,14 @@ class Addressing(Protocol):
         """The protocol."""
 
     def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:
-        """The address that follows from *channel*; None where addresses are assigned instead."""
+        """The address derived from *channel*, of which *taken* is false; None if addresses are assigned instead."""
 
     def channel(self, address: str) -> str | None:
-        """The channel that *address* names by rule; None where only the table knows."""
+        """The channel from which *address* is derived; None if only the table knows."""
 
 
 def valid_name(name: str) -> bool:
-    """Whether *name* can be a channel: 1 to 255 characters, none of them a control character or half of one."""
+    """Whether *name* can be a channel: 1 to 255 characters, no `/@`, control characters or surrogates."""
     return 0 < len(name) <= MAX_NAME and INBOX not in name and not any(map(_bad, name))
 
 
@@ -59,9 +59,9 @@ def _bad(character: str) -> bool:
 class Channels:
     """The table of channels and addresses.
 
-    *record* is called with (channel, addresses, open) whenever a settled channel changes; it writes the fact.
-    With *create* off only channels that were settled by configuration exist. There are at most *limit* that users made;
-    *kept* says of which of some closed channels a message is kept.
+    *record* is called with (channel, addresses, open) whenever a registered channel changes; it logs the fact. If
+    *create* is false, only configured channels exist. Users can create at most *limit*. *kept* returns those of some
+    closed channels of which a message is kept.
     """
 
     def __init__(
@@ -81,57 +81,57 @@ class Channels:
         self._addresses: dict[str, dict[str, str]] = {}
         self._names: dict[str, dict[str, str]] = {protocol: {} for protocol in self._rules}
         self._registered: set[str] = set()
-        self._closed: dict[str, None] = {}  # those that were looked at for room come last
+        self._closed: dict[str, None] = {}  # those that were checked by `_make_room` come last
         self._held: set[str] = set()
-        self._reclaimable: set[str] = set()  # closed, of which no message is kept: they take nobody's place
-        self._listed = SortedNames()  # settled and open, or entered
-        self._incomplete: set[str] = set()  # settled when some adapter was switched off that is on now
-        self._complete: set[str] = set()  # settled, neither closed nor behind
+        self._reclaimable: set[str] = set()  # closed, and no message of theirs is kept: they do not count
+        self._listed = SortedNames()  # registered and open, or held
+        self._incomplete: set[str] = set()  # registered while an adapter was disabled that is enabled now
+        self._complete: set[str] = set()  # registered, neither closed nor incomplete
 
     def channel(self, protocol: str, address: str) -> str:
-        """The channel called *address* in *protocol*; `UnknownChannel` if there can be none."""
+        """The channel with *address* in *protocol*; raises `UnknownChannel` if there can be none."""
         name = self._names[protocol].get(address)
         if name is None:
             name = self._rules[protocol].channel(address)
             if name is None or not valid_name(name):
                 raise UnknownChannel(address)
-            if self._addresses.get(name, {}).get(protocol, address) != address:  # it is pinned to another one
+            if self._addresses.get(name, {}).get(protocol, address) != address:  # it has another address
                 raise UnknownChannel(address)
         return name
 
     def address(self, protocol: str, channel: str) -> str | None:
-        """What *protocol* calls *channel*; None where no address has been assigned yet."""
+        """The address of *channel* in *protocol*; None if none has been assigned yet."""
         address = self._addresses.get(channel, {}).get(protocol)
         return self._derive_address(protocol, channel) if address is None else address
 
     def owner(self, protocol: str, address: str) -> str | None:
-        """The channel in this table that has *address* in *protocol*; None where none has."""
+        """The channel in this table that has *address* in *protocol*; None if there is none."""
         return self._names.get(protocol, {}).get(address)
 
     def addresses(self, channel: str) -> Mapping[str, str]:
-        """Every address of *channel*, by protocol."""
+        """The addresses of *channel*, by protocol."""
         return self._all_addresses(channel) | self._addresses.get(channel, {})
 
     def exists(self, channel: str) -> bool:
-        """Whether *channel* is settled and open."""
+        """Whether *channel* is registered and open."""
         return channel in self._registered and channel not in self._closed
 
     def registered(self) -> list[str]:
-        """The names of all channels that exist, sorted; it looks at each of them."""
+        """The names of all channels that exist, sorted. This takes time in proportion to their number."""
         return [name for name in self._listed if self.exists(name)]
 
     def listed(self, after: str, limit: int) -> list[str]:
-        """At most *limit* names that come after one, in order, of channels that exist or that somebody listens to."""
+        """At most *limit* names after *after*, in order, of channels that exist or are held."""
         return self._listed.after(after, limit)
 
     def hold(self, channel: str) -> None:
-        """Somebody listens to *channel*; `UnknownChannel` where channels are only configured, or `TooManyChannels`."""
+        """Hold *channel* for its listeners; raises `UnknownChannel` if users cannot create it, or `TooManyChannels`."""
         self.reserve(channel)
         self._held.add(channel)
         self._listed.add(channel)
 
     def release(self, channel: str) -> None:
-        """Nobody listens any more: what was only in memory is forgotten."""
+        """Release *channel*, which has no listeners any more; it is forgotten unless it is registered."""
         self._held.discard(channel)
         if not self.exists(channel):
             self._listed.discard(channel)
@@ -140,20 +140,20 @@ class Channels:
                 del self._names[protocol][address]
 
     def register(self, channel: str) -> None:
-        """Make *channel* exist for good; nothing happens if it does."""
+        """Register and open *channel*; nothing happens if it exists."""
         if channel not in self._complete:
             self.reserve(channel)
             self._register(channel)
 
     def configure(self, channel: str) -> None:
-        """Make *channel* exist because the operator says so, even where users cannot create any."""
+        """Register *channel* for the operator, even if users cannot create any, and beyond the limit."""
         if channel not in self._addresses:
             self.restore(channel, self._all_addresses(channel), registered=False)
         if not self.exists(channel) or channel in self._incomplete:
             self._register(channel)
 
     def assign(self, protocol: str, channel: str, address: str) -> None:
-        """Give *channel* the *address* that only the adapter could make; `ValueError` if it is taken."""
+        """Register *channel* with an *address* that its adapter made; raises `ValueError` if it is taken."""
         if self._names[protocol].get(address, channel) != channel:
             raise ValueError(f"{address!r} is the address of {self._names[protocol][address]!r} already")
         if self.address(protocol, channel) == address and channel in self._registered:
@@ -163,7 +163,7 @@ class Channels:
         self._register(channel)
 
     def pin(self, channel: str, addresses: Mapping[str, str]) -> None:
-        """Make *channel* exist with these *addresses*; `ValueError` where one is taken, or it has another already."""
+        """Register *channel* with *addresses*; raises `ValueError` if one is taken or differs from a former one."""
         for protocol, address in addresses.items():
             former = self._addresses.get(channel, {}).get(protocol)
             if channel in self._registered and former not in (None, address):
@@ -175,7 +175,7 @@ class Channels:
             self._register(channel)
 
     def close(self, channel: str) -> None:
-        """Take *channel* off the list until somebody uses it again; its addresses stay its own."""
+        """Close *channel* until it is used again; its addresses stay its own."""
         if self.exists(channel):
             self._closed[channel] = None
             self._complete.discard(channel)
@@ -185,11 +185,11 @@ class Channels:
             self._record(channel, self._addresses[channel], False)
 
     def in_use(self, channel: str) -> bool:
-        """Whether *channel* is open, or somebody listens to it."""
+        """Whether *channel* exists or is held."""
         return self.exists(channel) or channel in self._held
 
     def forget(self, channel: str) -> None:
-        """Remember nothing of a closed *channel* that nobody listens to: its name and its addresses are free."""
+        """Forget a closed *channel* that is not held: its name and its addresses become free."""
         for protocol, address in self._addresses.pop(channel, {}).items():
             del self._names[protocol][address]
         self._closed.pop(channel, None)
@@ -199,10 +199,10 @@ class Channels:
     def restore(
         self, channel: str, addresses: Mapping[str, str], *, registered: bool = True, open: bool = True
     ) -> None:
-        """Take over what the log says (or, not *settled*, what somebody listens to)."""
+        """Enter *channel* as the log has it or, if it is not *registered*, for the time that it is held."""
         self._addresses.setdefault(channel, {})
         for protocol, address in addresses.items():
-            if protocol in self._names:  # an adapter may have been switched off
+            if protocol in self._names:  # an adapter may have been disabled
                 self._set_address(protocol, channel, address)
         if registered:
             self._registered.add(channel)
@@ -216,7 +216,7 @@ class Channels:
             (self._complete.discard if channel in self._incomplete or not open else self._complete.add)(channel)
 
     def reserve(self, channel: str) -> None:
-        """Make *channel* known in memory, if there is room."""
+        """Enter *channel* in the table, if there is room; raises `UnknownChannel` or `TooManyChannels`."""
         known = channel in self._addresses
         if known and channel not in self._reclaimable and (self._create or channel not in self._closed):
             return
@@ -232,7 +232,7 @@ class Channels:
             self.restore(channel, self._all_addresses(channel), registered=False)
 
     def _make_room(self) -> None:
-        """Raise `TooManyChannels` unless there is room for one more; a closed channel makes it if nothing is kept."""
+        """Raise `TooManyChannels` unless there is room for one more, perhaps by reclaiming closed channels."""
         if len(self._addresses) - len(self._reclaimable) >= self._limit:
             some = list(islice(self._closed, RECLAIM_BATCH))
             for name in some:
@@ -243,7 +243,7 @@ class Channels:
             raise TooManyChannels(f"there are {self._limit:,} channels already (channels.limit)")
 
     def _mark_reclaimable(self, closed: Sequence[str]) -> None:
-        """Those of *closed* channels of which no message is kept take no place any more."""
+        """Mark those of *closed* channels of which no message is kept as reclaimable."""
         self._reclaimable.update(set(closed).difference(self._kept(closed)))
 
     def _register(self, channel: str) -> None:

@@ -1,4 +1,4 @@
-"""What the bus is given: the log, the translators of each protocol, what counts, and who decides what is allowed."""
+"""The interfaces that the bus is given: the log, the translators of protocols, counters, and the access check."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .principal import Principal
 
 
 class Receipt(NamedTuple):
-    """What is known of a message that was taken earlier."""
+    """What is known of a message that was accepted earlier."""
 
     seq: int
     id: str
@@ -19,7 +19,7 @@ class Receipt(NamedTuple):
 
 
 class Ledger(Protocol):
-    """What the bus needs of the log and the index together."""
+    """What the bus needs of the log and its index together."""
 
     @property
     def next_seq(self) -> int:
@@ -27,64 +27,64 @@ class Ledger(Protocol):
 
     @property
     def congested(self) -> bool:
-        """Whether nothing can be appended now."""
+        """Whether no message can be appended now."""
 
     @property
     def failing(self) -> str | None:
-        """Why the last write to disk failed; None where it did not, also where the disk is merely slow."""
+        """Why the last write to disk failed; None if it did not, even if the disk is slow."""
 
     def extend(self, messages: Sequence[Message]) -> None:
-        """Take messages that have their seqs; they are found by their ids from now on, and on disk soon."""
+        """Append *messages*, which have their seqs; `find` finds them from now on, and they are on disk soon."""
 
     def find(self, id: str) -> Receipt | None:
-        """The message with this id, accepted at any time before."""
+        """The receipt of the message with this id, accepted at any time before; None if there is none."""
 
     def when_synced(self, seq: int, callback: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
-        """Call back once everything up to *seq* is on disk; at once if it is.
+        """Call *callback* once everything up to *seq* is on disk; at once if it is.
 
-        *otherwise* is called in its place where the disk has failed for so long that nobody knows.
+        *otherwise* is called instead if the disk has failed for so long that the outcome is unknown.
         """
 
 
 class Translator(Protocol):
-    """Brings messages from elsewhere into one protocol: notes, for each, what its form there will depend on."""
+    """Translates messages of other protocols into one: records what the form of each in that protocol depends on."""
 
     @property
     def name(self) -> str:
         """The protocol."""
 
     def describe(self, address: str) -> dict[str, Any]:
-        """The parts of a channel's *address* by the names that people know them by."""
+        """The parts of a channel's *address* by the names that users know."""
 
     def add_refs(self, run: Sequence[Message]) -> None:
         """Put what the bridged form of each message of a *run* (see `Bus.publish_run`) depends on into its `refs`.
 
-        That is a JSON value under the protocol's name, if it depends on anything. Where the message does not fit the
-        protocol, the name is added to `undelivered` instead. The messages have their seqs already, so nothing may be
+        That is a JSON value under the protocol's name, if it depends on anything. If the protocol cannot carry the
+        message, the name is added to `undelivered` instead. The messages have their seqs already, so nothing may be
         logged here.
         """
 
     def resolve_id(self, id: str) -> str | None:
-        """The canonical id of the message that this protocol calls *id*, where the log does not have that id as it is.
+        """The canonical id of the message that this protocol calls *id*, for an id that the log does not contain.
 
-        So it is where the id follows from what the message depends on, or can be written in more than one way.
+        That is an id which follows from the message's `refs`, or which can be written in more than one way.
         """
 
 
 class Counters(Protocol):
-    """What the bus counts."""
+    """The counters of the bus."""
 
     def published(self, run: Sequence[Message], deliveries: int) -> None:
-        """A run of messages was accepted, and handed to sessions so many times."""
+        """Count a published *run* and its *deliveries* to sessions."""
 
     def direct(self, message: Message, listeners: int) -> None:
-        """A direct message was handed to *listeners* sessions."""
+        """Count a direct *message*, delivered to *listeners* sessions."""
 
     def undeliverable(self, message: Message) -> None:
-        """A message did not fit the protocols that it names."""
+        """Count a *message* that the protocols in its `undelivered` cannot carry."""
 
     def overflow(self, protocol: str) -> None:
-        """A session was closed because it read too slowly."""
+        """Count a session of *protocol* that was closed because it read too slowly."""
 
 
 Allowed = Callable[[Principal, str, str], bool]

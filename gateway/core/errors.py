@@ -1,15 +1,15 @@
 """Two families of errors that a peer can cause; everything else is a bug.
 
-A `RequestError` is one request refused: it is answered in the protocol's own words and the
-connection lives. A `ProtocolError` means that the framing is lost: the farewell is queued, then the
-connection ends. Attributes carry what the wire needs, adapters turn them into their own form.
+A `RequestError` refuses one request: it is answered with the protocol's own error, and the connection stays open. A
+`ProtocolError` means that the framing is lost: a last answer is queued, then the connection ends. Attributes carry what
+the wire needs; adapters turn them into their own form.
 """
 
 from __future__ import annotations
 
 
 class RequestError(Exception):
-    """A request that cannot be honoured; the connection lives."""
+    """A request is refused; the connection stays open."""
 
 
 class AlreadySubscribed(RequestError):
@@ -30,31 +30,31 @@ class Forbidden(RequestError):
 
 
 class UnknownChannel(RequestError):
-    """No such channel, and channels do not come into being by themselves here."""
+    """There is no such channel, and users cannot create it."""
 
 
 class TooManyChannels(RequestError):
-    """There are as many channels as there may be; those that there are can be used."""
+    """The limit of channels is reached; existing channels can be used."""
 
 
 class TooManySubscriptions(RequestError):
-    """The session listens to as many channels as one may."""
+    """The session has reached the limit of subscriptions."""
 
 
 class Conflict(RequestError):
-    """An id that is known already came back with other content."""
+    """The id belongs to an earlier message with other content."""
 
 
 class Unavailable(RequestError):
-    """The log cannot take messages at the moment; nothing was accepted."""
+    """The log accepts no messages at the moment; nothing was accepted."""
 
 
 class OutcomeUnknown(RequestError):
-    """The log fails: what was taken may be accepted later, or be lost. Ask again, with the same id or key."""
+    """The log fails: the request may be accepted later, or be lost. Repeat it with the same id or key to find out."""
 
 
 class Throttled(RequestError):
-    """More than the rate limit allows; try again later."""
+    """The rate limit is exceeded; try again later."""
 
     def __init__(self, retry_after_seconds: float) -> None:
         super().__init__(f"too many requests, try again in {retry_after_seconds:.1f} s")

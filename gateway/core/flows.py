@@ -1,7 +1,7 @@
-"""What goes from protocol to protocol, and how long that takes: for the `counts` facts of the log.
+"""Counts and latencies of deliveries from protocol to protocol, for the `counts` facts of the log.
 
-A delivery is counted when its message was handed to a session. How long it took is measured on samples, a few of
-each flow a second: from the moment the message was taken until the outbox it went to was given to the wire.
+A delivery is counted when its message is queued for a session. Its latency is sampled a few times a second for each
+flow: from the moment the message is queued until the outbox is handed to the wire.
 """
 
 from __future__ import annotations
@@ -13,64 +13,64 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
-SAMPLES = 10  # of each flow a second
-# Bounds of the histogram's cells, in microseconds; what takes longer than the last is in none.
-BOUNDS = tuple(step * 10**power for power in range(1, 8) for step in (1, 2, 5))
+SAMPLES_PER_SECOND = 10  # of each flow, a second
+# Upper bounds of the histogram's cells, in microseconds; slower deliveries are in none.
+BOUNDS_US = tuple(step * 10**power for power in range(1, 8) for step in (1, 2, 5))
 
 
 class Flow:
-    """The deliveries from one protocol to another since the start, and those of the minute that is not told yet."""
+    """The deliveries from one protocol to another since the start, and those that no fact contains yet."""
 
-    __slots__ = ("_cells", "_told", "delivered", "samples", "undelivered")
+    __slots__ = ("_cells", "_reported", "delivered", "samples", "undelivered")
 
     def __init__(self) -> None:
         self.delivered = 0
         self.undelivered = 0
-        self.samples = SAMPLES  # that may still be taken this second
-        self._told = (0, 0)
-        self._cells = [0] * (len(BOUNDS) + 1)
+        self.samples = SAMPLES_PER_SECOND  # that may still be taken this second
+        self._reported = (0, 0)
+        self._cells = [0] * (len(BOUNDS_US) + 1)
 
     def sample(self) -> Callable[[], None]:
-        """Begin to measure a delivery; call what is returned when it is on its way."""
+        """Begin to measure a delivery; call what is returned when it is handed to the wire."""
         self.samples -= 1
         begin = perf_counter_ns()
 
         def end() -> None:
-            self._cells[bisect_left(BOUNDS, (perf_counter_ns() - begin) / 1000)] += 1
+            self._cells[bisect_left(BOUNDS_US, (perf_counter_ns() - begin) / 1000)] += 1
 
         return end
 
-    def tell(self) -> dict[str, Any] | None:
-        """What was counted since this was asked last; None if that is nothing."""
-        (delivered, undelivered), self._told = self._told, (self.delivered, self.undelivered)
-        if self._told == (delivered, undelivered):
+    def take_counts(self) -> dict[str, Any] | None:
+        """The counts since the last call of this; None if there are none."""
+        (delivered, undelivered), self._reported = self._reported, (self.delivered, self.undelivered)
+        if self._reported == (delivered, undelivered):
             return None
-        cells, self._cells = self._cells, [0] * (len(BOUNDS) + 1)
+        cells, self._cells = self._cells, [0] * (len(BOUNDS_US) + 1)
         return {
             "delivered": self.delivered - delivered,
             "undelivered": self.undelivered - undelivered,
-            "latency": [[bound, count] for bound, count in zip(BOUNDS, cells, strict=False) if count],
+            "latency": [[bound, count] for bound, count in zip(BOUNDS_US, cells, strict=False) if count],
         }
 
 
 class Flows:
-    """All flows there are, by where they go and where they come from; their number is bounded by that of protocols."""
+    """All flows, by destination and origin; their number is bounded by that of protocols."""
 
     def __init__(self) -> None:
         self._to: defaultdict[str, defaultdict[str, Flow]] = defaultdict(partial(defaultdict, Flow))
 
-    def to(self, protocol: str) -> defaultdict[str, Flow]:
+    def to_protocol(self, protocol: str) -> defaultdict[str, Flow]:
         """The flows to *protocol*, by the protocol that they come from."""
         return self._to[protocol]
 
     def tick(self) -> None:
-        """A second has passed: samples may be taken again."""
+        """Allow samples again; call this once a second."""
         for flows in self._to.values():
             for flow in flows.values():
-                flow.samples = SAMPLES
+                flow.samples = SAMPLES_PER_SECOND
 
     def totals(self) -> list[dict[str, Any]]:
-        """What was counted since the start."""
+        """The counts since the start."""
         return [
             {"from": origin, "to": to, "delivered": flow.delivered, "undelivered": flow.undelivered}
             for to, flows in self._to.items()
@@ -78,7 +78,7 @@ class Flows:
             if flow.delivered or flow.undelivered
         ]
 
-    def tell(self) -> list[dict[str, Any]]:
-        """What was counted since this was asked last, as a `counts` fact has it."""
-        told = [(origin, to, flow.tell()) for to, flows in self._to.items() for origin, flow in flows.items()]
-        return [{"from": origin, "to": to, **counts} for origin, to, counts in told if counts is not None]
+    def take_counts(self) -> list[dict[str, Any]]:
+        """The counts since the last call of this, as a `counts` fact has them."""
+        counted = [(origin, to, flow.take_counts()) for to, flows in self._to.items() for origin, flow in flows.items()]
+        return [{"from": origin, "to": to, **counts} for origin, to, counts in counted if counts is not None]

@@ -1,7 +1,7 @@
 """Server frames of a WebSocket (RFC 6455, section 5.2): a text message in one unmasked frame.
 
-A text session queues frames, not payloads: a frame is made once with its message's form and shared by every
-connection that wants it. Shells that want the payload back ask `payload`.
+A text session queues frames, not payloads: a frame is made once with its message's form and shared by every connection
+that wants it. `payload` returns the payload of a frame to shells that need it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def text_frame(payload: bytes) -> bytes:
 
 @lru_cache(maxsize=4096)
 def header(size: int) -> bytes:
-    """What a frame begins with whose payload has *size* bytes."""
+    """The header of a frame whose payload has *size* bytes."""
     if size < 126:
         return bytes((_FIN_TEXT, size))
     if size < 1 << 16:

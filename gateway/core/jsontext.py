@@ -1,11 +1,11 @@
-"""The rule by which JSON is read: at every door, and when the log is read back.
+"""Reading and writing JSON: from every protocol, and when the log is read back.
 
-What is accepted here can be loaded again by whoever reads the log; what is refused here never gets in. A text of at
-most `SHORT_SIZE` bytes that orjson reads is read the same here, so a hot path may ask orjson itself.
+JSON that is accepted here can be loaded again by any reader of the log; the rest is refused here and never logged. A
+text of at most `SHORT_SIZE` bytes that orjson reads is read the same here, so a hot path may call orjson itself.
 
-Laws of this file. No loop of Python's goes over the characters of a text: each step is a call that is linear in the
-text, whatever it holds (see `gateway.core.nesting`). `check` makes no value of it; `loads` does, which costs up to ten
-times as much, so ask it only for what is needed as a value.
+Laws of this file. No Python loop goes over the characters of a text: each step is a call that is linear in the text,
+whatever it contains (see `gateway.core.nesting`). `check` makes no values; `loads` does, which costs up to ten times as
+much, so call it only if the value is needed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import orjson
 
 from .nesting import depth, has_more_values
 
-# Deeper than anything a person writes, far below what the readers of the log can load.
+# Deeper than anything a person writes, and far below what readers of the log can load.
 MAX_DEPTH = 200
-MAX_VALUES = 1 << 14  # in a frame that is made into values: they take some 10 ms at most
-SHORT_SIZE = 2 * MAX_DEPTH  # bytes; what is nested too deeply and closed again is longer
-SURROGATE_ERRORS = "backslashreplace"  # how half a character is encoded, which the log writes as its escape
+MAX_VALUES = 1 << 14  # in a frame that is loaded: they take some 10 ms at most
+SHORT_SIZE = 2 * MAX_DEPTH  # bytes; JSON that is nested too deeply is longer
+SURROGATE_ERRORS = "backslashreplace"  # encodes a lone surrogate as its escape, as the log does
 _MAX_DIGITS = 4_300  # of a number that int() takes; a longer one is beyond a double as well
 
-# Every number beyond 64 bits or a double has one of these, and so have few others.
+# Every number beyond 64 bits or a double matches, and few others do.
 _LONG_NUMBER: Final = re.compile(r"\d{19}|[eE]\+?\d{3}")
 
 _LEAST, _MOST = -(1 << 63), (1 << 64) - 1  # integers that orjson keeps
@@ -36,7 +36,7 @@ _ANYTHING: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
 class _Reply(msgspec.Struct):
-    """What a message that is an object says of itself; the rest of it is skipped."""
+    """The field of a message that is an object which matters here; the others are skipped."""
 
     inReplyTo: msgspec.Raw = msgspec.Raw()  # noqa: N815  # as it stands in messages
 
@@ -45,13 +45,12 @@ _OBJECT: Final = msgspec.json.Decoder(_Reply)
 
 
 def loads(text: bytes | str, max_depth: int = MAX_DEPTH, max_values: int | None = None) -> Any:
-    """Read one JSON value; a `ValueError` says what is wrong with it.
+    """Load one JSON value; raises a `ValueError` that says what is wrong with it.
 
     orjson reads nearly everything. What it refuses although JSON allows it (numbers beyond a double, lone surrogates)
-    is read by the standard library: the former become null, the latter stay escapes. Whoever reads it, an integer
-    beyond 64 bits becomes the nearest double.
-    NaN and Infinity are not JSON. Nesting over *max_depth* is refused, and what has more than *max_values* values
-    before any of them is made.
+    is read by the standard library: such a number becomes null, a surrogate stays. In both, an integer beyond 64 bits
+    becomes the nearest double. NaN and Infinity are not JSON. Nesting over *max_depth* is refused, and so are more than
+    *max_values* values, before any of them is made.
     """
     if max_values is not None and len(text) > max_values:
         check_value_count(text.encode(errors=SURROGATE_ERRORS) if isinstance(text, str) else text, max_values)
@@ -65,7 +64,7 @@ def loads(text: bytes | str, max_depth: int = MAX_DEPTH, max_values: int | None 
 
 
 def check_value_count(text: bytes, max_values: int = MAX_VALUES) -> None:
-    """Raise a `ValueError` where *text* has more than *max_values* values, or is no JSON."""
+    """Raise a `ValueError` if *text* has more than *max_values* values; other text than JSON may pass."""
     if has_more_values(text, max_values):
         raise ValueError(f"more than {max_values:,} values")
 
@@ -73,7 +72,7 @@ def check_value_count(text: bytes, max_values: int = MAX_VALUES) -> None:
 def is_json(text: str) -> bool:
     """Whether `loads` reads *text*."""
     try:
-        if len(text) <= SHORT_SIZE:  # nearly always, and this is asked for each message
+        if len(text) <= SHORT_SIZE:  # nearly always, and this is called for each message
             orjson.loads(text)
             return True
     except orjson.JSONDecodeError:
@@ -86,9 +85,10 @@ def is_json(text: str) -> bool:
 
 
 def check(text: bytes, max_depth: int = MAX_DEPTH) -> str | None:
-    """Raise a `ValueError` where `loads` would, without making a value; what the message answers, if it is an object.
+    """Raise a `ValueError` if `loads` would, without making values; return the string `inReplyTo` of an object.
 
-    That is the string `inReplyTo`. Most MiBs take less than 5 ms, the worst 17; `loads` takes up to 90 for its values.
+    Most texts of a MiB take less than 5 ms, the worst 17; `loads` takes up to 90 to make the values. Without such a
+    string the result is None.
     """
     if not text.isascii():
         text.decode()  # a UnicodeDecodeError is a ValueError
@@ -108,7 +108,7 @@ def check(text: bytes, max_depth: int = MAX_DEPTH) -> str | None:
 
 
 def dumps(value: Any) -> bytes:
-    """Write *value* compactly as UTF-8; lone surrogates and big integers included."""
+    """Write *value* compactly as UTF-8, even with lone surrogates and big integers."""
     try:
         return orjson.dumps(value)
     except TypeError:
@@ -120,12 +120,12 @@ def dumps(value: Any) -> bytes:
 
 
 def one_line(text: bytes) -> bytes:
-    """The same JSON value on one line: outside of strings JSON's line breaks are mere space."""
+    """The same JSON value on one line: line breaks outside strings are whitespace, and strings contain none."""
     return text.replace(b"\n", b" ").replace(b"\r", b" ") if 10 in text or 13 in text else text  # ints: 7 times faster
 
 
 def _scan(text: bytes) -> bytes:
-    """Go through *text* without making a value of it; the text of its `inReplyTo`, empty without one."""
+    """Check *text* without making values; return the text of its `inReplyTo`, empty if it has none."""
     if text.lstrip(b" \t\r\n")[:1] == b"{":
         return bytes(_OBJECT.decode(text).inReplyTo)
     _ANYTHING.decode(text)
@@ -133,17 +133,17 @@ def _scan(text: bytes) -> bytes:
 
 
 def _scan_lone_surrogates(text: bytes) -> bytes:
-    """The same for a *text* with half a surrogate, which JSON allows; an id is then taken only as it is written."""
-    # Other escapes in the place of those of surrogates; whether a backslash stands before them changes nothing.
+    """Do the same for a *text* with a lone surrogate, which JSON allows; an id with an escape is then ignored."""
+    # Put other escapes in place of those of surrogates; a backslash before them makes no difference.
     reply = _scan(text.replace(rb"\ud", rb"\u0").replace(rb"\uD", rb"\u0"))
     return b"" if rb"\u" in reply else reply
 
 
 def _loads_slowly(text: str) -> Any:
-    if _LONG_NUMBER.search(text) is None:  # then the standard library calls nothing of Python's, and reads as orjson
+    if _LONG_NUMBER.search(text) is None:  # then the standard library calls no Python code, and reads as orjson does
         return json.loads(text)
     try:
-        value = json.loads(text)  # what is beyond a double is infinite
+        value = json.loads(text)  # a number beyond a double is infinite
     except ValueError:  # int() refuses a number
         value = json.loads(text, parse_int=_int)
     return _as_doubles(value)
@@ -154,7 +154,7 @@ def _int(digits: str) -> float | int:
 
 
 def _as_doubles(value: Any) -> Any:
-    """*value* with doubles for integers beyond 64 bits, as orjson reads them, and null for what is infinite."""
+    """*value* with doubles for integers beyond 64 bits, as orjson reads them, and None for infinity."""
     root = [value]
     todo: list[Any] = [root]
     while todo:

@@ -1,4 +1,4 @@
-"""What the bus, and whoever looks after everybody on it, needs of a session."""
+"""The interface of a session that the bus, and code that handles all sessions, needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .principal import Principal
 
 
 class Member(Protocol):
-    """One connected peer on the bus; `gateway.core.session.Session` says what each of these does."""
+    """A session on the bus; `gateway.core.session.Session` documents these in full."""
 
     protocol: ClassVar[str]
     echo: ClassVar[bool]
@@ -26,48 +26,48 @@ class Member(Protocol):
 
     @property
     def who(self) -> Peer:
-        """The peer as others see it."""
+        """The peer that others see."""
 
-    # Saying
+    # Delivering
 
     def deliver(self, message: Message) -> None:
         """Queue *message*."""
 
     @classmethod
     def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Any], origin: Any) -> int:
-        """Queue a *run* for all *sessions*, which are of this class, but *origin*; how many deliveries that is."""
+        """Queue a *run* for all *sessions*, which are of this class, but *origin*; return the number of deliveries."""
 
     def dialect(self, channel: str) -> str:
-        """What tells apart the sessions of one class that are sent different forms."""
+        """A key that differs between sessions of one class that are sent different forms."""
 
     def fits(self, message: Message) -> bool:
-        """Whether there is room for a direct *message*."""
+        """Whether the protocol can carry a direct *message*."""
 
     def peer_joined(self, channel: str, peer: Peer) -> None:
-        """Tell that another joined."""
+        """Tell the peer that another joined."""
 
     def peer_left(self, channel: str, peer: Peer) -> None:
-        """Tell that another left."""
+        """Tell the peer that another left."""
 
     def sample(self, flow: Flow) -> None:
         """Measure the delivery that was just queued."""
 
-    # Going on, and ending
+    # Life cycle
 
     def tick(self, now: int) -> None:
-        """A second has passed."""
+        """Do what is due; called once a second."""
 
     def resume(self) -> None:
-        """Handle what had to wait."""
+        """Handle the backlog."""
 
     def subscription_principal(self, channel: str) -> Principal:
-        """By whose right it listens to *channel*."""
+        """The principal by whose right it listens to *channel*."""
 
     def is_still_allowed(self) -> bool:
-        """Whether what goes on beside its channels is allowed still."""
+        """Whether what it keeps doing beside listening is still allowed."""
 
     def goodbye(self) -> None:
-        """The gateway stops."""
+        """Close, since the gateway stops."""
 
     def close(self, code: int, reason: str) -> None:
         """End the connection once everything queued is written."""

@@ -1,7 +1,7 @@
-"""What travels on the bus: one message, who said it, and every wire form it has.
+"""Messages on the bus: a message, its sender, and its wire forms.
 
-The received form is kept verbatim, because signatures cover it. Every other form is made once, at the
-first need, and shared by all connections that want it. Nothing here knows what a form looks like.
+The received form is kept verbatim, because signatures cover it. Every other form is made once, when it is first needed,
+and shared by all connections that want it. Nothing here knows what a form looks like.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-REST = "rest"  # the protocol of who has no adapter, in records, metrics and principals
-LATE_AFTER = 10 * 60_000  # ms between a message's making and its arrival, beyond which it is history
+REST = "rest"  # the protocol of HTTP callers in records, metrics and principals; it has no adapter
+LATE_AFTER = 10 * 60_000  # ms between the creation and the arrival of a message, beyond which it is history
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Peer:
 
 
 class PendingForm:
-    """A form that somebody is still making; whoever holds one is woken when it is there."""
+    """A form that is still being made; it calls back when it is finished."""
 
     __slots__ = ("_wakes", "data", "done")
 
@@ -46,29 +46,29 @@ class PendingForm:
 
     @classmethod
     def skipped(cls) -> PendingForm:
-        """What stands for a form that cannot be: done, and skipped."""
+        """A form that cannot be made: it is done, and skipped."""
         form = cls()
         form.fill(None)
         return form
 
     @property
     def size(self) -> int:
-        """How many bytes it has, with all parts that are to come; once it is done."""
+        """The bytes that it has, with all parts that are to come; meaningful once it is done."""
         return len(self.data or b"")
 
     def advance(self) -> bool:
-        """What is there was taken: whether another part follows in its place, which is still being made."""
+        """Go on after the present data was taken; whether another part follows, which is still being made."""
         return False
 
     def when_done(self, wake: Callable[[], None]) -> None:
-        """Call *wake* once the form is there or has failed."""
+        """Call *wake* once the form is finished or has failed."""
         if self.done:
             wake()
         else:
             self._wakes.append(wake)
 
     def fill(self, data: bytes | None) -> None:
-        """Set the finished form; None says that it could not be made and is to be skipped."""
+        """Set the finished form; None means that it could not be made and is skipped."""
         self.data, self.done = data, True
         wakes, self._wakes = self._wakes, []
         for wake in wakes:
@@ -80,14 +80,14 @@ Form = bytes | PendingForm
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """One thing said on one channel, or to one peer in it.
+    """One message on one channel, or to one peer in it (`target`).
 
-    `seq` and `time` (ms, never decreasing) are the bus's, 0 until it takes the message. `timestamp` (ms)
-    is the author's. `content` is one JSON value as received text, on one line. `parent` is the canonical id
-    of the message this one answers. `ids` are the ids its author chose, by which a copy is recognised;
-    `native` is the same for people and for the log, by protocol. `refs` holds what each bridged form
-    depends on, by protocol; a protocol that the message does not fit is in `undelivered` instead. `late` says that it
-    is history already, `id_has_seq` that its id was made here and carries its seq.
+    The bus sets `seq` and `time` (ms, never decreasing); they are 0 before. `timestamp` (ms) is the author's. `content`
+    is one JSON value as received text, on one line. `parent` is the canonical id of the message that this one answers.
+    `ids` are the ids that the author chose, by which a copy is recognised; `native` is the same for people and for the
+    log, by protocol. `key` is another id by which the message is found. `refs` has what each bridged form depends on,
+    by protocol; a protocol that cannot carry the message is in `undelivered` instead. `late` means that the message is
+    history already, `id_has_seq` that its id was made here and contains its seq.
     """
 
     channel: str
@@ -111,7 +111,7 @@ class Message:
     undelivered: tuple[str, ...] = ()
 
     def form(self, key: str, make: Callable[[Message, str], Form]) -> Form:
-        """This message in the form called *key*, made by *make* at most once."""
+        """The form called *key* of this message, made by *make* at most once."""
         form = self.forms.get(key)
         if form is None:
             form = self.forms[key] = make(self, key)
@@ -121,8 +121,8 @@ class Message:
 class MessageIds:
     """Canonical ids: version 7 UUIDs (RFC 9562) that carry their sequence number.
 
-    An id that this gateway made is found again without an index: the 48 low bits are the sequence, and the 26 random
-    bits before them are the gateway's own *salt*, so that two gateways do not collide.
+    A message is found by an id of this gateway without an index: the 48 low bits are the sequence number, and the 26
+    random bits before them are the gateway's own *salt*, so that ids of two gateways do not collide.
     """
 
     def __init__(self, salt: int) -> None:
@@ -131,17 +131,17 @@ class MessageIds:
         self._head = ""
 
     def make(self, time: int, seq: int) -> str:
-        """The id of the message with sequence *seq*, accepted at *time* (ms)."""
+        """The id of the message with sequence number *seq*, accepted at *time* (ms)."""
         return self.head(time) + seq.to_bytes(6).hex()
 
     def head(self, time: int) -> str:
-        """What the ids of messages accepted at *time* begin with; their sequence in 12 hex digits follows."""
+        """The start of the ids of messages accepted at *time*; the sequence number in 12 hex digits follows."""
         if time != self._time:
             self._time, self._head = time, f"{time >> 16:08x}-{time & 0xFFFF:04x}{self._salt}"
         return self._head
 
     def seq(self, id: str) -> int | None:
-        """The sequence number inside *id*, or None where it cannot be one of ours."""
+        """The sequence number in *id*; None if this gateway did not make it."""
         if len(id) != 36 or id[13:24] != self._salt:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Names in order, of which some come and go: what a list of many is shown a page at a time from."""
+"""A sorted set of names, from which a long list is shown a page at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 class SortedNames:
-    """A set of names that is always sorted; to add or take one of 100,000 takes some 20 microseconds."""
+    """A set of names that is always sorted; adding or removing one of 100,000 takes some 20 microseconds."""
 
     def __init__(self) -> None:
         self._sorted: list[str] = []
@@ -23,18 +23,18 @@ class SortedNames:
         return iter(self._sorted)
 
     def add(self, name: str) -> None:
-        """Put *name* into its place; nothing happens if it is there."""
+        """Add *name*; nothing happens if it is present."""
         if name not in self._set:
             self._set.add(name)
             insort(self._sorted, name)
 
     def discard(self, name: str) -> None:
-        """Take *name* out; nothing happens if it is not there."""
+        """Remove *name*; nothing happens if it is absent."""
         if name in self._set:
             self._set.remove(name)
             del self._sorted[bisect_left(self._sorted, name)]
 
     def after(self, name: str, limit: int) -> list[str]:
-        """At most *limit* names that come after *name*, which need not be there."""
+        """At most *limit* names that sort after *name*, which need not be present."""
         start = bisect_right(self._sorted, name)
         return self._sorted[start : start + limit]

@@ -1,8 +1,8 @@
-"""How deeply a JSON text is nested, and whether it has many values, told in time that is linear in the text.
+"""How deeply a JSON text is nested and whether it has too many values, found without parsing it, in linear time.
 
-Laws of this file. What takes long is done by calls that go through the whole text in C; a loop of Python's runs over
-eighths of the brackets at most. A MiB takes 1 ms if it is text and 7 to 18 ms if it is all quotes and brackets
-(measured on two shared cores); one loop over its characters takes 60 to 400 ms.
+Laws of this file. Calls that go through the whole text run in C; a Python loop runs over an eighth of the brackets at
+most. A MiB takes 1 ms if it is text and 7 to 18 ms if it is all quotes and brackets (measured on two shared cores); one
+Python loop over its characters takes 60 to 400 ms.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _KEPT: Final = b'"[]{}'
 _DROPPED: Final = bytes(set(range(256)) - set(_KEPT))
 _NO_SEPARATORS: Final = bytes(set(range(256)) - set(b'",[{'))
 _BITS: Final = bytes.maketrans(b"[{]}", b"1100")
-_LANE: Final = 8  # brackets that are looked at together: one byte, a bit for each
+_LANE: Final = 8  # brackets that are processed together: one byte, a bit for each
 
 
 def depth(text: bytes | str) -> int:
-    """The deepest nesting of brackets outside strings; any text that is JSON, or is none for other reasons, has one.
+    """The deepest nesting of brackets outside strings, of JSON or any other text.
 
-    A backslash outside of strings is taken for an escape as well: such a text is no JSON, and its depth may be
-    another than that of the brackets before the backslash.
+    A backslash outside strings is taken for an escape as well: such a text is not JSON, and its depth may differ from
+    that of the brackets before the backslash.
     """
     text = _without_escapes(text.encode(errors="replace") if isinstance(text, str) else text)
     brackets = _outside_strings(text.translate(None, _DROPPED))
@@ -37,10 +37,10 @@ def depth(text: bytes | str) -> int:
 
 
 def has_more_values(text: bytes, most: int) -> bool:
-    """Whether *text*, if it is JSON, has more than *most* values, those in others counted and keys not.
+    """Whether *text*, if it is JSON, has more than *most* values, counting nested values but not keys.
 
-    To make a value takes a hundred times as long as to read a byte of it. A text of more than *most* strings, keys
-    counted, has too many as well.
+    Making a value takes a hundred times as long as reading a byte of it. A text of more than *most* strings, counting
+    keys, has too many as well.
     """
     if len(text) <= most or _separators(text) < most:
         return False
@@ -51,17 +51,17 @@ def has_more_values(text: bytes, most: int) -> bool:
 
 
 def _separators(text: bytes) -> int:
-    """How many values in *text* follow a comma or are the first in others, where it has no strings; else at most."""
+    """The number of values in *text* that follow a comma or are the first in another; at least that, with strings."""
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def _without_escapes(text: bytes) -> bytes:
-    """*text* without what is escaped by a backslash that is not escaped itself: each quote then begins or ends one."""
+    """*text* without escaped backslashes and quotes, so that each remaining quote begins or ends a string."""
     return text.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in text else text
 
 
 def _outside_strings(kept: bytes) -> bytes:
-    """What of *kept*, which is left of a text, stands in no string."""
+    """The parts of *kept*, the kept characters of a text, that are outside strings."""
     if b'"' not in kept:
         return kept
     # A string that ends where the next begins changes nothing for what is around both.
@@ -69,7 +69,7 @@ def _outside_strings(kept: bytes) -> bytes:
 
 
 def _lane(bits: int) -> tuple[int, int]:
-    """By how much eight brackets go deeper together, as a byte, and how deep they go on the way."""
+    """The change of depth by eight brackets together, as a byte, and the greatest depth on the way."""
     level = peak = 0
     for place in reversed(range(_LANE)):
         level += 1 if bits >> place & 1 else -1

@@ -1,6 +1,7 @@
-"""Where a connection comes from, as limits count it: an IPv4 address, or a /64 network of IPv6.
+"""The network that a connection comes from, as limits count it: an IPv4 address, or a /64 network of IPv6.
 
-Whoever has one address of an IPv6 network has all 2**64 of them (RFC 6177), so limits by address would limit nobody.
+A host with one address of an IPv6 network usually has all 2**64 of them (RFC 6177), so that limits by address would
+have no effect.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ PREFIX = 64  # bits of an IPv6 address that tell one customer from another
 
 @lru_cache(maxsize=4096)
 def network(address: str) -> str:
-    """The network of *address*: `2001:db8::1` is of `2001:db8::/64`; what is no IPv6 address stands for itself."""
+    """The network of *address*: `2001:db8::/64` for `2001:db8::1`; what is not an IPv6 address is returned as it is."""
     if ":" not in address:
         return address
     try:

@@ -1,7 +1,7 @@
-"""What waits for a peer: finished and unfinished forms in order, and long answers that are pulled as it reads.
+"""The queue of what waits to be sent to a peer: forms, finished or pending, and streams that are pulled as it reads.
 
-An outbox knows nothing of the bus or of protocols. Whoever writes to it is never held up: a peer that does not read
-what it asked for is cut off.
+An outbox knows nothing of the bus or of protocols. Writing to it never blocks: a peer that does not read what it asked
+for is disconnected.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from .errors import RequestError
 from .flows import Flow
 from .message import Form, PendingForm
 
-MAX_OUTBOX = 1 << 20  # deliveries waiting for a peer that reads too slowly; beyond it the peer is closed
-LOW_WATER = 1 << 16  # replies waiting; beyond it no further request is parsed, below it streams are pulled
-BURST_FACTOR = 4  # times its outbox that a peer may be given before its shell had a chance to write
-MAX_STREAMS = 16  # long answers under way on one connection; beyond it no further request is parsed
+MAX_OUTBOX = 1 << 20  # bytes of deliveries waiting for a peer; beyond it a peer that reads too slowly is closed
+LOW_WATER = 1 << 16  # bytes waiting; beyond it no further request is parsed, below it streams are pulled
+BURST_FACTOR = 4  # times its outbox that may wait for a peer before its shell had a chance to write
+MAX_STREAMS = 16  # on one connection; beyond it no further request is parsed
 
 
 class Close(NamedTuple):
-    """Why a connection ends; *code* as in RFC 6455, section 7.4 (a plain TCP wire has no use for it)."""
+    """Why a connection ends; *code* is as in RFC 6455, section 7.4 (plain TCP does not use it)."""
 
     code: int
     reason: str
 
 
 class FanoutBatch:
-    """What was said lately for the same listeners, on its way to their outboxes.
+    """Recent frames for the same listeners that are not in their outboxes yet.
 
-    A burst of messages then costs each listener little more than one: its outbox is touched once. Listeners were
-    woken when the batch began. Whoever looks at an outbox, or queues something else, spills it: see `Outbox._queue`.
+    A burst of messages costs each listener little more than one message, since its outbox is touched once. Listeners
+    are woken when the batch begins. Reading an outbox, or queueing anything else, flushes it: see `Outbox._queue`.
     """
 
     __slots__ = ("_listeners", "_origin", "_size", "frames")
@@ -57,11 +57,11 @@ class FanoutBatch:
         self._size += sum(map(len, frames))
 
     def flush(self) -> None:
-        """Put everything into the outboxes."""
+        """Move all frames into the outboxes."""
         frames, size, self.frames, self._size = self.frames, self._size, [], 0
         if not frames:
             return
-        overfull = list[Outbox]()  # closed when everybody has the frames: their adapters' code runs then
+        overfull = list[Outbox]()  # closed once all outboxes have the frames, as adapters' code runs then
         origin = self._origin
         for outbox in self._listeners:
             if outbox is origin or outbox.closing is not None:
@@ -75,10 +75,10 @@ class FanoutBatch:
 
 
 class Outbox:
-    """What waits for one peer; `wake` is called when something can be written, or there is an end to be made.
+    """The queue of one peer; `wake` is called when something can be written, or the connection is to be closed.
 
-    The *batch* is shared by all who may listen together. Every look at the queue is through `_queue`, which has what
-    the batch brings; *overflowed* is called where the peer is cut off because it did not read.
+    The *batch* is shared by all outboxes that may listen together. The queue is read through `_queue`, which includes
+    what is in the batch. *overflowed* is called when the peer is disconnected because it did not read.
     """
 
     max_outbox: int = MAX_OUTBOX
@@ -86,31 +86,31 @@ class Outbox:
     def __init__(self, batch: FanoutBatch, overflowed: Callable[[], object]) -> None:
         self.wake: Callable[[], None] = _nothing
         self.closing: Close | None = None
-        self.blocked = True  # the wire takes nothing now; a shell that writes says otherwise
+        self.blocked = True  # the wire takes nothing now; a shell that can write clears it
         self._batch = batch
         self._overflowed = overflowed
-        self._sample: Callable[[], None] | None = None  # ends the measuring of a delivery that is on its way out
-        self._own_queue: list[Form] = []  # the queue without what the batch brings: see `_queue`
-        self._size = 0  # bytes in it; the batch brings about `LOW_WATER` more at most
-        self._pending_count = 0  # forms in the queue that are still being made
+        self._sample: Callable[[], None] | None = None  # ends the measuring of a queued delivery
+        self._own_queue: list[Form] = []  # the queue without what is in the batch: see `_queue`
+        self._size = 0  # bytes in it; the batch has about `LOW_WATER` more at most
+        self._pending_count = 0  # pending forms in the queue
         self._streams: deque[Iterator[Form]] = deque()
-        self._backlog: deque[bytes] = deque()  # what the peer sent, and waits for room here
+        self._backlog: deque[bytes] = deque()  # what the peer sent, and is handled when there is room here
 
     @property
     def _queue(self) -> list[Form]:
-        """What waits, in order."""
+        """The whole queue, in order."""
         if self._batch.frames:
             self._batch.flush()
         return self._own_queue
 
     def resume(self) -> None:
-        """Handle what had to wait, as far as there is room now."""
+        """Handle the backlog, as far as there is room now."""
 
     # What shells call
 
     def data_to_send(self) -> list[bytes]:
-        """Everything that can be written now, in order; long answers come a piece at a time."""
-        data: list[bytes] = self._queue  # type: ignore[assignment]  # no PendingForm among them, but where `_drain` looks
+        """Take everything that can be written now, in order; streams are taken a piece at a time."""
+        data: list[bytes] = self._queue  # type: ignore[assignment]  # without pending forms, or drained below
         if self._pending_count or self._streams:
             data = self._drain()
         else:
@@ -122,7 +122,7 @@ class Outbox:
         return data
 
     def all_to_send(self) -> bytes | None:
-        """Everything as one piece, where that leaves nothing else to do; else None: ask `data_to_send` and the rest."""
+        """Take everything as one piece, if that leaves nothing else to do; None if `data_to_send` has to be called."""
         if self._batch.frames:  # as `_queue` does: spares a call for each flush
             self._batch.flush()
         if self._pending_count or self._streams or self._backlog or self.closing is not None or not self._own_queue:
@@ -134,12 +134,12 @@ class Outbox:
 
     @property
     def waiting(self) -> int:
-        """How many frames are queued."""
+        """The number of queued forms."""
         return len(self._queue)
 
     @property
     def has_more(self) -> bool:
-        """Whether another `data_to_send` would return something right away."""
+        """Whether another `data_to_send` would return something now."""
         queue = self._queue
         head = queue[0] if queue else None
         return (head is not None and (not isinstance(head, PendingForm) or head.done)) or (
@@ -148,7 +148,7 @@ class Outbox:
 
     @property
     def unfinished(self) -> bool:
-        """Whether something that was asked for is still being made, and has its place before what comes later."""
+        """Whether the queue has pending forms, which hold back what is queued after them."""
         return self._pending_count > 0
 
     # What adapters call
@@ -161,7 +161,7 @@ class Outbox:
         self._size += len(data)
 
     def put(self, form: Form) -> None:
-        """Queue a delivery, finished or not; a peer that is too slow for its deliveries is closed."""
+        """Queue a delivery, finished or pending; a peer that is too slow for its deliveries is closed."""
         queue = self._queue
         if self.closing is not None:
             return
@@ -172,7 +172,7 @@ class Outbox:
             if form.data is None:
                 return
             form = form.data
-        if not queue:  # as `send` does; the call would cost a quarter of the delivery
+        if not queue:  # as in `send`; the call would cost a quarter of the delivery
             self.wake()
         self._own_queue.append(form)
         self._size += len(form)
@@ -181,22 +181,22 @@ class Outbox:
 
     @staticmethod
     def fan_out(forms: Sequence[bytes], outboxes: Sequence[Outbox], origin: Outbox | None) -> int:
-        """`put` the finished *forms* into all *outboxes* (at least one) but *origin*; how many deliveries that is."""
+        """`put` finished *forms* into all *outboxes* (at least one) but *origin*; return the number of deliveries."""
         outboxes[0]._batch.add(forms, outboxes, origin)
         return len(forms) * (len(outboxes) - (origin in outboxes if origin is not None else 0))
 
     def sample(self, flow: Flow) -> None:
-        """Measure how long a delivery of *flow*, which was just queued, takes until all of the queue is written."""
+        """Measure how long a delivery of *flow*, which was just queued, takes until the whole queue is written."""
         if self._sample is None:
             self._sample = flow.sample()
 
     def stream(self, forms: Iterator[Form]) -> None:
-        """Send *forms* as fast as the peer reads them, and no faster: they are pulled, never stored."""
+        """Send *forms* as fast as the peer reads them: they are pulled one by one, and not stored."""
         self._streams.append(forms)
         self.wake()
 
     def overflow(self) -> None:
-        """Give up on a peer that does not read what it asked for."""
+        """Disconnect a peer that does not read what it asked for."""
         self._flush_batch()
         if self.closing is not None:
             return
@@ -205,13 +205,13 @@ class Outbox:
         self.close(1013, "too slow: more than its share is waiting to be read")
 
     def _discard(self) -> None:
-        """Drop what waits for the peer."""
+        """Discard what waits for the peer."""
         self._flush_batch()
         self._own_queue, self._size, self._pending_count = [], 0, 0
         self._streams.clear()
 
     def _end(self) -> None:
-        """The connection is over: nothing is written any more, and nobody is woken."""
+        """Discard everything at the end of the connection; `wake` has no effect any more."""
         self.wake = _nothing
         self._discard()
         self._backlog.clear()
@@ -225,7 +225,7 @@ class Outbox:
             self.wake()
 
     def _rewrite(self, change: Callable[[list[bytes]], list[bytes]]) -> None:
-        """Put what *change* makes of each run of finished forms in the queue in its place."""
+        """Replace each run of finished forms in the queue by what *change* returns for it."""
         queue: list[Form] = []
         for unfinished, run in groupby(self._queue, _is_unfinished):
             if unfinished:
@@ -249,19 +249,19 @@ class Outbox:
             self._batch.flush()
 
     def _close_if_too_slow(self) -> None:
-        """More than the outbox's share waits: too slow is who does not read, not who was told much at once."""
+        """Close a peer with more than `max_outbox` waiting, unless it was merely sent much at once and does read."""
         if self.blocked or self._size > BURST_FACTOR * self.max_outbox:
             self.overflow()
 
     def _put_pending(self, form: PendingForm) -> None:
-        """Keep the place of a form that is still being made."""
+        """Queue a pending form, which keeps its place."""
         self._pending_count += 1
         self._queue.append(form)
         form.when_done(partial(self._pending_done, form))
 
     def _pending_done(self, form: PendingForm) -> None:
         if not self._pending_count:
-            return  # the outbox was given up meanwhile
+            return  # the queue was discarded meanwhile
         self._size += form.size
         if form.data and self._size > self.max_outbox:
             self.overflow()
@@ -269,12 +269,12 @@ class Outbox:
             self._wake_if_ready()
 
     def _wake_if_ready(self) -> None:
-        """Wake the shell where what is first in the queue is there."""
+        """Wake the shell if the first form in the queue is finished."""
         if (queue := self._queue) and isinstance(head := queue[0], PendingForm) and head.done:
             self.wake()
 
     def _drain(self) -> list[bytes]:
-        """The ready head of the queue, then what the streams give until `LOW_WATER` bytes are out."""
+        """Take the finished head of the queue, then forms of the streams up to `LOW_WATER` bytes."""
         data: list[bytes] = []
         size = 0
         while True:
@@ -302,11 +302,11 @@ class Outbox:
                 return data
 
     def _pull_stream(self) -> bool:
-        """Move the next form of the first stream into the queue; False when there is none."""
+        """Move the next form of the first stream into the queue; False if there is none."""
         while self._streams:
             try:
                 form = next(self._streams[0], None)
-            except RequestError as error:  # the index cannot be read: half an answer must not look whole
+            except RequestError as error:  # the index cannot be read, and half an answer must not look complete
                 self._streams.clear()
                 self.close(1011, str(error))
                 return False
@@ -323,7 +323,7 @@ class Outbox:
 
 
 def _is_unfinished(form: Form) -> bool:
-    """Whether *form*, or a part of it, is still being made."""
+    """Whether *form*, or a part of it, is pending."""
     return isinstance(form, PendingForm) and (not form.done or form.size > len(form.data or b""))
 
 

@@ -1,8 +1,8 @@
 """Peer numbers, and the identities that keep theirs for ever.
 
-Every connection has a number; a durable identity (an Arbor author, an Ethereum address, an API key) has one
-of its own that it keeps across restarts. Numbers are handed out in blocks: the block is a fact in the log before
-the first of it is used, so that no number is ever used twice.
+Every connection has a number; a durable identity (an Arbor author, an Ethereum address, an API key) has one of its own
+that it keeps across restarts. Numbers are allocated in blocks: a block is a fact in the log before its first number is
+used, so that no number is ever used twice.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Callable
 from .bounded import BoundedMap
 from .message import Peer
 
-MAX_NAME = 255  # characters of a peer's name that are known to the others: 100,000 of them are in memory
+MAX_NAME = 255  # characters that are kept of a peer's name, as 100,000 names may be in memory
 BLOCK = 1024
-RESERVE = 256  # numbers left when the next block is asked for, so that it is on disk before it is needed
-MAX_KNOWN = 100_000  # durable peers kept in memory; far more than can be waiting for the index
+RESERVE = 256  # numbers left when the next block is reserved, so that it is on disk before it is needed
+MAX_KNOWN = 100_000  # durable peers kept in memory; far more than can wait for the index
 
 Lookup = Callable[[str, str], Peer | None]
 
 
 class PeerRegistry:
-    """Hands out numbers and remembers who has one.
+    """Allocates peer numbers, and finds the durable peers that have one.
 
-    *first* is the number after every block in the log. *reserve(first, count)* writes a block into the log,
-    *record(peer)* a durable peer, *find(protocol, identity)* and *find_number(number)* ask the index.
+    *first* is the number after all blocks in the log. *reserve(first, count)* logs a block, *record(peer)* a durable
+    peer; *find(protocol, identity)* and *find_number(number)* ask the index.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class PeerRegistry:
         self._numbers: dict[int, Peer] = {}
 
     def connection(self, protocol: str) -> Peer:
-        """A new connection's peer; its number is never used again."""
+        """The peer of a new connection; its number is never used again."""
         return Peer(self._number(), protocol)
 
     def identity(self, protocol: str, identity: str, name: str | None = None) -> Peer:
-        """The durable peer of *identity*, made at its first use; a new *name* is taken over, `MAX_NAME` of it."""
+        """The durable peer of *identity*, created when it is new; a new *name*, cut to `MAX_NAME`, replaces the old."""
         name = name and name[:MAX_NAME]
         peer = self.find(protocol, identity)
         if peer is None:
@@ -62,18 +62,18 @@ class PeerRegistry:
         return peer
 
     def find(self, protocol: str, identity: str) -> Peer | None:
-        """The durable peer of *identity* if it has one already."""
+        """The durable peer of *identity*; None if it has none yet."""
         peer = self._durable.get((protocol, identity))
         if peer is None and (peer := self._find(protocol, identity)) is not None:
             self._remember(peer)
         return peer
 
     def with_number(self, number: int) -> Peer | None:
-        """The durable peer with *number*, if one has it."""
+        """The durable peer with *number*; None if there is none."""
         return self._numbers.get(number) or self._find_number(number)
 
     def forget(self, protocol: str, identity: str) -> None:
-        """Remember nothing of the durable peer of *identity*: it gets another number if it comes back."""
+        """Forget the durable peer of *identity*, which gets another number if it comes back."""
         if (peer := self._durable.pop((protocol, identity))) is not None:
             self._numbers.pop(peer.number, None)
 

@@ -1,4 +1,4 @@
-"""Who stands behind a connection, as far as the gateway can tell."""
+"""The principal of a connection or request: who is asking, as far as the gateway can tell."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 
 class Principal(NamedTuple):
-    """Who stands behind a connection, as far as the gateway can tell: a name that grants refer to.
+    """Who is asking: a *name* that grants refer to.
 
-    Who came with an API key has the rights of that *key* (its id) and no others, whatever else has its name.
+    A principal with an API key has the rights of that *key* (its id) and no others, whatever else has its name.
     """
 
     name: str
-    address: str = ""  # where from, for rate limits
+    address: str = ""  # its network, for rate limits
     key: str = ""

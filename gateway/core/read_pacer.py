@@ -123,7 +123,7 @@ class ReadPacer:
     def record_read(self, session: PenalizableSession, size: int, seconds: float = 0.0) -> float:
         """Record *size* bytes, read for *session* and handled in *seconds*; return the seconds to wait before more."""
         if self._bytes is None:  # spares two calls for each read where nothing is paced
-            self.budget.grew(size)
+            self.budget.record_read(size)
             return 0.0
         wait = self.record_bytes(session.network, size, session.peer.number)
         if session.penalty is not None:
@@ -136,7 +136,7 @@ class ReadPacer:
         *connection* is a number that no other one ever has (an address in memory is used again), None where it has no
         share: it would be new for each request.
         """
-        self.budget.grew(size)
+        self.budget.record_read(size)
         if not network or self._bytes is None:
             return 0.0
         wait, crowded = self._bytes.spend(network, size), self._crowded()

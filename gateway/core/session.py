@@ -1,18 +1,18 @@
-"""The contract of a connected peer: an object that is fed data and drained of data, and never waits.
+"""The contract of a session: an object that is fed data and drained of data for one connected peer, and never waits.
 
 What a shell must do, and nothing else:
 1. Call `receive_data` with what arrived, however it was cut (a WebSocket: one call for each whole message).
-2. Call `data_to_send` (or first `all_to_send`) whenever `wake` was called or the wire can take more, and write what it
+2. Call `data_to_send` (or `all_to_send` first) whenever `wake` was called or the wire can take more, and write what it
    returns, in order. Each element is whole: one frame of a WebSocket; one message of a line protocol, or a part of a
    long one, whose other parts come next.
-3. Read from the wire only while `ask_to_read` says so; ask again after every `data_to_send`, and when woken. Where the
-   bus has a `read_pacer`, record what was read with it, and wait as long as it says.
-4. When `closing` is set: write what `data_to_send` still returns, then close with that code and reason. When the peer
-   has said that it sends nothing more, do the same once nothing is `unfinished`.
-5. Set `blocked` while the wire takes nothing more: only who does not read can be too slow.
-6. Call `receive_eof` exactly once at the end, whatever the end was. (`tick` is the bus's to call, once a second.)
+3. Read from the wire only while `ask_to_read` returns true; ask again after every `data_to_send`, and when woken. If
+   the bus has a `read_pacer`, record what was read with it, and wait for as long as it returns.
+4. When `closing` is set: write what `data_to_send` still returns, then close with that code and reason. After the peer
+   has shut down its sending side, do the same once nothing is `unfinished`.
+5. Set `blocked` while the wire takes nothing more: only a peer that does not read can be too slow.
+6. Call `receive_eof` exactly once at the end, however the connection ended. (The bus calls `tick`, once a second.)
 
-What the core promises in return: no call raises, whatever the bytes; `wake` is called when there is something to
+What the core promises in return: no call raises, whatever the bytes are; `wake` is called when there is something to
 write again (or to close); nothing is written from another thread.
 """
 
@@ -52,15 +52,15 @@ class Session(Outbox, ABC):
 
     @abstractmethod
     def handle(self, data: bytes) -> None:
-        """Act on what arrived. Raise `ProtocolError`, after queueing the farewell, only when framing is lost."""
+        """Act on what arrived. Raise `ProtocolError`, after queueing a last answer, only when the framing is lost."""
 
     @abstractmethod
     def deliver(self, message: Message) -> None:
-        """Queue *message* for the peer. Never calls the bus."""
+        """Queue *message* for the peer. This must not call the bus."""
 
     @classmethod
     def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origin: Session | None) -> int:
-        """Deliver a *run* to all *sessions* (of this class, of one dialect) but *origin*; how many deliveries."""
+        """Deliver a *run* to all *sessions* (of this class, of one dialect) but *origin*; count the deliveries."""
         receivers = [session for session in sessions if session is not origin]
         for message in run:
             for session in receivers:
@@ -68,56 +68,56 @@ class Session(Outbox, ABC):
         return len(receivers) * len(run)
 
     def dialect(self, channel: str) -> str:  # noqa: ARG002  # most protocols have one
-        """What tells apart the sessions of one class that are sent different forms of what is said on *channel*.
+        """A key that differs between sessions of one class that are sent different forms of messages on *channel*.
 
-        `deliver_all` gets those of one dialect; `Bus.dialect_changed` has to be told when this becomes another.
+        `deliver_all` gets the sessions of one dialect. Call `Bus.dialect_changed` when this changes.
         """
         return ""
 
-    def fits(self, message: Message) -> bool:  # noqa: ARG002  # most protocols have room for most messages
-        """Whether this protocol has room for a direct *message*."""
+    def fits(self, message: Message) -> bool:  # noqa: ARG002  # most protocols can carry any
+        """Whether this protocol can carry a direct *message*."""
         return True
 
     def peer_joined(self, channel: str, peer: Peer) -> None:
-        """Tell the peer that another joined *channel*; most protocols do not. Never calls the bus."""
+        """Tell the peer that another joined *channel*; most protocols do not. This must not call the bus."""
 
     def peer_left(self, channel: str, peer: Peer) -> None:
-        """Tell the peer that another left *channel*; most protocols do not. Never calls the bus."""
+        """Tell the peer that another left *channel*; most protocols do not. This must not call the bus."""
 
     def tick(self, now: int) -> None:
-        """A second has passed; *now* is the bus's clock in ms."""
+        """Do what is due; the bus calls this once a second. *now* is its clock in ms."""
 
-    def subscription_principal(self, channel: str) -> Principal:  # noqa: ARG002  # mostly one for all
-        """By whose right this connection listens to *channel*."""
+    def subscription_principal(self, channel: str) -> Principal:  # noqa: ARG002  # mostly the same for all
+        """The principal by whose right this connection listens to *channel*."""
         return self.principal
 
     def is_still_allowed(self) -> bool:
-        """Whether what was allowed once, and goes on beside its channels, is allowed still."""
+        """Whether what this connection keeps doing, beside listening to its channels, is still allowed."""
         return True
 
     def goodbye(self) -> None:
-        """The gateway stops: queue what the protocol has to say about that and close."""
+        """Queue what the protocol sends when the gateway stops, and close."""
         self.close(1001, "the gateway is stopping")
 
     # What shells call
 
     def ask_to_read(self) -> bool:
-        """Whether the shell may read more from the wire. Whoever was told no is woken once there may be room."""
+        """Whether the shell may read from the wire; if not, it is woken once there may be room."""
         if self._backlog or self.saturated:
-            self.bus.wait_for_log(self)  # does nothing unless it is the disk that is waited for
+            self.bus.wait_for_log(self)  # does nothing unless the log is congested
             return False
         return True
 
     @property
     def ready(self) -> bool:
-        """Whether what arrives now is handled now."""
+        """Whether what arrives now is handled at once."""
         return self.closing is None and not self._backlog and not self.saturated
 
     @property
     def saturated(self) -> bool:
         """Whether the next request has to wait until the peer, or a slow disk, has caught up.
 
-        Where the disk fails nobody waits for it: requests are handled, and those that need it are refused.
+        Nothing waits for a failing disk: requests are handled, and those that need the log are refused.
         """
         if self._size >= LOW_WATER or len(self._streams) >= MAX_STREAMS:
             return True
@@ -125,7 +125,7 @@ class Session(Outbox, ABC):
         return ledger.congested and ledger.failing is None
 
     def receive_data(self, data: bytes) -> None:
-        """Take what the peer sent; it is kept for later while the outbox is full."""
+        """Handle what the peer sent; it is kept for later while the session is saturated."""
         if self.closing is not None:
             return
         if self._backlog or self.saturated:
@@ -135,17 +135,17 @@ class Session(Outbox, ABC):
             self._handle(data)
 
     def receive_all(self, messages: Sequence[bytes]) -> None:
-        """Take what the peer sent at once, on a wire that has messages."""
+        """Handle several messages that arrived together, on a wire that has messages."""
         for message in messages:
             self.receive_data(message)
 
     def receive_eof(self) -> None:
-        """The connection is over, for whatever reason."""
+        """End the session, since the connection is over."""
         self.bus.leave(self)
         self._end()
 
     def resume(self) -> None:
-        """Handle what had to wait, as far as there is room now."""
+        """Handle the backlog, as far as there is room now."""
         while self._backlog and not self.saturated and self.closing is None:
             self._handle(self._backlog.popleft())
         if self._backlog:
@@ -155,7 +155,7 @@ class Session(Outbox, ABC):
 
     @property
     def who(self) -> Peer:
-        """The peer as others see it: its identity once it is bound to one, else its connection."""
+        """The peer that others see: its identity once it is bound to one, else the connection."""
         return self.identity or self.peer
 
     def check(self, verb: str, channel: str) -> None:
@@ -165,8 +165,8 @@ class Session(Outbox, ABC):
         self.pace(channel)
 
     def pace(self, channel: str) -> None:
-        """Raise `Throttled` where this peer asks too often; *channel* is what it asks about."""
-        if self.bus.throttle is None:  # spares a call where there are no limits
+        """Raise `Throttled` if this peer asks too often; *channel* is what it asks about."""
+        if self.bus.throttle is None:  # spares a call if there are no limits
             return
         try:
             self.bus.pace(self.principal, self.who, channel)
@@ -176,22 +176,22 @@ class Session(Outbox, ABC):
             raise
 
     def record_malformed(self) -> None:
-        """Count input that the protocol has no place for; a peer that goes on with it is slowed, then closed."""
+        """Count input that the protocol does not allow; a peer that keeps sending it is slowed, then closed."""
         if self.bus.read_pacer is not None:
             self.bus.read_pacer.record_malformed(self)
 
     @property
     def network(self) -> str:
-        """Where the peer is, as limits count it; empty for a link."""
+        """The network of the peer, as limits count it; empty for a link."""
         return self.principal.address
 
     @property
     def held_size(self) -> int:
-        """How many bytes are kept for the peer; protocols that keep more than is here add theirs."""
+        """The bytes that are kept for the peer; subclasses that keep more add theirs."""
         return self._size + sum(map(len, self._backlog))
 
     def release_memory(self) -> None:
-        """Let go of all that is kept for the peer, and of the peer: the gateway is short of memory."""
+        """Discard all that is kept for the peer and disconnect it, since the gateway is short of memory."""
         self._discard()
         self.close(1013, "the gateway is short of memory, and this connection held most of it")
 

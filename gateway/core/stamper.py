@@ -1,4 +1,4 @@
-"""When messages are taken, and what they are called."""
+"""The sequence numbers, times and ids of messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .message import Message, MessageIds
 
 
 class Stamper:
-    """Gives messages their seq, time and id. Time never goes back: not below *last_time* (ms) either.
+    """Gives messages their seq, time and id. Time never goes back, nor below *last_time* (ms).
 
     *clock* gives ms since 1970.
     """
@@ -24,7 +24,7 @@ class Stamper:
         return now
 
     def stamp(self, run: Sequence[Message], seq: int) -> None:
-        """Give each of a *run* its seq, the first one *seq*, and what else it has not yet."""
+        """Give the messages of a *run* their seqs from *seq* on, the time, and ids and timestamps if they have none."""
         now = self.now()
         head = self._ids.head(now)
         for message in run:
@@ -32,12 +32,12 @@ class Stamper:
             if not message.timestamp:
                 message.timestamp = now
             if not message.id:
-                # as `MessageIds.make` does, which would be a call for each
+                # as in `MessageIds.make`, which would be a call for each message
                 message.id, message.id_has_seq = head + seq.to_bytes(6).hex(), True
             seq += 1
 
     def stamp_direct(self, message: Message, number: int) -> None:
-        """Give *message*, which is never logged, its time, and an id that carries *number*."""
+        """Give *message*, which is not logged, its time, and an id that contains *number* if it has none."""
         message.time = now = self.now()
         message.timestamp = message.timestamp or now
         message.id = message.id or self._ids.make(now, number)

@@ -1,8 +1,8 @@
-"""Tells when something that has work to do makes no progress: a thread, a queue, or the event loop itself.
+"""Detects what has work to do and makes no progress: a thread, a queue, or the event loop itself.
 
-What is watched says how much work waits and how much was done. If work waits and nothing is done for `PATIENCE`, it is
-stalled: that is logged once, counted, and shown by `stalled` until it moves on. The loop cannot watch itself, so a
-thread looks whether it still ticks, and logs where it stands.
+Each watched object tells how much work waits and how much was done. If work waits and nothing is done for
+`STALL_SECONDS`, it is stalled: that is reported once, and shown by `stalled` until there is progress. The loop cannot
+watch itself, so a thread checks whether it still ticks, and reports where it is.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple
 
-PATIENCE = 10.0  # seconds without progress; a disk may take some of them for one sync
-LATE = 5.0  # seconds between two ticks of the loop, which come once a second
+STALL_SECONDS = 10.0  # without progress; a disk may take some of them for one sync
+LATE_SECONDS = 5.0  # between two ticks of the loop, which come once a second
 
 
 class Progress(NamedTuple):
-    """How much work waits, and how much was done since the start, in any units."""
+    """How much work waits, and how much was done since the start, in any unit."""
 
     waiting: int
     done: int
@@ -35,9 +35,10 @@ class _Watched:
 
 
 class Watchdog:
-    """Watches by name.
+    """Watches objects by name.
 
-    *on_stall* hears on the loop of what stalls, *on_late* in the watchdog's thread how late the loop is, and where.
+    *on_stall* is called on the loop with the name of what stalls; *on_late* is called in the watchdog's thread with the
+    seconds by which the loop is late and its stack.
     """
 
     def __init__(
@@ -56,34 +57,34 @@ class Watchdog:
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
 
     def watch(self, name: str, read: Callable[[], Progress]) -> None:
-        """Watch what *read* tells of."""
+        """Watch the object called *name*, whose progress *read* returns."""
         self._watched[name] = _Watched(read, since=self._clock())
 
     @property
     def stalled(self) -> list[str]:
-        """The names of all that makes no progress although it should."""
+        """The names of what has work to do and makes no progress."""
         return [name for name, watched in self._watched.items() if watched.stalled]
 
     def start(self) -> None:
-        """Watch the loop that runs in this thread; it is to call `tick` once a second."""
+        """Watch the loop that runs in this thread; it must call `tick` once a second."""
         self._loop_thread = threading.get_ident()
         self._ticked = self._clock()
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def tick(self) -> None:
-        """A second has passed: look at everything."""
+        """Check all that is watched; call this once a second."""
         self._ticked = now = self._clock()
         for name, watched in self._watched.items():
             waiting, done = watched.read()
             if not waiting or done != watched.done:
                 watched.done, watched.since, watched.stalled = done, now, False
-            elif now - watched.since >= PATIENCE and not watched.stalled:
+            elif now - watched.since >= STALL_SECONDS and not watched.stalled:
                 watched.stalled = True
                 self._on_stall(name)
 
@@ -93,11 +94,11 @@ class Watchdog:
         told: float | None = None
         while not self._stopping.wait(1.0):
             late = self._clock() - self._ticked
-            if late >= LATE and self._ticked != told:
+            if late >= LATE_SECONDS and self._ticked != told:
                 told = self._ticked
                 self._on_late(late, self._where())
 
     def _where(self) -> str:
-        """Where the loop's thread is."""
+        """The stack of the loop's thread."""
         frame = sys._current_frames().get(self._loop_thread)
         return "" if frame is None else "".join(traceback.format_stack(frame, limit=12))

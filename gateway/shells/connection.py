@@ -225,7 +225,7 @@ class Connection(asyncio.Protocol):
         if self._unhandled is not None:  # TLS may hand over what it has although reading is paused
             self._unhandled.append(data)
             if session.bus.read_pacer is not None:
-                session.bus.read_pacer.budget.grew(len(data))
+                session.bus.read_pacer.budget.record_read(len(data))
         elif len(data) > (FIRST_PORTION if portion is None else portion.size):
             self._unhandled = deque((data,))
             self._pause_reading()

@@ -178,7 +178,7 @@ def test_a_damaged_key_file_refuses_the_rest_too(place: Place) -> None:
     good = place.keys.path.read_bytes()
     place.keys.path.write_bytes(b"[{")
     place.config.write_text(START.replace('"*:*"', '"subscribe:*"'))
-    assert "no key file" in place.hangup("reload is refused")
+    assert "not a key file" in place.hangup("reload is refused")
     assert place.get("/v1/stats") == 200
     assert place.get("/v1/stats", place.secret) == 200
     place.keys.path.write_bytes(good)

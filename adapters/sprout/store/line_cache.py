@@ -13,7 +13,7 @@ class LineCache:
     """Lines by the sequences of their records; the least recently used are dropped first."""
 
     def __init__(self) -> None:
-        self._lines = SizedMap[int, bytes](MAX_BYTES, len, forget=self._forget)
+        self._lines = SizedMap[int, bytes](MAX_BYTES, len, on_drop=self._forget)
         self._expiring: dict[int, int] = {}  # when nodes expire (ms), by sequence
 
     def add(self, seq: int, line: bytes, expires: int | None = None) -> None:

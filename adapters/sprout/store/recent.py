@@ -14,7 +14,7 @@ class RecentNodes:
 
     def __init__(self, older: int) -> None:
         self._older = older
-        self._nodes = BoundedMap[str, tuple[int, int]](forget=self._forget)
+        self._nodes = BoundedMap[str, tuple[int, int]](on_drop=self._forget)
 
     def add(self, id: str, seq: int, created: int) -> None:
         """Add the node *id*, created at *created* (ms) and logged at *seq*."""

@@ -62,7 +62,7 @@ DAMAGES: dict[str, Any] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_is_refused_as_a_whole(file: KeyFile, damage: str) -> None:
     write(file, DAMAGES[damage])
-    with pytest.raises(SecretFileError, match="no key file"):
+    with pytest.raises(SecretFileError, match="not a key file"):
         file.load()
 
 
@@ -82,7 +82,7 @@ def test_names_that_would_be_mistaken_are_refused(file: KeyFile, name: str) -> N
 
 def test_rights_that_give_nothing_are_refused(file: KeyFile) -> None:
     for rights in ([], ["!publish:*"]):
-        with pytest.raises(ValueError, match="give nothing"):
+        with pytest.raises(ValueError, match="grant nothing"):
             file.add("alice", rights)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.budget import LONGEST_STEP, STEPS, Budget, Holder
+from gateway.core.budget import AUDITS_PER_BUDGET, MAX_AUDIT_STEP, Budget, Holder
 
 
 class Keeper:
@@ -62,13 +62,13 @@ def test_a_holder_that_left_is_not_asked() -> None:
 
 
 def test_the_budget_is_looked_at_after_each_part_of_it_that_was_read() -> None:
-    for limit in (160, LONGEST_STEP * STEPS * 10):
+    for limit in (160, MAX_AUDIT_STEP * AUDITS_PER_BUDGET * 10):
         budget = Budget(limit)
-        step = min(limit // STEPS, LONGEST_STEP)
+        step = min(limit // AUDITS_PER_BUDGET, MAX_AUDIT_STEP)
         (keeper,) = holders(budget, limit + 1)
-        budget.grew(step - 1)
+        budget.record_read(step - 1)
         assert keeper.held_size
-        budget.grew(1)
+        budget.record_read(1)
         assert not keeper.held_size
 
 

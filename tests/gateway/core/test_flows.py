@@ -13,7 +13,7 @@ from websockets.sync.client import connect
 
 from gateway.core import flows
 from gateway.core.channels import GATEWAY_PREFIX
-from gateway.core.flows import BOUNDS, SAMPLES, Flow, Flows
+from gateway.core.flows import BOUNDS_US, SAMPLES_PER_SECOND, Flow, Flows
 from gateway.core.message import Message
 from tests.server import Server
 
@@ -46,37 +46,37 @@ def ticks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_a_flow_tells_what_is_new(ticks: list[int]) -> None:
     flow = Flow()
-    assert flow.tell() is None
+    assert flow.take_counts() is None
     flow.delivered, flow.undelivered = 3, 1
     ticks += [0, 20_000, 0, 20_001, 0, 10**12]
     for _ in range(3):
         flow.sample()()
-    assert flow.tell() == {"delivered": 3, "undelivered": 1, "latency": [[20, 1], [50, 1]]}
-    assert flow.tell() is None
+    assert flow.take_counts() == {"delivered": 3, "undelivered": 1, "latency": [[20, 1], [50, 1]]}
+    assert flow.take_counts() is None
     flow.delivered += 1
-    assert flow.tell() == {"delivered": 1, "undelivered": 0, "latency": []}
+    assert flow.take_counts() == {"delivered": 1, "undelivered": 0, "latency": []}
 
 
 def test_the_bounds_rise() -> None:
-    assert list(BOUNDS) == sorted(set(BOUNDS))
-    assert (BOUNDS[0], BOUNDS[-1]) == (10, 50_000_000)
+    assert list(BOUNDS_US) == sorted(set(BOUNDS_US))
+    assert (BOUNDS_US[0], BOUNDS_US[-1]) == (10, 50_000_000)
 
 
 def test_samples_are_few_each_second() -> None:
     all_flows = Flows()
-    flow = all_flows.to("b")["a"]
-    for _ in range(SAMPLES):
+    flow = all_flows.to_protocol("b")["a"]
+    for _ in range(SAMPLES_PER_SECOND):
         flow.sample()
     assert flow.samples == 0
     all_flows.tick()
-    assert flow.samples == SAMPLES
+    assert flow.samples == SAMPLES_PER_SECOND
 
 
 def test_the_bus_counts_who_is_told(core: Core, join: Make, echo_session: type[EchoSession]) -> None:
     a, b, echo = join(), join(), join(kind=echo_session)
     a.receive_data(b'"hi"')
-    assert core.bus.flows.to("toy")["toy"].delivered == 1
-    assert core.bus.flows.to("echo")["toy"].delivered == 1
+    assert core.bus.flows.to_protocol("toy")["toy"].delivered == 1
+    assert core.bus.flows.to_protocol("echo")["toy"].delivered == 1
     assert b.take()
     assert echo.take()
 
@@ -88,7 +88,7 @@ def test_a_sample_ends_when_the_outbox_is_given_to_the_wire(core: Core, join: Ma
     assert len(ticks) == 1
     b.data_to_send()
     assert not ticks
-    (told,) = core.bus.flows.tell()
+    (told,) = core.bus.flows.take_counts()
     assert told == {"from": "toy", "to": "toy", "delivered": 1, "undelivered": 0, "latency": [[2_000, 1]]}
 
 
@@ -96,7 +96,7 @@ def test_the_gateways_own_channels_are_not_counted(core: Core, join: Make) -> No
     listener = join(GATEWAY_PREFIX + "stats")
     core.say(channel=GATEWAY_PREFIX + "stats")
     assert listener.waiting == 1
-    assert core.bus.flows.tell() == []
+    assert core.bus.flows.take_counts() == []
 
 
 def test_what_does_not_fit_is_counted(core: Core) -> None:
@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_counted(core: Core) -> None:
 
     core.bus.translators = [Narrow()]
     core.say()
-    (told,) = core.bus.flows.tell()
+    (told,) = core.bus.flows.take_counts()
     assert (told["from"], told["to"], told["undelivered"]) == ("toy", "narrow", 1)
 
 

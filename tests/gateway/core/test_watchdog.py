@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.core import watchdog
-from gateway.core.watchdog import PATIENCE, Progress, Watchdog
+from gateway.core.watchdog import STALL_SECONDS, Progress, Watchdog
 
 
 class Watched:
@@ -43,14 +43,14 @@ def test_what_has_nothing_to_do_need_not_move(watched: Watched) -> None:
 def test_what_moves_may_have_work_for_ever(watched: Watched) -> None:
     for done in range(100):
         watched.progress = Progress(5, done)
-        watched.pass_(PATIENCE * 0.9)
+        watched.pass_(STALL_SECONDS * 0.9)
     assert not watched.dog.stalled
 
 
 def test_what_stands_still_is_told_once_until_it_moves(watched: Watched) -> None:
     watched.progress = Progress(1, 7)
     watched.pass_(1)
-    watched.pass_(PATIENCE - 0.1)
+    watched.pass_(STALL_SECONDS - 0.1)
     assert not watched.dog.stalled
     watched.pass_(0.2)
     watched.pass_(100)
@@ -59,15 +59,15 @@ def test_what_stands_still_is_told_once_until_it_moves(watched: Watched) -> None
     watched.progress = Progress(1, 8)
     watched.pass_(1)
     assert not watched.dog.stalled
-    watched.pass_(PATIENCE + 1)
+    watched.pass_(STALL_SECONDS + 1)
     assert watched.told == ["it", "it"]
 
 
 def test_work_that_has_only_just_come_is_not_late(watched: Watched) -> None:
     watched.pass_(1000)
     watched.progress = Progress(1, 0)
-    watched.pass_(PATIENCE - 1)
-    watched.pass_(PATIENCE + 1)
+    watched.pass_(STALL_SECONDS - 1)
+    watched.pass_(STALL_SECONDS + 1)
     assert watched.dog.stalled, "now it is"
 
 
@@ -84,7 +84,7 @@ def test_a_loop_that_does_not_tick_is_told_with_where_it_stands(
     def stands_here(done: threading.Event) -> None:
         done.wait(20)
 
-    monkeypatch.setattr(watchdog, "LATE", 5.0)
+    monkeypatch.setattr(watchdog, "LATE_SECONDS", 5.0)
     thread = threading.Thread(target=loop)
     thread.start()
     ready.wait(20)
@@ -105,7 +105,7 @@ def test_a_gateway_in_which_something_stands_still_is_not_ready(
 ) -> None:
     gateway = still.gateway
     assert gateway.unready_reasons() == []
-    monkeypatch.setattr(watchdog, "PATIENCE", 0.0)
+    monkeypatch.setattr(watchdog, "STALL_SECONDS", 0.0)
     gateway.watchdog.watch("the flusher", lambda: Progress(1, 0))
     gateway.tick()
     gateway.tick()
