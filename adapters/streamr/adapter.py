@@ -11,12 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from adapters.streamr.crypto.background_file import BackgroundFile
 from adapters.streamr.crypto.keyring import KEYRING_FILE, read_keys
 from adapters.streamr.crypto.keys import DerivedKeys
-from adapters.streamr.model import logouts, named, publishers, stored, streams
-from adapters.streamr.model.author import Author
+from adapters.streamr.model import logouts, message_ids, publishers, stored, streams
+from adapters.streamr.model.bridge_signer import BridgeSigner
 from adapters.streamr.model.login import Logins
 from adapters.streamr.model.logouts import Logouts, read_logouts
 from adapters.streamr.model.publishers import Publishers
-from adapters.streamr.model.streams import MAX_PARTITIONS, Streams, StreamSettings
+from adapters.streamr.model.streams import MAX_PARTITIONS, ConfiguredStream, Streams
 from adapters.streamr.publishing.log_checks import flaw, signature_flaw
 from adapters.streamr.sessions.network_session import PATH as NETWORK
 from adapters.streamr.sessions.network_session import NetworkSession, NodeReports
@@ -42,7 +42,7 @@ from .parts import Parts
 MAX_HOST = 255  # characters of what a node called the gateway by (RFC 1035, section 2.3.4)
 
 
-class Settings(BaseModel):
+class StreamrSettings(BaseModel):
     """The section `streamr` of the configuration."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -51,7 +51,7 @@ class Settings(BaseModel):
     partitions: int = Field(
         1, ge=1, le=MAX_PARTITIONS, description="Partitions of a stream that `streams` does not name."
     )
-    streams: dict[str, StreamSettings] = Field({}, description="What the operator says of streams.")
+    streams: dict[str, ConfiguredStream] = Field({}, description="What the operator says of streams.")
     url: str | None = Field(None, description="Where other nodes reach `/network`; else what a node calls it.")
     max_outbox: int = Field(MAX_OUTBOX, ge=1 << 16, description="Bytes that may wait for a client that reads slowly.")
 
@@ -61,7 +61,7 @@ class StreamrAdapter(Adapter):
 
     name = NAME
     title = "Streamr"
-    settings = Settings
+    settings = StreamrSettings
     paths = ("/api/v1/ws", NETWORK, TRACKER)
     principals = "anonymous|0x[0-9a-f]{40}"
     tables = publishers.TABLE + streams.TABLE + stored.TABLE
@@ -93,11 +93,11 @@ class StreamrAdapter(Adapter):
 
     def __init__(self, settings: Any, home: Installation) -> None:
         super().__init__(settings, home)
-        self.logouts = Logouts(read_logouts(home.secrets / logouts.FILE))
+        self.logouts = Logouts(read_logouts(home.secrets / logouts.LOGOUTS_FILE))
         self.logins = Logins(home.secret, self.logouts)
         self.known_keys = read_keys(home.secrets / KEYRING_FILE)  # an unusable file ends the start at once
-        self.author = Author(DerivedKeys(home.secret, home.gateway_id))
-        self.publishers = Publishers(self.author.address)
+        self.bridge_signer = BridgeSigner(DerivedKeys(home.secret, home.gateway_id))
+        self.publishers = Publishers(self.bridge_signer.address)
         self.streams = Streams(settings.streams, settings.partitions)
         self.nodes = NodeReports()
 
@@ -109,10 +109,12 @@ class StreamrAdapter(Adapter):
     def start(self, services: Services) -> None:
         """Continue the chains where the log ended."""
         super().start(services)
-        self.author.start(services.index)
+        self.bridge_signer.start(services.index)
         self.streams.start(services)
         self.publishers.start(services.index)
-        self.logouts.changed = BackgroundFile(self.home.secrets / logouts.FILE, self.logouts.data, services.work).save
+        self.logouts.on_change = BackgroundFile(
+            self.home.secrets / logouts.LOGOUTS_FILE, self.logouts.data, services.work
+        ).save
         self.tracker = Tracker(services.bus.clock)
         self.context = self._make_context(services)
         self.parts = Parts.of(self.context, self.known_keys)
@@ -124,10 +126,10 @@ class StreamrAdapter(Adapter):
             services=services,
             home=self.home,
             streams=self.streams,
-            author=self.author,
+            bridge_signer=self.bridge_signer,
             publishers=self.publishers,
             logins=self.logins,
-            own=self.author.keys.of("gateway", self.home.gateway_id, 0),
+            own=self.bridge_signer.keys.of("gateway", self.home.gateway_id, 0),
         )
 
     def tick(self, now: int) -> None:
@@ -184,7 +186,7 @@ class StreamrAdapter(Adapter):
         """Its address: its own, or the one that the gateway signs by for it."""
         if peer.protocol == NAME and peer.identity is not None:
             return peer.identity
-        return self.author.keys.of(peer.protocol, peer.identity, peer.number).address
+        return self.bridge_signer.keys.of(peer.protocol, peer.identity, peer.number).address
 
     # What messages become
 
@@ -216,7 +218,7 @@ class StreamrAdapter(Adapter):
             elif entry.protocol != NAME or entry.native is None:
                 link = entry.refs.get(NAME)
                 if link is None or link[0] != entry.timestamp:  # seldom
-                    yield stored.row(entry, link)
+                    yield stored.position_row(entry, link)
         yield from self.publishers.rows(entries)
 
     def lifetime(self, fact: Fact) -> Lifetime | None:
@@ -233,12 +235,14 @@ class StreamrAdapter(Adapter):
 
     def resolve_id(self, id: str) -> str | None:
         """The message whose Streamr id the text *id* is: one that its publisher signed, or one from elsewhere."""
-        if (found := named.read_id(id)) is None:
+        if (found := message_ids.parse_message_id(id)) is None:
             return None
         signed = self.bus.find(dumps(list(found)).decode())
         if signed is not None:
             return signed.id
-        shown = named.find(found, self.services.index, self.author.place, self.publishers.number)
+        shown = message_ids.find_message(
+            found, self.services.index, self.bridge_signer.position, self.publishers.sender_number
+        )
         return None if shown is None else shown.id
 
     def routers(self) -> list[Any]:

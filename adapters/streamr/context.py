@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from adapters.streamr.crypto.keys import EthereumAccount
-    from adapters.streamr.model.author import Author
+    from adapters.streamr.model.bridge_signer import BridgeSigner
     from adapters.streamr.model.login import Logins
     from adapters.streamr.model.publishers import Publishers
     from adapters.streamr.model.streams import Streams
@@ -25,7 +25,7 @@ class Context:
     services: Services
     home: Installation
     streams: Streams
-    author: Author
+    bridge_signer: BridgeSigner
     publishers: Publishers
     logins: Logins
     own: EthereumAccount

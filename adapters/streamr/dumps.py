@@ -29,7 +29,7 @@ MAX_DEPTH: Final = 210  # a content, and the array and the object around it
 _BOM: Final = b"\xef\xbb\xbf"
 
 
-class Found(NamedTuple):
+class DumpEntry(NamedTuple):
     """One message of a file, counted from 1 (in `raw`: its line); or what is wrong with it."""
 
     number: int
@@ -37,7 +37,7 @@ class Found(NamedTuple):
     fault: str = ""
 
 
-def read(data: bytes) -> Iterator[Found]:
+def read_dump(data: bytes) -> Iterator[DumpEntry]:
     """The messages in the file *data*, in whichever of the three formats it is; `ValueError` where in none of them."""
     text = data.removeprefix(_BOM).strip()
     inner = text[1:].lstrip()[:1]
@@ -51,57 +51,65 @@ def read(data: bytes) -> Iterator[Found]:
         yield from _texts((number, line) for number, line in enumerate(data.splitlines(), 1) if line.strip())
 
 
-def _texts(texts: Iterable[tuple[int, Any]]) -> Iterator[Found]:
+def _texts(texts: Iterable[tuple[int, Any]]) -> Iterator[DumpEntry]:
     for number, text in texts:
         try:
             if not isinstance(text, str | bytes):
                 raise StreamrError("a message is written as text")
-            yield Found(number, parse_message(text))
+            yield DumpEntry(number, parse_message(text))
         except (StreamrError, ValueError) as error:
-            yield Found(number, None, str(error))
+            yield DumpEntry(number, None, str(error))
 
 
-def _objects(objects: list[Any]) -> Iterator[Found]:
+def _objects(objects: list[Any]) -> Iterator[DumpEntry]:
     found = [_object(number, given) for number, given in enumerate(objects, 1)]
     before: dict[tuple[Any, ...], MessageRef] = {}
-    for number, message, fault in sorted(found, key=_place):
+    for number, message, fault in sorted(found, key=_sort_key):
         if message is None:
-            yield Found(number, None, fault)
+            yield DumpEntry(number, None, fault)
             continue
         chain = (*message.id[:2], *message.id[4:])
-        yield Found(number, _signed(message, before.get(chain)))
+        yield DumpEntry(number, _restore_signature(message, before.get(chain)))
         before[chain] = MessageRef(message.id.timestamp, message.id.sequence_number)
 
 
-def _place(found: Found) -> tuple[int, int, int]:
+def _sort_key(found: DumpEntry) -> tuple[int, int, int]:
     return (*found.message.id[2:4], found.number) if found.message else (0, 0, found.number)
 
 
-def _object(number: int, given: Any) -> Found:
-    told = given if isinstance(given, dict) else {}
+def _object(number: int, given: Any) -> DumpEntry:
+    fields = given if isinstance(given, dict) else {}
     names = ("streamId", "streamPartition", "timestamp", "sequenceNumber", "publisherId", "msgChainId")
-    content, encryption = told.get("content"), told.get("encryptionType", NONE)
+    content, encryption = fields.get("content"), fields.get("encryptionType", NONE)
     if encryption == NONE or not isinstance(content, str):
         content = jsontext.dumps(content).decode(errors="backslashreplace")
-    kinds = [told.get("messageType", 27), told.get("contentType", 0), encryption, told.get("groupKeyId")]
-    tail = [content, None, told.get("signatureType", UNSIGNED), told.get("signature")]
+    kinds = [
+        fields.get("messageType", 27),
+        fields.get("contentType", 0),
+        encryption,
+        fields.get("groupKeyId"),
+    ]
+    tail = [content, None, fields.get("signatureType", UNSIGNED), fields.get("signature")]
     try:
-        return Found(number, _whole(decode_message([LATEST, [told.get(name) for name in names], None, *kinds, *tail])))
+        return DumpEntry(
+            number,
+            _with_wire(decode_message([LATEST, [fields.get(name) for name in names], None, *kinds, *tail])),
+        )
     except StreamrError as error:
-        return Found(number, None, str(error))
+        return DumpEntry(number, None, str(error))
 
 
-def _signed(message: StreamMessage, before: MessageRef | None) -> StreamMessage:
+def _restore_signature(message: StreamMessage, before: MessageRef | None) -> StreamMessage:
     """*message* as it was signed, if that can be found out; else without a signature."""
     if message.signature:
         for prev in (before, None) if message.signature_type != ETH_LEGACY else (None,):
-            candidate = _whole(replace(message, prev_ref=prev))
+            candidate = _with_wire(replace(message, prev_ref=prev))
             if verify(candidate):
                 return candidate
-    return _whole(replace(message, signature=None, signature_type=UNSIGNED))
+    return _with_wire(replace(message, signature=None, signature_type=UNSIGNED))
 
 
-def _whole(message: StreamMessage) -> StreamMessage:
+def _with_wire(message: StreamMessage) -> StreamMessage:
     """*message* with the text that it has in the latest version."""
     bare = replace(message, wire=None, version=LATEST, verbatim=False)
     return replace(bare, wire=bare.encode(LATEST), verbatim=True)

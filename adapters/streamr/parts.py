@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from adapters.streamr.model.stored import Stored
+from adapters.streamr.model.stored import StoredMessages
 from adapters.streamr.publishing.key_exchange import KeyExchange
 from adapters.streamr.publishing.participant import Participant
 from adapters.streamr.publishing.publish_handler import PublishHandler
@@ -28,7 +28,7 @@ class Parts:
     context: Context
     trust: Trust
     forms: Forms
-    stored: Stored
+    stored: StoredMessages
     key_exchange: KeyExchange
     participant: Participant
     publish_handler: PublishHandler
@@ -39,8 +39,8 @@ class Parts:
         """All of them; *known* are the group keys that publishers gave the gateway before."""
         bus = context.bus
         trust = Trust(context)
-        forms = Forms(context.author, context.streams, bus.clock)
-        stored = Stored(context.services.index, forms.place, lambda: bus.ledger.next_seq)
+        forms = Forms(context.bridge_signer, context.streams, bus.clock)
+        stored = StoredMessages(context.services.index, forms.position, lambda: bus.ledger.next_seq)
         key_exchange = KeyExchange(forms.frame)
         participant = Participant(context, trust, key_exchange, known)
         publish_handler = PublishHandler(context, trust, forms, stored, participant)

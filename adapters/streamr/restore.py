@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from .adapter import StreamrAdapter
 
 OPERATOR: Final = "streamr:operator"  # who imports
-GATHER: Final = 256  # messages between two waits for the disk
+SYNC_EVERY: Final = 256  # messages between two waits for the disk
 
 
 @dataclass
-class Report:
+class RestoreResult:
     """How many messages were taken, how many were known, and what is wrong with the others, by where they stood."""
 
     done: int = 0
@@ -32,7 +32,7 @@ class Report:
     flaws: list[tuple[str, str]] = field(default_factory=list)
 
 
-class _Speaker:
+class _Operator:
     """The operator, who may speak for whoever a message without a signature names."""
 
     def __init__(self, adapter: StreamrAdapter) -> None:
@@ -60,24 +60,26 @@ class _Speaker:
 
 def restore(
     adapter: StreamrAdapter, messages: Iterable[tuple[str, StreamMessage]], settle: Callable[[], None]
-) -> Report:
+) -> RestoreResult:
     """Say *messages*, each with the place where it stood; *settle* waits for the disk.
 
     Everything is checked as what a publisher sends is, but for rights: whoever may write the data directory may import.
     """
-    report, speaker = Report(), _Speaker(adapter)
+    report, speaker = RestoreResult(), _Operator(adapter)
     for count, (place, message) in enumerate(messages, 1):
         # Who is believed to be the publisher may say it under any cut of the fields; a signature has to tell it itself.
         speaker.address = None if message.signature else message.id.publisher_id.lower() or None
-        while not _say(adapter, speaker, place, message, report):
+        while not _publish(adapter, speaker, place, message, report):
             settle()
-        if not count % GATHER:
+        if not count % SYNC_EVERY:
             settle()
     settle()
     return report
 
 
-def _say(adapter: StreamrAdapter, speaker: _Speaker, place: str, message: StreamMessage, report: Report) -> bool:
+def _publish(
+    adapter: StreamrAdapter, speaker: _Operator, place: str, message: StreamMessage, report: RestoreResult
+) -> bool:
     """Whether that is done with, one way or the other."""
     channel = channel_of(message.id.stream_id, message.id.stream_partition)
 

@@ -27,21 +27,21 @@ class Trust:
 
     # Who asks
 
-    def user(self, token: str, network: str = "") -> User | None:
+    def user_of_token(self, token: str, network: str = "") -> User | None:
         """Whose session token or API key *token* is, who asks from *network*; None if it is not valid."""
         if (address := self._context.logins.address(token, self._context.bus.clock())) is not None:
             return User(Principal(f"{NAME}:{address}", network), address)
         holder = self._context.access.principal_of(token, network)
         return None if holder is None else User(holder)
 
-    def asker(self, tokens: Iterable[str | None], principal: Principal) -> User:
+    def authenticate(self, tokens: Iterable[str | None], principal: Principal) -> User:
         """The user of the first valid one of *tokens*.
 
         Without a token, or where authentication is off, that is *principal*; otherwise it raises `Unauthenticated`.
         """
         given = [token for token in tokens if token]
         for token in given:
-            if (user := self.user(token, principal.address)) is not None:
+            if (user := self.user_of_token(token, principal.address)) is not None:
                 return user
         if given and self._context.access.enabled:
             raise Unauthenticated("no such session token or API key")
@@ -49,15 +49,15 @@ class Trust:
 
     # Whom to believe
 
-    def publishes(self, stream: str, address: str) -> bool:
+    def is_publisher(self, stream: str, address: str) -> bool:
         """Whether readers should believe messages that *address* signed on *stream*."""
-        bus, author = self._context.bus, self._context.author
+        bus, signer = self._context.bus, self._context.bridge_signer
         channels = self._context.streams.channels_of(stream)
         principal = Principal(f"{NAME}:{address}")
         return (
             any(bus.allowed(principal, "publish", channel) for channel in channels)
-            or any(author.speaks(channel, address) for channel in channels)
-            or self._context.publishers.published(stream, address)
+            or any(signer.recent_account(channel, address) for channel in channels)
+            or self._context.publishers.has_published(stream, address)
         )
 
     def may_read(self, stream: str, address: str) -> bool:
@@ -70,16 +70,16 @@ class Trust:
 
     # For whom the gateway signs
 
-    def signer(self, stream: str, address: str) -> EthereumAccount | None:
+    def account_of(self, stream: str, address: str) -> EthereumAccount | None:
         """The foreign sender on *stream* for whom the gateway signs by *address*; None if there is none."""
-        author = self._context.author
+        signer = self._context.bridge_signer
         for channel in self._context.streams.channels_of(stream):
-            if (signer := author.speaks(channel, address)) is not None:
-                return signer
-        found = self._context.publishers.foreigner(address)
-        return None if found is None else author.keys.of(*found)
+            if (account := signer.recent_account(channel, address)) is not None:
+                return account
+        found = self._context.publishers.foreign_sender(address)
+        return None if found is None else signer.keys.of(*found)
 
-    def is_ours(self, address: str) -> bool:
+    def is_gateway_address(self, address: str) -> bool:
         """Whether the gateway signs by *address*, for itself or for others."""
-        own = address == self._context.own.address or self._context.author.signs(address)
-        return own or self._context.publishers.foreigner(address) is not None
+        own = address == self._context.own.address or self._context.bridge_signer.has_signed_as(address)
+        return own or self._context.publishers.foreign_sender(address) is not None

@@ -54,7 +54,7 @@ def import_unpublished(settings: Settings, adapters: Adapters, entries: Callable
 def _dumped(files: list[Path], flaws: Flaws) -> Iterator[tuple[str, StreamMessage]]:
     for file in files:
         try:
-            for found in dumps.read(file.read_bytes()):
+            for found in dumps.read_dump(file.read_bytes()):
                 place = f"{file}, message {found.number}"
                 if found.message is None:
                     flaws.append((place, found.fault))

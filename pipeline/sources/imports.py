@@ -102,12 +102,12 @@ def _parallelize(spark: SparkSession, files: list[Path]) -> Any:
 
 def _dump(file: Path) -> list[ImportResult]:
     try:
-        return [_checked(file, found) for found in dumps.read(file.read_bytes())]
+        return [_checked(file, found) for found in dumps.read_dump(file.read_bytes())]
     except (OSError, ValueError) as error:
         return [(None, reject(str(file), 0, f"foreign: {error}", b""))]
 
 
-def _checked(file: Path, found: dumps.Found) -> ImportResult:
+def _checked(file: Path, found: dumps.DumpEntry) -> ImportResult:
     message = found.message
     if message is None or message.wire is None:
         return None, reject(str(file), found.number, f"corrupt: {found.fault}", b"")

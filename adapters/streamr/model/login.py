@@ -21,7 +21,7 @@ from .logouts import Logouts
 
 CHALLENGE_LIFE = 300_000  # ms to answer a challenge
 TOKEN_LIFE = 7 * 24 * 3_600_000  # ms from the challenge on; genuine clients log in again where REST refuses a token
-MAX_READ = 4_096  # tokens that are at hand as they were read: clients send theirs with every request
+MAX_PARSED_TOKENS = 4_096  # tokens that are at hand as they were read: clients send theirs with every request
 
 ADDRESS = re.compile(r"0x[0-9A-Fa-f]{40}")
 
@@ -30,8 +30,8 @@ _ADDRESS_BYTES: Final = 20
 _EXPIRES_BYTES: Final = 6
 _NONCE_BYTES: Final = 6
 _MAC_BYTES: Final = 16
-_SAID_BYTES: Final = _ADDRESS_BYTES + _EXPIRES_BYTES + _NONCE_BYTES
-TOKEN_LENGTH: Final = (_SAID_BYTES + _MAC_BYTES) * 4 // 3
+_CLAIMS_BYTES: Final = _ADDRESS_BYTES + _EXPIRES_BYTES + _NONCE_BYTES
+TOKEN_LENGTH: Final = (_CLAIMS_BYTES + _MAC_BYTES) * 4 // 3
 
 
 class Challenge(NamedTuple):
@@ -42,14 +42,14 @@ class Challenge(NamedTuple):
     expires: int
 
 
-class Token(NamedTuple):
+class SessionToken(NamedTuple):
     """What a login is worth until *expires* (ms since 1970)."""
 
     token: str
     expires: int
 
 
-class _Read(NamedTuple):
+class _TokenClaims(NamedTuple):
     """What a genuine token says: *id* is all of it but the MAC."""
 
     address: str
@@ -67,7 +67,7 @@ class Logins:
     def __init__(self, secret: bytes, logouts: Logouts) -> None:
         self._key = hmac.digest(secret, b"trellis streamr login", "sha256")
         self._logouts = logouts
-        self._read = lru_cache(maxsize=MAX_READ)(self._parse)
+        self._claims = lru_cache(maxsize=MAX_PARSED_TOKENS)(self._parse)
 
     def challenge(self, address: str, now: int) -> Challenge:
         """Something for *address* to sign."""
@@ -75,7 +75,7 @@ class Logins:
         text = f"Sign this to log in to Trellis as {address}: {secrets.token_hex(16)} {expires}"
         return Challenge(self._challenge_id(text), text, expires)
 
-    def answer(self, id: str, text: str, signature: str, address: str, now: int) -> Token:
+    def log_in(self, id: str, text: str, signature: str, address: str, now: int) -> SessionToken:
         """A token for *address*, which signed the challenge; `LoginError` says why not."""
         if not hmac.compare_digest(id.encode(errors="replace"), self._challenge_id(text).encode()):
             raise LoginError("no challenge of this gateway")
@@ -84,39 +84,41 @@ class Logins:
         expires = int(text.rpartition(" ")[2])
         if expires < now:
             raise LoginError("the challenge has expired")
-        token = self._issue(address.lower(), expires - CHALLENGE_LIFE + TOKEN_LIFE, bytes.fromhex(id)[:_NONCE_BYTES])
+        token = self._issue_token(
+            address.lower(), expires - CHALLENGE_LIFE + TOKEN_LIFE, bytes.fromhex(id)[:_NONCE_BYTES]
+        )
         if self.address(token.token, now) is None:
             raise LoginError("the challenge was answered before, and its token was logged out")
         return token
 
     def address(self, token: str, now: int) -> str | None:
         """The lower-case address that *token* belongs to, None if it is none of ours, or is over."""
-        found = self._read(token) if len(token) == TOKEN_LENGTH else None
+        found = self._claims(token) if len(token) == TOKEN_LENGTH else None
         if found is None or found.expires < now or found.id in self._logouts:
             return None
         return found.address
 
-    def end(self, token: str, where: str, now: int) -> None:
-        """Log out; *where* is the network address that asks."""
-        found = self._read(token) if len(token) == TOKEN_LENGTH else None
+    def log_out(self, token: str, network: str, now: int) -> None:
+        """Log out; *network* is the network address that asks."""
+        found = self._claims(token) if len(token) == TOKEN_LENGTH else None
         if found is not None and found.expires >= now:
-            self._logouts.add(found.id, where, found.expires, now)
+            self._logouts.add(found.id, network, found.expires, now)
 
-    def _issue(self, address: str, expires: int, nonce: bytes) -> Token:
+    def _issue_token(self, address: str, expires: int, nonce: bytes) -> SessionToken:
         said = bytes.fromhex(address[2:]) + expires.to_bytes(_EXPIRES_BYTES) + nonce
-        return Token(urlsafe_b64encode(said + self._token_mac(said)).decode(), expires)
+        return SessionToken(urlsafe_b64encode(said + self._token_mac(said)).decode(), expires)
 
-    def _parse(self, token: str) -> _Read | None:
+    def _parse(self, token: str) -> _TokenClaims | None:
         """What *token* says, if it is one of ours."""
         try:
             data = urlsafe_b64decode(token.encode())
         except ValueError:
             return None
-        said, mac = data[:_SAID_BYTES], data[_SAID_BYTES:]
+        said, mac = data[:_CLAIMS_BYTES], data[_CLAIMS_BYTES:]
         if not hmac.compare_digest(mac, self._token_mac(said)):
             return None
         expires = int.from_bytes(said[_ADDRESS_BYTES:-_NONCE_BYTES])
-        return _Read("0x" + said[:_ADDRESS_BYTES].hex(), expires, said)
+        return _TokenClaims("0x" + said[:_ADDRESS_BYTES].hex(), expires, said)
 
     def _challenge_id(self, text: str) -> str:
         return hmac.digest(self._key, b"challenge " + text.encode(errors="replace"), "sha256").hex()

@@ -13,19 +13,19 @@ from typing import Any
 
 from gateway.access.auth import SecretFileError, read_secret
 
-MAX_ENDED = 8_192  # tokens, some 1 MiB of memory and of file
-FILE = "streamr-logouts.json"
+MAX_LOGOUTS = 8_192  # tokens, some 1 MiB of memory and of file
+LOGOUTS_FILE = "streamr-logouts.json"
 
-Row = tuple[bytes, str, int]  # the id of a token, the network address that ended it, when it expires (ms)
+LogoutRow = tuple[bytes, str, int]  # the id of a token, the network address that ended it, when it expires (ms)
 
 
-def read_logouts(path: Path) -> list[Row]:
+def read_logouts(path: Path) -> list[LogoutRow]:
     """The rows in the file at *path*, none if there is no file yet; `SecretFileError` where it is of no use."""
     if not path.exists():
         return []
     data = read_secret(path)
     try:
-        return [(bytes.fromhex(id), str(where), int(expires)) for id, where, expires in json.loads(data)["ended"]]
+        return [(bytes.fromhex(id), str(network), int(expires)) for id, network, expires in json.loads(data)["ended"]]
     except (ValueError, KeyError, TypeError) as error:
         raise SecretFileError(
             f"{path} holds no logouts ({error}); move it away, and those tokens are good until they expire"
@@ -35,12 +35,12 @@ def read_logouts(path: Path) -> list[Row]:
 class Logouts:
     """Which tokens are over. *changed* is called when the file has to be written."""
 
-    def __init__(self, known: list[Row], changed: Callable[[], None] = lambda: None) -> None:
-        self.changed = changed
+    def __init__(self, known: list[LogoutRow], on_change: Callable[[], None] = lambda: None) -> None:
+        self.on_change = on_change
         self._ended: dict[bytes, tuple[str, int]] = {}
-        self._by: dict[str, dict[bytes, None]] = {}  # by network address, oldest first
-        for id, where, expires in known:
-            self._put(id, where, expires)
+        self._by_network: dict[str, dict[bytes, None]] = {}  # by network address, oldest first
+        for id, network, expires in known:
+            self._put(id, network, expires)
 
     def __contains__(self, id: bytes) -> bool:
         return id in self._ended
@@ -48,26 +48,26 @@ class Logouts:
     def __len__(self) -> int:
         return len(self._ended)
 
-    def add(self, id: bytes, where: str, expires: int, now: int) -> None:
+    def add(self, id: bytes, network: str, expires: int, now: int) -> None:
         """Remember that the token *id* is over; *now* is in ms."""
         if id in self._ended:
             return
-        if len(self._ended) >= MAX_ENDED:
+        if len(self._ended) >= MAX_LOGOUTS:
             self._sweep(now)
-        if len(self._ended) >= MAX_ENDED:
-            most = max(self._by.values(), key=len)
+        if len(self._ended) >= MAX_LOGOUTS:
+            most = max(self._by_network.values(), key=len)
             self._drop(next(iter(most)))
-        self._put(id, where, expires)
-        self.changed()
+        self._put(id, network, expires)
+        self.on_change()
 
     def data(self) -> bytes:
         """The contents of the file."""
-        rows: list[Any] = [[id.hex(), where, expires] for id, (where, expires) in self._ended.items()]
+        rows: list[Any] = [[id.hex(), network, expires] for id, (network, expires) in self._ended.items()]
         return json.dumps({"ended": rows}).encode()
 
-    def _put(self, id: bytes, where: str, expires: int) -> None:
-        self._ended[id] = where, expires
-        self._by.setdefault(where, {})[id] = None
+    def _put(self, id: bytes, network: str, expires: int) -> None:
+        self._ended[id] = network, expires
+        self._by_network.setdefault(network, {})[id] = None
 
     def _sweep(self, now: int) -> None:
         """Forget the tokens that have expired by themselves."""
@@ -75,7 +75,7 @@ class Logouts:
             self._drop(id)
 
     def _drop(self, id: bytes) -> None:
-        where, _ = self._ended.pop(id)
-        del self._by[where][id]
-        if not self._by[where]:
-            del self._by[where]
+        network, _ = self._ended.pop(id)
+        del self._by_network[network][id]
+        if not self._by_network[network]:
+            del self._by_network[network]

@@ -17,7 +17,7 @@ MAX_FLOORS = 4_096  # channels of which that is at hand; the index is asked for 
 Position = tuple[int, int]  # a timestamp in ms and a sequence number
 
 
-class Positions:
+class PublisherPositions:
     """*newest* tells the last timestamp that the log has of a channel, 0 without one; it is asked once for each."""
 
     def __init__(self, newest: Callable[[str], int]) -> None:
@@ -33,7 +33,7 @@ class Positions:
         """What *publisher* says in *channel* at a position behind this one is new."""
         return self._reached.get((channel, publisher)) or (self._floor(channel), MAX_INTEGER)
 
-    def reach(self, channel: str, publisher: str, position: Position) -> None:
+    def advance(self, channel: str, publisher: str, position: Position) -> None:
         """*publisher* says something in *channel* at *position*."""
         self._reached[channel, publisher] = max(position, self.reached(channel, publisher))
 

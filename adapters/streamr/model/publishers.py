@@ -27,10 +27,10 @@ CREATE TABLE streamr_publishers (
 ) WITHOUT ROWID;
 CREATE TABLE streamr_authors (address TEXT PRIMARY KEY, protocol TEXT, identity TEXT, number INTEGER) WITHOUT ROWID;
 """
-PUBLISHED = "SELECT 1 FROM streamr_publishers WHERE stream = ? AND publisher = ? LIMIT 1"
-AUTHOR = "SELECT protocol, identity, number FROM streamr_authors WHERE address = ?"
-PUBLISHERS = "SELECT DISTINCT publisher FROM streamr_publishers WHERE stream = ? ORDER BY publisher LIMIT ?"
-GONE = (
+SELECT_HAS_PUBLISHED = "SELECT 1 FROM streamr_publishers WHERE stream = ? AND publisher = ? LIMIT 1"
+SELECT_FOREIGN_SENDER = "SELECT protocol, identity, number FROM streamr_authors WHERE address = ?"
+SELECT_PUBLISHERS = "SELECT DISTINCT publisher FROM streamr_publishers WHERE stream = ? ORDER BY publisher LIMIT ?"
+DELETE_UNUSED = (
     "DELETE FROM streamr_publishers WHERE NOT EXISTS (SELECT 1 FROM records"
     " WHERE records.channel = streamr_publishers.channel AND records.sender = streamr_publishers.sender)",
     "DELETE FROM streamr_authors WHERE address NOT IN (SELECT publisher FROM streamr_publishers)",
@@ -49,22 +49,22 @@ class Publishers:
         """Ask *index* from now on."""
         self._index = index
 
-    def published(self, stream: str, address: str) -> bool:
+    def has_published(self, stream: str, address: str) -> bool:
         """Whether *address* has said something on *stream*."""
-        return self._index.one(PUBLISHED, (stream, address)) is not None
+        return self._index.one(SELECT_HAS_PUBLISHED, (stream, address)) is not None
 
-    def of(self, stream: str, limit: int) -> list[str]:
+    def addresses(self, stream: str, limit: int) -> list[str]:
         """The addresses that have said something on *stream*, at most *limit*."""
-        return [row[0] for row in self._index.rows(PUBLISHERS, (stream, limit))]
+        return [row[0] for row in self._index.rows(SELECT_PUBLISHERS, (stream, limit))]
 
-    def foreigner(self, address: str) -> tuple[str, str | None, int] | None:
+    def foreign_sender(self, address: str) -> tuple[str, str | None, int] | None:
         """For whom the gateway signs by *address*: the protocol, the identity there and the number."""
-        found = self._index.one(AUTHOR, (address,))
+        found = self._index.one(SELECT_FOREIGN_SENDER, (address,))
         return None if found is None else (found[0], found[1], found[2])
 
-    def number(self, address: str) -> int | None:
+    def sender_number(self, address: str) -> int | None:
         """The number of the sender for whom the gateway signs by *address*."""
-        found = self.foreigner(address)
+        found = self.foreign_sender(address)
         return None if found is None else found[2]
 
     def rows(self, entries: Sequence[Message | Fact]) -> Iterator[Row]:
@@ -90,7 +90,7 @@ class Publishers:
     def pruning_statements(self) -> Iterator[Statement]:
         """What takes out those of whom no message is kept; who says something again is put in anew."""
         self._seen.clear()
-        yield from ((sql, ()) for sql in GONE)
+        yield from ((sql, ()) for sql in DELETE_UNUSED)
 
     def _is_first(self, entry: Message) -> bool:
         """Whether nothing is known to have been put into the tables for the sender of *entry* in its channel."""

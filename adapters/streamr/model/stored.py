@@ -26,7 +26,7 @@ from gateway.storage.lookup import PAGE, Lookup
 from gateway.storage.tables import Row
 
 SLICE = 8  # messages that are read, some 30 microseconds each, between two chances for others
-STEP = 16 << 10  # bytes of content that count as another message: long ones take longer
+STEP_BYTES = 16 << 10  # bytes of content that count as another message: long ones take longer
 MAX_GROUP = 256  # messages of one millisecond that are sorted together; more come in the order they were taken
 MAX_GROUP_SIZE = 1 << 20  # bytes of their contents that are held meanwhile; the others are read again
 
@@ -51,12 +51,12 @@ OLDEST_FIRST = (_BY_TIME.format(">", "ASC"), _ELSEWHERE.format(">", "ASC"))
 NEWEST_FIRST = (_BY_TIME.format("<", "DESC"), _ELSEWHERE.format("<", "DESC"))
 
 
-def row(message: Message, link: Sequence[int] | None) -> Row:
+def position_row(message: Message, link: Sequence[int] | None) -> Row:
     """The row of a *message* from elsewhere whose *link* does not stand where its time says, or that has none."""
     return Row("streamr_places", (message.seq, message.channel, None if link is None else link[0]))
 
 
-class Place(NamedTuple):
+class ChainPosition(NamedTuple):
     """Where a message stands in its stream partition, and in whose chain; the publisher is in lower case."""
 
     timestamp: int
@@ -65,7 +65,7 @@ class Place(NamedTuple):
     chain: str
 
 
-class Span(NamedTuple):
+class MessageRange(NamedTuple):
     """The messages between two positions (timestamp, sequence number), both included; of one publisher, of one chain.
 
     The publisher is in lower case; None is any.
@@ -76,7 +76,7 @@ class Span(NamedTuple):
     publisher: str | None = None
     chain: str | None = None
 
-    def holds(self, place: Place) -> bool:
+    def contains(self, place: ChainPosition) -> bool:
         """Whether a message that stands at *place* is wanted."""
         return (
             self.start <= place[:2] <= self.end
@@ -85,34 +85,36 @@ class Span(NamedTuple):
         )
 
 
-Shows = Callable[[Message], bool]
-Key = tuple[int, int, int | Message | None]  # its place, seq; the message, its offset in the log, or nothing to show
+MessageFilter = Callable[[Message], bool]
+RowKey = tuple[int, int, int | Message | None]  # its place, seq; the message, its offset in the log, or nothing to show
 
 
-class Stored:
+class StoredMessages:
     """Reads the messages of a channel in the order of the protocol.
 
     *place* tells where a message stands there, None for what has no form in it; *next_seq* is the sequence of the next
     entry of the log. The iterators raise `Unavailable` when the index cannot be read.
     """
 
-    def __init__(self, index: Lookup, place: Callable[[Message], Place | None], next_seq: Callable[[], int]) -> None:
+    def __init__(
+        self, index: Lookup, place: Callable[[Message], ChainPosition | None], next_seq: Callable[[], int]
+    ) -> None:
         self._index = index
         self._place = place
         self._next_seq = next_seq
 
-    def between(self, channel: str, span: Span) -> Iterator[Message | None]:
+    def between(self, channel: str, span: MessageRange) -> Iterator[Message | None]:
         """The messages of *span*, oldest first; None whenever a slice of the work is done."""
-        return self._messages(self._view(channel), span)
+        return self._messages(self._snapshot(channel), span)
 
-    def last(self, channel: str, count: int, shows: Shows) -> Iterator[Message | None]:
+    def last(self, channel: str, count: int, shows: MessageFilter) -> Iterator[Message | None]:
         """The newest *count* messages of those that it *shows*, oldest first; None whenever a slice is done."""
-        return self._last(self._view(channel), count, shows)
+        return self._last(self._snapshot(channel), count, shows)
 
-    def _view(self, channel: str) -> _View:
-        return _View(self._index, self._place, channel, self._next_seq())
+    def _snapshot(self, channel: str) -> _Snapshot:
+        return _Snapshot(self._index, self._place, channel, self._next_seq())
 
-    def _last(self, view: _View, count: int, shows: Shows) -> Iterator[Message | None]:
+    def _last(self, view: _Snapshot, count: int, shows: MessageFilter) -> Iterator[Message | None]:
         """Walk back until *count* messages are passed and their millisecond is over, then forward from there."""
         passed, start, work = 0, MAX_INTEGER, 0
         for timestamp, seq, where in view.keys(MAX_INTEGER, newest_first=True):
@@ -121,12 +123,12 @@ class Stored:
             start = timestamp
             message = self._read(seq, where)
             passed += message is not None and shows(message)
-            work += _steps(message)
+            work += _step_count(message)
             if work >= SLICE:
                 work = 0
                 yield None
         surplus = passed - count
-        for message in self._messages(view, Span((start, 0))) if count else ():
+        for message in self._messages(view, MessageRange((start, 0))) if count else ():
             if message is None:
                 yield None
             elif shows(message):
@@ -134,32 +136,32 @@ class Stored:
                     yield message
                 surplus -= 1
 
-    def _messages(self, view: _View, span: Span) -> Iterator[Message | None]:
-        group: list[Key] = []  # of one millisecond: sequence number, seq, and the message or where it is
+    def _messages(self, view: _Snapshot, span: MessageRange) -> Iterator[Message | None]:
+        group: list[RowKey] = []  # of one millisecond: sequence number, seq, and the message or where it is
         now = work = size = 0
         for timestamp, seq, where in view.keys(span.start[0]):
             if timestamp != now or len(group) >= MAX_GROUP:
-                yield from self._sorted(group)
+                yield from self._in_order(group)
                 group, now, size = [], timestamp, 0
             if timestamp > span.end[0]:
                 return
             message = self._read(seq, where)
             place = None if message is None else self._place(message)
-            if message is not None and place is not None and span.holds(place):
+            if message is not None and place is not None and span.contains(place):
                 size += len(message.content)
                 group.append((place.sequence, seq, message if size <= MAX_GROUP_SIZE else where))
-            work += _steps(message)
+            work += _step_count(message)
             if work >= SLICE:
                 work = 0
                 yield None
-        yield from self._sorted(group)
+        yield from self._in_order(group)
 
-    def _sorted(self, group: list[Key]) -> Iterator[Message | None]:
+    def _in_order(self, group: list[RowKey]) -> Iterator[Message | None]:
         work = 0
         for _, seq, where in sorted(group, key=_position):
             if (message := self._read(seq, where)) is not None:
                 yield message
-            work += _steps(message)
+            work += _step_count(message)
             if work >= SLICE:
                 work = 0
                 yield None
@@ -168,20 +170,22 @@ class Stored:
         return self._index.read(seq, where) if isinstance(where, int) else where
 
 
-class _View:
+class _Snapshot:
     """The keys of a channel's messages as they are now: later ones are passed over."""
 
-    def __init__(self, index: Lookup, place: Callable[[Message], Place | None], channel: str, next_seq: int) -> None:
+    def __init__(
+        self, index: Lookup, place: Callable[[Message], ChainPosition | None], channel: str, next_seq: int
+    ) -> None:
         self._index = index
         self._channel = channel
         self._next_seq = next_seq
         waiting = ((message, place(message)) for message in index.unapplied(channel))
-        self._waiting: list[Key] = sorted(
+        self._waiting: list[RowKey] = sorted(
             ((at.timestamp, message.seq, message) for message, at in waiting if at is not None), key=_position
         )
-        self._told = {seq for _, seq, _ in self._waiting}  # they may be in the tables before they are asked for
+        self._unapplied = {seq for _, seq, _ in self._waiting}  # they may be in the tables before they are asked for
 
-    def keys(self, timestamp: int, *, newest_first: bool = False) -> Iterator[Key]:
+    def keys(self, timestamp: int, *, newest_first: bool = False) -> Iterator[RowKey]:
         """All keys from *timestamp* on, or down from it."""
         waiting = reversed(self._waiting) if newest_first else self._waiting
         cursor = (timestamp + 1, 0) if newest_first else (timestamp, 0)
@@ -189,11 +193,11 @@ class _View:
         inside = (key for key in waiting if newest_first or key[0] >= timestamp)
         return merge(*pages, inside, key=_position, reverse=newest_first)
 
-    def _pages(self, sql: str, cursor: tuple[int, int]) -> Iterator[Key]:
+    def _pages(self, sql: str, cursor: tuple[int, int]) -> Iterator[RowKey]:
         while page := self._index.rows(sql, (self._channel, *cursor, PAGE)):
             for timestamp, seq, offset, here in page:
                 cursor = (timestamp, seq)
-                shown = here and seq < self._next_seq and seq not in self._told
+                shown = here and seq < self._next_seq and seq not in self._unapplied
                 yield timestamp, seq, offset if shown else None
 
 
@@ -201,6 +205,6 @@ def _position(key: tuple[int, int, Any]) -> tuple[int, int]:
     return key[:2]
 
 
-def _steps(message: Message | None) -> int:
+def _step_count(message: Message | None) -> int:
     """How many messages of usual length take as long to read as *message*."""
-    return 1 if message is None else 1 + len(message.content) // STEP
+    return 1 if message is None else 1 + len(message.content) // STEP_BYTES

@@ -35,14 +35,14 @@ MAX_PARTITIONS = 100  # the reference's limit
 MAX_DESCRIBED = 10_000  # streams that users described
 MAX_DESCRIPTION = 16_384  # bytes of one description, as JSON
 MAX_PERMISSIONS = 256  # of one stream
-MAX_LOOKED_UP = 4_096  # streams whose rules are at hand
+MAX_CACHED_RULES = 4_096  # streams whose rules are at hand
 
 TABLE = """
 CREATE TABLE streamr_streams (stream TEXT PRIMARY KEY, description TEXT NOT NULL) WITHOUT ROWID;
 """
-_PAGE = "SELECT stream, description FROM streamr_streams WHERE stream > ? ORDER BY stream LIMIT ?"
+_SELECT_PAGE = "SELECT stream, description FROM streamr_streams WHERE stream > ? ORDER BY stream LIMIT ?"
 
-_REQUIRED = ("partitions", "requireSignedData", "requireEncryptedData")
+_VALIDATION_FIELDS = ("partitions", "requireSignedData", "requireEncryptedData")
 
 # The operations of the reference, and the verbs of the gateway that each gives to whoever has it.
 OPERATIONS: dict[str, tuple[str, ...]] = {
@@ -55,7 +55,7 @@ OPERATIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-class StreamSettings(BaseModel):
+class ConfiguredStream(BaseModel):
     """A stream in the configuration: a table, or its number of partitions alone."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -72,7 +72,7 @@ class StreamSettings(BaseModel):
         return {"partitions": value} if type(value) is int else value
 
 
-class Description(BaseModel):
+class StreamDescription(BaseModel):
     """What a user says of a stream, in the words of the reference's REST interface; what else is said is ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True, alias_generator=to_camel, populate_by_name=True)
@@ -87,7 +87,7 @@ class Description(BaseModel):
     inactivity_threshold_hours: int = Field(0, ge=0, le=1 << 31)
 
 
-PLAIN = Description.model_validate({})  # of a stream that nobody described
+DEFAULT_DESCRIPTION = StreamDescription.model_validate({})  # of a stream that nobody described
 
 
 class Permission(NamedTuple):
@@ -103,7 +103,7 @@ class Permission(NamedTuple):
         return {"id": self.id, **who, "operation": self.operation}
 
 
-class Rules(NamedTuple):
+class StreamRules(NamedTuple):
     """What a message of a stream must be."""
 
     partitions: int
@@ -118,27 +118,27 @@ class Rules(NamedTuple):
             raise invalid("Non-public streams require data to be encrypted", message)
 
 
-class BadDescription(Exception):
+class InvalidDescription(Exception):
     """What was said of a stream cannot be; the text says why."""
 
 
-class _Stream(NamedTuple):
+class _StreamRecord(NamedTuple):
     """What users said of a stream."""
 
-    description: Description = PLAIN
+    description: StreamDescription = DEFAULT_DESCRIPTION
     permissions: tuple[Permission, ...] = ()
 
 
 class Streams:
     """Every stream's rules, and the channels that its partitions are."""
 
-    def __init__(self, configured: Mapping[str, StreamSettings], partitions: int) -> None:
+    def __init__(self, configured: Mapping[str, ConfiguredStream], partitions: int) -> None:
         self._configured = configured
-        self._default = Rules(partitions)
-        self._streams: dict[str, _Stream] = {}
-        self._rules: dict[str, Rules] = {}
-        self.rules = lru_cache(maxsize=MAX_LOOKED_UP)(self._find_rules)  # it is asked for each message
-        self.demands = lru_cache(maxsize=MAX_LOOKED_UP)(self._find_demands)
+        self._default = StreamRules(partitions)
+        self._streams: dict[str, _StreamRecord] = {}
+        self._rules: dict[str, StreamRules] = {}
+        self.rules = lru_cache(maxsize=MAX_CACHED_RULES)(self._find_rules)  # it is asked for each message
+        self.channel_rules = lru_cache(maxsize=MAX_CACHED_RULES)(self._find_channel_rules)
         self._rights: dict[str | None, dict[str, tuple[Right, ...]]] = {}  # by user and by stream
 
     def start(self, services: Services) -> None:
@@ -150,26 +150,26 @@ class Streams:
         """Read what the *rows* of the table say, and let *access* know who may use the streams."""
         self._access = access
         for stream, settings in self._configured.items():
-            self._rule(stream, settings)
+            self._set_rules(stream, settings)
             given = [Permission(0, "stream_subscribe", None)] if settings.public else []
-            self._give(stream, (), given)
+            self._set_rights(stream, (), given)
         last = ""
-        while found := rows(_PAGE, (last, PAGE)):
+        while found := rows(_SELECT_PAGE, (last, PAGE)):
             for last, text in found:
                 if (said := _parse(text)) is not None and last not in self._configured:
-                    self._take(last, said)
+                    self._apply_record(last, said)
 
     # What holds
 
-    def _find_rules(self, stream: str) -> Rules:
+    def _find_rules(self, stream: str) -> StreamRules:
         """The rules of *stream*; an inbox and a key exchange have one partition and no others."""
         found = self._rules.get(stream)
         if found is not None:
             return found
         special = inbox_of(stream) is not None or key_exchange_address(stream) is not None
-        return Rules(1) if special else self._default
+        return StreamRules(1) if special else self._default
 
-    def _find_demands(self, channel: str) -> Rules | None:
+    def _find_channel_rules(self, channel: str) -> StreamRules | None:
         """The rules of the stream partition that *channel* is; None if there is none such."""
         stream, partition = stream_of(channel)
         rules = self.rules(stream)
@@ -187,7 +187,7 @@ class Streams:
         )
 
     @property
-    def reading(self) -> bool:
+    def decrypts_any(self) -> bool:
         """Whether there is a stream that the gateway is to read."""
         return any(settings.decrypt for settings in self._configured.values())
 
@@ -196,62 +196,67 @@ class Streams:
         settings = self._configured.get(stream)
         return settings is not None and settings.decrypt
 
-    def fixed(self, stream: str) -> bool:
+    def is_configured(self, stream: str) -> bool:
         """Whether the operator described *stream*."""
         return stream in self._configured
 
     def shown(self, stream: str) -> dict[str, Any]:
         """The stream as the reference's REST interface shows it."""
-        said = self._said(stream).description
-        return {"id": stream} | said.model_dump(by_alias=True) | self.required(stream) | {"name": said.name or stream}
+        said = self._record(stream).description
+        return (
+            {"id": stream}
+            | said.model_dump(by_alias=True)
+            | self.validation_fields(stream)
+            | {"name": said.name or stream}
+        )
 
-    def required(self, stream: str) -> dict[str, Any]:
+    def validation_fields(self, stream: str) -> dict[str, Any]:
         """What has to be known of *stream* to check its messages, in the words of the reference."""
-        return {"id": stream, **dict(zip(_REQUIRED, self.rules(stream), strict=True))}
+        return {"id": stream, **dict(zip(_VALIDATION_FIELDS, self.rules(stream), strict=True))}
 
     def permissions(self, stream: str) -> tuple[Permission, ...]:
         """What users were given on *stream* by others."""
-        return self._said(stream).permissions
+        return self._record(stream).permissions
 
     # What users say
 
     def describe(self, stream: str, fields: Mapping[str, Any]) -> None:
         """Take what *fields* say of *stream* into its description; the rest of it stays."""
-        said = self._said(stream)
+        said = self._record(stream)
         given = {name: value for name, value in fields.items() if value is not None}
         try:
-            description = Description.model_validate(said.description.model_dump(by_alias=True) | given)
+            description = StreamDescription.model_validate(said.description.model_dump(by_alias=True) | given)
         except ValidationError as error:
             fault = error.errors()[0]
-            raise BadDescription(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+            raise InvalidDescription(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
         if description != said.description:
-            self._say(stream, said._replace(description=description))
+            self._log_record(stream, said._replace(description=description))
 
     def grant(self, stream: str, operation: str, user: str | None) -> Permission:
         """Let *user* (an address, None is everybody) use *operation* on *stream*; once more changes nothing."""
-        said = self._said(stream)
+        said = self._record(stream)
         for permission in said.permissions:
             if permission[1:] == (operation, user):
                 return permission
         if len(said.permissions) >= MAX_PERMISSIONS:
-            raise BadDescription(f"a stream has at most {MAX_PERMISSIONS} permissions")
+            raise InvalidDescription(f"a stream has at most {MAX_PERMISSIONS} permissions")
         added = Permission(max((permission.id for permission in said.permissions), default=0) + 1, operation, user)
-        self._say(stream, said._replace(permissions=(*said.permissions, added)))
+        self._log_record(stream, said._replace(permissions=(*said.permissions, added)))
         return added
 
     def revoke(self, stream: str, id: int) -> bool:
         """Take the permission *id* back; False if there is none."""
-        said = self._said(stream)
+        said = self._record(stream)
         kept = tuple(permission for permission in said.permissions if permission.id != id)
         if len(kept) == len(said.permissions):
             return False
-        self._say(stream, said._replace(permissions=kept))
+        self._log_record(stream, said._replace(permissions=kept))
         return True
 
     def forget(self, stream: str) -> None:
         """Whatever users said of *stream*, it has the defaults from now on."""
         if stream in self._streams:
-            self._say(stream, _Stream())
+            self._log_record(stream, _StreamRecord())
 
     @staticmethod
     def rows(fact: Fact) -> Iterator[Row]:
@@ -265,7 +270,7 @@ class Streams:
         if fact.kind != "entity" or fact.protocol != NAME:
             return None
         said = _parse(fact.fields["wire"])
-        return Lifetime(f"{NAME} {fact.fields['native'][NAME]}", () if said in (None, _Stream()) else None)
+        return Lifetime(f"{NAME} {fact.fields['native'][NAME]}", () if said in (None, _StreamRecord()) else None)
 
     @staticmethod
     def removal_statements(fact: Fact) -> Iterator[Statement]:
@@ -273,41 +278,41 @@ class Streams:
         if fact.kind == "entity" and fact.protocol == NAME:
             yield "DELETE FROM streamr_streams WHERE stream = ?", (fact.fields["native"][NAME],)
 
-    def _said(self, stream: str) -> _Stream:
-        return self._streams.get(stream) or _Stream()
+    def _record(self, stream: str) -> _StreamRecord:
+        return self._streams.get(stream) or _StreamRecord()
 
-    def _say(self, stream: str, said: _Stream) -> None:
+    def _log_record(self, stream: str, said: _StreamRecord) -> None:
         """Write it down, then act on it."""
         if stream in self._configured:
-            raise BadDescription("this stream is described by the configuration of the gateway")
+            raise InvalidDescription("this stream is described by the configuration of the gateway")
         text = dumps([said.description.model_dump(by_alias=True), said.permissions])
         if len(text) > MAX_DESCRIPTION:
-            raise BadDescription(f"a description has at most {MAX_DESCRIPTION} bytes")
+            raise InvalidDescription(f"a description has at most {MAX_DESCRIPTION} bytes")
         if len(self._streams) >= MAX_DESCRIBED and stream not in self._streams:
-            raise BadDescription(f"this gateway keeps {MAX_DESCRIBED} descriptions, and has them")
+            raise InvalidDescription(f"this gateway keeps {MAX_DESCRIBED} descriptions, and has them")
         edition = self._services.bus.ledger.next_seq  # no two facts about a stream are the same one
         native = {NAME: stream, "edition": edition}
         self._services.fact("entity", {"protocol": NAME, "native": native, "wire": text.decode()})
-        self._take(stream, said)
+        self._apply_record(stream, said)
 
-    def _take(self, stream: str, said: _Stream) -> None:
+    def _apply_record(self, stream: str, said: _StreamRecord) -> None:
         before = self.permissions(stream)
         self._streams[stream] = said
-        if said == _Stream():
+        if said == _StreamRecord():
             del self._streams[stream]
-        self._rule(stream, said.description)
-        self._give(stream, before, said.permissions)
+        self._set_rules(stream, said.description)
+        self._set_rights(stream, before, said.permissions)
 
-    def _rule(self, stream: str, said: StreamSettings | Description) -> None:
+    def _set_rules(self, stream: str, said: ConfiguredStream | StreamDescription) -> None:
         partitions = said.partitions or self._default.partitions
-        rules = Rules(partitions, said.require_signed_data, said.require_encrypted_data)
+        rules = StreamRules(partitions, said.require_signed_data, said.require_encrypted_data)
         self._rules[stream] = rules
         if rules == self._default:
             del self._rules[stream]
         self.rules.cache_clear()
-        self.demands.cache_clear()
+        self.channel_rules.cache_clear()
 
-    def _give(self, stream: str, before: Sequence[Permission], now: Sequence[Permission]) -> None:
+    def _set_rights(self, stream: str, before: Sequence[Permission], now: Sequence[Permission]) -> None:
         """Let the users of both have the rights to *stream* that they have *now*."""
         for user in dict.fromkeys(permission.user for permission in (*before, *now)):
             streams = self._rights.setdefault(user, {})
@@ -326,13 +331,13 @@ class Streams:
                 yield Right(verb, escape(channel_of(stream, partition)))
 
 
-def _parse(text: str) -> _Stream | None:
-    """What `_say` wrote; None if this is something else."""
+def _parse(text: str) -> _StreamRecord | None:
+    """What `_log_record` wrote; None if this is something else."""
     try:
         description, permissions = loads(text)
         given = tuple(Permission(*permission) for permission in permissions)
         if not all(permission.operation in OPERATIONS for permission in given):
             return None
-        return _Stream(Description.model_validate(description), given)
+        return _StreamRecord(StreamDescription.model_validate(description), given)
     except (ValueError, TypeError):
         return None

@@ -12,7 +12,7 @@ from gateway.core.message import REST, Peer
 from gateway.core.peers import PeerRegistry
 from gateway.core.principal import Principal
 
-DERIVED: Final = 66  # characters of a publisher that is derived from a username
+DERIVED_ID_LENGTH: Final = 66  # characters of a publisher that is derived from a username
 
 
 class User(NamedTuple):
@@ -29,7 +29,7 @@ class User(NamedTuple):
         name = self.principal.name
         return name.removeprefix(KEY_PREFIX) if name.startswith(KEY_PREFIX) else None
 
-    def is_called(self, publisher: str) -> bool:
+    def may_publish_as(self, publisher: str) -> bool:
         """Whether the user's messages may name *publisher* (in lower case).
 
         That is the address; or what genuine clients that have no private key derive from the username, the SHA-256 of
@@ -37,7 +37,7 @@ class User(NamedTuple):
         """
         if publisher == self.address:
             return True
-        name = self.username if len(publisher) == DERIVED else None
+        name = self.username if len(publisher) == DERIVED_ID_LENGTH else None
         return name is not None and publisher == "0x" + sha256(name.encode()).hexdigest()
 
     def peer(self, peers: PeerRegistry) -> Peer | None:

@@ -13,7 +13,7 @@ from gateway.core.message import Message
 from gateway.storage.record import Fact
 from gateway.storage.record_schema import MAX_NUMBER
 
-MAX_LINK = 5  # values of a place in a chain (`author.Link`)
+MAX_LINK = 5  # values of a place in a chain (`author.ChainLink`)
 
 
 def flaw(entry: Message | Fact) -> str | None:

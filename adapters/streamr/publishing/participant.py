@@ -16,7 +16,7 @@ from adapters.streamr.crypto.held_messages import Deliver, Refuse
 from adapters.streamr.crypto.keyring import KEYRING_FILE, KeyOwner, Keyring
 from adapters.streamr.crypto.keys import EthereumAccount
 from adapters.streamr.crypto.signing import sign_message
-from adapters.streamr.model.author import after
+from adapters.streamr.model.bridge_signer import next_position
 from adapters.streamr.wire import message as kinds
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.ids import NAME, key_exchange_id
@@ -57,10 +57,15 @@ class Participant:
             self._is_trusted,
             self._count,
         )
-        if self._streams.reading:
+        if self._streams.decrypts_any:
             self._decryptor.prepare()
         self._key_responder = KeyResponder(
-            context.author.group_keys, services.work, services.bus.clock, trust.signer, trust.may_read, self._send
+            context.bridge_signer.group_keys,
+            services.work,
+            services.bus.clock,
+            trust.account_of,
+            trust.may_read,
+            self._send,
         )
         key_exchange.connect_gateway(self.receive)
 
@@ -103,7 +108,7 @@ class Participant:
         self._decryptor.release_all()
 
     def _is_trusted(self, stream: str, address: str) -> bool:
-        return self._streams.decrypts(stream) and self._trust.publishes(stream, address)
+        return self._streams.decrypts(stream) and self._trust.is_publisher(stream, address)
 
     def _ask(self, request: KeyRequest, publisher: str) -> None:
         self._send(self._reader, publisher, kinds.GROUP_KEY_REQUEST, request.content(), None)
@@ -111,7 +116,7 @@ class Participant:
     def _send(self, signer: EthereumAccount, address: str, kind: int, content: str, public_key: str | None) -> None:
         """Sign *content* and send it to *address*; *public_key* is the one that its keys are encrypted with, if any."""
         # Subscribers skip a message that does not follow the one before: the gateway sends all of its own in one order.
-        self._last = after(self._last, self._services.bus.clock())
+        self._last = next_position(self._last, self._services.bus.clock())
         message_id = MessageID(key_exchange_id(address), 0, *self._last, signer.address, CHAIN)
         encryption = kinds.NONE if public_key is None else kinds.RSA
         said = StreamMessage(message_id, content, None, kind, encryption, public_key)

@@ -7,8 +7,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from adapters.streamr.model.positions import Positions
-from adapters.streamr.model.stored import Span
+from adapters.streamr.model.positions import PublisherPositions
+from adapters.streamr.model.stored import MessageRange
 from adapters.streamr.wire.ids import NAME
 from adapters.streamr.wire.invalid import invalid
 from adapters.streamr.wire.message import parse_message
@@ -25,7 +25,7 @@ from .validation import check, check_signature, is_signed, is_unambiguous
 if TYPE_CHECKING:
     from adapters.streamr.context import Context
     from adapters.streamr.forms import Forms
-    from adapters.streamr.model.stored import Stored
+    from adapters.streamr.model.stored import StoredMessages
     from adapters.streamr.model.users import User
     from adapters.streamr.trust import Trust
     from adapters.streamr.wire.control import PublishRequest
@@ -78,13 +78,15 @@ Refuse = Callable[[RequestError], None]
 class PublishHandler:
     """Checks and publishes stream messages."""
 
-    def __init__(self, context: Context, trust: Trust, forms: Forms, stored: Stored, participant: Participant) -> None:
+    def __init__(
+        self, context: Context, trust: Trust, forms: Forms, stored: StoredMessages, participant: Participant
+    ) -> None:
         self._context = context
         self._trust = trust
         self._forms = forms
         self._stored = stored
         self._participant = participant
-        self.positions = Positions(self._newest_timestamp)
+        self.positions = PublisherPositions(self._newest_timestamp)
         self._external = BoundedMap[str, None](MAX_EXTERNAL)  # addresses that are not the gateway's
         self.kept_since = 0  # ms; a copy of a message that was signed earlier cannot be recognised
 
@@ -142,7 +144,7 @@ class PublishHandler:
         if not publisher:
             return requester.who
         for user in (requester.authenticate(request), requester.user):
-            if user is not None and user.is_called(publisher) and (peer := user.peer(peers)) is not None:
+            if user is not None and user.may_publish_as(publisher) and (peer := user.peer(peers)) is not None:
                 return peer
         raise invalid("An unsigned message can name no publisher but its own connection's user", message)
 
@@ -156,13 +158,13 @@ class PublishHandler:
     def is_gateway_publisher(self, message: StreamMessage) -> bool:
         """Whether *message* names a publisher by whose address the gateway signs for senders elsewhere."""
         publisher = message.id.publisher_id.lower()
-        return publisher not in self._external and self._trust.is_ours(publisher)
+        return publisher not in self._external and self._trust.is_gateway_address(publisher)
 
     def _check_copy(self, message: StreamMessage, channel: str) -> None:
         """Raise unless *message*, which names the gateway as its publisher, equals the one that the gateway signed."""
         check_signature(message)
         place = message.id[2:4]
-        stored = self._stored.between(channel, Span(place, place, message.id.publisher_id.lower()))
+        stored = self._stored.between(channel, MessageRange(place, place, message.id.publisher_id.lower()))
         found = next(filter(None, stored), None)
         shown = None if found is None else self._forms.stream_message(found)
         if shown is None:
@@ -227,7 +229,7 @@ class PublishHandler:
         control: int,
         message: StreamMessage,
     ) -> None:
-        self.positions.reach(channel, message.id.publisher_id.lower(), message.id[2:4])
+        self.positions.advance(channel, message.id.publisher_id.lower(), message.id[2:4])
         sent = to_bus_message(message, ids, channel, sender, control)
         sent.late = message.id.timestamp < self._context.bus.clock() - LATE_AFTER
         self._context.bus.publish(sent, origin)

@@ -169,7 +169,7 @@ class PublishRun:
         if not genuine or self._sender is None:
             return
         _, last = genuine[-1]
-        self._handler.positions.reach(self._channel, self._publisher, last.id[2:4])
+        self._handler.positions.advance(self._channel, self._publisher, last.id[2:4])
         run: list[Message] = []
         for _, message in genuine:
             sent = to_bus_message(message, ids_of(message), self._channel, self._sender, self._request.version)

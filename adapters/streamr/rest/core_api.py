@@ -91,7 +91,7 @@ class CoreApi:
             raise ApiError(400, "expected a challenge with its id, a signature and an address")
         id, text, signature, address = texts
         try:
-            token = self._context.logins.answer(id, text, signature, address, self._context.bus.clock())
+            token = self._context.logins.log_in(id, text, signature, address, self._context.bus.clock())
         except LoginError as error:
             raise ApiError(401, str(error)) from None
         return {"token": token.token, "expires": _iso_time(token.expires)}
@@ -111,7 +111,7 @@ class CoreApi:
 
     def logout(self, caller: RestCaller) -> None:
         """End the session of the caller's token."""
-        self._context.logins.end(caller.token or "", caller.network, self._context.bus.clock())
+        self._context.logins.log_out(caller.token or "", caller.network, self._context.bus.clock())
 
     def user(self, caller: RestCaller) -> dict[str, Any]:
         """Who asks."""
@@ -130,7 +130,7 @@ class CoreApi:
     def validation(self, caller: RestCaller, stream: str) -> dict[str, Any]:
         """What has to be known of a stream to check its messages."""
         self._check_visible(caller, stream)
-        return self._streams.required(stream)
+        return self._streams.validation_fields(stream)
 
     def streams(self, caller: RestCaller, query: Mapping[str, str]) -> Iterator[bytes]:
         """The streams that exist and the caller may know of: a JSON array, in slices of a little work each.
@@ -183,8 +183,11 @@ class CoreApi:
         """The addresses that have said something on a stream, or have a right of their own to."""
         self._check_visible(caller, stream)
         waiting = (self._context.services.index.unapplied(channel) for channel in self._streams.channels_of(stream))
-        places = (self._forms.place(message) for messages in waiting for message in messages)
-        said = {*self._context.publishers.of(stream, MAX_ADDRESSES), *(place.publisher for place in places if place)}
+        places = (self._forms.position(message) for messages in waiting for message in messages)
+        said = {
+            *self._context.publishers.addresses(stream, MAX_ADDRESSES),
+            *(place.publisher for place in places if place),
+        }
         return {"addresses": sorted(said - {""} | self._holders("stream_publish", stream))[:MAX_ADDRESSES]}
 
     def subscribers(self, caller: RestCaller, stream: str) -> dict[str, Any]:
@@ -199,7 +202,7 @@ class CoreApi:
     def publisher(self, caller: RestCaller, stream: str, address: str) -> dict[str, Any]:
         """Nothing, if messages of *address* on a stream are to be believed."""
         self._check_visible(caller, stream)
-        if not self._trust.publishes(stream, address.lower()):
+        if not self._trust.is_publisher(stream, address.lower()):
             raise ApiError(404, f"{address} is not a publisher on stream {stream}")
         return {}
 
@@ -249,7 +252,7 @@ class CoreApi:
 
     def authenticate(self, caller: RestCaller) -> User:
         """Who makes a request; `Unauthenticated` where its token is none of ours, or not any more."""
-        return self._trust.asker((caller.token,), Principal(f"{NAME}:anonymous", caller.network))
+        return self._trust.authenticate((caller.token,), Principal(f"{NAME}:anonymous", caller.network))
 
     def _user_of(self, caller: RestCaller) -> User:
         """Who makes a request."""

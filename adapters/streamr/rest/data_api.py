@@ -12,8 +12,8 @@ from functools import partial
 from random import randrange
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from adapters.streamr.model.author import after
-from adapters.streamr.model.stored import Span
+from adapters.streamr.model.bridge_signer import next_position
+from adapters.streamr.model.stored import MessageRange
 from adapters.streamr.model.users import User
 from adapters.streamr.publishing.publish_handler import pace_author
 from adapters.streamr.publishing.validation import out_of_range
@@ -83,7 +83,7 @@ class RestRequester:
     @property
     def user(self) -> User | None:
         """Whose session token or API key came with the request."""
-        return self._trust.user(self._token) if self._token else None
+        return self._trust.user_of_token(self._token) if self._token else None
 
     @property
     def who(self) -> Peer:
@@ -98,7 +98,7 @@ class RestRequester:
 
     def authenticate(self, _request: PublishRequest) -> User:
         """Whose token it is."""
-        return self._trust.asker((self._token,), self.principal)
+        return self._trust.authenticate((self._token,), self.principal)
 
     def pace_author(self, author: Peer) -> None:
         """Raise `Throttled` where *author*, who signed what this request brings, says too much."""
@@ -129,7 +129,9 @@ class DataApi:
         author = Principal(f"{NAME}:{query.get('address', '').lower()}", caller.network)
         if query.get("signature") and any(allowed(author, "publish", channel) for channel in channels):
             return
-        asker, _ = self._trust.asker((caller.token,), RestRequester(self._context, self._trust, caller).principal)
+        asker, _ = self._trust.authenticate(
+            (caller.token,), RestRequester(self._context, self._trust, caller).principal
+        )
         if not any(allowed(asker, "publish", channel) for channel in channels):
             if query.get("signature"):
                 raise Invalid(f"{query.get('address', '')} is not a publisher on stream {stream}")
@@ -154,7 +156,7 @@ class DataApi:
         self, caller: RestCaller, stream: str, partition: str, kind: str, query: Mapping[str, str]
     ) -> Iterator[Message | None]:
         """The stored messages that a request of *kind* (`QUERIES`) asks for; None when others should have a turn."""
-        ask, shows = QUERIES[kind](query), partial(self._forms.shows, _version(query))
+        ask, shows = QUERIES[kind](query), partial(self._forms.can_show, _version(query))
         channel = self._readable(caller, stream, partition)
         stored = self._stored
         return stored.last(channel, ask, shows) if isinstance(ask, int) else stored.between(channel, ask)
@@ -162,7 +164,7 @@ class DataApi:
     def all(self, caller: RestCaller, stream: str, partition: str) -> Iterator[Message | None]:
         """Everything that is stored of a stream partition."""
         channel = self._readable(caller, stream, partition)
-        return self._stored.between(channel, Span())
+        return self._stored.between(channel, MessageRange())
 
     def shower(self, query: Mapping[str, str]) -> tuple[Format, Callable[[Message], bytes | None]]:
         """The format that the *query* asks for, and what shows one message in it."""
@@ -199,7 +201,7 @@ class DataApi:
         if timestamp or sequence:
             now = self._context.bus.clock()
             return _timestamp(timestamp) if timestamp else now, _positive(sequence) if sequence is not None else 0
-        self._last = after(self._last, self._context.bus.clock())
+        self._last = next_position(self._last, self._context.bus.clock())
         return self._last
 
     def _channel(self, stream: str, partition: int) -> str:
@@ -211,7 +213,7 @@ class DataApi:
         """The channel of a stream partition, `Forbidden` or `Unauthenticated` unless the caller may read its past."""
         with _naming_stream(stream):
             channel = self._channel(stream, _number('Path parameter "partition"', partition))
-        principal, _ = self._trust.asker((caller.token,), Principal(f"{NAME}:anonymous", caller.network))
+        principal, _ = self._trust.authenticate((caller.token,), Principal(f"{NAME}:anonymous", caller.network))
         if not self._context.bus.allowed(principal, "history", channel):
             raise Forbidden("history", channel)
         return channel
@@ -250,12 +252,12 @@ def _last(query: Mapping[str, str]) -> int:
     return _number('Query parameter "count"', query.get("count", "1"))
 
 
-def _from(query: Mapping[str, str]) -> Span:
+def _from(query: Mapping[str, str]) -> MessageRange:
     _refuse_offsets(query)
-    return Span(_position(query, "from"), publisher=_publisher(query))
+    return MessageRange(_position(query, "from"), publisher=_publisher(query))
 
 
-def _range(query: Mapping[str, str]) -> Span:
+def _range(query: Mapping[str, str]) -> MessageRange:
     _refuse_offsets(query)
     start = _position(query, "from")
     if "toTimestamp" not in query:
@@ -263,10 +265,10 @@ def _range(query: Mapping[str, str]) -> Span:
     chain = query.get("msgChainId")
     if (_publisher(query) is None) != (chain is None):
         raise BadQuery('Invalid combination of "publisherId" and "msgChainId"')
-    return Span(start, _position(query, "to", MAX_INTEGER), _publisher(query), chain)
+    return MessageRange(start, _position(query, "to", MAX_INTEGER), _publisher(query), chain)
 
 
-QUERIES: dict[str, Callable[[Mapping[str, str]], Span | int]] = {"last": _last, "from": _from, "range": _range}
+QUERIES: dict[str, Callable[[Mapping[str, str]], MessageRange | int]] = {"last": _last, "from": _from, "range": _range}
 
 
 def _position(query: Mapping[str, str], side: str, default: int = 0) -> tuple[int, int]:

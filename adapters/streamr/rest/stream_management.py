@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from adapters.streamr.model.login import ADDRESS
-from adapters.streamr.model.streams import OPERATIONS, BadDescription
+from adapters.streamr.model.streams import OPERATIONS, InvalidDescription
 from adapters.streamr.wire.checks import MAX_NAME
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of
 from gateway.access.auth import ANONYMOUS
@@ -41,7 +41,7 @@ class StreamManagement(CoreApi):
         if not self._exists(channel):
             raise ApiError(404, f"There can be no stream: {stream}")
         if not channels.exists(channel):
-            if not self._streams.fixed(stream):
+            if not self._streams.is_configured(stream):
                 self._describe(stream, fields)
             channels.register(channel)
         return self._streams.shown(stream)
@@ -59,7 +59,7 @@ class StreamManagement(CoreApi):
         channels = self._streams.channels_of(stream)
         try:
             self._streams.forget(stream)
-        except BadDescription as error:
+        except InvalidDescription as error:
             raise _invalid(error) from None
         for channel in channels:
             self._context.bus.channels.close(channel)
@@ -110,7 +110,7 @@ class StreamManagement(CoreApi):
             raise ApiError(422, "user: an Ethereum address", "VALIDATION_ERROR")
         try:
             return self._streams.grant(stream, operation, user and user.lower()).shown()
-        except BadDescription as error:
+        except InvalidDescription as error:
             raise _invalid(error) from None
 
     def revoke(self, caller: RestCaller, stream: str, permission: str) -> None:
@@ -133,7 +133,7 @@ class StreamManagement(CoreApi):
     def _describe(self, stream: str, fields: dict[str, Any]) -> None:
         try:
             self._streams.describe(stream, fields)
-        except BadDescription as error:
+        except InvalidDescription as error:
             raise _invalid(error) from None
 
     def _close_unauthorized(self) -> None:
@@ -153,5 +153,5 @@ class StreamManagement(CoreApi):
             raise ApiError(403, f"Not allowed to {operation.removeprefix('stream_')} stream: {stream}")
 
 
-def _invalid(error: BadDescription) -> ApiError:
+def _invalid(error: InvalidDescription) -> ApiError:
     return ApiError(422, str(error), "VALIDATION_ERROR")

@@ -57,7 +57,7 @@ class ClientSession(Session):
 
     def tick(self, now: int) -> None:  # noqa: ARG002  (tokens and keys have a clock of their own)
         """Called once a second: close the connection if a token or key that it showed is not valid any more."""
-        if self._users and any(self._parts.trust.user(token) is None for token in self._users):
+        if self._users and any(self._parts.trust.user_of_token(token) is None for token in self._users):
             self.close(1008, "a session token or API key of this connection is over; log in again")
 
     # Authentication
@@ -68,7 +68,7 @@ class ClientSession(Session):
         Raises `Unauthenticated` if it is not valid.
         """
         self._identify(request)
-        return self._parts.trust.asker((request.session_token, request.api_key), self.principal)
+        return self._parts.trust.authenticate((request.session_token, request.api_key), self.principal)
 
     def pace_author(self, author: Peer) -> None:
         """Raise `Throttled` if *author*, who signed a message that this connection sends, exceeds the rate limit."""
@@ -77,7 +77,7 @@ class ClientSession(Session):
     def adds_user(self, request: ClientRequest) -> bool:
         """Whether *request* carries a valid session token that this connection has not shown before."""
         token = request.session_token
-        return False if not token or token in self._users else self._parts.trust.user(token) is not None
+        return False if not token or token in self._users else self._parts.trust.user_of_token(token) is not None
 
     @property
     def user(self) -> User | None:
@@ -96,7 +96,7 @@ class ClientSession(Session):
         nobody.
         """
         for token in (request.session_token, request.api_key):
-            if not token or token in self._users or (user := self._parts.trust.user(token)) is None:
+            if not token or token in self._users or (user := self._parts.trust.user_of_token(token)) is None:
                 continue
             if len(self._users) >= MAX_TOKENS:
                 raise Invalid(f"not more than {MAX_TOKENS} session tokens and keys on one connection")

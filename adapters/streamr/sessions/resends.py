@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from adapters.streamr.model.stored import Span
+from adapters.streamr.model.stored import MessageRange
 from adapters.streamr.wire.checks import MAX_INTEGER
 from adapters.streamr.wire.codec import encode, encode_unicast
 from adapters.streamr.wire.control import ControlType, ResendRequest, StreamResponse
@@ -23,7 +23,7 @@ from gateway.core.frames import text_frame
 
 if TYPE_CHECKING:
     from adapters.streamr.forms import Forms
-    from adapters.streamr.model.stored import Shows, Stored
+    from adapters.streamr.model.stored import MessageFilter, StoredMessages
     from adapters.streamr.wire.message import MessageRef
     from gateway.core.answer_scheduler import AnswerScheduler
     from gateway.core.message import Form, Message
@@ -131,7 +131,7 @@ class ActiveResend:
 
     def _frames(self, message: Message) -> list[bytes]:
         version = self._session.message_version
-        row = self._forms.stored_row(message, version)
+        row = self._forms.encode_stored(message, version)
         if row is None:
             return []
         begin = [] if self._started else [self._answer(ControlType.RESENDING)]
@@ -149,7 +149,9 @@ class ActiveResend:
         return text_frame(encode(answer, self._session.control))
 
 
-def find_messages(stored: Stored, channel: str, request: ResendRequest, shows: Shows) -> Iterator[Message | None]:
+def find_messages(
+    stored: StoredMessages, channel: str, request: ResendRequest, shows: MessageFilter
+) -> Iterator[Message | None]:
     """The messages of *channel* that *request* asks for; "last n" counts only those that *shows* accepts."""
     if request.number_last is not None:
         return stored.last(channel, request.number_last, shows)
@@ -157,7 +159,7 @@ def find_messages(stored: Stored, channel: str, request: ResendRequest, shows: S
     publisher = request.publisher_id.lower() if request.publisher_id else None
     return stored.between(
         channel,
-        Span(
+        MessageRange(
             (0, 0) if start is None else (start.timestamp, start.sequence_number or 0),
             (MAX_INTEGER, MAX_INTEGER) if end is None else _end_position(end),
             publisher,

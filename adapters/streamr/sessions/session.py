@@ -236,7 +236,7 @@ class StreamrSession(ClientSession):
             if not self.bus.allowed(authorization[0], "history", channel):
                 raise Forbidden("history", channel)
             self.pace(channel)
-            shows = partial(self._forms.shows, self.message_version)
+            shows = partial(self._forms.can_show, self.message_version)
             found = find_messages(self._parts.stored, channel, request, shows)
         ActiveResend(self, self._forms, self._parts.context.services.answer_scheduler, request, found, authorization)
 

@@ -174,7 +174,7 @@ class Broker:
         logins, now = self.adapter.logins, self.clock()
         challenge = logins.challenge(publisher.address, now)
         signature = publisher.sign(challenge.text)
-        return logins.answer(challenge.id, challenge.text, signature, publisher.address, now).token
+        return logins.log_in(challenge.id, challenge.text, signature, publisher.address, now).token
 
 
 async def _forever() -> Any:

@@ -11,7 +11,7 @@ from coincurve import PrivateKey
 from typer.testing import CliRunner, Result
 
 from adapters.streamr.crypto.signing import address_of, sign, sign_message, signed_payloads, verify
-from adapters.streamr.dumps import read
+from adapters.streamr.dumps import read_dump
 from adapters.streamr.wire.message import ETH_LEGACY, UNSIGNED, MessageID, MessageRef, StreamMessage, parse_message
 from gateway.cli import app
 from gateway.commands.common import CommandError
@@ -51,14 +51,14 @@ def dump(messages: list[StreamMessage], form: str) -> bytes:
 @pytest.mark.parametrize("form", ["raw", "protocol"])
 def test_messages_come_out_byte_for_byte(form: str) -> None:
     said = conversation()
-    found = list(read(dump(said, form)))
+    found = list(read_dump(dump(said, form)))
     assert [(one.number, one.fault) for one in found] == [(n, "") for n in range(1, 6)]
     assert [one.message.wire for one in found if one.message] == [one.wire for one in said]
 
 
 def test_objects_get_back_what_was_signed_where_that_can_be_found_out() -> None:
     said = [one for one in conversation() if "ud83d" not in one.content]
-    found = [one.message for one in read(dump(said, "object"))]
+    found = [one.message for one in read_dump(dump(said, "object"))]
     assert [one.content for one in found if one] == [one.content for one in said]
     # The first was signed without, the last two with the message before them; the one in between lacks its predecessor.
     assert [one.signature_type != UNSIGNED and verify(one) for one in found if one] == [True, False, True, True]
@@ -70,7 +70,7 @@ def test_objects_get_back_what_was_signed_where_that_can_be_found_out() -> None:
 def test_an_old_signature_needs_no_predecessor() -> None:
     old = StreamMessage(MessageID("s", 0, 5, 0, ADDRESS, ""), '{"a":1}', signature_type=ETH_LEGACY)
     whole = StreamMessage(old.id, old.content, signature_type=ETH_LEGACY, signature=sign(signed_payloads(old)[0], KEY))
-    ((_, found, _),) = read(json.dumps([as_object(whole)]).encode())
+    ((_, found, _),) = read_dump(json.dumps([as_object(whole)]).encode())
     assert found is not None
     assert verify(found)
 
@@ -79,7 +79,7 @@ def test_what_the_genuine_broker_gives_is_read() -> None:
     told = json.loads((VECTORS / "broker20-oracle.json").read_text())["rest"]
     answers = [one for one in told if one["method"] == "GET" and one["status"] == 200]
     answers = [one for one in answers if len(one["response"]) < 1500]  # the vectors cut what is longer
-    read_of = {one["path"]: list(read(one["response"].encode())) for one in answers}
+    read_of = {one["path"]: list(read_dump(one["response"].encode())) for one in answers}
     assert len(read_of) > 5
     assert not [one.fault for found in read_of.values() for one in found if one.fault]
     same = [found for path, found in read_of.items() if "count=2" in path]
@@ -89,26 +89,26 @@ def test_what_the_genuine_broker_gives_is_read() -> None:
 
 @pytest.mark.parametrize("data", [b"", b" \n", b"[]", b"[ ]"])
 def test_nothing_is_in_an_empty_file(data: bytes) -> None:
-    assert list(read(data)) == []
+    assert list(read_dump(data)) == []
 
 
 @pytest.mark.parametrize("data", [b"hello", b"{}", b"[", b'{"a":1}', b'["x"', b'[{"a":1', b"\xff"])
 def test_other_files_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        list(read(data))
+        list(read_dump(data))
 
 
 def test_what_is_no_message_is_named_by_its_number_and_harms_nobody() -> None:
     good = conversation(1)[0]
-    raw = list(read(good.encode(32) + b"\n\n[32,1]\n" + good.encode(31)))
+    raw = list(read_dump(good.encode(32) + b"\n\n[32,1]\n" + good.encode(31)))
     assert [(one.number, one.message is None, bool(one.fault)) for one in raw] == [
         (1, False, False),
         (3, True, True),
         (4, False, False),
     ]
-    objects = list(read(json.dumps([as_object(good, streamId=5), as_object(good), 7]).encode()))
+    objects = list(read_dump(json.dumps([as_object(good, streamId=5), as_object(good), 7]).encode()))
     assert sorted((one.number, one.message is None) for one in objects) == [(1, True), (2, False), (3, True)]
-    texts = list(read(json.dumps([good.encode(32).decode(), 7, "x"]).encode()))
+    texts = list(read_dump(json.dumps([good.encode(32).decode(), 7, "x"]).encode()))
     assert [one.message is None for one in texts] == [False, True, True]
 
 

@@ -189,7 +189,7 @@ def test_after_a_restart_the_same_bytes_and_the_same_key(make_broker: Callable[.
 def test_what_was_late_is_encrypted_too(broker: Any, alice: Any) -> None:
     message = broker.say("s", 1, timestamp=broker.clock() - 3_600_000)
     assert message.refs["streamr"][2:] == [None, None, broker.clock() // DAY]
-    row = broker.adapter.author.seal(message)
+    row = broker.adapter.bridge_signer.sign(message)
     assert row.encryption_type == 2
     assert opened(json.loads(row.encode(32)), Reader(broker, alice).key(row.id.publisher_id, row.group_key_id)) == 1
 
@@ -219,10 +219,10 @@ def test_an_identity_of_each_protocol_has_an_address_and_all_are_known_after_a_r
     """Also where records of an older make do not tell whose identity it is: there it is of the message's protocol."""
     first = make_broker(streams=STREAMS)
     said = [first.bus.publish(Message("s", Peer(7, of, "robot"), "toy", b"1")) for of in ("toy", "rest")]
-    addresses = {first.adapter.author.address(message) for message in said}
+    addresses = {first.adapter.bridge_signer.address(message) for message in said}
     assert len(addresses) == 2
     first.core.settle()
     first.core.stop()
     again = make_broker(streams=STREAMS).adapter.parts.trust
-    assert all(again.publishes("s", address) for address in addresses)
-    assert {again.signer("s", address).address for address in addresses} == addresses
+    assert all(again.is_publisher("s", address) for address in addresses)
+    assert {again.account_of("s", address).address for address in addresses} == addresses

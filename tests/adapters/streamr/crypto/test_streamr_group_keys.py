@@ -252,6 +252,6 @@ def test_the_gateway_takes_whatever_is_sent_to_it(
 ) -> None:
     participant = broker.adapter.parts.participant
     broker.say("s", 1)
-    others = list(broker.adapter.author._speakers)[-1][1]
+    others = list(broker.adapter.bridge_signer._accounts)[-1][1]
     participant.receive(said(kind, content, encryption_type), participant.address if mine else others)
     broker.core.drain()

@@ -20,9 +20,9 @@ def make(secret: bytes = SECRET, known: Logouts | None = None) -> Logins:
     return Logins(secret, Logouts([]) if known is None else known)
 
 
-def log_in(logins: Logins, publisher: Any, now: int = NOW) -> login.Token:
+def log_in(logins: Logins, publisher: Any, now: int = NOW) -> login.SessionToken:
     challenge = logins.challenge(publisher.address, now)
-    return logins.answer(challenge.id, challenge.text, publisher.sign(challenge.text), publisher.address, now)
+    return logins.log_in(challenge.id, challenge.text, publisher.sign(challenge.text), publisher.address, now)
 
 
 def test_a_signed_challenge_is_worth_a_token(alice: Any) -> None:
@@ -32,7 +32,7 @@ def test_a_signed_challenge_is_worth_a_token(alice: Any) -> None:
     assert token.expires == NOW + login.TOKEN_LIFE
     assert logins.address(token.token, token.expires) == alice.address
     assert logins.address(token.token, token.expires + 1) is None
-    logins.end(token.token, "192.0.2.1", NOW)
+    logins.log_out(token.token, "192.0.2.1", NOW)
     assert logins.address(token.token, NOW) is None
 
 
@@ -46,7 +46,7 @@ def test_a_token_is_good_after_a_restart_and_nowhere_else(alice: Any) -> None:
 def test_what_is_no_token_is_nobodys(wrong: str) -> None:
     logins = make()
     assert logins.address(wrong, NOW) is None
-    logins.end(wrong, "192.0.2.1", NOW)
+    logins.log_out(wrong, "192.0.2.1", NOW)
 
 
 def test_no_character_of_a_token_can_be_another_one(alice: Any) -> None:
@@ -73,46 +73,46 @@ def test_a_challenge_is_answered_by_its_address_and_in_time(alice: Any, bob: Any
     ]
     for answer in wrong:
         with pytest.raises(LoginError):
-            logins.answer(*answer)
+            logins.log_in(*answer)
     with pytest.raises(LoginError):
-        make(b"t" * 32).answer(challenge.id, challenge.text, signature, alice.address, NOW)
-    logins.answer(challenge.id, challenge.text, signature, alice.address.upper().replace("0X", "0x"), NOW)
+        make(b"t" * 32).log_in(challenge.id, challenge.text, signature, alice.address, NOW)
+    logins.log_in(challenge.id, challenge.text, signature, alice.address.upper().replace("0X", "0x"), NOW)
 
 
 def test_an_answer_that_comes_again_is_worth_nothing_more(alice: Any) -> None:
     logins = make()
     challenge = logins.challenge(alice.address, NOW)
     answer = (challenge.id, challenge.text, alice.sign(challenge.text), alice.address)
-    token = logins.answer(*answer, NOW)
-    assert logins.answer(*answer, NOW + 1_000) == token, "it does not live longer"
-    logins.end(token.token, "192.0.2.1", NOW)
+    token = logins.log_in(*answer, NOW)
+    assert logins.log_in(*answer, NOW + 1_000) == token, "it does not live longer"
+    logins.log_out(token.token, "192.0.2.1", NOW)
     with pytest.raises(LoginError):
-        logins.answer(*answer, NOW)
+        logins.log_in(*answer, NOW)
 
 
 def test_nobodys_logins_displace_those_of_others(alice: Any, bob: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither many logins, nor many logouts, from one place."""
-    monkeypatch.setattr(logouts, "MAX_ENDED", 100)
+    monkeypatch.setattr(logouts, "MAX_LOGOUTS", 100)
     known = Logouts([])
     logins = make(known=known)
     kept, over = log_in(logins, bob).token, log_in(logins, bob, NOW + 1).token
-    logins.end(over, "192.0.2.2", NOW)
+    logins.log_out(over, "192.0.2.2", NOW)
     for number in range(300):
-        logins.end(log_in(logins, alice, NOW + number).token, "192.0.2.1", NOW)
+        logins.log_out(log_in(logins, alice, NOW + number).token, "192.0.2.1", NOW)
     assert len(known) == 100
     assert logins.address(kept, NOW) == bob.address
     assert logins.address(over, NOW) is None
 
 
 def test_what_has_expired_makes_room_first(alice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logouts, "MAX_ENDED", 2)
+    monkeypatch.setattr(logouts, "MAX_LOGOUTS", 2)
     known = Logouts([])
     logins = make(known=known)
     tokens = [log_in(logins, alice, NOW + day * 86_400_000).token for day in range(8)]
     for day, token in enumerate(tokens):
-        logins.end(token, "192.0.2.1", NOW + day * 86_400_000)
+        logins.log_out(token, "192.0.2.1", NOW + day * 86_400_000)
     now = NOW + 8 * 86_400_000
-    logins.end(tokens[0], "192.0.2.1", now)
+    logins.log_out(tokens[0], "192.0.2.1", now)
     assert len(known) == 2, "one that is over anyway is not remembered"
     assert logins.address(tokens[7], now) is None
 
@@ -120,7 +120,7 @@ def test_what_has_expired_makes_room_first(alice: Any, monkeypatch: pytest.Monke
 def test_logouts_are_known_after_a_restart(make_broker: Any, alice: Any) -> None:
     first = make_broker()
     over, kept = first.token(alice), first.token(alice)
-    first.adapter.logins.end(over, "192.0.2.1", first.clock())
+    first.adapter.logins.log_out(over, "192.0.2.1", first.clock())
     first.core.drain()
     second = make_broker()
     assert second.adapter.logins.address(over, second.clock()) is None
@@ -128,7 +128,7 @@ def test_logouts_are_known_after_a_restart(make_broker: Any, alice: Any) -> None
 
 
 def test_a_file_of_logouts_that_is_none_ends_the_start(tmp_path: Path) -> None:
-    path = tmp_path / logouts.FILE
+    path = tmp_path / logouts.LOGOUTS_FILE
     assert read_logouts(path) == []
     write_secret(path, b'{"ended": [["zz", 1]]}')
     with pytest.raises(SecretFileError, match="holds no logouts"):
@@ -164,6 +164,6 @@ def test_a_token_in_the_place_of_an_api_key_ends_as_well(broker: Any, alice: Any
     session, token = broker.open({"controlLayerVersion": "1", "messageLayerVersion": "30"}), broker.token(alice)
     assert broker.ask(session, [1, 9, "s", 0, token, None]) == [[1, 2, "s", 0]]
     assert session.who.identity == alice.address
-    broker.adapter.logins.end(token, "192.0.2.1", broker.clock())
+    broker.adapter.logins.log_out(token, "192.0.2.1", broker.clock())
     broker.bus.tick()
     assert session.closing is not None

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.streamr.model import positions
-from adapters.streamr.model.positions import Positions
+from adapters.streamr.model.positions import PublisherPositions
 from gateway.storage.log import SealPolicy
 from gateway.storage.retention import Retention, RetentionLimits
 
@@ -22,11 +22,11 @@ def test_nearly_every_message_is_new_without_asking() -> None:
         asked.append(channel)
         return 100
 
-    known = Positions(newest)
+    known = PublisherPositions(newest)
     assert not known.beyond("s", "a", (100, 7)), "the log has something of that millisecond"
     for position in ((101, 0), (101, 1), (200, 0)):
         assert known.beyond("s", "a", position)
-        known.reach("s", "a", position)
+        known.advance("s", "a", position)
         assert not known.beyond("s", "a", position)
         assert known.beyond("s", "b", position), "another publisher's place is another"
     assert not known.beyond("s", "a", (150, 0))
@@ -43,11 +43,11 @@ def test_what_is_beyond_was_never_said(before: list[Any], later: list[Any], room
         patch.setattr(positions, "MAX_POSITIONS", room)
         patch.setattr(positions, "MAX_FLOORS", room)
         log = set(before)
-        known = Positions(lambda channel: max((p[0] for c, _, p in log if c == channel), default=0))
+        known = PublisherPositions(lambda channel: max((p[0] for c, _, p in log if c == channel), default=0))
         for each in later:
             if known.beyond(*each):
                 assert each not in log
-            known.reach(*each)
+            known.advance(*each)
             log.add(each)
             assert len(known._reached) <= room
             assert len(known._floors) <= room

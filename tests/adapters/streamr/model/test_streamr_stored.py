@@ -13,7 +13,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adapters.streamr.model import stored
-from adapters.streamr.model.stored import MAX_GROUP, NEWEST_FIRST, OLDEST_FIRST, SLICE, STEP, Place, Span
+from adapters.streamr.model.stored import (
+    MAX_GROUP,
+    NEWEST_FIRST,
+    OLDEST_FIRST,
+    SLICE,
+    STEP_BYTES,
+    ChainPosition,
+    MessageRange,
+)
 from gateway.core.message import Message
 from gateway.storage.lookup import PAGE
 
@@ -42,7 +50,7 @@ def test_messages_from_everywhere_are_in_one_order(broker: Any) -> None:
     publish(broker, now - 20, "waiting")
     broker.say("other", "elsewhere")
     everything = ["oldest", "theirs", "waiting", "first", "second"]
-    assert told(broker.adapter.parts.stored.between("s", Span())) == everything
+    assert told(broker.adapter.parts.stored.between("s", MessageRange())) == everything
     for count in range(7):
         assert told(broker.adapter.parts.stored.last("s", count, all_of_them)) == everything[max(0, 5 - count) :]
 
@@ -52,7 +60,7 @@ def test_the_ends_of_a_span_are_included(broker: Any) -> None:
     for step in range(3):
         for sequence in range(3):
             publish(broker, now + step, [step, sequence], sequence)
-    span = Span((now, 1), (now + 2, 0))
+    span = MessageRange((now, 1), (now + 2, 0))
     assert told(broker.adapter.parts.stored.between("s", span)) == [[0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [2, 0]]
 
 
@@ -64,12 +72,12 @@ def test_one_publisher_or_chain_is_told_from_others(broker: Any, alice: Any, bob
         )
         assert broker.ask(broker.open(), [2, 8, "r", row, None]) == []
     bridged = broker.say("s", 3, timestamp=now)
-    author = broker.adapter.author.address(bridged)
+    author = broker.adapter.bridge_signer.address(bridged)
     read = broker.adapter.parts.stored.between
-    assert told(read("s", Span(publisher=alice.address))) == [0, 2]
-    assert told(read("s", Span(publisher=alice.address, chain="c2"))) == [2]
-    assert told(read("s", Span(publisher=author, chain="toy"))) == [3]
-    assert told(read("s", Span(publisher=author, chain="c0"))) == []
+    assert told(read("s", MessageRange(publisher=alice.address))) == [0, 2]
+    assert told(read("s", MessageRange(publisher=alice.address, chain="c2"))) == [2]
+    assert told(read("s", MessageRange(publisher=author, chain="toy"))) == [3]
+    assert told(read("s", MessageRange(publisher=author, chain="c0"))) == []
 
 
 def test_what_was_put_behind_its_forerunner_stands_there(broker: Any) -> None:
@@ -80,8 +88,8 @@ def test_what_was_put_behind_its_forerunner_stands_there(broker: Any) -> None:
     assert [message.refs["streamr"][:2] for message in said] == [[now - 100, 0], [now - 100, 1], [now, 0], [now, 1]]
     read = broker.adapter.parts.stored
     for _ in range(2):
-        assert told(read.between("s", Span())) == [0, 1, 2, 3]
-        assert told(read.between("s", Span((now - 100, 1), (now, 0)))) == [1, 2]
+        assert told(read.between("s", MessageRange())) == [0, 1, 2, 3]
+        assert told(read.between("s", MessageRange((now - 100, 1), (now, 0)))) == [1, 2]
         assert told(read.last("s", 3, all_of_them)) == [1, 2, 3]
         broker.core.settle()
 
@@ -99,7 +107,10 @@ def test_an_answer_shows_what_was_there_when_it_was_asked_for(broker: Any) -> No
     publish(broker, now, "applied")
     broker.core.settle()
     publish(broker, now + 1, "waiting")
-    answers = [broker.adapter.parts.stored.between("s", Span()), broker.adapter.parts.stored.last("s", 5, all_of_them)]
+    answers = [
+        broker.adapter.parts.stored.between("s", MessageRange()),
+        broker.adapter.parts.stored.last("s", 5, all_of_them),
+    ]
     publish(broker, now + 2, "later")
     broker.core.settle()
     assert [told(answer) for answer in answers] == [["applied", "waiting"]] * 2
@@ -111,8 +122,8 @@ def test_after_each_slice_others_have_their_turn(broker: Any) -> None:
     broker.core.settle()
     read = broker.adapter.parts.stored
     for answer in (
-        read.between("s", Span()),
-        read.between("s", Span(publisher="nobody")),
+        read.between("s", MessageRange()),
+        read.between("s", MessageRange(publisher="nobody")),
         read.last("s", 10 * SLICE, all_of_them),
     ):
         slices: list[int] = [0]
@@ -125,10 +136,10 @@ def test_after_each_slice_others_have_their_turn(broker: Any) -> None:
 def test_a_long_message_is_a_slice_by_itself(broker: Any) -> None:
     for _ in range(20):
         broker.clock.now += 1
-        broker.say("s", "x" * (SLICE * STEP))
+        broker.say("s", "x" * (SLICE * STEP_BYTES))
     broker.core.settle()
     read = broker.adapter.parts.stored
-    for answer in (read.between("s", Span()), read.last("s", 20, all_of_them)):
+    for answer in (read.between("s", MessageRange()), read.last("s", 20, all_of_them)):
         found = list(answer)
         assert found.count(None) >= 20
         assert not any(one is not None and two is not None for one, two in pairwise(found))
@@ -139,7 +150,7 @@ def test_one_crowded_millisecond_is_not_gathered_as_a_whole(broker: Any) -> None
     for number in range(count):
         publish(broker, now, number, number)
     broker.core.settle()
-    assert told(broker.adapter.parts.stored.between("s", Span())) == list(range(count))
+    assert told(broker.adapter.parts.stored.between("s", MessageRange())) == list(range(count))
     assert told(broker.adapter.parts.stored.last("s", count - 3, all_of_them)) == list(range(3, count))
 
 
@@ -164,7 +175,7 @@ def test_long_messages_of_one_millisecond_are_not_held_together(broker: Any) -> 
     broker.core.settle()
     read = broker.adapter.parts.stored
     tracemalloc.start()
-    found = [json.loads(each.content)[0] for each in read.between("s", Span()) if each is not None]
+    found = [json.loads(each.content)[0] for each in read.between("s", MessageRange()) if each is not None]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found == list(range(count))
@@ -198,7 +209,7 @@ def test_any_history_is_read_like_a_sorted_list(
     now = broker.clock()
     toys = [broker.toy().peer for _ in range(2)]
     channel = f"s{broker.bus.ledger.next_seq}"  # the same gateway each time
-    model: list[tuple[Place, int, int]] = []
+    model: list[tuple[ChainPosition, int, int]] = []
     for number, (kind, offset, which) in enumerate(steps):
         if kind == "finish_compaction":
             broker.core.settle()
@@ -209,11 +220,11 @@ def test_any_history_is_read_like_a_sorted_list(
             row = [32, [channel, 0, now + offset, which, "", ""], None, 27, 0, 0, None, str(number), None, 0, None]
             assert broker.ask(broker.open(), [2, 8, "r", row, None]) == []
             said = list(broker.core.index.unapplied(channel))[-1]
-        model.append((broker.adapter.parts.forms.place(said), said.seq, number))
+        model.append((broker.adapter.parts.forms.position(said), said.seq, number))
     model.sort(key=lambda entry: (entry[0][:2], entry[1]))
-    wanted = Span((now + span[0][0], span[0][1]), (now + span[1][0], span[1][1]))
+    wanted = MessageRange((now + span[0][0], span[0][1]), (now + span[1][0], span[1][1]))
     read = broker.adapter.parts.stored
-    assert told(read.between(channel, wanted)) == [number for place, _, number in model if wanted.holds(place)]
+    assert told(read.between(channel, wanted)) == [number for place, _, number in model if wanted.contains(place)]
     for count in range(len(model) + 2):
         assert (
             told(read.last(channel, count, all_of_them))

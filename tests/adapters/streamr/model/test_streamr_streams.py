@@ -11,7 +11,7 @@ import pytest
 from adapters import ADAPTERS
 from adapters.streamr import StreamrAdapter
 from adapters.streamr.model import streams
-from adapters.streamr.model.streams import BadDescription
+from adapters.streamr.model.streams import InvalidDescription
 from gateway.access.auth import ApiKey, digest
 from gateway.config import BadConfiguration, load
 from gateway.core.principal import Principal
@@ -133,16 +133,16 @@ def test_a_permission_is_a_right_until_it_is_revoked(make_broker: Callable[..., 
 )
 def test_what_cannot_be_is_refused(broker: Any, fields: dict[str, Any]) -> None:
     before = broker.adapter.streams.shown("s")
-    with pytest.raises(BadDescription):
+    with pytest.raises(InvalidDescription):
         broker.adapter.streams.describe("s", fields)
     assert broker.adapter.streams.shown("s") == before
 
 
 def test_what_the_operator_said_stays(make_broker: Callable[..., Any]) -> None:
     broker = make_broker(streams=STRICT)
-    with pytest.raises(BadDescription, match="configuration"):
+    with pytest.raises(InvalidDescription, match="configuration"):
         broker.adapter.streams.describe("wide", {"partitions": 6})
-    with pytest.raises(BadDescription, match="configuration"):
+    with pytest.raises(InvalidDescription, match="configuration"):
         broker.adapter.streams.grant("wide", "stream_publish", None)
 
 
@@ -152,10 +152,10 @@ def test_descriptions_and_permissions_are_bounded(broker: Any, monkeypatch: pyte
     known = broker.adapter.streams
     for name in ("a", "b"):
         known.describe(name, {"partitions": 2})
-    with pytest.raises(BadDescription, match="keeps 2"):
+    with pytest.raises(InvalidDescription, match="keeps 2"):
         known.describe("c", {"partitions": 2})
     known.grant("a", "stream_get", None)
-    with pytest.raises(BadDescription, match="at most 1"):
+    with pytest.raises(InvalidDescription, match="at most 1"):
         known.grant("a", "stream_publish", None)
     known.forget("b")
     known.describe("c", {"partitions": 2})

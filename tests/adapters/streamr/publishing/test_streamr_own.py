@@ -108,7 +108,7 @@ def test_what_is_not_among_its_messages_is_refused(broker: Any, door: Door, reco
     reader, toy = broker.listener("s"), broker.toy("s")
     broker.say("s", 12, sender=TOY)
     [row] = rows(broker, reader)
-    signer = broker.adapter.author.keys.of("toy", "somebody", 7)
+    signer = broker.adapter.bridge_signer.keys.of("toy", "somebody", 7)
     toy.take()
     row[1][3] = 5
     row[10] = sign_message(parse_message(json.dumps(row)), signer.key).signature

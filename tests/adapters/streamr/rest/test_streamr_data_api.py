@@ -409,19 +409,19 @@ def test_who_loses_his_key_while_he_reads_is_not_told_the_rest(
     for stream in ["s"] * 9 + [f"{number}" for number in range(200)]:
         broker.say(stream, "x" * 20_000)
     broker.core.settle()
-    asker = broker.adapter.parts.trust.asker
+    authenticate = broker.adapter.parts.trust.authenticate
 
     def ask(*given: Any) -> Any:
         asked.append(1)
         if len(asked) == 5:  # it was let in, and has a slice or two
             broker.access.set_keys([])
-        return asker(*given)
+        return authenticate(*given)
 
     async def send(event: Any) -> None:
         sent.append(event)
 
     asked = list[int]()
-    monkeypatch.setattr(broker.adapter.parts.trust, "asker", ask)
+    monkeypatch.setattr(broker.adapter.parts.trust, "authenticate", ask)
     run = make_caller(broker).run
     portal.call(run, path, send, "trellis_machine")
     assert sent[0]["status"] == status

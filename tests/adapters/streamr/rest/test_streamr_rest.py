@@ -158,7 +158,7 @@ def test_publishers_are_those_who_spoke(call: Caller, broker: Any, alice: Any) -
     broker.ask(broker.open(), [2, 8, "r", alice.message("s", 1, broker.clock()), None])
     foreign = broker.say("s", 2)
     broker.core.settle()
-    expected = sorted([alice.address, broker.adapter.author.address(foreign)])
+    expected = sorted([alice.address, broker.adapter.bridge_signer.address(foreign)])
     assert call("GET", "/streams/s/publishers").json() == {"addresses": expected}
 
 

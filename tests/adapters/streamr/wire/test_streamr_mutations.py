@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from adapters.streamr.crypto.group_keys import parse_key_message
 from adapters.streamr.crypto.signing import verify
-from adapters.streamr.dumps import read
+from adapters.streamr.dumps import read_dump
 from adapters.streamr.publishing.conversion import ids_of
 from adapters.streamr.wire.checks import MAX_ID
 from adapters.streamr.wire.codec import decode_control, encode
@@ -148,7 +148,7 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
     "message": message,
     "network": decode_network,
     "tracker": decode_tracker,
-    "dumps":   lambda data: list(read(data)),
+    "dumps":   lambda data: list(read_dump(data)),
 }
 # fmt: on
 

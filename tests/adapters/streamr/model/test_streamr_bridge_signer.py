@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from adapters.streamr import StreamrAdapter
 from adapters.streamr.crypto.keys import DerivedKeys
 from adapters.streamr.crypto.signing import verify
-from adapters.streamr.model import author
+from adapters.streamr.model import bridge_signer
 from adapters.streamr.wire.message import parse_message
 from gateway.core.frames import payload
 from gateway.core.jsontext import dumps
@@ -39,7 +39,7 @@ def test_a_foreign_message_arrives_with_a_valid_signature(
     assert json.loads(row[7]) == content
     assert recovered(row) == address
     assert verify(parse_message(dumps(row)))
-    assert address == broker.adapter.author.address(message)
+    assert address == broker.adapter.bridge_signer.address(message)
 
 
 def test_who_has_a_key_has_one_address_whatever_it_speaks(make_broker: Callable[..., Any]) -> None:
@@ -53,9 +53,9 @@ def test_who_has_a_key_has_one_address_whatever_it_speaks(make_broker: Callable[
     rows = [frame[3] for frame in second.ask(second.open(), [2, 11, "r", "s", 0, 9, None]) if frame[1] == 1]
     assert [row[1][5] for row in rows] == ["toy", "rest", "topic_relay"]
     [address] = {row[1][4] for row in rows}
-    assert address == broker.adapter.author.keys.of("rest", "alice", 7).address
-    assert second.adapter.parts.trust.publishes("s", address)
-    assert second.adapter.parts.trust.signer("s", address).address == address
+    assert address == broker.adapter.bridge_signer.keys.of("rest", "alice", 7).address
+    assert second.adapter.parts.trust.is_publisher("s", address)
+    assert second.adapter.parts.trust.account_of("s", address).address == address
 
 
 @pytest.mark.parametrize(("stream", "content"), [("s", "héllo \U0001f333"), ("märkte/\U0001f333", {"n": 1})])
@@ -100,7 +100,7 @@ def test_chains_continue_after_a_restart(make_broker: Callable[..., Any]) -> Non
     assert last.refs is not None
     assert row[2] == list(last.refs["streamr"][:2])
     assert tuple(row[1][2:4]) > tuple(row[2])
-    assert row[1][4] == second.adapter.author.address(last)
+    assert row[1][4] == second.adapter.bridge_signer.address(last)
     assert after.refs["streamr"][2:] == last.refs["streamr"][:2]
 
 
@@ -168,14 +168,14 @@ def test_a_sender_is_believed_before_its_first_message_is_heard(
     broker = make_broker(grants={"streamr:anonymous": ("subscribe:*",)})
     sender = Peer(7, "toy", "somebody")
     message = Message("s", sender, "toy", b"1")
-    address = broker.adapter.author.address(message)
-    assert not broker.adapter.parts.trust.publishes("s", address)
+    address = broker.adapter.bridge_signer.address(message)
+    assert not broker.adapter.parts.trust.is_publisher("s", address)
     believed: list[bool] = []
     reader = broker.listener("s")
     form = broker.adapter.parts.forms.form
 
     def watch(message: Message, key: str) -> Any:
-        believed.append(broker.adapter.parts.trust.publishes("s", address))
+        believed.append(broker.adapter.parts.trust.is_publisher("s", address))
         return form(message, key)
 
     monkeypatch.setattr(broker.adapter.parts.forms, "form", watch)
@@ -183,22 +183,22 @@ def test_a_sender_is_believed_before_its_first_message_is_heard(
     assert believed == [True]
     assert len(broker.frames(reader)) == 1
     broker.core.settle()
-    broker.adapter.author._heads.clear()
-    broker.adapter.author._speakers.clear()
-    assert broker.adapter.parts.trust.publishes("s", address), "the index knows"
-    assert not broker.adapter.parts.trust.publishes("t", address)
+    broker.adapter.bridge_signer._heads.clear()
+    broker.adapter.bridge_signer._accounts.clear()
+    assert broker.adapter.parts.trust.is_publisher("s", address), "the index knows"
+    assert not broker.adapter.parts.trust.is_publisher("t", address)
 
 
 def test_the_heads_in_memory_are_bounded(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(author, "MAX_HEADS", 10)
+    monkeypatch.setattr(bridge_signer, "MAX_HEADS", 10)
     sender = Peer(7, "toy", "somebody")
     for number in range(30):
         broker.say(f"s{number}", number, sender=sender)
-    assert len(broker.adapter.author._heads) == 30, "none is forgotten before it is surely in the index"
+    assert len(broker.adapter.bridge_signer._heads) == 30, "none is forgotten before it is surely in the index"
     broker.core.settle()
-    broker.clock.now += author.SETTLED + 1
+    broker.clock.now += bridge_signer.INDEXED_AFTER + 1
     broker.say("s30", 30, sender=sender)
-    assert len(broker.adapter.author._heads) == 10
+    assert len(broker.adapter.bridge_signer._heads) == 10
     again = broker.say("s0", "again", sender=sender)
     assert again.refs["streamr"][2] is not None
 
@@ -215,29 +215,29 @@ def test_publishers_go_with_the_last_that_is_kept_of_them(broker: Any, alice: An
 
     broker.ask(broker.open(), [2, 8, "r", alice.message("s", 1, broker.clock()), None])
     former = [broker.say("s", 1, sender=sender) for sender in (one, two)]
-    addresses = [broker.adapter.author.address(message) for message in former]
+    addresses = [broker.adapter.bridge_signer.address(message) for message in former]
     kept = broker.say("s", 2, sender=two)
     retire(former[0])
-    assert told.of("s", 9) == sorted(addresses), "nothing is kept of Alice"
+    assert told.addresses("s", 9) == sorted(addresses), "nothing is kept of Alice"
     retire(kept)
-    assert told.of("s", 9) == [addresses[1]]
-    assert [told.foreigner(address) for address in addresses] == [None, ("toy", "two", 8)]
-    assert [told.published("s", address) for address in addresses] == [False, True]
+    assert told.addresses("s", 9) == [addresses[1]]
+    assert [told.foreign_sender(address) for address in addresses] == [None, ("toy", "two", 8)]
+    assert [told.has_published("s", address) for address in addresses] == [False, True]
     again = broker.say("s", 3, sender=one)
     retire(again)
-    assert told.of("s", 9) == [addresses[0]], "who comes back is put in anew"
-    assert told.foreigner(addresses[0]) == ("toy", "one", 7)
+    assert told.addresses("s", 9) == [addresses[0]], "who comes back is put in anew"
+    assert told.foreign_sender(addresses[0]) == ("toy", "one", 7)
 
 
 def test_every_lookup_uses_an_index(broker: Any) -> None:
     from adapters.streamr.model import publishers
 
-    for sql, values in ((publishers.PUBLISHED, ("s", "0x")), (publishers.PUBLISHERS, ("s", 10))):
+    for sql, values in ((publishers.SELECT_HAS_PUBLISHED, ("s", "0x")), (publishers.SELECT_PUBLISHERS, ("s", 10))):
         plan = broker.core.index.rows(f"EXPLAIN QUERY PLAN {sql}", values)
         details = " ".join(row[3] for row in plan)
         assert "SEARCH streamr_publishers USING" in details
         assert "TEMP B-TREE" not in details
-    plan = broker.core.index.rows(f"EXPLAIN QUERY PLAN {publishers.GONE[0]}")
+    plan = broker.core.index.rows(f"EXPLAIN QUERY PLAN {publishers.DELETE_UNUSED[0]}")
     assert any("SEARCH records USING COVERING INDEX records_sender" in row[3] for row in plan)
 
 

@@ -5,7 +5,7 @@ gateway gave it a place in the chain of an address of its own, and by that place
 what is not signed, so that is known by no id of Streamr's (`publishing.ids_of`).
 
 Laws of this file. It costs little, whatever the id says: one address is looked up, and what its owner said in one
-millisecond is looked at, `MAX_LOOKED` messages and `MAX_BYTES` of their contents at most.
+millisecond is looked at, `MAX_CANDIDATES` messages and `MAX_CANDIDATE_BYTES` of their contents at most.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from gateway.core import jsontext
 from gateway.core.message import Message
 from gateway.storage.lookup import Lookup
 
-from .stored import Place
+from .stored import ChainPosition
 
-MAX_LOOKED = 128  # messages of one sender in one millisecond, as many as can be said at once; some 30 microseconds each
-MAX_BYTES = 1 << 20  # of their contents: long ones take longer
+MAX_CANDIDATES = 128  # messages of one sender in one millisecond, as many as a run has; some 30 microseconds each
+MAX_CANDIDATE_BYTES = 1 << 20  # of their contents: long ones take longer
 _TYPES: Final = (str, int, int, int, str, str)
 
 # What a sender said in a channel at a time, as its author or as its place there has it.
-SAID: Final = "SELECT seq, offset FROM records WHERE channel = ? AND at = ? AND sender = ? ORDER BY seq LIMIT ?"
-SHOWN: Final = (
+BY_TIMESTAMP: Final = "SELECT seq, offset FROM records WHERE channel = ? AND at = ? AND sender = ? ORDER BY seq LIMIT ?"
+BY_POSITION: Final = (
     "SELECT p.seq, r.offset FROM streamr_places p CROSS JOIN records r ON r.seq = p.seq"
     " WHERE p.channel = ? AND p.timestamp = ? AND r.sender = ? ORDER BY p.seq LIMIT ?"
 )
 
 
-def read_id(text: str) -> MessageID | None:
+def parse_message_id(text: str) -> MessageID | None:
     """The message id that *text* writes as a JSON array, its publisher in lower case; None where it is none."""
     if not text.startswith("["):
         return None
@@ -49,34 +49,40 @@ def read_id(text: str) -> MessageID | None:
     return found._replace(publisher_id=found.publisher_id.lower())
 
 
-def find(
-    id: MessageID, index: Lookup, place: Callable[[Message], Place], number: Callable[[str], int | None]
+def find_message(
+    id: MessageID, index: Lookup, place: Callable[[Message], ChainPosition], number: Callable[[str], int | None]
 ) -> Message | None:
     """The message from elsewhere that Streamr is shown as *id*.
 
     *place* tells where such a message stands; *number* the number of the sender who has an address of the gateway's, as
     far as the index knows.
     """
-    channel, wanted = channel_of(id.stream_id, id.stream_partition), Place(*id[2:])
-    there = (message for message in _near(channel, wanted, index, number) if _stands(message, wanted))
+    channel, wanted = channel_of(id.stream_id, id.stream_partition), ChainPosition(*id[2:])
+    there = (message for message in _candidates(channel, wanted, index, number) if _has_position(message, wanted))
     return next((message for message in there if place(message) == wanted), None)
 
 
-def _stands(message: Message, wanted: Place) -> bool:
+def _has_position(message: Message, wanted: ChainPosition) -> bool:
     """Whether *message* is from elsewhere, and has its position in the stream."""
     link = message.refs.get(NAME)
     return link is not None and tuple(link[:2]) == wanted[:2]
 
 
-def _near(channel: str, wanted: Place, index: Lookup, number: Callable[[str], int | None]) -> Iterator[Message]:
+def _candidates(
+    channel: str, wanted: ChainPosition, index: Lookup, number: Callable[[str], int | None]
+) -> Iterator[Message]:
     """The messages of *channel* that may stand there."""
     yield from index.unapplied(channel)
     if (sender := number(wanted.publisher)) is None:
         return
-    found = (row for sql in (SAID, SHOWN) for row in index.rows(sql, (channel, wanted.timestamp, sender, MAX_LOOKED)))
+    found = (
+        row
+        for sql in (BY_TIMESTAMP, BY_POSITION)
+        for row in index.rows(sql, (channel, wanted.timestamp, sender, MAX_CANDIDATES))
+    )
     size = 0
-    for seq, offset in islice(found, MAX_LOOKED):
-        if size > MAX_BYTES:
+    for seq, offset in islice(found, MAX_CANDIDATES):
+        if size > MAX_CANDIDATE_BYTES:
             return
         if (message := index.read(seq, offset)) is not None:
             size += len(message.content)

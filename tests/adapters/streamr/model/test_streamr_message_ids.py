@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adapters.streamr.model import named
+from adapters.streamr.model import message_ids
 from gateway.core.message import LATE_AFTER, Message
 
 
@@ -40,7 +40,7 @@ def test_a_partition_what_came_late_and_what_was_put_behind_another_are_found(
     ids = shown(broker, listener)
     assert [id[2:4] for id in ids] == [[now, 0], [now, 1]]
     late = broker.say("s", 3, sender=sender, timestamp=now - LATE_AFTER - 1, late=True)
-    place = broker.adapter.parts.forms.place(late)
+    place = broker.adapter.parts.forms.position(late)
     ids.append(["s", 0, *place])
     settle()
     assert [broker.bus.canonical_id(json.dumps(id)) for id in ids] == [message.id for message in (*said, late)]
@@ -108,7 +108,7 @@ def test_anything_else_names_nothing(broker: Any, text: str) -> None:
 
 def test_one_millisecond_is_looked_at_no_longer_than_it_may(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sender, listener = broker.toy().peer, broker.listener("s")
-    said = [broker.say("s", number, sender=sender) for number in range(named.MAX_LOOKED + 5)]
+    said = [broker.say("s", number, sender=sender) for number in range(message_ids.MAX_CANDIDATES + 5)]
     ids = shown(broker, listener)
     broker.core.settle()
     reads: list[int] = []
@@ -119,10 +119,10 @@ def test_one_millisecond_is_looked_at_no_longer_than_it_may(broker: Any, monkeyp
         return read(seq, offset)
 
     monkeypatch.setattr(broker.core.index, "read", counted)
-    for number in (0, named.MAX_LOOKED - 1):
+    for number in (0, message_ids.MAX_CANDIDATES - 1):
         assert broker.bus.canonical_id(json.dumps(ids[number])) == said[number].id
-    for bound, most in ((named.MAX_BYTES, named.MAX_LOOKED), (3, 4)):
-        monkeypatch.setattr(named, "MAX_BYTES", bound)
+    for bound, most in ((message_ids.MAX_CANDIDATE_BYTES, message_ids.MAX_CANDIDATES), (3, 4)):
+        monkeypatch.setattr(message_ids, "MAX_CANDIDATE_BYTES", bound)
         reads.clear()
         assert broker.bus.canonical_id(json.dumps([*ids[0][:5], "another chain"])) is None
         assert len(reads) == most

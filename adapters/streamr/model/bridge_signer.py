@@ -21,16 +21,16 @@ from adapters.streamr.wire.message import MessageID, MessageRef, StreamMessage
 from gateway.core.bounded import BoundedMap
 from gateway.core.message import LATE_AFTER, Message
 
-from .stored import Place
+from .stored import ChainPosition
 
 if TYPE_CHECKING:
     from gateway.storage.lookup import Lookup
 
 MAX_HEADS = 65_536  # chains whose last message is kept in memory; the others are in the index
-SETTLED = 60_000  # ms after which a head is in the index for certain
+INDEXED_AFTER = 60_000  # ms after which a head is in the index for certain
 
 
-class Link(NamedTuple):
+class ChainLink(NamedTuple):
     """The place of a message in its chain: its own position and, unless it is the first, the one before.
 
     *day* is that of the group key, where the content is encrypted.
@@ -43,17 +43,17 @@ class Link(NamedTuple):
     day: int | None = None
 
 
-Chain = tuple[str, int, str]  # the channel, the number of the sender, and the protocol it speaks there
+ChainKey = tuple[str, int, str]  # the channel, the number of the sender, and the protocol it speaks there
 
 
-class Author:
+class BridgeSigner:
     """Keeps the chains of all foreign senders."""
 
     def __init__(self, keys: DerivedKeys) -> None:
         self.keys = keys
         self.group_keys = DerivedGroupKeys(keys.secret)
-        self._heads = BoundedMap[Chain, tuple[int, int]]()
-        self._speakers = BoundedMap[tuple[str, str], EthereumAccount](MAX_HEADS)
+        self._heads = BoundedMap[ChainKey, tuple[int, int]]()
+        self._accounts = BoundedMap[tuple[str, str], EthereumAccount](MAX_HEADS)
         self._signed = BoundedMap[str, None](MAX_HEADS)  # addresses
         self._direct = (0, 0)
 
@@ -66,14 +66,14 @@ class Author:
         return self._signer(message).address
 
     def add_refs(self, run: Sequence[Message], *, encrypt: bool = False) -> None:
-        """Put the messages at the end of their chain, to be shown encrypted if need be: their refs are `Link`s' fields.
+        """Append the messages to their chain, encrypted if *encrypt*: their refs become the fields of a `ChainLink`.
 
         A timestamp is never below the one before it, nor ahead of the gateway's clock. What comes late would stand
         before messages that readers have seen already: it is told apart by a chain without links, where the
         sequence number is the record's own.
         """
         if is_late(run[0]):
-            self._speak(run[0])
+            self._remember(run[0])
             for message in run:
                 message.refs[NAME] = [message.timestamp, message.seq]
         else:
@@ -81,7 +81,7 @@ class Author:
         if encrypt:
             for message in run:
                 place = message.refs[NAME]
-                place += [None] * (len(Link._fields) - 1 - len(place))
+                place += [None] * (len(ChainLink._fields) - 1 - len(place))
                 place.append(message.time // DAY)
 
     def _chain(self, run: Sequence[Message]) -> None:
@@ -89,32 +89,32 @@ class Author:
         chain = (first.channel, first.sender.number, first.protocol)
         head = self._heads.get(chain)
         if head is None:
-            head = self._begin(first)
+            head = self._load_head(first)
         for message in run:
             timestamp = message.timestamp
             if timestamp > message.time:  # `min` would take as long as the rest of this loop
                 timestamp = message.time
-            last = after(head, timestamp)
+            last = next_position(head, timestamp)
             message.refs[NAME] = [*last] if head is None else [*last, *head]
             head = last
         self._heads[chain] = last
 
-    def signs(self, address: str) -> bool:
+    def has_signed_as(self, address: str) -> bool:
         """Whether something was signed by *address* that the index may not know of yet, or never will."""
         return address in self._signed
 
-    def speaks(self, channel: str, address: str) -> EthereumAccount | None:
+    def recent_account(self, channel: str, address: str) -> EthereumAccount | None:
         """Who has *address*, if it has said something in *channel* that the index may not know of yet."""
-        return self._speakers.get((channel, address))
+        return self._accounts.get((channel, address))
 
-    def place(self, message: Message) -> Place:
+    def position(self, message: Message) -> ChainPosition:
         """Where the signed form of a *message* that was published stands, and in whose chain."""
-        link = Link(*message.refs[NAME])
-        return Place(link.timestamp, link.sequence, self.address(message), _chain_name(message))
+        link = ChainLink(*message.refs[NAME])
+        return ChainPosition(link.timestamp, link.sequence, self.address(message), _chain_name(message))
 
-    def seal(self, message: Message, *, utf16: bool = False) -> StreamMessage:
+    def sign(self, message: Message, *, utf16: bool = False) -> StreamMessage:
         """The signed form of a *message* that was published; *utf16* as in `signing.sign`."""
-        link = Link(*message.refs[NAME])
+        link = ChainLink(*message.refs[NAME])
         prev = None if link.prev_timestamp is None else MessageRef(link.prev_timestamp, link.prev_sequence)
         stream, partition = stream_of(message.channel)
         key, message_id = self._id(message, stream, partition, (link.timestamp, link.sequence))
@@ -122,7 +122,7 @@ class Author:
         shown = plain if link.day is None else self.group_keys.encrypt(plain, link.day)
         return sign_message(shown, key, utf16=utf16)
 
-    def seal_direct(self, message: Message, inbox: int | str, *, utf16: bool = False) -> StreamMessage:
+    def sign_direct(self, message: Message, inbox: int | str, *, utf16: bool = False) -> StreamMessage:
         """The signed form of a direct *message*, in the inbox of the peer that *inbox* numbers or addresses.
 
         *utf16* is as in `signing.sign`.
@@ -130,7 +130,7 @@ class Author:
         Direct messages are in no chain, but readers pass over what does not come after what they had: all of them
         are in one order.
         """
-        self._direct = after(self._direct, message.time)
+        self._direct = next_position(self._direct, message.time)
         key, message_id = self._id(message, inbox_id(message.channel, inbox), 0, self._direct)
         return sign_message(StreamMessage(message_id, message.content.decode()), key, utf16=utf16)
 
@@ -146,14 +146,14 @@ class Author:
             self._signed[signer.address] = None
         return signer
 
-    def _begin(self, message: Message) -> tuple[int, int] | None:
+    def _load_head(self, message: Message) -> tuple[int, int] | None:
         """Where the chain of *message* ended before; chains beyond `MAX_HEADS` leave, if the index has them."""
-        self._speak(message)
-        settled = message.time - SETTLED
+        self._remember(message)
+        settled = message.time - INDEXED_AFTER
         self._heads.drop_while(lambda head: len(self._heads) >= MAX_HEADS and head[0] < settled)
-        return self._head(message)
+        return self._find_head(message)
 
-    def _head(self, message: Message) -> tuple[int, int] | None:
+    def _find_head(self, message: Message) -> tuple[int, int] | None:
         """Where the chain of *message* ends, by the newest of its sender's messages in the log."""
         for former in self._index.history(message.channel, sender=message.sender.number, newest_first=True):
             link = former.refs.get(NAME)
@@ -162,9 +162,9 @@ class Author:
                 return link[0], link[1]
         return None
 
-    def _speak(self, message: Message) -> None:
+    def _remember(self, message: Message) -> None:
         signer = self._signer(message)
-        self._speakers[message.channel, signer.address] = signer
+        self._accounts[message.channel, signer.address] = signer
 
 
 def is_late(message: Message) -> bool:
@@ -177,7 +177,7 @@ def _chain_name(message: Message) -> str:
     return f"{message.protocol}:late" if is_late(message) else message.protocol
 
 
-def after(head: tuple[int, int] | None, timestamp: int) -> tuple[int, int]:
+def next_position(head: tuple[int, int] | None, timestamp: int) -> tuple[int, int]:
     """The next position behind *head*, at *timestamp* if that is later."""
     if head is None or timestamp > head[0]:
         return timestamp, 0
