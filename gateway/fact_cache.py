@@ -1,4 +1,4 @@
-"""What the gateway remembers of facts that are to leave the log: whether they are in use, and how they are forgotten.
+"""The facts that the running gateway holds in memory: which are in use, and how one that leaves the log is forgotten.
 
 All of it runs on the loop.
 """
@@ -14,19 +14,19 @@ from .adapter import Adapter
 
 
 class GatewayFactCache:
-    """The memory of a running gateway, as `gateway.storage.compaction` asks it."""
+    """The `FactCache` that `gateway.storage.compaction` uses: channels, peers, and what the adapters hold."""
 
     def __init__(self, bus: Bus, adapters: Sequence[Adapter]) -> None:
         self._bus = bus
         self._adapters = {adapter.name: adapter for adapter in adapters}
 
     def in_use(self, facts: Sequence[Fact]) -> list[bool]:
-        """Which of *facts* speak of a channel that is open or listened to, or of somebody who is there."""
+        """Return, for each of *facts*, whether it is about an open or subscribed channel, or a peer that is present."""
         guests = self._bus.presence.guest_numbers()
         return [self._is_used(fact, guests) for fact in facts]
 
     def forget(self, fact: Fact) -> None:
-        """Remember nothing of *fact*."""
+        """Remove *fact* from memory."""
         match fact.kind, fact.fields:
             case "channel", {"channel": name}:
                 self._bus.channels.forget(name)
@@ -36,7 +36,7 @@ class GatewayFactCache:
                 self._adapters[fact.protocol].forget(fact)
 
     def last_seq(self) -> int:
-        """The last record that was appended."""
+        """The sequence of the last appended record."""
         return self._bus.ledger.next_seq - 1
 
     def _is_used(self, fact: Fact, guests: set[int]) -> bool:

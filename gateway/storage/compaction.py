@@ -1,13 +1,13 @@
-"""Compaction: what retention left of many segments becomes one file, the front, without what nobody needs any more.
+"""Compaction: merges the facts that retention left of many segments into one file, the front, and drops garbage.
 
-Laws of this file. What stays is decided by the log alone, by `gateway.storage.facts`: the kept records are read for
-what they mention, then the facts from the newest to the oldest. What is referenced is one bit each in a table of fixed
-size, so that memory is bounded; two that share a bit keep each other, which is never wrong. What later facts replace
-goes at once. What nothing mentions is *let go of* first: it leaves the index, then the memory of the gateway, so that
-whoever needs it again logs it anew; and what was said until then is read before it leaves the log. The front is
-written, synced and renamed; from then on it counts, whatever fails, and the files before it are stale; they are removed
-once its name is on disk. A crash leaves one state or the other, and an index that was changed for the new one is
-mended. All of it happens in a thread of its own that rests between short spells of work.
+Laws of this file. The log alone decides what stays, by the rules of `gateway.storage.facts`: the kept records are read
+for their references, then the facts from the newest to the oldest. A reference is one bit in a table of fixed size, so
+that memory is bounded; two names that share a bit keep each other's facts, which is safe. A superseded fact is dropped
+at once. An unreferenced fact is *released* first: it leaves the index, then the gateway's memory, so that the gateway
+logs it again if it needs it; the records written until then are read before the fact leaves the log. The front is
+written, synced and renamed; with the rename it counts, and the files that it replaces are stale; they are removed once
+the rename is durable. A crash leaves the old state or the new one, and the index is repaired to agree with it. All of
+this happens in a thread of its own that sleeps between short intervals of work.
 """
 
 from __future__ import annotations
@@ -35,47 +35,45 @@ from .layout import FACTS_SUFFIX, TEMPORARY_PREFIX, Front, Layout, sync_director
 from .record import BadRecord, Fact, decode
 from .segments import Segments, verify_line
 
-MAX_RELEASED: Final = 20_000  # facts that one compaction lets go of; the rest stays until the next
-INDEX_BATCH: Final = 1_000  # rows that the index takes out at once
-LOOP_BATCH: Final = 100  # facts that the loop is asked about in one turn
-FILTER_BITS: Final = 1 << 27  # for what is referenced: 16 MiB
-GRACE_SECONDS = (
-    15.0  # seconds in which whoever holds a peer that was forgotten says what it has to say, as once it is decrypted
-)
-MAX_LAG: Final = 1_000  # records that may be looked at in the thread of the index
-WORK_SECONDS: Final = 0.002  # seconds of work between two rests
-REST_FACTOR: Final = 4  # times as long
-POLL_SECONDS: Final = 0.1  # seconds between two looks at whether the gateway stops
+MAX_RELEASED: Final = 20_000  # facts in one compaction; the rest stays until the next
+INDEX_BATCH: Final = 1_000  # rows that the index deletes at once
+LOOP_BATCH: Final = 100  # facts that the loop decides about in one turn
+FILTER_BITS: Final = 1 << 27  # 16 MiB
+GRACE_SECONDS = 15.0  # for a message that still holds a forgotten peer, until it is decrypted, to be logged
+MAX_LAG: Final = 1_000  # records that may be read in the index's thread
+WORK_SECONDS: Final = 0.002  # between two pauses
+REST_FACTOR: Final = 4  # a pause is so many times as long as the work before it
+POLL_SECONDS: Final = 0.1  # between two checks whether the gateway stops
 
 T = TypeVar("T")
 
 
 class FactCache(Protocol):
-    """What the gateway remembers of facts; asked on the loop."""
+    """The facts that the running gateway holds in memory; called on the loop."""
 
     def in_use(self, facts: Sequence[Fact]) -> list[bool]:
-        """Which of *facts* somebody uses who is there now."""
+        """Return, for each of *facts*, whether a connected peer needs it."""
 
     def forget(self, fact: Fact) -> None:
-        """Remember nothing of *fact* any more: it leaves the log."""
+        """Remove *fact* from memory: it leaves the log."""
 
     def last_seq(self) -> int:
-        """The last record that was appended, on disk or not."""
+        """The sequence of the last appended record, on disk or not."""
 
 
 class CompactionStopped(Exception):
-    """The gateway stops, and the compaction with it."""
+    """The compaction ends early, because the gateway stops."""
 
 
 class Sources(NamedTuple):
-    """The files that are to become the front, oldest first, and the *front* that they become."""
+    """The files to merge, oldest first, and the *front* that they become."""
 
     files: list[Path]
     front: Front
 
 
 class _NameFilter:
-    """What is referenced: a set that may say yes to a little more than was added."""
+    """The referenced names, as a Bloom filter with one hash: it may contain a few more than were added."""
 
     def __init__(self) -> None:
         self._bits = bytearray(FILTER_BITS // 8)
@@ -90,7 +88,7 @@ class _NameFilter:
 
 
 class _SubjectSet:
-    """What later facts are about; SQLite puts on disk what is too much for memory."""
+    """The subjects of later facts; SQLite moves them to disk when they outgrow its cache."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("", isolation_level=None)  # a private file, gone once it is closed
@@ -100,7 +98,7 @@ class _SubjectSet:
         self._database.execute("BEGIN")
 
     def add(self, about: str) -> bool:
-        """Whether *subject* is new."""
+        """Add *subject*; return whether it is new."""
         digest = blake2b(about.encode(errors="surrogatepass"), digest_size=16).digest()
         return self._database.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,)).rowcount > 0
 
@@ -109,16 +107,16 @@ class _SubjectSet:
 
 
 class _Selection(NamedTuple):
-    """Which lines of the sources stay, by their place, and which facts nothing mentions."""
+    """Which lines of the sources are kept, by position, and which facts are unreferenced."""
 
     kept_lines: bytearray
     unreferenced: dict[int, Fact]  # by sequence
 
 
 class Compaction:
-    """Compacts once when `run` is called, in a thread; `stop` ends it soon, also from another thread.
+    """Compacts once: `run` is called in a thread of its own, `stop` from any other.
 
-    *post* runs a call on the loop. `CompactionStopped` leaves `run` where it was stopped.
+    *post* runs a call on the loop. `run` raises `CompactionStopped` soon after `stop`.
     """
 
     def __init__(
@@ -138,11 +136,11 @@ class Compaction:
         self._rested = 0.0
 
     def stop(self) -> None:
-        """Give up what is being done; the next start clears it away."""
+        """Make `run` end early; the next start removes what it leaves behind."""
         self._stopping.set()
 
     def sources(self) -> Sources | None:
-        """What there is to compact; None where there is nothing."""
+        """The files that can be compacted; None if there are none."""
         layout = self._segments.layout
         files: list[Path] = []
         for place in range(len(layout.first_seqs) - 1):  # the newest says where the others end
@@ -155,7 +153,7 @@ class Compaction:
         return Sources(files, Front(layout.first_seqs[0], layout.first_seqs[len(files)] - 1))
 
     def run(self, sources: Sources) -> None:
-        """Make the *sources* one front; an index that was made anew meanwhile is so once more: it has what is gone."""
+        """Merge the *sources* into the front. An index rebuilt meanwhile has dropped facts: it is rebuilt again."""
         makings = self._index.rebuilds
         try:
             self._run(sources)
@@ -192,7 +190,7 @@ class Compaction:
             self._index.schedule_repair()
             raise
 
-    # Letting go
+    # Releasing facts
 
     def _exclude_in_use(self, released: dict[int, Fact]) -> None:
         """Take out of *released* what is in use."""
@@ -225,7 +223,7 @@ class Compaction:
             raise CompactionStopped
 
     def _forget_unused(self, facts: Sequence[Fact]) -> list[Fact]:
-        """Forget *facts*, on the loop; those that are in use and are not forgotten."""
+        """Forget those of *facts* that are not in use, and return the others; called on the loop."""
         used: list[Fact] = []
         for fact, is_used in zip(facts, self._memory.in_use(facts), strict=True):
             if is_used:
@@ -237,16 +235,16 @@ class Compaction:
     def _is_live(self, lifetime: Lifetime, referenced: _NameFilter) -> bool:
         return lifetime.referenced_as is None or referenced.any((lifetime.subject, *lifetime.referenced_as))
 
-    # What stays
+    # Deciding what stays
 
     def _collect_references(self, referenced: _NameFilter, after: int, last: int) -> None:
-        """Note what the records after sequence *after*, up to *last*, mention."""
+        """Add the references of the records after sequence *after*, up to *last*, to *referenced*."""
         for line in self._segments.scan(after):
             self._rest()
             try:
                 entry = decode(line.data)
             except BadRecord:
-                continue  # it is reported where it is read
+                continue  # reported by `Segments`
             if entry.seq > last:
                 return
             referenced.add(self._lifetimes.references(entry))
@@ -282,7 +280,7 @@ class Compaction:
         return _Selection(kept_lines, unreferenced)
 
     def _survey(self, sources: Sources) -> tuple[int, int, int]:
-        """How many lines there are, the first `start`, and the first peer number beyond all blocks."""
+        """Count the lines; find the first `start`, and the first peer number beyond all blocks."""
         count = first_start = number_limit = 0
         for line in lines_forward(sources.files):
             self._rest()
@@ -295,7 +293,7 @@ class Compaction:
         return count, first_start, number_limit
 
     def _outlives_messages(self, fact: Fact, last: int, first_start: int) -> bool:
-        """Whether *fact* says more than what became of messages up to sequence *last*, which are gone."""
+        """Whether *fact* matters beyond the messages up to sequence *last*, which were retired."""
         match fact.kind:
             case "start":
                 return fact.seq == first_start
@@ -305,10 +303,10 @@ class Compaction:
                 return bool(fact.fields["of"] > last)
         return True
 
-    # What is written
+    # Writing the front
 
     def _write(self, sources: Sources, kept_lines: bytearray) -> None:
-        """Write what *stays* into the front, which counts from now on."""
+        """Write the *kept_lines* of the *sources* into the front, which counts from the rename on."""
         directory = self._segments.directory
         temporary = directory / f"{TEMPORARY_PREFIX}{sources.front.first:020d}"
         with os.fdopen(os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, permissions.FILE_MODE), "wb") as out:
@@ -321,7 +319,7 @@ class Compaction:
         temporary.rename(sources.front.path(directory))
 
     def _finish(self, sources: Sources, kept_lines: bytearray) -> None:
-        """Forget what is not in the front, and remove what it has taken the place of, now or after earlier ones."""
+        """Remove the dropped facts from the index, and the files that this front or an earlier one replaced."""
         dropped = (line for line, stay in zip(lines_forward(sources.files), kept_lines, strict=True) if not stay)
         facts = (fact.seq for line in dropped if (fact := _fact_on(line)) is not None)
         while part := list(islice(facts, INDEX_BATCH)):
@@ -343,7 +341,7 @@ class Compaction:
         return self._run_in(self._post, call)
 
     def _run_in(self, submit: Callable[[Callable[[], None]], None], call: Callable[[], T]) -> T:
-        """What *call* returns or raises in another thread."""
+        """Run *call* in another thread; return what it returns or raise what it raises."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -365,7 +363,7 @@ class Compaction:
             sleep(POLL_SECONDS / 10)
 
     def _rest(self) -> None:
-        """Leave the interpreter to others for most of the time."""
+        """Pause, if work has gone on for `WORK_SECONDS`, so that other threads get the interpreter."""
         if (worked := monotonic() - self._rested) > WORK_SECONDS:
             self._raise_if_stopping()
             sleep(min(worked, WORK_SECONDS) * REST_FACTOR)
@@ -377,7 +375,7 @@ class Compaction:
 
 
 def _fact_on(line: bytes) -> Fact | None:
-    """The fact on *line*; None where it cannot be trusted, and is lost."""
+    """The fact on *line*; None if the line is damaged, and the fact lost."""
     try:
         verify_line(line)
         entry = decode(line)

@@ -1,6 +1,6 @@
-"""File descriptors held back for the log: where the process has none left, its own files can still be opened.
+"""File descriptors reserved for the log: its files can be opened even when the process has no descriptors left.
 
-Whoever connects takes a descriptor, and the operating system gives no process more than its limit (RLIMIT_NOFILE).
+Every connection takes a descriptor, and the operating system limits them for each process (RLIMIT_NOFILE).
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from collections.abc import Callable
 from errno import EMFILE, ENFILE
 from typing import TypeVar
 
-# A segment that is opened, its directory that is synced, a segment that is read; and five for an index that is made
-# anew: two connections, its journal for each of them, and their shared memory.
+# One each to open a segment, to sync its directory and to read a segment; and five to rebuild the index: two
+# connections, a journal for each of them, and their shared memory.
 RESERVED_DESCRIPTORS = 8
 
 T = TypeVar("T")
 
 
 def exhausted(error: OSError) -> bool:
-    """Whether *error* says that there are no descriptors left, in the process or in the whole system."""
+    """Whether *error* says that no descriptors are left, in the process or in the whole system."""
     return error.errno in (EMFILE, ENFILE)
 
 
 class DescriptorReserve:
-    """Holds descriptors back, and lends them to who has to open a file and cannot; any thread may ask."""
+    """Reserves descriptors, and frees them for a call that finds none left; any thread may use it."""
 
     def __init__(self, size: int = RESERVED_DESCRIPTORS) -> None:
         self._size = size
         self._held: list[int] = []
         self._lock = threading.Lock()
-        weakref.finalize(self, _close, self._held)  # not everybody who opens a log closes it
+        weakref.finalize(self, _close, self._held)  # for callers that do not close their log
         self._fill()
 
     def run(self, call: Callable[[], T]) -> T:
-        """What *call* returns; where it finds no descriptor it is called once more, with those held back given up."""
+        """Return the result of *call*; if it finds no descriptor, free the reserve and call it once more."""
         try:
             return call()
         except OSError as error:
@@ -44,7 +44,7 @@ class DescriptorReserve:
         return self.lend(call)
 
     def lend(self, call: Callable[[], T]) -> T:
-        """What *call* returns with the descriptors given up for it; what is left of them is taken back."""
+        """Return the result of *call*, with the reserve freed for it; then reserve what is left again."""
         with self._lock:
             self._release()
             try:
@@ -53,13 +53,13 @@ class DescriptorReserve:
                 self._fill()
 
     def refill(self) -> None:
-        """Take back what could not be taken back before."""
+        """Reserve the descriptors that were not available before."""
         if len(self._held) < self._size:
             with self._lock:
                 self._fill()
 
     def close(self) -> None:
-        """Give all of them up."""
+        """Free the reserve for good."""
         with self._lock:
             self._size = 0
             self._release()
@@ -68,7 +68,7 @@ class DescriptorReserve:
         while len(self._held) < self._size:
             try:
                 self._held.append(os.open(os.devnull, os.O_RDONLY))
-            except OSError:  # others need them now; `refill` asks again
+            except OSError:  # none is free now; `refill` tries again
                 return
 
     def _release(self) -> None:

@@ -1,8 +1,8 @@
-"""The facts in the tables of the index: compaction takes them out and puts them back, a start repairs them.
+"""The facts in the tables of the index: compaction removes and restores them, a start repairs them.
 
 Laws of this file. Everything here runs in the index's thread, or before it starts. While a compaction changes the
-tables they hold a note of it (`COMPACTING`), so that the next start finds an interrupted one. A repair never takes out
-a fact that the log has, not even while its files cannot be read.
+tables they hold a note of it (`COMPACTING`), so that the next start finds an interrupted one. A repair never deletes a
+fact that the log has, not even while its files cannot be read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DELETE_OTHER_FACTS: Final = (
 
 
 class FactIndex:
-    """Takes facts out of the tables and puts them back."""
+    """Removes facts from the tables, restores and repairs them."""
 
     def __init__(self, tables: Tables, segments: Segments, adapters: Sequence[IndexedAdapter]) -> None:
         self._tables = tables
@@ -39,12 +39,12 @@ class FactIndex:
         self._adapters = adapters
 
     def remove(self, facts: Iterable[Fact], last: int) -> None:
-        """Take out the rows of *facts*; until `finish`, a note says that facts up to record *last* may be missing."""
+        """Delete the rows of *facts*; until `finish`, a note says that facts up to record *last* may be missing."""
         removals = chain.from_iterable(map(self._removal, facts))
         self._tables.execute(chain([(SET_META, (COMPACTING, last))], removals))
 
     def restore(self, facts: Iterable[Fact]) -> None:
-        """Put *facts*, newest first, back; a newer fact with the same key keeps its row."""
+        """Insert the rows of *facts*, newest first, again; a newer fact with the same key keeps its row."""
         every = iter(facts)
         while part := list(islice(every, BATCH_FACTS)):
             places: list[tuple[Any, ...]] = [(fact.seq, 0) for fact in part]  # a read finds the line by its sequence
@@ -55,7 +55,7 @@ class FactIndex:
             self._tables.put(rows, "IGNORE")
 
     def drop(self, seqs: Iterable[int]) -> None:
-        """Forget where the facts *seqs* stood."""
+        """Delete the positions of the facts *seqs*, which have left the log."""
         self._tables.execute((DELETE_RECORD, (seq,)) for seq in seqs)
 
     def finish(self) -> None:

@@ -1,9 +1,9 @@
-"""How long a fact stays once the messages around it have been retired: until a later one takes its place, or nobody
-needs it any more.
+"""How long a fact stays once the messages around it are retired: until a later fact supersedes it, or nothing
+references it.
 
-Laws of this file. A fact that is kept, and a message that is kept, each *mention* what they cannot be understood
-without; they stand behind it in the log. So one look at the facts from the newest to the oldest finds all that is
-needed. The table is in docs/log.md.
+Laws of this file. Every kept entry *references* the facts that it cannot be understood without, and they precede it in
+the log. So one pass over the facts, from the newest to the oldest, finds all that are needed. The table is in
+docs/log.md.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ class Lifetime(NamedTuple):
 
 
 class FactRules(Protocol):
-    """What an adapter knows of the facts of its protocol."""
+    """An adapter's rules for the facts of its protocol."""
 
     def flaw(self, entry: Entry) -> str | None:
-        """What makes no sense to the adapter in *entry*; None if nothing does."""
+        """Why *entry* is not valid for the adapter; None if it is."""
 
     def lifetime(self, fact: Fact) -> Lifetime | None:
-        """How long an `entity` of the adapter's stays; None where it is another's."""
+        """How long *fact* stays; None if it is not an `entity` of this adapter."""
 
     def references(self, entry: Entry) -> Iterable[str]:
-        """What *entry* cannot be understood without, by the names that `Lifetime.referenced_as` has."""
+        """The names of what *entry* cannot be understood without: see `Lifetime.referenced_as`."""
 
 
 class Lifetimes:
-    """Asks the adapters."""
+    """The lifetimes and references of all entries: the gateway's own rules and those of the adapters."""
 
     def __init__(self, adapters: Sequence[FactRules]) -> None:
         self._adapters = adapters
 
     def lifetime(self, fact: Fact) -> Lifetime | None:
-        """How long *fact* stays; None where nobody knows, so that it stays for good."""
+        """How long *fact* stays; None if no rule says so, and it is kept."""
         if any(adapter.flaw(fact) is not None for adapter in self._adapters):
             return None
         match fact.kind, fact.fields:
@@ -57,7 +57,7 @@ class Lifetimes:
         return next((lifetime for adapter in self._adapters if (lifetime := adapter.lifetime(fact)) is not None), None)
 
     def references(self, entry: Entry) -> Iterator[str]:
-        """What *entry* cannot be understood without."""
+        """The names of what *entry* cannot be understood without."""
         if isinstance(entry, Message):
             yield channel(entry.channel)
             yield peer(entry.sender.number)
@@ -67,17 +67,17 @@ class Lifetimes:
 
 
 def channel(name: str) -> str:
-    """What mentions a channel."""
+    """The name that a channel is referenced by."""
     return f"channel {name}"
 
 
 def peer(number: int) -> str:
-    """What mentions a peer."""
+    """The name that a peer is referenced by."""
     return f"peer {number}"
 
 
 def number_end(fact: Fact) -> int:
-    """The first peer number beyond those that *fact* gives away; 0 where it gives none."""
+    """The first peer number beyond those that *fact* assigns; 0 if it assigns none."""
     match fact.kind, fact.fields:
         case "peer", {"first": first, "count": count}:
             return int(first + count)

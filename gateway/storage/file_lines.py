@@ -1,4 +1,4 @@
-"""The lines of files that follow each other, from the first to the last or back, a bounded part of them in memory."""
+"""The lines of several files, read forward or backward with bounded memory."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
-BLOCK: Final = 1 << 20  # bytes read at once from the end of a file
+BLOCK: Final = 1 << 20  # bytes read at once when reading backward
 
 
 def lines_forward(files: Sequence[Path]) -> Iterator[bytes]:
-    """The lines of *files*, newlines included."""
+    """Yield the lines of *files* in order, newlines included."""
     for path in files:
         with path.open("rb") as file:
             yield from file
 
 
 def lines_backward(files: Sequence[Path]) -> Iterator[bytes]:
-    """The same lines, the last one first."""
+    """Yield the same lines, the last one first."""
     for path in reversed(files):
         with path.open("rb") as file:
             yield from _reversed(file)

@@ -1,9 +1,9 @@
-"""The index: SQLite views of the log, made for being asked. It can be thrown away and is made again.
+"""The index: SQLite tables for queries of the log. It can be deleted and is rebuilt from the log.
 
-Laws of this file. The index holds where records stand, never what they say. It applies synced entries only, in
-batches, in one thread. Where its file is damaged, at the start or later, that thread makes it anew from the log; until
-it is level nothing is read from it, and `trouble` says so. How it is asked is `gateway.storage.lookup`, how it is kept
-`gateway.storage.tables`, how compaction changes the facts in it `gateway.storage.fact_index`.
+Laws of this file. The index holds where records stand, never their content. One thread applies entries, in batches,
+once they are synced. If the file is damaged, at the start or later, that thread rebuilds it from the log; until it has
+caught up nothing is read from it, and `trouble` says so. `gateway.storage.lookup` has the queries,
+`gateway.storage.tables` the SQLite file, and `gateway.storage.fact_index` what compaction changes.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from .rows import IndexedAdapter, fact_rows, id_rows, record_rows
 from .segments import Fault, Segments
 from .tables import META_VALUE, Tables, is_corruption, is_environmental
 
-GATHER_SECONDS = 0.1  # seconds between two batches while entries keep coming
-BATCH_ENTRIES = 2_000  # entries in one transaction
+GATHER_SECONDS = 0.1  # between two batches while entries keep coming
+BATCH_ENTRIES = 2_000  # in one transaction
 _EMPTY_BATCH = SyncedBatch((), ())
-RETRY_SECONDS = 1.0  # seconds until a failed batch is tried again; what is in it is answered from memory meanwhile
+RETRY_SECONDS = 1.0  # until a failed batch is tried again; queries find its entries in memory meanwhile
 
 
 class Index(Lookup):
-    """Finds again what was logged.
+    """Indexes the log and answers queries about it.
 
-    *post* runs a callable on the loop. Before `start`, `catch_up` brings the tables level with the log.
+    *post* runs a callable on the loop. Call `catch_up` before `start`: it makes the tables agree with the log.
     """
 
     def __init__(
@@ -69,25 +69,25 @@ class Index(Lookup):
 
     @property
     def trouble(self) -> str | None:
-        """Why the tables are not what they should be, in a sentence for operators; None where they are."""
+        """Why the tables cannot be used, in a sentence for operators; None if they can."""
         if self._tables.damage is not None:
             return f"the index is damaged ({self._tables.damage}) and is being made anew from the log"
         return None if self._failure is None else f"the index cannot be written: {self._failure}"
 
     @property
     def level(self) -> int:
-        """The last sequence that was applied, as far as the thread has come."""
+        """The last sequence that the thread has applied."""
         return self._level
 
     @property
     def applied_seq(self) -> int:
-        """The last sequence that the tables know; `Unavailable` where they cannot be read."""
+        """The last sequence in the tables; raises `Unavailable` if they cannot be read."""
         row = self.one(META_VALUE, ("applied",))
         return 0 if row is None else int(row[0])
 
     @property
     def next_number(self) -> int:
-        """The first peer number that no block in the log holds."""
+        """The first peer number beyond all that the log assigns."""
         return self._tables.meta("next_number")
 
     @property
@@ -96,7 +96,10 @@ class Index(Lookup):
         return self._tables.meta("time")
 
     def catch_up(self) -> int:
-        """Apply what the log has and the tables have not, drop what the log has lost; return how many entries."""
+        """Make the tables agree with the log, rebuilding them if they are damaged; return how many entries it applied.
+
+        Raises `sqlite3.Error` where a new file would fail as well: the disk is full, or the file is in use.
+        """
         try:
             self._check()
             return self._catch_up()
@@ -109,38 +112,38 @@ class Index(Lookup):
         return self._catch_up()
 
     def rebuild(self) -> None:
-        """Throw the tables away and make them anew, and wait until that is done or has failed once."""
+        """Rebuild the tables, and wait until that is done or has failed once."""
         done = threading.Event()
         self._rebuild_requests.put(done)
         self._queue.put(_EMPTY_BATCH)
         done.wait()
 
     def start(self) -> None:
-        """Begin to apply what `add_synced` is given."""
+        """Start the thread that applies what `add_synced` is given."""
         self._thread.start()
 
     def add_synced(self, batch: SyncedBatch) -> None:
-        """A batch is on disk; it is applied soon."""
+        """Apply *batch*, which is on disk, soon."""
         self._synced = batch.entries[-1].seq
         self._queue.put(batch)
 
     def submit(self, task: Callable[[], None]) -> None:
-        """Run *task* in the index's thread, once everything taken before is applied."""
+        """Run *task* in the index's thread, once everything added before is applied."""
         self._tasks.append((self._synced, task))
         self._queue.put(_EMPTY_BATCH)
 
     def prune(self, before: int) -> None:
-        """Forget the messages below sequence *before*, and all that goes with them; facts stay. Only for a task."""
+        """Delete the messages below sequence *before*, and their ids; facts stay. Call it in a task."""
         self._tables.prune(
             before, (statement for adapter in self._adapters for statement in adapter.pruning_statements())
         )
 
     def schedule_repair(self) -> None:
-        """`FactIndex.repair` in the index's thread, again and again until that succeeds."""
+        """Call `FactIndex.repair` in the index's thread until it succeeds."""
         self.submit(self._repair_until_done)
 
     def close(self) -> None:
-        """Apply what was taken and stop."""
+        """Apply what was added, and stop."""
         self._stopping.set()
         if self._thread.is_alive():
             self._queue.put(None)
@@ -149,7 +152,7 @@ class Index(Lookup):
 
     def _catch_up(self) -> int:
         if self._tables.meta("applied") >= self._segments.next_seq:
-            self._tables.clear()  # the log ends before they do: it was replaced, or the disk lied
+            self._tables.clear()  # they are ahead of the log: it was replaced, or the disk lied
         self.facts.adopt_front()
         self.facts.repair()
         self._number_end = self._tables.meta("next_number")
@@ -158,12 +161,12 @@ class Index(Lookup):
         while batch := list(islice(entries, BATCH_ENTRIES)):
             self._apply(SyncedBatch(*zip(*batch, strict=True)))
             done += len(batch)
-        self.prune(self._segments.first_kept)  # a crash may have come between a segment's facts and this
+        self.prune(self._segments.first_kept)  # a crash may have come before it, in the midst of a retirement
         self._level = self._segments.next_seq - 1
         return done
 
     def _check(self) -> None:
-        """Raise `sqlite3.Error`, `Unavailable` or `ValueError` where the tables cannot be what was written."""
+        """Raise `sqlite3.Error`, `Unavailable` or `ValueError` if the tables are damaged or inconsistent."""
         self._tables.check()
         self.facts.check_front()
         ((newest, number),) = self.rows("SELECT (SELECT max(seq) FROM records), (SELECT max(number) FROM peers)")
@@ -208,18 +211,18 @@ class Index(Lookup):
     def _run_task(self, task: Callable[[], None]) -> None:
         try:
             task()
-        except Exception as error:  # whoever gave it does not expect that, and this thread must go on
+        except Exception as error:  # a bug in the task must not end this thread
             self._post(partial(self.on_fault, error))
 
     def _repair_until_done(self) -> None:
-        """`FactIndex.repair`, however often it takes; where the index stops before, the next start does it."""
+        """Repair the facts, retrying until it succeeds; if the index stops first, the next start does it."""
         while not self._stopping.is_set():
             try:
                 self.facts.repair()
             except (sqlite3.Error, OSError) as error:
                 self._report_failure(error)
                 if isinstance(error, sqlite3.Error) and is_corruption(error):
-                    self._tables.damage = str(error)  # what is made anew from the log needs no mending
+                    self._tables.damage = str(error)  # rebuilt tables need no repair
                     self._queue.put(_EMPTY_BATCH)
                     return
                 self._stopping.wait(RETRY_SECONDS)
@@ -228,15 +231,15 @@ class Index(Lookup):
                 return
 
     def _apply_until_done(self, batch: SyncedBatch) -> bool:
-        """Apply *batch*, however often it takes; False where the index stops before it could."""
+        """Apply *batch*, retrying until it succeeds; return False if the index stops first."""
         while True:
             try:
                 self._apply(batch)
-            except Exception as error:  # what is no `sqlite3.Error` is a bug, and must not end this thread
+            except Exception as error:  # any but `sqlite3.Error` is a bug, and must not end this thread
                 self._report_failure(error)
                 if isinstance(error, sqlite3.Error) and is_corruption(error):
                     self._tables.damage = str(error)
-                    return True  # what is made anew from the log has this batch too
+                    return True  # the rebuilt tables will have this batch
                 if self._stopping.wait(RETRY_SECONDS):
                     return False  # the next start catches up
             else:
@@ -253,7 +256,7 @@ class Index(Lookup):
         self._post(partial(self._remove_applied, self._level))
 
     def _rebuild_until_done(self) -> bool:
-        """Make the tables anew, however often it takes; False where the index stops before that is done."""
+        """Rebuild the tables, retrying until it succeeds; return False if the index stops first."""
         done = False
         while not done and not self._stopping.is_set():
             self._tables.damage = self._tables.damage or "it was of no use"
@@ -272,7 +275,7 @@ class Index(Lookup):
         return done
 
     def _apply_log(self) -> bool:
-        """Apply what is in the log until everything that was taken is; False where the index stops before."""
+        """Apply the log up to the last entry that was added; return False if the index stops first."""
         while self._discard_queue() and self._level < self._synced:
             goal = self._synced
             found = (line for line in self._entries_after(self._level) if line[0].seq <= goal)
@@ -282,11 +285,11 @@ class Index(Lookup):
                 synced = SyncedBatch(*zip(*batch, strict=True))
                 self._apply(synced)
                 self._mark_applied(synced)
-            self._level = goal  # what is damaged at the end is passed over
+            self._level = goal  # records at the end may be damaged
         return not self._stopping.is_set()
 
     def _discard_queue(self) -> bool:
-        """Drop what waits to be applied: it is in the log; False where the index is to stop."""
+        """Discard the queued batches, which are in the log; return False if the index is to stop."""
         while not self._queue.empty():
             if self._queue.get() is None:
                 self._queue.put(None)

@@ -14,9 +14,9 @@ from .segments import Segments
 
 
 class IndexedLog(Log):
-    """The log whose entries the index knows at once: what is appended is found by its ids before it is on disk.
+    """A log that adds entries to the index when they are appended: queries find them before they are on disk.
 
-    It is what `gateway.core.contracts.Ledger` asks for. *clock* gives ms since 1970; *post* runs a call on the loop;
+    It implements `gateway.core.contracts.Ledger`. *clock* gives ms since 1970; *post* runs a call on the loop;
     *options* are those of `Log`.
     """
 
@@ -34,6 +34,6 @@ class IndexedLog(Log):
         self._add_unapplied = index.add_unapplied
 
     def extend(self, entries: Sequence[Entry]) -> None:
-        """Log *entries* and make them known to the index."""
+        """Append *entries* to the log, and add them to the index."""
         super().extend(entries)
         self._add_unapplied(entries)

@@ -1,9 +1,9 @@
-"""The names of the log's files: which there are, and which of them count.
+"""The names of the log's files: which exist, and which of them count.
 
-`.open-N.jsonl` is being written; `N.jsonl` is sealed and never changes; `N.facts.jsonl` is what retention left of a
-segment, and counts only once the segment is gone. `N-M.facts.jsonl`, the front, is what compaction left of all records
-from N to M: once it is there, every other facts file that begins in it is stale, and so is a front that ends earlier.
-A name is never used twice, a visible file is never appended to.
+`.open-N.jsonl` is being written; `N.jsonl` is sealed and never changes; `N.facts.jsonl` has the facts of a retired
+segment, and counts only once the segment is removed. `N-M.facts.jsonl`, the front, has what compaction kept of all
+records from N to M: once it exists, every other facts file that begins in it is stale, and so is a front that ends
+earlier. A name is never used twice, and nothing is appended to a file whose name does not begin with a dot.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FRONT = re.compile(r"(\d{20})-(\d{20})\.facts\.jsonl")
 
 
 class Front(NamedTuple):
-    """What compaction left: a file with the facts of all records from *first* to *last*."""
+    """What compaction wrote: a file with the facts of all records from *first* to *last*."""
 
     first: int
     last: int
@@ -42,14 +42,14 @@ class Front(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The files that count: the *first_seqs* of all, in order; the *front* is the first of them, where there is one."""
+    """The files that count: their *first_seqs*, in order; the *front*, if there is one, is the first of them."""
 
     first_seqs: list[int]
     front: Front | None
 
     @classmethod
     def read(cls, directory: Path) -> Layout:
-        """How it is in *directory*."""
+        """Read the layout of *directory*."""
         names = [path.name for path in directory.iterdir()]
         matches = (_FRONT.fullmatch(name) for name in names)
         fronts = [Front(int(match[1]), int(match[2])) for match in matches if match]
@@ -60,8 +60,8 @@ class Layout(NamedTuple):
         return cls(sorted(found if front is None else found | {front.first}), front)
 
     def stale(self, directory: Path) -> Iterator[Path]:
-        """What a crash left behind: facts that are in the front as well, files that were not finished, and segments
-        that were not removed although their facts are on disk.
+        """The files that a crash left behind: facts that the front has as well, unfinished files, and segments that
+        were retired but not removed.
         """
         for path in directory.iterdir():
             match = _FRONT.fullmatch(path.name) or _NAME.fullmatch(path.name)
@@ -73,11 +73,11 @@ class Layout(NamedTuple):
                 yield path
 
     def place(self, seq: int) -> int:
-        """Which of `first_seqs` is of the file that holds record *seq*, or of the first file there is."""
+        """The place in `first_seqs` of the file that holds record *seq*; 0 if it is before all."""
         return max(bisect_right(self.first_seqs, seq) - 1, 0)
 
     def end(self, place: int) -> int:
-        """Where the file at a *place* of `first_seqs` ends: the sequence that the next one begins with."""
+        """The sequence that ends the file at *place*: the first one of the next file."""
         return self.first_seqs[place + 1] if place + 1 < len(self.first_seqs) else BEYOND_ALL
 
     def file(self, directory: Path, place: int) -> Path:
@@ -103,7 +103,7 @@ def first_seqs(directory: Path) -> list[int]:
 
 
 def paths(directory: Path, first: int) -> tuple[Path, Path, Path]:
-    """Where the segment of *first* may be: open, sealed, or only its facts. The first of them that exists counts."""
+    """The paths a segment may have: open, sealed, or only its facts. The first of them that exists counts."""
     name = f"{first:020d}"
     return (
         directory / f"{OPEN_PREFIX}{name}{SUFFIX}",
@@ -113,9 +113,9 @@ def paths(directory: Path, first: int) -> tuple[Path, Path, Path]:
 
 
 def walk(directory: Path, opened: Callable[[Path], T]) -> Iterator[tuple[T, Path, int, int]]:
-    """Each file that counts, *opened*; its path, the first sequence that is due in it, and where the next one begins.
+    """Yield each file that counts, *opened*; its path, the first sequence to read in it, and where the next begins.
 
-    What retention does to *directory* meanwhile is followed: nothing that stays is left out, and nothing comes twice.
+    Retention may change *directory* meanwhile: every record that stays is yielded, and none twice.
     """
     layout, due, missed = Layout.read(directory), 0, 0
     newest = max(layout.first_seqs, default=0)

@@ -1,8 +1,8 @@
-"""The log: everything that was accepted, in order, on disk before anybody is told so. It is the truth.
+"""The log: everything that was accepted, in order, on disk before the acceptance is confirmed.
 
-Laws of this file. `extend` takes entries and returns at once; one thread writes what has gathered, syncs it, and
-only then are the `when_synced` callbacks called, on the event loop, in order of sequence. A batch is one write and
-one fsync, however many entries it has. After a failed write or sync the segment is given up at its last synced
+Laws of this file. `extend` takes entries and returns at once; one thread writes the entries that have gathered and
+syncs them, and only then are the `when_synced` callbacks called, on the event loop, in order of sequence. A batch is
+one write and one fsync, however many entries it has. After a failed write or sync the segment is cut at its last synced
 offset and the same batch goes to a new one; until that succeeds the log is `congested` and `failing`, and nothing is
 accepted. A log that is congested and not failing is merely slow. Entries that wait while the log fails have been
 delivered already, so they are neither refused nor accepted: after `UNCERTAIN_SECONDS` their publishers are told that
@@ -27,9 +27,9 @@ from . import permissions
 from .record import Entry, Fact, encode
 from .segments import Segments
 
-MAX_UNSYNCED_BYTES = 16 << 20  # bytes that may wait for the disk; beyond it publishers are not read
-CROWDED_BYTES = 4 << 20  # bytes; beyond it each publisher gets its share only, so that there is room for the others
-SLOW_BYTES, SLOW_SECONDS = 1 << 20, 0.05  # beyond so many bytes it is the same if the disk takes longer than this
+MAX_UNSYNCED_BYTES = 16 << 20  # may wait for the disk; beyond it publishers are not read
+CROWDED_BYTES = 4 << 20  # beyond it each publisher gets only its share, so that there is room for the others
+SLOW_BYTES, SLOW_SECONDS = 1 << 20, 0.05  # so many bytes are crowded as well if the disk takes longer than this
 LINGER_SECONDS = 0.02  # a batch may gather for so long while nobody waits for it
 RETRY_SECONDS = 1.0  # the longest pause before a failed batch is tried again
 UNCERTAIN_SECONDS = 5.0  # of failing, after which those who wait are told that the outcome is unknown
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SealPolicy:
-    """When a segment is sealed: at a size, or at an age (seconds) once enough is in it."""
+    """When a segment is sealed: at a size, at an age (s) if it has enough records or bytes, or at a maximum age."""
 
     bytes: int = 64 << 20
     seconds: float = 60.0
@@ -49,14 +49,14 @@ class SealPolicy:
 
 
 class SyncedBatch(NamedTuple):
-    """Entries that are on disk, and where in its segment each of them stands."""
+    """Entries that are on disk, and the offset of each of them in its segment."""
 
     entries: Sequence[Entry]
     offsets: Sequence[int]
 
 
 class _Waiter(NamedTuple):
-    """Somebody who waits for a sequence; those who wait for the same are told in order."""
+    """A callback that waits for a sequence; those for the same sequence are called in order."""
 
     seq: int
     order: int
@@ -65,12 +65,12 @@ class _Waiter(NamedTuple):
 
 
 class Log:
-    """Appends entries and tells when they are safe.
+    """Appends entries and calls back when they are on disk.
 
-    *post* runs a callable on the event loop from the writer's thread. *on_synced* is called there with each batch
-    before its callbacks, *on_resume* when the log takes entries again after it was congested, and when it begins to
-    refuse them because it fails; *on_fault* is called with the error of a write that failed. `failing` says why the
-    last write failed, None once one succeeds.
+    *post* runs a callable on the event loop from the writer's thread. There, *on_synced* is called with each batch
+    before its callbacks; *on_resume* when the log is no longer congested, and when it begins to fail, so that paused
+    publishers are read and refused; *on_fault* with the error of a failed write. `failing` says why the last write
+    failed; it is None once one succeeds.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Log:
         self._writer = _SegmentWriter(segments, sealing or SealPolicy())
         self._queue: deque[tuple[Sequence[Entry], list[bytes]]] = deque()  # its popleft is atomic, so no lock
         self._unsynced = 0
-        self._waiting_since = 0.0  # when what is being written now, or waits for that, had to wait at first
+        self._waiting_since = 0.0  # when the oldest unsynced batch began to wait, on the monotonic clock
         self._time = segments.last_time
         self._waiters: list[_Waiter] = []
         self._failed_since = 0.0
@@ -107,22 +107,22 @@ class Log:
 
     @property
     def crowded(self) -> bool:
-        """Whether so much waits for the disk, or for so long, that nobody should add much to it."""
+        """Whether so much waits for the disk, or for so long, that each publisher should get only its share."""
         waiting = self._unsynced
         return waiting > CROWDED_BYTES or (waiting > SLOW_BYTES and monotonic() - self._waiting_since > SLOW_SECONDS)
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the writer's thread."""
         self._thread.start()
 
     def append(self, entry: Entry) -> None:
-        """Take *entry*, whose `seq` is `next_seq` (`ValueError` if not); it is written soon."""
+        """Append *entry*, whose `seq` must be `next_seq` (`ValueError` if not); it is written soon."""
         self.extend((entry,))
 
     def extend(self, entries: Sequence[Entry]) -> None:
-        """Take *entries*, a fact or messages of one channel, all or none.
+        """Append *entries*, a fact or messages of one channel, all or none.
 
-        Their `seq`s are `next_seq` and those that follow; `ValueError` if not.
+        Their `seq`s must be `next_seq` and those that follow; `ValueError` if not.
         """
         time, seq, lines = self._time, self.next_seq, list[bytes]()
         for entry in entries:
@@ -163,7 +163,7 @@ class Log:
             self._has_waiters.set()
 
     def close(self) -> None:
-        """Write what is left, seal the segment and stop; callbacks that are due are still posted."""
+        """Write the queued entries, seal the segment and stop; callbacks that are due are still posted."""
         self._stopping = True
         self._has_waiters.set()
         self._has_entries.set()
@@ -182,7 +182,7 @@ class Log:
         self._seal_with(self._writer.seal)
 
     def _commit(self) -> None:
-        """Write and sync everything that is queued, however often it takes."""
+        """Write and sync everything that is queued, retrying until it succeeds; after `close`, for a moment only."""
         entries, lines = list[Entry](), list[bytes]()
         for _ in range(len(self._queue)):
             more, theirs = self._queue.popleft()
@@ -195,7 +195,7 @@ class Log:
             except OSError as error:
                 self._post(partial(self._write_failed, error))
                 if self._stopping and delay >= RETRY_SECONDS:
-                    self._queue.clear()  # nothing of it was accepted, and what follows must not take its place
+                    self._queue.clear()  # none of it was accepted, and later entries must not take its place
                     return
                 sleep(delay)
                 delay = min(delay * 2, RETRY_SECONDS)
@@ -206,7 +206,7 @@ class Log:
         self.segments.reserve.refill()
 
     def _seal_with(self, seal: Callable[[], None]) -> None:
-        """Seal a segment; what is in it is on disk already, so a failure is only reported."""
+        """Call *seal*; the segment's records are on disk already, so a failure is only reported."""
         try:
             seal()
         except OSError as error:
@@ -226,7 +226,7 @@ class Log:
             self._report_uncertain()
 
     def _report_uncertain(self) -> None:
-        """Tell those who wait, and have asked to be told, that nobody knows."""
+        """Call `otherwise` of each waiter that has one: the outcome is unknown."""
         uncertain = [waiting for waiting in self._waiters if waiting.otherwise is not None]
         self._waiters = [waiting for waiting in self._waiters if waiting.otherwise is None]
         heapify(self._waiters)
@@ -244,15 +244,15 @@ class Log:
             callback = heappop(self._waiters).callback
             try:
                 callback()
-            except Exception:  # a bug of whoever waited; the others are told all the same
-                logger.exception("what waited for the disk failed; the others go on")
+            except Exception:  # a bug in the callback; the others are called all the same
+                logger.exception("a callback that waited for the disk failed; the others are called")
         if self.congested and self._unsynced <= MAX_UNSYNCED_BYTES // 2:
             self.congested = False
             self.on_resume()
 
 
 class _SegmentWriter:
-    """Writes batches into the open segment; lives in the writer's thread."""
+    """Writes batches into the open segment, in the writer's thread."""
 
     def __init__(self, segments: Segments, sealing: SealPolicy) -> None:
         self._segments = segments
@@ -262,9 +262,9 @@ class _SegmentWriter:
         self._opened_at = 0.0
 
     def write(self, entries: Sequence[Entry], lines: Sequence[bytes]) -> tuple[SyncedBatch, int]:
-        """Put *entries*, which the *lines* are, on disk and say where, and how many bytes they have.
+        """Write and sync the *lines* of *entries*; return their offsets, and how many bytes they have.
 
-        After an `OSError` nothing of it counts, and they may be tried again.
+        After an `OSError` none of them counts, and the caller may try again.
         """
         if self._file < 0:
             self._open(entries[0].seq)
@@ -280,7 +280,7 @@ class _SegmentWriter:
         return SyncedBatch(entries, offsets), len(data)
 
     def seal_if_due(self) -> None:
-        """Seal the segment when it is big enough, or old enough for what is in it."""
+        """Seal the segment if its policy says so."""
         rule, age = self._sealing, monotonic() - self._opened_at
         worth = self._records >= rule.min_records or self._offset >= rule.min_bytes
         due = self._offset >= rule.bytes or (age >= rule.seconds and worth) or age >= rule.max_seconds
@@ -288,7 +288,7 @@ class _SegmentWriter:
             self.seal()
 
     def seal(self) -> None:
-        """Finish the open segment, if there is one; after an `OSError` it stays as it is until the next start."""
+        """Sync and seal the open segment, if there is one; after an `OSError` it stays open until the next start."""
         if self._file < 0:
             return
         file, self._file = self._file, -1
@@ -312,7 +312,7 @@ class _SegmentWriter:
         self._segments.add(first)
 
     def _abandon(self) -> None:
-        """Give the segment up at its last synced offset; the next start cuts what cannot be cut now."""
+        """Cut the segment at its last synced offset, and seal it; if that fails, the next start does it."""
         file, self._file = self._file, -1
         try:
             os.ftruncate(file, self._offset)
@@ -320,7 +320,7 @@ class _SegmentWriter:
                 os.fsync(file)
                 self._segments.seal(self._first)
         except OSError:
-            pass  # it stays open-named: `Segments` cuts it at the next segment's first sequence
+            pass  # it keeps its open name: `Segments` cuts it at the next segment's first sequence
         finally:
             os.close(file)
 

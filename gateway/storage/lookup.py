@@ -1,10 +1,10 @@
-"""How what was logged is found again: by channel, by time, by id, by whom it answers.
+"""Queries over the log: by channel, by time, by id, by parent.
 
-Laws of this file. Everything here runs on the loop. What was appended but is not in the tables yet is kept in memory
-and joined to every answer, so that a query sees all that was accepted before it. Content is read from the log, and
-its checksum is checked each time: what fails that is passed over and reported. An answer is whole or an error: where
-the tables or the log cannot be read, everything here raises `Unavailable`. Every statement uses an index of the tables
-and has a limit.
+Laws of this file. Everything here runs on the loop. Entries that are not in the tables yet are kept in memory and
+joined to every answer, so that a query sees everything that was accepted before it. Content is read from the log, and
+its checksum is verified each time: a damaged record is skipped and reported. An answer is complete or an error: if the
+tables or the log cannot be read, everything here raises `Unavailable`. Every statement uses an index of the tables and
+has a limit.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .segments import Segments
 from .tables import SEQ_OF_ID, Tables
 from .unapplied import Unapplied
 
-PAGE = 256  # rows that one statement may answer
+PAGE = 256  # the most rows that one statement returns
 LAST_SEQ_OF_CHANNELS = "SELECT value, (SELECT max(seq) FROM records WHERE channel = value) FROM json_each(?)"
 OFFSET_OF_SEQ = "SELECT offset FROM records WHERE seq = ?"
 
 
 class Lookup:
-    """Answers what was said, from the tables and from what waits to be put into them."""
+    """Answers queries from the tables and from the entries that are not in them yet."""
 
     def __init__(self, tables: Tables, segments: Segments, ids: MessageIds) -> None:
         self._tables = tables
@@ -40,12 +40,12 @@ class Lookup:
         self._synced = segments.next_seq - 1
 
     def add_unapplied(self, entries: Sequence[Entry]) -> None:
-        """Entries, a fact or messages of one channel, were appended to the log: they can be found from now on."""
+        """Add entries, a fact or messages of one channel, that were appended to the log: queries find them at once."""
         self._unapplied.add(entries)
 
     @property
     def synced_seq(self) -> int:
-        """The last sequence that was taken: it is on disk, and a chore given from now on finds it applied."""
+        """The last sequence that is on disk; a task submitted from now on finds it applied."""
         return self._synced
 
     def find(self, id: str) -> Receipt | None:
@@ -74,17 +74,17 @@ class Lookup:
 
     @property
     def first_kept(self) -> int:
-        """The first sequence whose message retention has not taken."""
+        """The first sequence whose message retention has not removed."""
         return self._segments.first_kept
 
     @property
     def incomplete(self) -> bool:
-        """Whether any record that was logged may be gone: taken by retention, or damaged."""
+        """Whether any record may be missing: removed by retention, or damaged."""
         first_seqs = self._segments.first_seqs
         return bool(self._segments.faults) or (bool(first_seqs) and self.first_kept != first_seqs[0])
 
     def kept_since(self, now: int) -> int:
-        """When the oldest record was accepted that may be a message (ms); 0 while retention has taken none.
+        """When the oldest record that may be a message was accepted (ms); 0 if retention has removed none.
 
         Where the clock was ahead then, nobody knows: it is taken to be `LATE_AFTER` before *now*.
         """
@@ -93,12 +93,12 @@ class Lookup:
         return 0 if entry is None else entry.time if entry.time <= now else now - LATE_AFTER
 
     def read(self, seq: int, offset: int) -> Message | None:
-        """The message with this sequence number, which stands at *offset*; None where it cannot be read any more."""
+        """The message with this sequence number, which stands at *offset*; None if it is retired or damaged."""
         entry = self._unapplied.get(seq) or self._load(seq, offset)
         return entry if isinstance(entry, Message) else None
 
     def offset(self, seq: int) -> int:
-        """Where the record *seq* stands in its segment; 0 where the tables do not know."""
+        """Where the record *seq* stands in its segment; 0 if the tables do not know."""
         row = self.one(OFFSET_OF_SEQ, (seq,))
         return 0 if row is None else int(row[0])
 
@@ -115,14 +115,11 @@ class Lookup:
     ) -> list[Message]:
         """At most *limit* (`PAGE` at most) messages of *channel* between two sequences, both excluded.
 
-        They end early with the one that makes *size* bytes of content full; otherwise fewer than *limit* are the last
-        there are. What cannot be read any more is passed over.
+        The answer ends early with the message that brings the content to *size* bytes; otherwise fewer than *limit*
+        messages are the last there are. Damaged messages are skipped.
         """
-        after, end, limit = (
-            max(0, min(after, BEYOND_ALL)),
-            BEYOND_ALL if before is None else min(before, BEYOND_ALL),
-            min(limit, PAGE),
-        )
+        after, limit = max(0, min(after, BEYOND_ALL)), min(limit, PAGE)
+        end = BEYOND_ALL if before is None else min(before, BEYOND_ALL)
         found: list[Message] = []
         while len(found) < limit and (page := self._page(channel, after, end, sender, newest_first, limit)):
             for seq, offset in page:
@@ -138,7 +135,7 @@ class Lookup:
     def _page(
         self, channel: str, after: int, end: int, sender: int | None, newest_first: bool, limit: int
     ) -> list[tuple[int, int]]:
-        """The sequences and offsets of the next *limit* messages, on disk or applied already."""
+        """The sequences and offsets of the next *limit* messages that are on disk."""
         where = "channel = ? AND seq > ? AND seq < ?" + ("" if sender is None else " AND sender = ?")
         values = (channel, after, end) if sender is None else (channel, after, end, sender)
         order = "DESC" if newest_first else "ASC"
@@ -154,7 +151,7 @@ class Lookup:
         return sorted((pending | applied).items(), reverse=newest_first)[:limit]
 
     def latest(self, limit: int) -> Iterator[Message]:
-        """The newest messages of all channels, accepted last first; *limit* records are looked at, facts too."""
+        """The newest messages of all channels, last accepted first, among the last *limit* records, facts included."""
         before = BEYOND_ALL
         sql = "SELECT seq, offset, channel FROM records WHERE seq < ? ORDER BY seq DESC LIMIT ?"
         waiting = {message.seq: message for message in self._unapplied.messages()}
@@ -165,9 +162,9 @@ class Lookup:
             yield from (entry for entry in found if isinstance(entry, Message))
 
     def newest(self, channel: str, since: int = 0, until: int = BEYOND_ALL) -> Iterator[Message]:
-        """The messages of *channel* whose author says they were made from *since* to before *until* (ms).
+        """The messages of *channel* with an author's timestamp from *since* to before *until* (ms).
 
-        Newest first, by what the author says; those that are not on disk yet are among them.
+        Newest first, by that timestamp; messages that are not on disk yet are included.
         """
         waiting = [m for m in self._unapplied.messages(channel) if since <= m.timestamp < until]
         waiting.sort(key=_author_order)
@@ -187,7 +184,7 @@ class Lookup:
         yield from reversed(waiting)
 
     def unapplied(self, channel: str | None = None) -> list[Message]:
-        """The messages of a channel, or of all, that the tables may not know yet, accepted first first."""
+        """The messages of a channel, or of all, that may not be in the tables yet, in order of acceptance."""
         return list(self._unapplied.messages(channel))
 
     def replies(self, id: str, limit: int = PAGE) -> list[Message]:
@@ -203,7 +200,7 @@ class Lookup:
         return self.last_seqs((channel,))[channel]
 
     def last_seqs(self, channels: Sequence[str]) -> dict[str, int]:
-        """The same of each of *channels*, with one statement; no record is read."""
+        """The same for each of *channels*, with one statement; no record is read."""
         found = {name: seq or 0 for name, seq in self.rows(LAST_SEQ_OF_CHANNELS, (dumps(list(channels)).decode(),))}
         return {channel: max(found.get(channel, 0), self._last_unapplied(channel)) for channel in channels}
 
@@ -237,23 +234,23 @@ class Lookup:
                 yield name, addresses_of(addresses), bool(is_open)
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-        """What an adapter asks of its own tables; the statement uses an index and a limit.
+        """Query an adapter's own tables; the statement must use an index and have a limit.
 
-        Raises `Unavailable` where the file cannot be read.
+        Raises `Unavailable` if the file cannot be read.
         """
         return self._tables.rows(sql, values)
 
     def one(self, sql: str, values: Sequence[Any] = ()) -> Any | None:
-        """The first row of an answer, if there is one."""
+        """The first row of an answer; None if it is empty."""
         rows = self.rows(sql, values)
         return rows[0] if rows else None
 
     def _remove_applied(self, last: int) -> None:
-        """Everything up to the sequence *last* is in the tables from now on."""
+        """Remove entries up to the sequence *last* from memory: the tables have them now."""
         self._unapplied.remove(last)
 
     def _chosen_ids(self, entries: Iterable[Entry]) -> Iterator[tuple[str, int]]:
-        """The ids that do not say themselves which of *entries* they belong to, with its sequence."""
+        """The ids from which the sequence does not follow, of each of *entries*, with its sequence."""
         for entry in entries:
             if not isinstance(entry, Message):
                 continue
@@ -265,9 +262,9 @@ class Lookup:
                 yield entry.id, entry.seq
 
     def _lookup_ids(self, entries: Iterable[Entry]) -> Iterator[tuple[str, int]]:
-        """The ids by which a message is found while *entries* wait: the chosen ones, and as what others are shown it.
+        """The ids by which unapplied *entries* are found: chosen ones, and those of forms for other protocols.
 
-        The tables have the latter from who shows it.
+        The adapters add the latter to the tables.
         """
         yield from self._chosen_ids(entries)
         for entry in entries:
@@ -280,22 +277,22 @@ class Lookup:
         return None if row is None else int(row[0])
 
     def _load(self, seq: int, offset: int) -> Entry | None:
-        """The record at *offset*, None where it cannot be trusted; `Unavailable` where it cannot be read now."""
+        """The record at *offset*; None if it is damaged; raises `Unavailable` if it cannot be read now."""
         try:
             line = self._segments.read(seq, offset)
         except BadRecord:
-            return None  # never served; `Segments` reports it
+            return None  # reported by `Segments`
         except OSError as error:
             raise Unavailable(f"the log cannot be read: {error.strerror or error}") from error
         try:
             return decode(line)
-        except BadRecord as error:  # its checksum agrees all the same
+        except BadRecord as error:  # although its checksum is right
             self._segments.report_damage(seq, offset, str(error))
             return None
 
 
 def addresses_of(text: str) -> dict[str, str]:
-    """The addresses in a row of `channels`; `ValueError` where nobody wrote that."""
+    """The addresses in a row of `channels`; raises `ValueError` if the row is damaged."""
     addresses = loads(text)
     if type(addresses) is not dict or not all(type(each) is str for each in addresses.values()):
         raise ValueError(f"these are no addresses: {text!r}")

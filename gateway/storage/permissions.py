@@ -1,4 +1,4 @@
-"""Who may read what is kept: the gateway's own user and nobody else, whatever made the files."""
+"""File permissions of the data directory: only the gateway's own user may read it, whoever made the files."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ FILE_MODE: Final = 0o600
 
 
 def make_directory(path: Path) -> None:
-    """Make the directory *path*, with those above it, if it is not there yet."""
+    """Make the directory *path* and its parents if they do not exist."""
     path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
 
 
 def restrict(data: Path) -> Iterator[OSError]:
-    """Take from everybody else what they may do with the data directory *data*, its log and its index.
+    """Remove everybody else's permissions from the data directory *data*, its log and its index.
 
-    An error for each of them that cannot be changed.
+    Yields an error for each file whose permissions cannot be changed.
     """
     log = data / "log"
     files = [*data.glob("index.sqlite*"), *(log.iterdir() if log.is_dir() else ())]

@@ -1,10 +1,10 @@
-"""Retention: the oldest messages go, and then the facts that nobody needs without them.
+"""Retention: retires the oldest messages, and then the facts that nothing references without them.
 
-Laws of this file. Whole sealed segments are retired, oldest first, never the newest: its successor says where it
-ended. A segment's facts are on disk, line by line as they were, before its messages leave the index, and those have
-left it before its file is removed. So after a crash the segment is either whole, and retired again, or beside its
-facts, and removed at the next start. All of that happens in the index's thread. What it leaves is compacted in another
-one (`gateway.storage.compaction`), once there is as much of it as was left the last time.
+Laws of this file. Whole sealed segments are retired, oldest first, never the newest: its successor says where it ends.
+A segment's facts are copied to a file, line by line, and synced before its messages leave the index, and its own file
+is removed after that. So a crash leaves the segment whole, and it is retired again, or beside its facts, and the next
+start removes it. All of this happens in the index's thread. The facts are compacted in another thread
+(`gateway.storage.compaction`), once as many bytes of them have gathered as the last compaction left.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .layout import TEMPORARY_PREFIX, is_front, paths, sync_directory
 from .record import BadRecord
 from .segments import Fault, Segments, parse_header, verify_line
 
-MIN_FACTS_BYTES = 1 << 20  # bytes of facts that may be left before they are compacted
-MAX_FACTS_FILES = 1024  # of facts, likewise
+MIN_FACTS_BYTES = 1 << 20  # of facts that gather before they are compacted
+MAX_FACTS_FILES = 1024  # so many files are compacted, however small they are
 
 
 class RetentionLimits(NamedTuple):
@@ -73,7 +73,7 @@ class Retention:
         self._last_times: dict[int, int] = {}  # when the newest record of a segment was accepted
 
     def tick(self) -> None:
-        """Retire what is due; in the index's thread, so that nothing waits for it."""
+        """Retire what is due, in the index's thread."""
         if not self._busy:
             self._busy = True
             self._index.submit(partial(self._retire_all, self._index.synced_seq))
@@ -91,14 +91,14 @@ class Retention:
         self._post(partial(self._finish_tick, sources))
 
     def stop(self) -> None:
-        """Give up compacting, and wait until that is so."""
+        """Stop a compaction, and wait for its thread."""
         if self._compaction is not None:
             self._compaction.stop()
         if self._thread is not None:
             self._thread.join()
 
     def _finish_tick(self, sources: Sources | None) -> None:
-        """Be ready for the next tick, and compact the *sources* meanwhile if that is due."""
+        """Allow the next tick, and compact the *sources*, if any, in a thread."""
         self._busy = False
         if sources is not None:
             self.compacting = True
@@ -106,7 +106,7 @@ class Retention:
             self._thread.start()
 
     def _sources_if_worthwhile(self) -> Sources | None:
-        """What was left, where so much of it is not in the front yet that it is worth the work."""
+        """The files of facts, if enough of them are not in the front yet; else None."""
         sources = None if self._compaction is None or self.compacting else self._compaction.sources()
         if sources is None:
             return None
@@ -128,7 +128,7 @@ class Retention:
         self._post(self._finish_compaction)
 
     def due(self, applied: int) -> Iterator[tuple[int, int]]:
-        """The first sequence of each segment to retire, and of the one after it; up to *applied* all is indexed."""
+        """The first sequence of each segment to retire, and of its successor; records up to *applied* are indexed."""
         first_seqs = list(self._segments.first_seqs)
         sizes = {first: size for first in first_seqs if (size := self._size(first)) is not None}
         total = sum(sizes.values())
@@ -142,7 +142,7 @@ class Retention:
             yield first, end
 
     def retire(self, first: int, end: int) -> None:
-        """Leave only the facts of the segment that begins with *first* and ends before *end*."""
+        """Replace the segment that begins with *first* and ends before *end* by a file of its facts."""
         _, sealed, facts = paths(self._segments.directory, first)
         temporary = sealed.with_name(f"{TEMPORARY_PREFIX}{first:020d}")
         temporary.touch(permissions.FILE_MODE)
@@ -189,7 +189,7 @@ class Retention:
         return self._segments.path(first) == paths(self._segments.directory, first)[1]
 
     def _size(self, first: int) -> int | None:
-        """The bytes of a segment that is not retired, which may be sealed while we look."""
+        """The size of a segment in bytes, None if it is retired; it may be sealed during the call."""
         for path in paths(self._segments.directory, first)[:2]:
             with suppress(FileNotFoundError):
                 return path.stat().st_size
@@ -203,5 +203,5 @@ class Retention:
 
 
 def is_fact(line: bytes) -> bool:
-    """Whether a record's line is a fact; messages say their channel and id before they say their kind."""
+    """Whether a record's line is a fact: a message has its channel and id before its kind."""
     return line.split(b",", 3)[2].startswith(b'"kind":')

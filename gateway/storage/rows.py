@@ -15,24 +15,24 @@ from .tables import FACT_COLUMNS, MESSAGE_COLUMNS, REPLY_COLUMNS, Row, Statement
 
 
 class IndexedAdapter(FactRules, Protocol):
-    """What the index asks of an adapter."""
+    """What the index needs of an adapter."""
 
     @property
     def tables(self) -> str:
-        """SQL that makes the adapter's tables."""
+        """SQL that creates the adapter's tables."""
 
     def rows(self, entries: Sequence[Entry]) -> Iterable[Row]:
-        """What *entries* add to the adapter's tables; the same when they come back out of the log."""
+        """The rows that *entries* add to the adapter's tables; the same when they are read back from the log."""
 
     def removal_statements(self, fact: Fact) -> Iterable[Statement]:
-        """Statements that take out what *fact* put into the adapter's tables, beside its row of `records`."""
+        """Statements that delete what *fact* added to the adapter's tables, beside its row of `records`."""
 
     def pruning_statements(self) -> Iterable[Statement]:
-        """Statements that take out what depends on no one record, once messages have left `records`."""
+        """Statements that delete rows that no message supports any more, once messages have left `records`."""
 
 
 def record_rows(batch: SyncedBatch) -> dict[str, list[tuple[Any, ...]]]:
-    """Where the entries of a *batch* stand, by table."""
+    """The rows of `records` for the entries of a *batch*, by their columns."""
     rows: dict[str, list[tuple[Any, ...]]] = {FACT_COLUMNS: [], MESSAGE_COLUMNS: [], REPLY_COLUMNS: []}
     said = rows[MESSAGE_COLUMNS]
     for entry, offset in zip(*batch, strict=True):
@@ -47,7 +47,7 @@ def record_rows(batch: SyncedBatch) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def id_rows(chosen: Iterable[tuple[str, int]]) -> dict[str, list[tuple[Any, ...]]]:
-    """The rows for *chosen* ids with their sequences, by table: of each message's the first goes to `ids`."""
+    """The rows for *chosen* ids with their sequences: a message's first goes to `ids`, the others to `aliases`."""
     rows: dict[str, list[tuple[Any, ...]]] = {"ids": [], "aliases": []}
     last = 0
     for row in chosen:
@@ -58,7 +58,7 @@ def id_rows(chosen: Iterable[tuple[str, int]]) -> dict[str, list[tuple[Any, ...]
 
 
 def fact_rows(fact: Fact) -> Iterator[Row]:
-    """What *fact* says of a peer or a channel."""
+    """The row that *fact* adds to `peers` or `channels`, if any."""
     match fact.kind, fact.fields:
         case "peer", {"first": _}:
             pass

@@ -1,8 +1,8 @@
-"""The files of the log, read: which record stands where, in the running gateway.
+"""Reads the files of the log in the running gateway: which record stands where.
 
-Laws of this file. What the files are called, and which of them count, is `gateway.storage.layout`'s; what a line says
-is `gateway.storage.record`'s. `layout` is replaced as a whole, so that readers in other threads see one state or the
-next.
+Laws of this file. `gateway.storage.layout` knows the names of the files and which of them count, and
+`gateway.storage.record` what a line says. `layout` is replaced as a whole, so that readers in other threads see one
+state or the next.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .layout import BEYOND_ALL, FACTS_SUFFIX, OPEN_PREFIX, Front, Layout, paths,
 from .record import BadRecord, verify_checksum
 from .record_schema import MAX_SEQ, MAX_TIME
 
-MAX_FAULTS = 1_000  # that are told one by one: a log with more is not mended by hand
+MAX_FAULTS = 1_000  # that are reported one by one: nobody repairs more by hand
 MAX_READERS = 64  # file descriptors kept for reading
-TAIL_BYTES = 4 << 20  # bytes at the end of a segment that hold a whole record, unless they are damaged
+TAIL_BYTES = 4 << 20  # at the end of a segment; they hold a whole record, unless they are damaged
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ _HEADER = re.compile(rb'\{"seq":(\d{1,18}),"time":(\d{1,18}),')
 
 
 class Fault(NamedTuple):
-    """A line of the log that cannot be trusted, or a tail that was cut."""
+    """A damaged line of the log, or a torn tail that was cut."""
 
     file: str
     offset: int
@@ -43,7 +43,7 @@ class Fault(NamedTuple):
 
 
 class LogLine(NamedTuple):
-    """Where a record stands: in the segment that begins with *first*, at *offset*."""
+    """A line, and where it stands: in the segment that begins with *first*, at *offset*."""
 
     first: int
     offset: int
@@ -51,14 +51,14 @@ class LogLine(NamedTuple):
 
 
 def parse_header(line: bytes) -> tuple[int, int]:
-    """The sequence and the time of a record, read off the beginning of its line."""
+    """The sequence and the time of a record, from the beginning of its line; raises `BadRecord` if it has none."""
     if (match := _HEADER.match(line)) is None:
         raise BadRecord("it does not begin with its sequence and its time")
     return int(match[1]), int(match[2])
 
 
 def verify_line(line: bytes) -> tuple[int, int]:
-    """The same, once the whole *line* has been found good; `BadRecord` where it is not."""
+    """Verify the end and the checksum of *line*; return its sequence and time, or raise `BadRecord`."""
     if not line.endswith(b"\n"):
         raise BadRecord("torn: the line does not end")
     verify_checksum(line)
@@ -69,10 +69,10 @@ def verify_line(line: bytes) -> tuple[int, int]:
 
 
 class Segments:
-    """Finds and reads records; opened once, before anything is written, it repairs what a crash left.
+    """Finds and reads records. Create it before anything is written: it repairs what a crash left.
 
-    `next_seq` is one more than the last record's, `last_time` that record's time. `faults` lists what was cut or
-    cannot be trusted; `on_fault` is called with each of them that turns up later.
+    `next_seq` is one more than the last record's sequence, `last_time` that record's time. `faults` lists what was cut
+    or is damaged; `on_fault` is called with each fault that is found later.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -91,7 +91,7 @@ class Segments:
 
     @property
     def first_seqs(self) -> list[int]:
-        """The first sequence of every file, in order; not to be changed."""
+        """The first sequence of every file, in order; callers must not change the list."""
         return self.layout.first_seqs
 
     def path(self, first: int) -> Path:
@@ -100,13 +100,13 @@ class Segments:
         return layout.file(self.directory, layout.place(first))
 
     def add(self, first: int) -> None:
-        """A segment begins with *first*, beyond all others."""
+        """Add a segment that begins with *first*, beyond all others."""
         with self._adding:
             if first not in self.layout.first_seqs:
                 self.layout = self.layout._replace(first_seqs=[*self.layout.first_seqs, first])
 
     def use_front(self, front: Front) -> None:
-        """Read what *front* covers from its file, and from no other; on the loop, as `read` is."""
+        """Read what *front* covers from its file, and from no other. Call it on the loop, as `read`."""
         with self._adding:
             for first in list(self._readers):
                 if first <= front.last:
@@ -116,13 +116,13 @@ class Segments:
 
     @property
     def first_kept(self) -> int:
-        """The first sequence whose message retention has not taken, nor is about to take."""
+        """The first sequence whose message retention has not removed, nor is about to remove."""
         first_seqs = self.first_seqs
         place = bisect_left(first_seqs, True, key=lambda first: not self.path(first).name.endswith(FACTS_SUFFIX))
         return max(first_seqs[place] if place < len(first_seqs) else self.next_seq, self._retired)
 
     def retire(self, before: int) -> None:
-        """The messages below sequence *before* are gone from now on, whatever of them is still there."""
+        """Count the messages below sequence *before* as removed from now on."""
         self._retired = max(self._retired, before)
 
     def open_path(self, first: int) -> Path:
@@ -130,7 +130,7 @@ class Segments:
         return paths(self.directory, first)[0]
 
     def seal(self, first: int) -> None:
-        """Give the finished segment its name; its bytes are on disk already."""
+        """Rename the finished segment, whose bytes are on disk already, to its final name."""
         being_written, sealed, _ = paths(self.directory, first)
         being_written.rename(sealed)
         self.sync()
@@ -140,10 +140,10 @@ class Segments:
         self.reserve.run(partial(sync_directory, self.directory))
 
     def read(self, seq: int, offset: int) -> bytes:
-        """The line of record *seq*; `BadRecord` where there is none that can be trusted, which is reported.
+        """The line of record *seq*, at *offset* of its segment, or before it in a file that has only facts.
 
-        It stands at *offset* of its segment, or where retention left only facts, somewhere before it. `OSError` where
-        it cannot be read now: that says nothing about the record.
+        Raises `BadRecord` if the record is damaged, which is reported, or retired; `OSError` if the file cannot be read
+        now, which says nothing about the record.
         """
         first_seqs = self.first_seqs
         if not (place := bisect_right(first_seqs, seq)):
@@ -160,21 +160,21 @@ class Segments:
         try:
             verify_line(line)
         except BadRecord as error:
-            if line or not self.path(first).name.endswith(FACTS_SUFFIX):  # retention took it
+            if line or not self.path(first).name.endswith(FACTS_SUFFIX):  # else it was retired
                 self.report_damage(seq, offset, str(error))
             raise
         return line
 
     def report_damage(self, seq: int, offset: int, reason: str) -> None:
-        """Report that record *seq*, which stands at *offset*, is of no use."""
+        """Report that record *seq*, which stands at *offset*, is damaged."""
         first_seqs = self.first_seqs
         first = first_seqs[bisect_right(first_seqs, seq) - 1]
         self.report(Fault(self.path(first).name, offset, reason))
 
     def scan(self, after: int = 0, offset: int = 0) -> Iterator[LogLine]:
-        """Every line of the records after sequence *after*, in order; *offset* is where the first of them may stand.
+        """Yield the lines of the records after sequence *after*, in order; *offset* is a hint where the first stands.
 
-        Lines that cannot be trusted are left out; each is in `faults` afterwards. What is not synced yet may come too.
+        Damaged lines are skipped and added to `faults`. Lines that are not synced yet may be included.
         """
         newest = max(self.first_seqs, default=0)
         while (place := self._place(after, newest)) is not None:
@@ -184,11 +184,11 @@ class Segments:
             except FileNotFoundError:
                 if first in self.first_seqs:
                     raise
-                continue  # compaction took it into the front while we looked
+                continue  # compaction merged it into the front meanwhile
             after, offset = max(after, end - 1), 0
 
     def _place(self, after: int, newest: int) -> tuple[int, int] | None:
-        """The file that holds what follows sequence *after*, none beyond the one of *newest*; and where it ends."""
+        """The first sequence and the end of the file that holds what follows *after*; None beyond the file *newest*."""
         layout = self.layout
         place = layout.place(after + 1)
         if place >= len(layout.first_seqs) or layout.first_seqs[place] > newest or layout.end(place) <= after + 1:
@@ -203,12 +203,12 @@ class Segments:
                 self.report(Fault(self.path(first).name, line.offset, str(error)))
                 continue
             if seq >= end:
-                return  # the segment was given up here
+                return  # a failed write ended the segment here
             if seq > after:
                 yield line
 
     def last_line(self, first: int) -> tuple[bytes, int]:
-        """The last good line of a segment (empty without one), and how many damaged ones follow it."""
+        """The last good line of a segment (empty without one), and the number of damaged lines after it."""
         with self._open(first) as file:
             size = file.seek(0, os.SEEK_END)
             for tail in (TAIL_BYTES, size):
@@ -223,18 +223,18 @@ class Segments:
         return b"", len(lines)
 
     def close_reader(self, first: int) -> None:
-        """Drop the cached reader of a segment whose file has been replaced."""
+        """Close the cached reader of a segment whose file has been replaced."""
         if (descriptor := self._readers.pop(first)) is not None:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         for first in list(self._readers):
             self.close_reader(first)
         self.reserve.close()
 
     def report(self, fault: Fault) -> None:
-        """Report something that cannot be trusted, once, unless there is too much of it."""
+        """Report a fault, once, and at most `MAX_FAULTS` in all."""
         if len(self.faults) < MAX_FAULTS and fault not in self.faults:
             self.faults.append(fault)
             self.on_fault(fault)
@@ -255,7 +255,7 @@ class Segments:
         return self._opened(first, lambda path: path.open("rb"))
 
     def _opened(self, first: int, open: Callable[[Path], T]) -> T:
-        """The segment's file, which may be sealed or retired while we look for it."""
+        """Open the segment's file, which may be sealed or retired during the call."""
         *before, last = paths(self.directory, first)
         if (front := self.layout.front) is not None and front.first == first:
             before.insert(0, front.path(self.directory))
@@ -271,7 +271,7 @@ class Segments:
         return descriptor
 
     def _descriptor(self, first: int) -> int:
-        """A descriptor for reading a segment; where there is none left, another reader's or one held back."""
+        """A descriptor for reading a segment; if none is left, another reader's or one of the reserve."""
         call = partial(self._opened, first, lambda path: os.open(path, os.O_RDONLY))
         try:
             return call()
@@ -283,13 +283,13 @@ class Segments:
         return self.reserve.run(call)
 
     def _remove_stale_files(self) -> None:
-        """Remove what a compaction or a retirement left behind when the gateway was killed."""
+        """Remove the files that an interrupted compaction or retirement left behind."""
         for path in list(Layout.read(self.directory).stale(self.directory)):
             path.unlink()
         sync_directory(self.directory)
 
     def _seal_leftovers(self) -> None:
-        """Cut the torn tail of every segment that a crash left open, then seal it; what holds nothing goes."""
+        """Cut the torn tail of every segment that a crash left open, then seal it; remove empty ones."""
         all_firsts = Layout.read(self.directory).first_seqs
         for first, end in zip(all_firsts, [*all_firsts, BEYOND_ALL][1:], strict=True):
             path = self.open_path(first)
@@ -308,7 +308,7 @@ class Segments:
                 sync_directory(self.directory)
 
     def _find_end(self) -> tuple[int, int]:
-        """The next sequence, and the time of the last record; damaged lines at the end keep their numbers."""
+        """The next sequence, and the time of the last record; damaged lines at the end keep their sequences."""
         front = self.layout.front
         next_seq = 1 if front is None else front.last + 1
         for first in reversed(self.first_seqs):
@@ -321,7 +321,7 @@ class Segments:
 
 
 def _good_end(path: Path, end: int) -> int:
-    """Where the last good record below sequence *end* ends: what follows was never promised to anybody."""
+    """The offset where the last good record below sequence *end* ends: what follows was never confirmed."""
     good = offset = 0
     with path.open("rb") as file:
         for data in file:
@@ -341,7 +341,7 @@ def _has_seq(line: bytes, seq: int) -> bool:
 
 
 def _line_at(descriptor: int, offset: int) -> bytes:
-    """The rest of the line at *offset*, newline included; empty where the file has no newline any more."""
+    """The rest of the line at *offset*, newline included; empty if no newline follows."""
     size = 4096
     while True:
         data = os.pread(descriptor, size, offset)
@@ -353,7 +353,7 @@ def _line_at(descriptor: int, offset: int) -> bytes:
 
 
 def _search_by_seq(descriptor: int, seq: int) -> bytes:
-    """The line of record *seq*, found by halving a file whose sequences rise; empty if there is none."""
+    """The line of record *seq*, by binary search in a file whose sequences rise; empty if there is none."""
     low, high = 0, os.fstat(descriptor).st_size
     while low < high:
         middle = (low + high) // 2

@@ -1,10 +1,10 @@
-"""The SQLite file of the index: opened, made anew where it is damaged, written in batches, read with a limit.
+"""The SQLite file of the index: opened, replaced if it is damaged, written in batches, read with a limit.
 
-Laws of this file. One connection writes, in the index's thread; another only reads, on the loop. A file that is
-damaged is given up: until another one has taken its place, and holds what the log does, nothing is read. A batch is one
-transaction with few statements for each table. A statement that might fail half-way, as one may that has a NOT NULL to
-keep, is journaled for itself: `records` has none, and what else has is journaled in memory. Of a message's ids the
-first is in `ids` and others are in `aliases`; an id that is in both is that of the newer message.
+Laws of this file. One connection writes, in the index's thread; another only reads, on the loop. A damaged file is
+given up: nothing is read until another one has replaced it and agrees with the log. A batch is one transaction with few
+statements for each table. SQLite journals a statement by itself if it could fail halfway, for instance on a NOT NULL:
+`records` has none, and the journal of the others is in memory. The first id of a message is in `ids`, the others are in
+`aliases`; an id that is in both belongs to the newer message.
 """
 
 from __future__ import annotations
@@ -39,21 +39,20 @@ CREATE TABLE peers (number INTEGER PRIMARY KEY, protocol TEXT NOT NULL, identity
 CREATE UNIQUE INDEX peers_identity ON peers (protocol, identity);
 """
 
-# What each kind of record fills in of its row: Python's sqlite3 takes long over a None.
+# The columns that each kind of record fills: binding None is slow in Python's sqlite3.
 FACT_COLUMNS, MESSAGE_COLUMNS, REPLY_COLUMNS = (
     "records (seq, offset)",
     "records (seq, offset, channel, sender, at)",
     "records",
 )
 
-MAX_ROWS_PER_STATEMENT = 128  # rows in one statement, at most: older SQLite takes 999 values
+MAX_ROWS_PER_STATEMENT = 128  # older SQLite takes 999 values
 SEQ_OF_ID = "SELECT seq FROM known WHERE id = ? ORDER BY seq DESC LIMIT 1"
 META_VALUE = "SELECT value FROM meta WHERE key = ?"
 
+CHECK_SECONDS = 0.25  # for checking every page at a start; damage that is found later is repaired later
 
-CHECK_SECONDS = 0.25  # at a start, for a look at every page; damage that is found later is mended later
-
-# What says nothing about the file: it is full, in use, out of reach or out of memory around it.
+# Errors that say nothing about the file: the disk is full, or it is locked, or memory is short.
 _ENVIRONMENT_ERRORS = frozenset(
     (
         sqlite3.SQLITE_FULL,
@@ -71,26 +70,26 @@ Statement = tuple[str, tuple[Any, ...]]  # SQL, and its values
 
 
 class Row(NamedTuple):
-    """One row for a table of the index; it takes the place of the row with the same key."""
+    """One row for a table of the index; it replaces the row with the same key."""
 
     table: str
     values: tuple[Any, ...]
 
 
 class Tables:
-    """The tables of the index and of the adapters; *extra* is the SQL that makes those."""
+    """The tables of the index and of the adapters; *extra* is the SQL that creates the latter."""
 
     def __init__(self, path: Path, extra: str = "") -> None:
         self._path = path
         self._schema = SCHEMA + extra
         self.damage: str | None = None  # why nothing is read
-        self.on_damage: Callable[[], None] = lambda: None  # a read found it
+        self.on_damage: Callable[[], None] = lambda: None  # called when a read finds damage
         self._connect()
 
     def put(self, rows: Mapping[str, Sequence[tuple[Any, ...]]], on_conflict: str = "REPLACE") -> None:
-        """Put *rows*, by table, in the place of those with the same keys, all of them or none.
+        """Insert *rows*, by table, in one transaction; they replace rows with the same keys.
 
-        *on_conflict* may be IGNORE: then rows that are there stay.
+        With *on_conflict* IGNORE existing rows stay instead.
         """
         with self._write:
             self._write.execute("BEGIN")
@@ -98,14 +97,14 @@ class Tables:
                 self._insert(table, values, on_conflict)
 
     def execute(self, statements: Iterable[tuple[str, Sequence[Any]]]) -> None:
-        """Execute *statements*, all of them or none."""
+        """Execute *statements* in one transaction."""
         with self._write:
             self._write.execute("BEGIN")
             for sql, values in statements:
                 _execute(self._write, sql, values)
 
     def prune(self, before: int, extra: Iterable[tuple[str, Sequence[Any]]] = ()) -> None:
-        """Take out the messages below sequence *before*, and every id of theirs; then execute *extra*, if any went."""
+        """Delete the messages below sequence *before*, and their ids; if there were any, execute *extra* as well."""
         with self._write:
             self._write.execute("BEGIN")
             if self._write.execute("DELETE FROM records WHERE seq < ? AND channel IS NOT NULL", (before,)).rowcount:
@@ -125,7 +124,7 @@ class Tables:
             self._write.execute("DELETE FROM meta WHERE key != 'schema'")
 
     def check(self) -> None:
-        """Raise `sqlite3.Error` where the file is found damaged, as far as `CHECK_SECONDS` reach."""
+        """Raise `sqlite3.Error` if a check of the pages, cut off after `CHECK_SECONDS`, finds damage."""
         end = monotonic() + CHECK_SECONDS
         self._write.set_progress_handler(lambda: monotonic() > end, 10_000)
         try:
@@ -140,7 +139,7 @@ class Tables:
             raise sqlite3.DatabaseError(found)
 
     def replace(self) -> Callable[[], None]:
-        """Begin again with a new file; what is returned lets go of the old one, and is to be called on the loop."""
+        """Replace the file by a new one; return a call that closes the old one, which must be made on the loop."""
         let_go = self._read.close
         self._write.close()
         _remove(self._path)
@@ -148,19 +147,19 @@ class Tables:
         return let_go
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._read.close()
         self._write.close()
 
     def meta(self, key: str) -> int:
-        """A number that the index keeps about itself, 0 where it has none; `sqlite3.Error` where it cannot be read."""
+        """A number that the index keeps about itself, 0 if it has none; raises `sqlite3.Error` if it is unreadable."""
         row = self._write.execute(META_VALUE, (key,)).fetchone()
         if row is not None and type(row[0]) is not int:
             raise sqlite3.DatabaseError(f"{key} is no number")
         return 0 if row is None else row[0]
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-        """What *sql* answers; `Unavailable` where the file cannot be read."""
+        """Execute a query; raises `Unavailable` if the file cannot be read."""
         if self.damage is not None:
             raise Unavailable(f"the index is being made anew: {self.damage}")
         try:
@@ -174,7 +173,7 @@ class Tables:
             return []  # no column holds a number beyond 64 bits
 
     def _insert(self, table: str, rows: Sequence[tuple[Any, ...]], on_conflict: str) -> None:
-        """Many rows with each statement: between statements the interpreter's lock changes hands, which costs more."""
+        """Insert many rows with each statement: a statement releases and takes the interpreter's lock, which costs."""
         done, size = 0, MAX_ROWS_PER_STATEMENT
         while left := len(rows) - done:
             while size > left:
@@ -190,13 +189,13 @@ class Tables:
 
 
 def is_corruption(error: sqlite3.Error) -> bool:
-    """Whether *error* says that the file is not, or no longer, a database."""
+    """Whether *error* says that the file is no database, or a damaged one."""
     short = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHORT_READ
     return short or _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def is_environmental(error: sqlite3.Error) -> bool:
-    """Whether *error* says nothing about the file, so that another would fail as well."""
+    """Whether *error* has another cause than the file, so that a new file would fail as well."""
     return _code(error) in _ENVIRONMENT_ERRORS
 
 
@@ -206,7 +205,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _execute(connection: sqlite3.Connection, sql: str, values: Sequence[Any]) -> sqlite3.Cursor:
-    """Run *sql*; half characters, which a column cannot hold, are written out."""
+    """Execute *sql*; lone surrogates, which a column cannot hold, are escaped."""
     try:
         return connection.execute(sql, values)
     except UnicodeEncodeError:
@@ -226,7 +225,7 @@ def _remove(path: Path) -> None:
 
 
 def _open(path: Path, schema: str) -> sqlite3.Connection:
-    """The database at *path*, made anew where it is missing, damaged, or of another make."""
+    """Open the database at *path*; create it if it is missing, damaged, or has another schema."""
     for _attempt in range(2):
         path.touch(permissions.FILE_MODE)  # its journal is made with the same mode
         connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)

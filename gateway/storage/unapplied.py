@@ -1,7 +1,7 @@
-"""What was appended to the log and is not in the tables of the index yet.
+"""The entries that were appended to the log and are not in the tables of the index yet.
 
-Laws of this file. Entries come in the order of the log, without gaps, and go in that order. Everything here runs on
-the loop, and costs an entry little: most of them are never asked for.
+Laws of this file. Entries are added in the order of the log, without gaps, and removed in that order. Everything here
+runs on the loop, and costs little for each entry: most are never looked up.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from gateway.core.message import Message
 
 from .record import Entry
 
-MAX_UNINDEXED_ENTRIES = 10_000  # entries whose ids wait for somebody to ask: what is looked at then takes some 15 ms
+MAX_UNINDEXED_ENTRIES = 10_000  # entries whose ids are indexed when one is looked up, which then takes some 15 ms
 
 
 class Unapplied:
-    """Entries found in memory; *ids_of* gives the ids by which messages are looked up beside their sequences."""
+    """Entries in memory. *ids_of* yields the ids that messages are looked up by, with their sequences."""
 
     def __init__(self, ids_of: Callable[[Sequence[Entry]], Iterable[tuple[str, int]]]) -> None:
         self._ids_of = ids_of
@@ -26,10 +26,10 @@ class Unapplied:
         self._entries: list[Entry] = []
         self._channels: defaultdict[str, list[Message]] = defaultdict(list)
         self._ids: dict[str, int] = {}
-        self._indexed = 0  # entries, the oldest, whose ids are there; those of others are added when one is asked for
+        self._indexed = 0  # how many of the oldest entries have their ids in `_ids`; a lookup adds the others
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """*entries* were appended to the log: a fact, or messages of one channel."""
+        """Add *entries*, a fact or messages of one channel, which were appended to the log."""
         first = entries[0]
         if not self._entries:
             self._first = first.seq
@@ -40,7 +40,7 @@ class Unapplied:
             self._channels[first.channel] += cast(Sequence[Message], entries)
 
     def remove(self, last: int) -> None:
-        """Everything up to the sequence *last* is in the tables."""
+        """Remove everything up to the sequence *last*, which is in the tables."""
         count = max(0, last + 1 - self._first)
         gone = self._entries[:count]
         del self._entries[:count]
@@ -66,12 +66,12 @@ class Unapplied:
         return self._ids.get(id)
 
     def messages(self, channel: str | None = None) -> Sequence[Message]:
-        """The messages of *channel*, or of all, accepted first first; to be looked at, and not kept."""
+        """The messages of *channel*, or of all, in order; a view that callers must not keep."""
         if channel is None:
             return [entry for entry in self._entries if isinstance(entry, Message)]
         return self._channels.get(channel, ())
 
     def _index_ids(self) -> None:
-        """Make the ids of all entries known."""
+        """Index the ids of all entries."""
         self._ids.update(self._ids_of(self._entries[self._indexed :]))
         self._indexed = len(self._entries)
