@@ -167,7 +167,7 @@ async def _open(
         tasks=tasks,
         stack=stack,
         tls=context,
-        door=gateway.admission,
+        handshake_limit=gateway.admission,
         handshake_seconds=seconds,
     )
     return f"{host}:{port}"

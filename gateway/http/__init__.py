@@ -1,1 +1,1 @@
-"""The REST interface: its routes, the handler of each, and what their requests and answers have in common."""
+"""The REST interface: its routes, their handlers, and what requests and responses have in common."""

@@ -1,4 +1,4 @@
-"""The bodies of requests: read within bounds of size, time and memory; long ones are worked off one at a time.
+"""Reads the bodies of requests within limits of size, time and memory; long bodies are processed one at a time.
 
 What is kept of a body while it comes, and while it waits, counts in the memory budget (`gateway.core.budget`),
 whichever server there is; `uvicorn_http.FastHttp` counts what it was not asked for yet. To check and publish a MiB
@@ -22,14 +22,14 @@ from gateway.core.networks import network
 from gateway.core.read_pacer import ReadPacer
 
 SHORT_BODY = 1 << 16  # bytes of JSON that are checked on the loop, without waiting: half a millisecond's work
-BODY_SECONDS = 30.0  # for a body to arrive
-SHARE = 0.2  # of the time: what long bodies get together
-ALLOWANCE = 0.05  # seconds that they may take at once before they are kept to their share
+BODY_SECONDS = 30.0  # for a whole body to arrive
+SHARE = 0.2  # of the time that all long bodies together may use
+ALLOWANCE = 0.05  # seconds that they may use at once before the share limits them
 PACED_EXTENSION = "trellis.counted"  # an ASGI extension: the server paces the bytes that it reads
 
 
 class BodyRefused(RequestError):
-    """A body that was not read to its end, with the HTTP *status* that says why."""
+    """A body that was not read to its end; the HTTP *status* says why."""
 
     def __init__(self, status: int, reason: str, headers: Mapping[str, str]) -> None:
         super().__init__(reason)
@@ -38,27 +38,27 @@ class BodyRefused(RequestError):
 
 
 class IncomingBody:
-    """A body that is coming, or waits for its turn: a holder of the memory budget."""
+    """A body that is arriving or waits for its turn; a holder of the memory budget."""
 
     def __init__(self, network: str) -> None:
         self.network = network
-        self.data = bytearray()  # it may come byte by byte
+        self.data = bytearray()  # it may arrive byte by byte
         self.scope = anyio.CancelScope()
 
     @property
     def held_size(self) -> int:
-        """The bytes that have come."""
+        """Return how many bytes have arrived."""
         return len(self.data)
 
     def release_memory(self) -> None:
-        """Read no more of it."""
+        """Stop reading."""
         self.scope.cancel()
 
 
 class TurnQueue:
-    """Turns for what takes long: one at a time, the networks in a ring, all together for `SHARE` of the time.
+    """Schedules long work: one piece at a time, the networks round-robin, all of it in `SHARE` of the time.
 
-    *clock* gives seconds, *sleep* waits for some.
+    *clock* returns seconds, *sleep* waits for some.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class TurnQueue:
 
     @asynccontextmanager
     async def turn(self, network: str) -> AsyncIterator[None]:
-        """Wait until it is the turn of one from *network*; the turn ends with the context."""
+        """Wait for a turn of *network*; the turn ends with the context."""
         if self._busy:
             await self._wait(network)
         self._busy = True
@@ -89,7 +89,7 @@ class TurnQueue:
             self._pass_on()
 
     def _level(self) -> float:
-        """The seconds used lately, now."""
+        """Return the seconds used lately, after decay up to now."""
         then, self._then = self._then, self._clock()
         self._used = max(0.0, self._used - (self._then - then) * SHARE)
         return self._used
@@ -113,7 +113,7 @@ class TurnQueue:
             del self._waiting[network]
 
     def _pass_on(self) -> None:
-        """The turn goes on to the next network's first, and that network to the end of the ring."""
+        """Give the turn to the first waiter of the next network, and move that network to the end of the ring."""
         self._busy = bool(self._waiting)
         if self._busy:
             network = next(iter(self._waiting))
@@ -127,7 +127,7 @@ _turn_queue: RunVar[TurnQueue] = RunVar("trellis-long-bodies")
 
 
 def turn_queue() -> TurnQueue:
-    """The turns of the loop that runs."""
+    """Return the turn queue of the running event loop."""
     if (found := _turn_queue.get(None)) is None:
         found = TurnQueue()
         _turn_queue.set(found)
@@ -135,20 +135,20 @@ def turn_queue() -> TurnQueue:
 
 
 def network_of(request: Request) -> str:
-    """The network that *request* comes from."""
+    """Return the network that *request* comes from."""
     client = request.scope.get("client")
     return network(client[0]) if client else ""
 
 
 @asynccontextmanager
 async def read_body(request: Request, limit: int, read_pacer: ReadPacer | None) -> AsyncIterator[bytes]:
-    """The body of *request*, while its turn lasts if it is long. Look first at all that can be refused without it.
+    """Yield the body of *request*, during its turn if it is long. Make all checks that do not need it first.
 
     Raises `BodyRefused`: 413 once it is known to be longer than *limit* bytes, 408 if it does not come within
-    `BODY_SECONDS`, 503 where the memory budget of *read_pacer* is used up.
+    `BODY_SECONDS`, 503 if the memory budget of *read_pacer* is used up.
     """
     read_pacer = read_pacer or ReadPacer(None, perf_counter)
-    # Who is told 413 or 408 may be sending still, for ever: the connection ends (HTTP/2 has other words for that).
+    # After 413 or 408 the client may still be sending, so the connection ends (HTTP/2 can end just the stream).
     ending = {"Connection": "close"} if request.scope.get("http_version") in ("1.0", "1.1") else {}
     too_long = BodyRefused(413, f"more than {limit:,} bytes; send less, or in parts", ending)
     length = request.headers.get("content-length", "0")

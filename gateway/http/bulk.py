@@ -1,8 +1,8 @@
 """`POST .../messages` with a message on each line (NDJSON), read and answered at the same time.
 
-The body is never held: what is kept is bounded by `MAX_UNSENT` results, and a client that sends without reading its
-results is slowed. All lines that arrive together go to the disk together. A disk that cannot be written ends the
-stream: each line that was read is answered, with a problem where it was not accepted or nobody knows.
+The body is never held as a whole: unsent results are limited to `MAX_UNSENT` bytes, and a client that does not read
+them is not read either. All lines that arrive together go to the disk together. A failing disk ends the stream: each
+line that was read is answered, with a problem if it was not accepted or if that is not known.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from .kit import outcome_unknown, wait_until_synced
 from .problems import Problem, problem_of
 from .publish import MAX_CONTENT, TOO_LONG, WHITESPACE, ParsedContent, Publisher, parse_request_content
 
-MAX_UNSENT = 4 << 20  # bytes of results that wait for the disk or the client; beyond it no line is read
+MAX_UNSENT = 4 << 20  # bytes of results that wait for the disk or the client; above it no line is read
 LINES_PER_TURN = 128  # lines that are taken in one turn of the loop
 STALLED_SECONDS = 60.0  # for a client to read a result; then the connection ends
 NO_MEMORY = "the gateway is short of memory; send this line and the rest again in a moment"
-STOP_SECONDS = 1.0  # the same, while the gateway stops
+STOP_SECONDS = 1.0  # in place of `STALLED_SECONDS` while the gateway stops
 
 NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 
 
 class _Result(NamedTuple):
-    """What the line with a *number* is told, once everything up to *seq* is on disk."""
+    """The result of the line with a *number*, sent once everything up to *seq* is on disk."""
 
     number: int
     seq: int
@@ -43,7 +43,7 @@ class _Result(NamedTuple):
 
 
 class LineSplitter:
-    """Cuts a stream of bytes into lines; one of more than *limit* bytes comes out as None."""
+    """Splits a stream of bytes into lines; a line of more than *limit* bytes becomes None."""
 
     def __init__(self, limit: int = MAX_CONTENT) -> None:
         self._limit = limit
@@ -52,11 +52,11 @@ class LineSplitter:
 
     @property
     def held_size(self) -> int:
-        """How many bytes are kept of the unfinished line."""
+        """Return how many bytes of the unfinished line are kept."""
         return len(self._rest)
 
     def feed(self, data: bytes) -> list[bytes | None]:
-        """The lines that *data* completes; blank ones are left out."""
+        """Return the lines that *data* completes, without blank ones."""
         *ends, rest = data.split(b"\n")
         lines: list[bytes | None] = []
         for end in ends:
@@ -66,7 +66,7 @@ class LineSplitter:
         return lines
 
     def end(self) -> list[bytes | None]:
-        """What is left when the line, or the stream, ends here."""
+        """End the current line, and return it unless it is blank."""
         line, self._rest = bytes(self._rest), bytearray()
         skipped, self._skipping = self._skipping, False
         return [None] if skipped else [line] if line.strip(WHITESPACE) else []
@@ -80,17 +80,17 @@ class LineSplitter:
 
 
 class AutoResetEvent:
-    """Wakes one task, again and again; a call of `set` is never missed."""
+    """Wakes one task repeatedly; a call of `set` is never missed."""
 
     def __init__(self) -> None:
         self._event = anyio.Event()
 
     def set(self) -> None:
-        """Wake the task, or let it not sleep next time."""
+        """Wake the task, or let its next `wait` return at once."""
         self._event.set()
 
     async def wait(self) -> None:
-        """Sleep until `set` was called since the last time."""
+        """Wait until `set` was called since the last `wait`."""
         await self._event.wait()
         self._event = anyio.Event()
 
@@ -108,7 +108,7 @@ class BulkResponse(Response):
         self._unsent = 0
         self._numbers = count(1)
         self._read_all = False
-        self._outcome_unknown = False  # nobody knows whether what waits for the disk is accepted
+        self._outcome_unknown = False  # whether what waits for the disk is accepted is not known
         self._ready = AutoResetEvent()
         self._room = AutoResetEvent()
         self._reading = anyio.CancelScope()
@@ -133,7 +133,7 @@ class BulkResponse(Response):
             tasks.cancel_scope.cancel()
 
     def _stop(self) -> None:
-        """The gateway stops: no further line is taken, and those that were are answered."""
+        """The gateway stops: read no further line, and answer those that were read."""
         self._send_seconds = STOP_SECONDS
         self._reading.cancel()
         self._sending.deadline = min(self._sending.deadline, anyio.current_time() + STOP_SECONDS)
@@ -142,11 +142,11 @@ class BulkResponse(Response):
 
     @property
     def held_size(self) -> int:
-        """How many bytes are kept for the client: half a line, and results that wait."""
+        """Return how many bytes are kept for the client: the unfinished line and unsent results."""
         return self._lines.held_size + self._unsent
 
     def release_memory(self) -> None:
-        """Read no more; the next line is told so."""
+        """Stop reading; the result of the next line says so."""
         self._given_up = True
         self._reading.cancel()
 
@@ -154,7 +154,7 @@ class BulkResponse(Response):
 
     async def _read(self) -> None:
         lines = self._lines
-        with self._reading, suppress(ClientDisconnect):  # nobody is told; a line that was cut off is none
+        with self._reading, suppress(ClientDisconnect):  # there is no client to answer; an unfinished line is discarded
             async with aclosing(self._request.stream()) as chunks:
                 async for chunk in chunks:
                     await self._publish_all(lines.feed(chunk))
@@ -168,7 +168,7 @@ class BulkResponse(Response):
         self._ready.set()
 
     async def _publish_all(self, lines: list[bytes | None]) -> None:
-        """Publish *lines*, no faster than the limits, the disk and the client allow."""
+        """Publish *lines* as fast as the rate limits, the disk and the client allow."""
         todo = deque([await self._content(line) for line in lines])
         while todo:
             await anyio.sleep(self._publish(todo))
@@ -179,7 +179,7 @@ class BulkResponse(Response):
                     await wait_until_synced(self._gateway.log, self._gateway.log.next_seq - 1)
 
     async def _content(self, line: bytes | None) -> ParsedContent | Problem:
-        """What *line* says, or why that is nothing."""
+        """Return the content of *line*, or the problem with it."""
         if line is None:
             return Problem(413, TOO_LONG)
         caller = self._publisher.caller
@@ -197,7 +197,7 @@ class BulkResponse(Response):
         for _ in range(min(LINES_PER_TURN, len(todo))):
             try:
                 result = self._result(todo[0])
-            except Throttled as error:  # it is not refused: its turn comes later
+            except Throttled as error:  # the line is published later, not refused
                 wait = error.retry_after_seconds
                 break
             todo.popleft()
@@ -227,7 +227,7 @@ class BulkResponse(Response):
         return _Result(number, 0, problem.body(line=number) + b"\n")
 
     def _on_write_failure(self) -> None:
-        """The disk has failed for long: what waits for it is told so, and nothing more is taken."""
+        """The disk has failed for long: answer the lines that wait for it, and read no more."""
         self._outcome_unknown = True
         self._reading.cancel()
         self._ready.set()
@@ -235,7 +235,7 @@ class BulkResponse(Response):
     # What goes
 
     async def _write(self, send: Send) -> None:
-        """Send results as their messages reach the disk, until the last or until the client does not read them."""
+        """Send results as their messages reach the disk, until the last one or until the client does not read."""
         while not (self._read_all and not self._results):
             settled = self._settled()
             if not settled:
@@ -249,7 +249,7 @@ class BulkResponse(Response):
         await self._send(send, b"", more=False)
 
     def _settled(self) -> list[_Result]:
-        """The next results of which it is known, or never will be, whether they are on disk."""
+        """Return the next results that are on disk; if the disk failed, all of them."""
         settled = []
         while self._results and (self._outcome_unknown or self._results[0].seq <= self._gateway.log.synced_seq):
             settled.append(self._results.popleft())

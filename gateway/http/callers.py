@@ -1,4 +1,4 @@
-"""Who makes a REST request, and whether they may."""
+"""Authenticates and authorizes REST requests."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Caller:
     __slots__ = ("_paid", "gateway", "principal")
 
     def __init__(self, gateway: Gateway, request: Request, key: str | None = None) -> None:
-        """Find out who sent *request*; *key* is for those who cannot send headers.
+        """Authenticate *request*; *key* is the API key of clients that cannot send headers.
 
-        Every request takes a token of its address here, whatever becomes of it. Raises `Problem` 401 or 403, or
+        Every request is charged to its network here, even if it is refused later. Raises `Problem` 401 or 403, or
         `Throttled`.
         """
         self.gateway = gateway
@@ -44,13 +44,13 @@ class Caller:
 
     @property
     def key(self) -> str | None:
-        """The name of the API key, None without one."""
+        """Return the name of the API key, None without one."""
         name = self.principal.name
         return name.removeprefix(KEY_PREFIX) if name.startswith(KEY_PREFIX) else None
 
     @property
     def who(self) -> Peer:
-        """The durable peer: the key's, or the one of all who have none."""
+        """Return the durable peer: that of the key, or the one that all callers without a key share."""
         return self.gateway.peers.identity(REST, key_identity(self.key), self.key)
 
     def may(self, verb: str, channel: str) -> bool:
@@ -64,7 +64,7 @@ class Caller:
     def check(self, verb: str, channel: str) -> None:
         """Raise `Forbidden` or `Throttled` unless the caller may *verb* on *channel* now.
 
-        What concerns no one channel is asked with an empty one, which only a right to all channels covers.
+        An empty *channel* stands for all of them: only a right to all channels covers it.
         """
         self.authorize(verb, channel)
         self.pace(channel)
@@ -77,19 +77,19 @@ class Caller:
             raise Forbidden(verb, channel)
 
     def pace(self, channel: str) -> None:
-        """Raise `Throttled` where the caller asks too often; strangers are told apart by their addresses."""
+        """Raise `Throttled` if the caller asks too often; callers without a key are told apart by their networks."""
         paid, self._paid = self._paid, False
         if self.gateway.throttle is not None:
             principal = Principal(self.principal.name) if paid else self.principal
             self.gateway.bus.pace(principal, None if self.key is None else self.who, channel)
 
     def charge(self, requests: float) -> None:
-        """Count what is asked for as so many *requests*."""
+        """Charge the request as so many *requests*."""
         if self.gateway.throttle is not None:
             self.gateway.throttle.charge(self.principal.address, requests)
 
     def charge_malformed(self, size: int) -> None:
-        """Count *size* bytes that were read for nothing: what they said had no sense."""
+        """Charge the network of the caller for *size* bytes of malformed input."""
         if (read_pacer := self.gateway.bus.read_pacer) is not None:
             read_pacer.charge_malformed_body(self.principal.address, size)
 
@@ -104,10 +104,10 @@ class Caller:
         )
 
     def resolve_channel(self, verb: str, segment: str, *, paced: bool = True) -> str:
-        """The channel that a path's *segment* names, if the caller may *verb* there and there can be one.
+        """Return the channel that the *segment* of a path names, if the caller may *verb* there and it can exist.
 
-        What cannot be a name is refused before anything is looked up or counted by it. What is not *paced* here is so
-        later, part by part.
+        An invalid name is refused before anything is looked up or counted by it. Without *paced*, the caller charges
+        the rate limit itself, message by message. Raises `UnknownChannel`, `Forbidden`, `Throttled` or `Problem` 400.
         """
         channel = path_segment(segment)
         if not valid_name(channel):
@@ -126,9 +126,9 @@ class Caller:
 
 
 def admit_request(gateway: Gateway, request: Request) -> str:
-    """The network that *request* comes from, if its page may ask here, by this name of the gateway's, and now.
+    """Check the origin, the host and the rate of *request*, and return the network that it comes from.
 
-    Raises `Problem` 403, or `Throttled`; every request takes a token of its network here.
+    Every request is charged to its network here. Raises `Problem` 403, or `Throttled`.
     """
     headers = request.headers
     if (reason := gateway.access.origin_refusal(headers.get("origin"), headers.get("host"))) is not None:
@@ -141,7 +141,7 @@ def admit_request(gateway: Gateway, request: Request) -> str:
 
 
 def path_segment(segment: str) -> str:
-    """What a raw *segment* of a path says (RFC 3986, section 2.1); UTF-8, percent-encoded or not."""
+    """Return the text of a raw *segment* of a path (RFC 3986, section 2.1); `Problem` 400 if it is not UTF-8."""
     try:
         return decode_segment(segment)
     except UnicodeError:

@@ -1,9 +1,9 @@
-"""`GET .../events`: a channel as server-sent events (WHATWG HTML, section 9.2), from now on or from where one left.
+"""`GET .../events`: a channel as server-sent events (WHATWG HTML, section 9.2), live or resumed from a sequence.
 
-A stream is a session like any other. What differs: a `message` is shown once it is on disk, because it carries its
-sequence; and whoever resumes is first shown what the log has, a page at a time, then what is said. In between lies a
-boundary: everything below it comes from the log, everything from it on from the bus, so nothing is missing and
-nothing comes twice.
+A stream is a session like any other, with two differences. A `message` is sent once it is on disk, because it carries
+its sequence. And a resumed stream first sends what the log has, a page at a time, then live messages. Between them lies
+a boundary: everything below it comes from the log, everything from it on from the bus, so no message is missing or
+sent twice.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from .paced import run_in_turn
 from .problems import Problem
 
 PAGE = 32  # messages that are read from the log in one turn of the loop
-PING_SECONDS = 15  # between two comments that keep proxies from closing a silent stream
-MAX_OUTBOX = 4 << 20  # bytes: the longest message and as much again, twice
-SEND_SECONDS = 30.0  # for a client to take what was written; one that reads nothing is cut
+PING_SECONDS = 15  # between comments that keep proxies from closing an idle stream
+MAX_OUTBOX = 4 << 20  # bytes: twice the longest message, with as much again for its metadata
+SEND_SECONDS = 30.0  # for a client to read what was written; then the stream is aborted
 
 
 class EventSession(Session):
-    """One stream of one channel. *after* is the sequence the client has seen last, None for a new one."""
+    """One stream of one channel. *after* is the last sequence that the client has seen, None for a new stream."""
 
     protocol = REST
     max_outbox = MAX_OUTBOX
@@ -48,11 +48,11 @@ class EventSession(Session):
         self.budget = gateway.budget
         self._gateway = gateway
         self._channel = channel
-        self._unsynced: deque[Message] = deque()  # heard, but not on disk yet
+        self._unsynced: deque[Message] = deque()  # delivered, but not on disk yet
         self._seen = after or 0
-        self._boundary: int | None = None  # the first sequence that the bus brings
+        self._boundary: int | None = None  # the first sequence that comes from the bus
         self._replaying = after is not None
-        self._awaiting_sync = False  # for the disk, until what lies below the boundary is on it
+        self._awaiting_sync = False  # until everything below the boundary is on disk
         if caller.key is not None:
             self.bus.bind(self, caller.who)
         try:
@@ -69,10 +69,10 @@ class EventSession(Session):
     # What the bus brings
 
     def handle(self, data: bytes) -> None:
-        """Nothing: a stream only listens."""
+        """Ignore input: a stream only listens."""
 
     def deliver(self, message: Message) -> None:
-        """Show a direct message now, any other one when it is on disk."""
+        """Queue a direct message at once, any other message once it is on disk."""
         if message.target is not None:
             self.put(event("direct", views.message(self.bus.peers, message)))
         elif self.closing is None and (not self._replaying or self._boundary is not None):
@@ -89,14 +89,14 @@ class EventSession(Session):
         self.put(_presence("left", peer))
 
     def _discard(self) -> None:
-        """What waits for the disk goes as well."""
+        """Discard what waits for the disk as well."""
         self._unsynced.clear()
         super()._discard()
 
     # What the shell takes
 
     def data_to_send(self) -> list[bytes]:
-        """What is queued, and the next page of what the client missed; but first the welcome, a slice at a time."""
+        """Return the next slice of the welcome; after it, what is queued and the next page of missed messages."""
         if self._welcome is not None and self.closing is None:
             if (part := next(self._welcome, None)) is not None:
                 return [part]
@@ -111,13 +111,13 @@ class EventSession(Session):
         return super().data_to_send() + page
 
     async def next_data(self) -> list[bytes]:
-        """The same; for what is long, when there is a turn for that."""
+        """Return `data_to_send`, in a turn of its own if it may be long."""
         if self._welcome is not None or self._catching_up:
             return await run_in_turn(self._gateway.answer_scheduler, self.network, self.data_to_send)
         return self.data_to_send()
 
     def closing_comment(self, reason: str) -> bytes:
-        """A comment that says why the stream ends; what is half said is no event without an empty line behind it."""
+        """Return a comment that says why the stream ends; an unfinished event before it is not dispatched."""
         return (b": %b\n\n" if self._welcome is None else b"\n: %b\n") % reason.encode()
 
     @property
@@ -125,12 +125,12 @@ class EventSession(Session):
         return self._replaying and not self._awaiting_sync and self.closing is None
 
     def _next_page(self) -> list[bytes]:
-        """The next page; behind the last one there is a boundary, and behind that the bus."""
+        """Return the next page; after the last one, set the boundary and continue with what the bus delivered."""
         page = self._gateway.index.history(
             self._channel, after=self._seen, before=self._boundary, limit=PAGE, size=LOW_WATER
         )
         gap = []
-        # Asked after the page was read, which may lack what was just retired.
+        # Read after the page, since retention may have retired messages meanwhile.
         kept = min(self._gateway.log.segments.first_kept, self._boundary or BEYOND_ALL)
         if kept > self._seen + 1:
             gap = [event("gap", dumps({"after": self._seen, "before": kept}))]
@@ -155,7 +155,7 @@ class EventSession(Session):
         self.wake()
 
     def _on_synced(self) -> None:
-        """The first message that waits is on disk, and perhaps others."""
+        """Queue all messages that are on disk now."""
         on_disk = self._gateway.log.synced_seq
         while self._unsynced and self._unsynced[0].seq <= on_disk:
             self.put(self._event_of(self._unsynced.popleft()))
@@ -172,7 +172,7 @@ class EventSession(Session):
 
 
 def event(name: str, data: bytes) -> bytes:
-    """An event called *name*; *data* is JSON on one line."""
+    """Return an event called *name*; *data* is JSON on one line."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
 
@@ -182,19 +182,19 @@ def _presence(name: str, peer: Peer) -> bytes:
 
 
 class EventStream(EventSourceResponse):
-    """The response that carries an `EventSession`; whatever its end is, the session leaves the bus."""
+    """The response that carries an `EventSession`; however it ends, the session leaves the bus."""
 
     def __init__(self, session: EventSession) -> None:
         super().__init__(_events(session), ping=PING_SECONDS, sep="\n", send_timeout=SEND_SECONDS)
         self._session = session
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the session until either side has had enough."""
+        """Run the session until either side ends it."""
         budget = self._session.budget
         budget.enter(self._session)
         try:
             await super().__call__(scope, receive, send)
-        except SendTimeoutError:  # nobody reads: the server closes what was not finished
+        except SendTimeoutError:  # the client does not read: the server aborts the unfinished response
             self._session.bus.metrics.overflow(REST)
         finally:
             budget.leave(self._session)
@@ -216,7 +216,7 @@ async def _events(session: EventSession) -> AsyncIterator[bytes]:
 
 
 def join_chunks(data: list[bytes]) -> list[bytes]:
-    """Events joined to pieces that are worth a write and do not fill memory."""
+    """Return *data* joined to chunks of about `LOW_WATER` bytes, each worth a write."""
     joined: list[bytes] = []
     some: list[bytes] = []
     size = 0
@@ -230,7 +230,7 @@ def join_chunks(data: list[bytes]) -> list[bytes]:
 
 
 def open_stream(caller: Caller, channel: str, after: int | None) -> EventStream:
-    """Begin a stream; `Problem` 503 where there are too many connections."""
+    """Start a stream; raise `Problem` 503 if there are too many connections."""
     gateway = caller.gateway
     if (reason := gateway.admission.capacity_error(caller.principal.address)) is not None:
         raise Problem(503, reason, {"Retry-After": "10"})

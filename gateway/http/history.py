@@ -1,4 +1,4 @@
-"""What was said, as REST reads it: pages of a channel, one message by its id, and the log itself."""
+"""Reads the history for REST: pages of a channel, one message by its id, and the log itself."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .problems import Problem, shortened
 
 Order = Literal["asc", "desc"]
 
-PAGE = 32  # messages that are read from the log in one turn of the loop; `LOW_WATER` bytes of content, likewise
-MAX_ANSWER = 4 << 20  # bytes of content after which an answer ends early; `next` goes on
+PAGE = 32  # messages, or `LOW_WATER` bytes of content, that are read from the log in one turn of the loop
+MAX_ANSWER = 4 << 20  # bytes of content after which a page ends early; `next` continues it
 
 
 @dataclass
 class HistoryQuery:
-    """What is asked of the history of a channel, and how far it was answered."""
+    """A query of the history of a channel, and how far it was answered."""
 
     channel: str
     after: int
@@ -36,7 +36,7 @@ class HistoryQuery:
     order: Order
 
     def slices(self, gateway: Gateway) -> Iterator[bytes]:
-        """One page, and where the next begins, a slice at a time; for `gateway.http.paced`."""
+        """Yield one page, with the URL of the next, in slices for `gateway.http.paced`."""
         count = size = 0
         before, more = b'{"messages":[', True
         while more and count < self.limit and size < MAX_ANSWER:
@@ -77,7 +77,7 @@ class HistoryQuery:
 
 
 def find_message(gateway: Gateway, channel: str, id: str) -> Message:
-    """The message of *channel* with this canonical or native id; `Problem` 404 without one."""
+    """Return the message of *channel* with this canonical or native id; raise `Problem` 404 if there is none."""
     canonical = gateway.bus.canonical_id(id)
     found = None if canonical is None else gateway.index.message(canonical)
     if found is None or found.channel != channel:
@@ -86,10 +86,10 @@ def find_message(gateway: Gateway, channel: str, id: str) -> Message:
 
 
 def log_lines(gateway: Gateway, after: int, limit: int) -> Iterator[bytes]:
-    """At most *limit* lines of the log after sequence *after*, of those that are on disk, a slice at a time.
+    """Yield in slices at most *limit* lines of the log after sequence *after*, of those that are on disk.
 
-    `Unavailable` cuts the answer, which is not whole then, where the log cannot be read on; it is raised at once where
-    the index cannot be asked.
+    Raises `Unavailable` at once if the index cannot be read, and while yielding if the log cannot: the response is then
+    cut off.
     """
     found = _scan(gateway.log.segments, after, gateway.index.offset(after + 1), gateway.log.synced_seq)
     return _slices(islice(found, limit))
@@ -115,7 +115,7 @@ def _scan(segments: Segments, after: int, offset: int, last: int) -> Iterator[by
             seq, _ = parse_header(line.data)
             if seq <= last:
                 yield line.data
-            if seq >= last:  # what follows is being written
+            if seq >= last:  # what follows is not on disk yet
                 return
     except OSError as error:
         raise Unavailable(f"the log cannot be read: {error.strerror or error}") from error

@@ -1,4 +1,4 @@
-"""What every REST interface of the gateway and its adapters needs: to read a path, and to wait for the disk."""
+"""Helpers for every REST interface of the gateway and its adapters: decoding paths, waiting for the disk."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gateway.core.errors import OutcomeUnknown
 
 
 def decode_segment(segment: str) -> str:
-    """The text of a raw *segment* of a path (RFC 3986, section 2.1), percent-encoded or not.
+    """Return the text of a raw *segment* of a path (RFC 3986, section 2.1), percent-encoded or not.
 
-    Raises `UnicodeError` where that is not UTF-8.
+    Raises `UnicodeError` if it is not UTF-8.
     """
     return unquote_to_bytes(segment.encode("latin-1")).decode()
 
 
 async def wait_until_synced(ledger: Ledger, seq: int) -> None:
-    """Wait until everything up to *seq* is on disk; `OutcomeUnknown` where the disk fails meanwhile."""
+    """Wait until everything up to *seq* is on disk; raise `OutcomeUnknown` if the disk fails meanwhile."""
     done, failures = anyio.Event(), list[bool]()
 
     def fail() -> None:
@@ -33,5 +33,5 @@ async def wait_until_synced(ledger: Ledger, seq: int) -> None:
 
 
 def outcome_unknown(ledger: Ledger) -> OutcomeUnknown:
-    """The error for those who wait for a disk that fails: whether they are accepted is not known."""
+    """Return the error for requests that wait for a failing disk: whether they were accepted is not known."""
     return OutcomeUnknown(f"the log cannot be written: {ledger.failing}")

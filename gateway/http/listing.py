@@ -1,4 +1,4 @@
-"""Long lists, as REST answers them: what is looked at, and written, in one turn of the loop is bounded."""
+"""Long lists: the work of one turn of the event loop is bounded, however long the list is."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from gateway.runtime import Gateway
 from . import views
 from .callers import Caller
 
-BATCH = 64  # things that are looked at, or written, in one turn of the loop: a millisecond's work
-MAX_SCANNED = 4_096  # channels that are looked at for one answer, where most may not be shown
+BATCH = 64  # items that are read or written in one turn of the loop: a millisecond of work
+MAX_SCANNED = 4_096  # channels that are checked for one response, if the caller may not see most of them
 
 
 async def visible_channels(caller: Caller, after: str, limit: int) -> tuple[list[str], str | None]:
-    """At most *limit* names of channels after one that *caller* may know, and after which name there may be more."""
+    """Return at most *limit* names of channels after *after* that *caller* may know, and the name to continue after.
+
+    The latter is None at the end of the list.
+    """
     shown: list[str] = []
     for _ in range(MAX_SCANNED // BATCH):
         names = caller.gateway.channels.listed(after, BATCH)
@@ -35,7 +38,7 @@ async def visible_channels(caller: Caller, after: str, limit: int) -> tuple[list
 
 
 async def describe_channels(gateway: Gateway, names: list[str]) -> list[dict[str, Any]]:
-    """What REST shows of the channels with these *names*."""
+    """Return what REST shows of the channels with these *names*."""
     rows: list[dict[str, Any]] = []
     for start in range(0, len(names), BATCH):
         rows += views.channels(gateway, names[start : start + BATCH])
@@ -44,7 +47,7 @@ async def describe_channels(gateway: Gateway, names: list[str]) -> list[dict[str
 
 
 def list_slices(name: str, rows: Iterable[Any], /, **more: Any) -> Iterator[bytes]:
-    """An object with *more* members and a list called *name*, `BATCH` of its *rows* in each slice; for `paced`."""
+    """Yield a JSON object with *more* members and a list called *name*, `BATCH` of its *rows* in each slice."""
     rows, before = iter(rows), dumps({**more, name: []})[:-2]
     while some := list(islice(rows, BATCH)):
         yield before + b",".join(map(dumps, some))

@@ -1,4 +1,4 @@
-"""HTTP answers of any length, made at the pace at which their readers take them.
+"""HTTP responses of any length, made at the pace at which clients read them.
 
 An answer is an iterator of slices: each `next` is a little work and gives some bytes, perhaps none. Slices are made in
 the turns that `AnswerScheduler` gives, the next only when the one before it was taken, so that an answer of any length

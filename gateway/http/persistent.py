@@ -1,8 +1,8 @@
-"""Persistent HTTP connections (RFC 9112, section 9), on every server: how they go on after an answer, and how they end.
+"""Persistent HTTP connections (RFC 9112, section 9), on every server.
 
-A connection is kept for the next request, and the client is told for how long. A request that is answered before all of
-its body was read is the other case: most clients send all of it before they look for an answer, and a connection that
-is closed with unread input is reset, which takes the answer away. So the rest is read and thrown away first.
+A connection is kept for the next request, and the client is told for how long. If a request is answered before all of
+its body was read, the rest is read and discarded first: most clients send all of it before they read the response, and
+closing a connection with unread input resets it, which loses the response.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .problems import MEDIA_TYPE, Problem
 
-MAX_DISCARDED = 24 << 20  # of a body that nobody wants: many times what may be sent
-DISCARD_SECONDS = 5.0  # for them to come
+MAX_DISCARDED = 24 << 20  # bytes of a body: many times the largest that is accepted
+DISCARD_SECONDS = 5.0  # for those bytes to arrive
 
 Headers = Iterable[tuple[bytes, bytes]]
 
 
 def raw_response(problem: Problem) -> bytes:
-    """The last answer on a connection on which nobody can be asked for one."""
+    """Return *problem* as the bytes of an HTTP/1.1 response that ends the connection."""
     body = problem.body()
     headers = {"Content-Type": MEDIA_TYPE, "Content-Length": len(body), "Connection": "close", **problem.headers}
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
@@ -30,14 +30,14 @@ def raw_response(problem: Problem) -> bytes:
 
 
 class PersistentConnections:
-    """Tells clients for how many *seconds* a connection is kept, and lets answers arrive before it ends."""
+    """ASGI middleware: tells clients for how many *seconds* a connection is kept, and discards unread bodies."""
 
     def __init__(self, app: ASGIApp, seconds: float) -> None:
         self._app = app
         self._keep_alive = (b"keep-alive", b"timeout=%d" % seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer as the application does."""
+        """Run the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -59,14 +59,14 @@ class PersistentConnections:
 
 
 class _Exchange:
-    """A request with a body, and its answer."""
+    """A request with a body, and its response."""
 
     def __init__(self, receive: Receive, send: Send, kept: tuple[bytes, bytes] | None) -> None:
         self._receive = receive
         self._send = send
         self._keep_alive = kept
-        self._more = True  # of the body is to come
-        self._lingers = False  # the client knows where the answer ends without the connection's end
+        self._more = True  # more of the body is to come
+        self._lingers = False  # the response has a length, so the client need not wait for the end of the connection
 
     async def receive(self) -> Message:
         message = await self._receive()
@@ -85,7 +85,7 @@ class _Exchange:
         await self._send(message)
 
     async def _discard_body(self) -> None:
-        """Throw the rest of the body away, and end. Beyond the limits it is still read, while the server ends."""
+        """Discard the rest of the body, then end the response; past the limits, end it while still reading."""
         enough = anyio.Event()
 
         async def discard() -> None:
@@ -105,11 +105,11 @@ class _Exchange:
 
 
 def _closes(headers: Headers) -> bool:
-    """Whether *headers* say that the connection ends with this answer."""
+    """Whether *headers* say that the connection closes after this response."""
     return any(name.lower() == b"connection" and b"close" in value.lower() for name, value in headers)
 
 
 def _add_keep_alive(message: Message, kept: tuple[bytes, bytes]) -> None:
-    """Say for how long the connection is kept, unless it is not."""
+    """Add the `Keep-Alive` header, unless the connection closes."""
     if not _closes(message["headers"]):
         message["headers"] = [*message["headers"], kept]

@@ -1,7 +1,7 @@
 """Errors as `application/problem+json` (RFC 9457): what happened, and what to do about it.
 
-Every refusal becomes its wire form here and nowhere else: what the gateway refuses (`RequestError`), what FastAPI
-finds wrong with parameters, and what is a bug.
+Every error becomes its wire form here and nowhere else: what the gateway refuses (`RequestError`), invalid parameters
+that FastAPI finds, and bugs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ logger = structlog.get_logger("trellis")
 
 
 class Problem(RequestError):
-    """A request refused with an HTTP *status*; *detail* says why, and what to do next."""
+    """A request refused with an HTTP *status*; *detail* says why, and what to do about it."""
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
@@ -52,13 +52,13 @@ class Problem(RequestError):
         self.headers = headers or {}
 
     def body(self, **more: Any) -> bytes:
-        """The problem as a JSON object; *more* are members of our own."""
+        """Return the problem as a JSON object; *more* are extension members."""
         title = HTTPStatus(self.status).phrase
         return dumps({"type": "about:blank", "title": title, "status": self.status, "detail": self.detail} | more)
 
 
 def shortened(name: str) -> str:
-    """A *name* that somebody sent, quoted, as long as names are: nobody needs more of it to recognise it."""
+    """Return *name*, which a client sent, quoted and cut to the maximum length of a name."""
     return repr(name if len(name) <= MAX_NAME else name[:MAX_NAME] + "…")
 
 
@@ -106,22 +106,22 @@ PROBLEMS: dict[type[RequestError], Callable[[Any], Problem]] = {
 
 
 def problem_of(error: RequestError) -> Problem:
-    """The problem that *error* is to whoever made the request."""
+    """Return the problem that *error* is reported as."""
     return PROBLEMS.get(type(error), lambda other: Problem(400, str(other)))(error)
 
 
 def problem_response(problem: Problem) -> Response:
-    """The response that carries *problem*."""
+    """Return the response that carries *problem*."""
     return Response(problem.body(), problem.status, problem.headers, MEDIA_TYPE)
 
 
 async def handle_errors(handler: Handler, request: Request) -> Response:
-    """What *handler* answers, or the problem that its failure is; each is counted."""
+    """Return the response of *handler*, or the problem that its error is; problems are counted."""
     try:
         return await handler(request)
     except Exception as error:
         problem = _problem(error, request)
-        error.__traceback__ = None  # of frames that hold it: they, and the body, would stay until a collection
+        error.__traceback__ = None  # breaks a cycle that would keep its frames, and the body, until a collection
     request.app.state.gateway.metrics.count("refused", REST, str(problem.status))
     return problem_response(problem)
 
@@ -136,7 +136,7 @@ def _problem(error: Exception, request: Request) -> Problem:
             return Problem(error.status_code, error.detail, error.headers)
         case ClientDisconnect():
             return Problem(400, "the body was cut off")
-    # a bug: counted and logged with where it happened, told without
+    # a bug: logged with its traceback, which the client is not shown
     logger.error("a request failed", method=request.method, path=request.url.path, exc_info=error)
     request.app.state.gateway.metrics.count("faults", "request")
     return Problem(500, "something is wrong with the gateway; its log says more")

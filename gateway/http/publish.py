@@ -1,4 +1,4 @@
-"""`POST .../messages`: one message, which is answered once it is on disk, not before."""
+"""`POST .../messages`: publishes one message, and answers once it is on disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .bodies import SHORT_BODY
 from .callers import Caller
 from .problems import Problem
 
-MAX_CONTENT = 1 << 20  # bytes of one message; a record of the log can hold that and what is said about it
+MAX_CONTENT = 1 << 20  # bytes of one message; a record of the log has room for that and its metadata
 MAX_KEY = 512  # characters of an Idempotency-Key
 
 TOO_LONG = f"a message has at most {MAX_CONTENT} bytes; send less, or in parts"
@@ -24,14 +24,14 @@ WHITESPACE = b" \t\r\n"
 
 
 class ParsedContent(NamedTuple):
-    """What is said: JSON text on one line, and the id of what it answers, if it names one."""
+    """The content of a message: JSON text on one line, and the id of the message that it replies to, if any."""
 
     text: bytes
     parent: str | None
 
 
 def parse_content(body: bytes) -> ParsedContent:
-    """The one JSON value in *body*; `Problem` 400 where it is none."""
+    """Return the JSON value in *body*; raise `Problem` 400 unless it is exactly one."""
     text = body.strip(WHITESPACE)
     try:
         return ParsedContent(one_line(text), check(text))
@@ -40,7 +40,7 @@ def parse_content(body: bytes) -> ParsedContent:
 
 
 async def parse_request_content(caller: Caller, body: bytes) -> ParsedContent:
-    """The same for what *caller* sent; a long *body* is looked at beside the loop, and needs a turn (`bodies`)."""
+    """Parse the *body* that *caller* sent; a long one in a thread, which needs a turn (`bodies.turn_queue`)."""
     try:
         return parse_content(body) if len(body) <= SHORT_BODY else await anyio.to_thread.run_sync(parse_content, body)
     except Problem:
@@ -49,7 +49,7 @@ async def parse_request_content(caller: Caller, body: bytes) -> ParsedContent:
 
 
 class Publisher:
-    """Publishes what one caller says on one channel; with an Idempotency-Key each message goes out once."""
+    """Publishes the messages of one caller on one channel; with an Idempotency-Key, each only once."""
 
     def __init__(self, caller: Caller, channel: str, key: str | None) -> None:
         if key is not None and len(key) > MAX_KEY:
@@ -62,7 +62,10 @@ class Publisher:
         self._key = key
 
     def publish(self, content: ParsedContent, *line: int) -> Receipt | Message:
-        """Take one message (the *line*-th of a request); raises `RequestError` where it is refused."""
+        """Publish one message (the *line*-th of a request), or find it if it was published before.
+
+        Raises `RequestError` if it is refused.
+        """
         self.caller.authorize("publish", self.channel)
         if self._key is None:
             return self._publish(content)
@@ -76,11 +79,11 @@ class Publisher:
         return found
 
     def pace(self) -> None:
-        """Raise `Throttled` where the caller says too much."""
+        """Raise `Throttled` if the caller publishes too fast."""
         self.caller.pace(self.channel)
 
     def answer(self, taken: Receipt | Message) -> bytes:
-        """What the sender of *taken* is told."""
+        """Return the response body for the message *taken*."""
         return views.accepted(self.channel_json, taken)
 
     def _publish(self, content: ParsedContent, key: str | None = None) -> Message:

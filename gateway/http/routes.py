@@ -1,4 +1,4 @@
-"""How a handler becomes a route: its errors are problems, and /docs tells what it takes and answers."""
+"""Makes routes of handlers: errors become problems, and /docs describes parameters and responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .problems import MEDIA_TYPE as PROBLEM_TYPE
 from .problems import Handler, handle_errors
 
 PREFIX = "/v1/"
-MAX_INTEGER = 1 << 62  # of sequences and numbers
+MAX_INTEGER = 1 << 62  # the highest sequence or number that a request may name
 
 After = Annotated[int, Query(ge=0, le=MAX_INTEGER, description="Only what has a higher sequence.")]
 
@@ -27,8 +27,8 @@ PROBLEM = {"description": "What is wrong, and what to do about it.", "content": 
 class Route(NamedTuple):
     """A row of a table of routes.
 
-    *more* goes to /docs as it is; a *raw* handler is called with the request alone. *others* are statuses that are
-    answered in the form of the usual one.
+    *more* is added to the OpenAPI operation; a *raw* handler is called with only the request. *others* are further
+    statuses with the same form of body.
     """
 
     method: str
@@ -42,27 +42,27 @@ class Route(NamedTuple):
 
 
 class ProblemRoute(APIRoute):
-    """A route whose every failure is answered as a problem, and counted."""
+    """A route that answers every error with a problem, and counts it."""
 
     def get_route_handler(self) -> Handler:
-        """FastAPI's own handler, with its errors translated."""
+        """Return FastAPI's own handler, with its errors translated."""
         return partial(handle_errors, super().get_route_handler())
 
 
 class RawRoute(ProblemRoute):
-    """A route that reads the request itself: the handler's parameters are for /docs, it is called without them.
+    """A route whose handler reads the request itself; its parameters are described by `Route.more` alone.
 
     FastAPI's way from a route to its handler takes longer than everything else that a publish needs.
     """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the handler with the request alone."""
+        """Run the handler with only the request."""
         response = await handle_errors(self.endpoint, Request(scope, receive, send))
         await response(scope, receive, send)
 
 
 def add_route(router: APIRouter, owner: object, route: Route) -> None:
-    """Serve the *route*, whose handler is a method of *owner*; the handler's docstring describes it."""
+    """Serve *route*, whose handler is a method of *owner*; the docstring of the handler is its description."""
     content: dict[str, Any] = {} if route.status == 204 else {"content": {route.media_type: {}}}
     done = {"description": "Done."} | content
     responses: dict[int | str, dict[str, Any]] = dict.fromkeys((route.status, *route.others), done)

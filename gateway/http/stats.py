@@ -1,4 +1,4 @@
-"""What `GET /v1/stats` tells: what was counted since the start, and what the pipeline last wrote."""
+"""The contents of `GET /v1/stats`: what was counted since the start, and what the pipeline last wrote."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 from gateway.runtime import Gateway, clock
 
-COST = 20  # requests that one for all of this counts as
-MAX_CHANNELS = 256  # that are listed: those in which most was said
-MAX_TABLES = 64  # of the pipeline that are looked at
+COST = 20  # requests that one request for statistics counts as
+MAX_CHANNELS = 256  # listed: the busiest ones
+MAX_TABLES = 64  # of the pipeline that are read
 MAX_MANIFEST = 16 << 20  # bytes of a manifest that is read
 MANIFEST = "*/*/_manifest.json"  # of each table, below the warehouse (docs/pipeline.md)
 
 
 def report(gateway: Gateway) -> dict[str, Any]:
-    """Everything that is counted, but for the pipeline."""
+    """Return everything that is counted, except by the pipeline."""
     return {
         "version": gateway.version,
         "uptimeSeconds": (clock() - gateway.started) // 1000,
@@ -35,7 +35,7 @@ def report(gateway: Gateway) -> dict[str, Any]:
 
 
 def pipeline_tables(warehouse: Path) -> dict[str, Any] | None:
-    """What the pipeline last wrote into each table below *warehouse*, None where there is nothing; it reads files."""
+    """Return what the pipeline last wrote into each table below *warehouse*, or None if there is none; reads files."""
     tables = [found for path in sorted(warehouse.glob(MANIFEST))[:MAX_TABLES] if (found := _table(warehouse, path))]
     return {"warehouse": str(warehouse), "tables": tables} if tables else None
 
@@ -51,7 +51,7 @@ def _protocols(gateway: Gateway) -> dict[str, dict[str, int]]:
 
 
 def _channels(gateway: Gateway) -> list[dict[str, Any]]:
-    """The busiest channels since the start, and some of those that anybody listens to."""
+    """Return the busiest channels since the start, then other channels that have listeners."""
     counts = dict(gateway.metrics.channels.items())
     busiest = nsmallest(MAX_CHANNELS, counts, key=lambda name: (-counts[name][0], name))
     silent = (name for name in gateway.bus.active_channels() if name not in counts)
@@ -78,4 +78,4 @@ def _table(warehouse: Path, path: Path) -> dict[str, Any] | None:
             "written": about.st_mtime_ns // 1_000_000,
         }
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # it is the pipeline's to complain about
+        return None  # the pipeline itself reports what is wrong with it

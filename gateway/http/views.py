@@ -1,7 +1,7 @@
 """What REST shows of peers, messages and channels, as JSON.
 
-The content of a message is never read and written again: its text is put between what is said about it, so that
-no digit of it changes.
+The content of a message is never decoded and encoded again: its text is inserted as it is, so that no digit of it
+changes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ MEDIA_TYPE = "application/json"
 
 
 def peer(peer: Peer) -> dict[str, Any]:
-    """A peer as `GET .../peers` lists it, and as `joined` and `left` tell of it."""
+    """Return a peer as `GET .../peers` and the events `joined` and `left` show it."""
     protocol = peer.connection_protocol or peer.protocol
     return {"number": peer.number, "protocol": protocol, "identity": peer.identity, "name": peer.name}
 
 
 def sender(peers: PeerRegistry, message: Message) -> dict[str, Any]:
-    """Who said a message, and how; the log keeps no names, so a durable peer is asked for its own."""
+    """Return the sender of a message; its current name, if it is a durable peer, since the log keeps no names."""
     peer = message.sender
     known = peers.with_number(peer.number) if peer.identity is not None and peer.name is None else peer
     name = None if known is None else known.name
@@ -35,7 +35,7 @@ def sender(peers: PeerRegistry, message: Message) -> dict[str, Any]:
 
 
 def message(peers: PeerRegistry, message: Message) -> bytes:
-    """A message out of the history; a direct one has no sequence."""
+    """Return a message as JSON; a direct message has no sequence."""
     sequence = b'"sequence":%d,' % message.seq if message.seq else b""
     return (
         b'{"id":%b,%b"channel":%b,"timestamp":%d,"sender":%b,"content":%b,"inReplyTo":%b,"native":%b,"undelivered":%b}'
@@ -54,7 +54,7 @@ def message(peers: PeerRegistry, message: Message) -> bytes:
 
 
 def accepted(channel: bytes, receipt: Receipt | Message) -> bytes:
-    """The answer to a publish, once it is on disk; *channel* is the name as JSON."""
+    """Return the response body to a publish, once it is on disk; *channel* is the name as JSON."""
     return b'{"id":"%b","channel":%b,"sequence":%d,"timestamp":%d,"undelivered":%b}' % (
         receipt.id.encode(),
         channel,
@@ -65,7 +65,7 @@ def accepted(channel: bytes, receipt: Receipt | Message) -> bytes:
 
 
 def channels(gateway: Gateway, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Channels: how each protocol calls them, how many listen, and the sequences of their last messages."""
+    """Return channels: their address in each protocol, how many listen, and the sequences of their last messages."""
     last = gateway.index.last_seqs(names)
     bus = gateway.bus
     return [
@@ -75,10 +75,10 @@ def channels(gateway: Gateway, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def channel(gateway: Gateway, name: str) -> dict[str, Any]:
-    """One of them."""
+    """Return one channel."""
     return channels(gateway, (name,))[0]
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    """A JSON answer."""
+    """Return a JSON response."""
     return Response(dumps(value), status, media_type=MEDIA_TYPE)

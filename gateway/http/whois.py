@@ -1,4 +1,4 @@
-"""What is known of one sender, whatever protocol it speaks, and whether it is here: `GET /v1/peers/{number}`."""
+"""`GET /v1/peers/{number}`: what is known of one peer of any protocol, and where it is present."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.core.message import REST, Peer
 from . import views
 from .callers import Caller
 
-COST = 20  # requests that one for all of this counts as
+COST = 20  # requests that one request for a peer counts as
 MAX_SEARCHED = 1024  # channels, by name, that are looked at for what somebody said, or where it is
 NEWEST_SEQ = "SELECT seq FROM records WHERE channel = ? AND sender = ? ORDER BY seq DESC LIMIT 1"
 MAX_LISTED = 256  # channels in an answer
@@ -21,7 +21,7 @@ TURN = 64  # channels that are looked at in one turn of the loop
 
 
 class _SentChannels(NamedTuple):
-    """A peer, by which protocol it said something last in the first of the channels, and in which there is any."""
+    """A sender, the protocol of its newest message in the first channel, and all channels that have messages of it."""
 
     peer: Peer
     protocol: str
@@ -29,9 +29,9 @@ class _SentChannels(NamedTuple):
 
 
 async def report(caller: Caller, number: int) -> dict[str, Any] | None:
-    """All that *caller* may know of the peer with *number*; None where nobody has, or had, it.
+    """Return what *caller* may know of the peer with *number*; None if it is unknown.
 
-    Who has no identity and is not connected is known by what it said, as long as that is kept.
+    A peer without an identity that is not connected is known as long as one of its messages is kept.
     """
     gateway = caller.gateway
     connections = gateway.bus.sessions_of(number)
@@ -62,7 +62,7 @@ async def report(caller: Caller, number: int) -> dict[str, Any] | None:
 
 
 async def _channels_of(caller: Caller, number: int, connections: list[Member]) -> list[str]:
-    """The channels in which the peer with *number* is, of those that *caller* may know, by name."""
+    """Return by name the channels in which the peer with *number* is present, of those that *caller* may know."""
     presence = caller.gateway.bus.presence
     listening = (channel for session in connections for channel in list(session.channels))
     near = list(dict.fromkeys([*presence.guest_channels(number), *islice(listening, MAX_SEARCHED)]))
@@ -76,7 +76,7 @@ async def _channels_of(caller: Caller, number: int, connections: list[Member]) -
 
 
 async def _find_sent(caller: Caller, number: int) -> _SentChannels | None:
-    """Where the peer said something that *caller* may read."""
+    """Find the channels with messages of the peer that *caller* may read."""
     index, said, name = caller.gateway.index, list[str](), ""
     for _ in range(MAX_SEARCHED // TURN):
         names = caller.gateway.channels.listed(name, TURN)
@@ -91,7 +91,7 @@ async def _find_sent(caller: Caller, number: int) -> _SentChannels | None:
 
 
 def _has_sent(caller: Caller, channel: str, number: int) -> bool:
-    """Whether the peer said something in *channel*; no message is read for that."""
+    """Whether *channel* has a message of the peer; no message is read for that."""
     index = caller.gateway.index
     return index.one(NEWEST_SEQ, (channel, number)) is not None or any(
         message.sender.number == number for message in index.unapplied(channel)

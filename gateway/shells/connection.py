@@ -1,8 +1,8 @@
 """A session directly on an asyncio transport, whatever the wire is.
 
-What arrives is handed to the session in the very call that reports it, in portions if it takes long
-(`gateway.shells.turns`). What is to be written waits until the end of the loop's turn (`gateway.shells.flusher`).
-There is no task, no queue and no timer for a peer; a connection that ends has one, for `LINGER_SECONDS` seconds.
+Input is handed to the session in the very call that reports it, in portions if it takes long (`gateway.shells.turns`).
+Output waits until the end of the turn of the loop (`gateway.shells.flusher`). A peer needs no task, no queue and no
+timer; only a connection that is closing has a timer, for `LINGER_SECONDS`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 
 
 def half_close(transport: asyncio.Transport) -> bool:
-    """Tell the peer that nothing follows; False where it cannot be told: TLS has no half-close, or it has gone.
+    """Close the sending direction; return False if that is impossible: TLS has no half-close, or the peer is gone.
 
-    asyncio's own transports raise where the peer has reset the connection and nobody has read that yet; uvloop's do
-    once the connection is lost.
+    asyncio's own transports raise if the peer has reset the connection and that has not been read yet; those of uvloop
+    do once the connection is lost.
     """
     if transport.is_closing() or not transport.can_write_eof():
         return False
@@ -41,7 +41,7 @@ def half_close(transport: asyncio.Transport) -> bool:
 
 
 class Connection(asyncio.Protocol):
-    """A session on a transport; see `gateway.core.session` for what it owes the session."""
+    """A session on a transport; `gateway.core.session` has the contract between them."""
 
     __slots__ = (
         *(
@@ -64,23 +64,23 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connections: MutableSet[Any]) -> None:
         self._loop = loop
-        self._connections = connections  # all that are open: the gateway says goodbye to them when it stops
+        self._connections = connections  # all open ones: the gateway says goodbye to them when it stops
         self._flusher = flusher_of(loop)
         self._turns = turns_of(loop)
         self._session: Session | None = None
-        self._reading_paused = False  # reading stopped
-        self._writing_paused = False  # the peer does not read what was written
+        self._reading_paused = False  # the transport is not read
+        self._writing_paused = False  # the transport is full: the peer does not read
         self._eof = False  # the peer will send nothing more
         self._linger_timer: asyncio.TimerHandle | None = None
-        self._unhandled: deque[bytes] | None = None  # what was read and is still to be handled
-        self._portion: Portion | None = None  # how much of it at once, once something took long
+        self._unhandled: deque[bytes] | None = None  # input that was read and not handled yet
+        self._portion: Portion | None = None  # how much of it to handle at once, once something took long
         self._turn_requested = False  # `take_turn` will be called
         self._pause_timer: asyncio.TimerHandle | None = None  # while it runs, nothing is handled or read
-        self._stall_timer: asyncio.TimerHandle | None = None  # for a peer to read on
-        self._pongs_unread = False  # the peer pings and does not read the answers
+        self._stall_timer: asyncio.TimerHandle | None = None  # for the peer to read again
+        self._pongs_unread = False  # the peer pings and does not read the pongs
 
     def start(self, transport: asyncio.Transport, session: Session) -> None:
-        """Run *session* from now on."""
+        """Run *session* on *transport* from now on."""
         self.transport = transport
         self._session = session
         self._connections.add(self)
@@ -95,28 +95,28 @@ class Connection(asyncio.Protocol):
         self.wake()
 
     def shutdown(self) -> None:
-        """The gateway stops: say goodbye. (uvicorn calls this as well.)"""
+        """Say goodbye, since the gateway stops. uvicorn calls this as well."""
         if self._session is not None and self._session.closing is None:
             self._session.goodbye()
 
     @property
     def reading_paused(self) -> bool:
-        """Whether nothing is to be read now."""
+        """Whether reading is paused."""
         return self._reading_paused
 
     # The session's side
 
     def wake(self) -> None:
-        """There is something to write, or to close."""
+        """Flush soon: there is data to write, or the session closes."""
         self._flusher.add(self)
 
     @property
     def waiting(self) -> int:
-        """How many frames are to be written."""
+        """Return the number of frames to write."""
         return 0 if self._session is None else self._session.waiting
 
     def flush(self) -> None:
-        """Write what there is, a piece of what is long, and read again if there is room."""
+        """Write what is queued, long answers in pieces, and resume reading if there is room."""
         session = self._session
         if session is None:
             return
@@ -160,7 +160,7 @@ class Connection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def _finish(self, close: Close | None) -> None:
-        """Everything is written. Closing with unread input would reset the connection and lose the farewell."""
+        """Close in order, after everything is written: closing with unread input would reset the connection."""
         self._detach()
         self._linger()
         if close is not None:
@@ -172,7 +172,7 @@ class Connection(asyncio.Protocol):
         self._resume_reading()
 
     def write_close(self, close: Close) -> None:
-        """Write what the wire itself has to say about the end."""
+        """Write the close frame of the wire, if it has one."""
 
     def _linger(self) -> None:
         if self._linger_timer is None:
@@ -190,17 +190,17 @@ class Connection(asyncio.Protocol):
 
     @property
     def network(self) -> str:
-        """Where the peer is."""
+        """Return the network of the peer."""
         return "" if self._session is None else self._session.network
 
     @property
     def held_size(self) -> int:
-        """How many bytes are kept for the peer."""
+        """Return how many bytes are kept for the peer."""
         session = 0 if self._session is None else self._session.held_size
         return session + sum(map(len, self._unhandled or ())) + self.transport.get_write_buffer_size()
 
     def release_memory(self) -> None:
-        """Let go of them; the peer is told if it reads."""
+        """Discard them and close; the peer is told why if it reads."""
         self._unhandled = None
         if self._session is not None:
             self._session.release_memory()
@@ -208,12 +208,12 @@ class Connection(asyncio.Protocol):
     # The transport's side
 
     def data_received(self, data: bytes) -> None:
-        """Handle what arrived, or a part of it: what takes long goes on in the next turns of the loop."""
+        """Handle what arrived, or a portion of it; the rest follows in later turns of the loop."""
         self._flusher.arrivals += self.arrivals_per_read
         portion = self._portion
         session = self._session
         if session is None:
-            return  # it has ended; discard what still comes
+            return  # the session has ended; discard what still arrives
         heavy = len(data) > FIRST_PORTION or (portion is not None and portion.busy)
         if not (heavy or (session.penalty is not None and self._is_penalized(session))):
             self._turns.other_arrivals += 1
@@ -238,21 +238,21 @@ class Connection(asyncio.Protocol):
         return session.bus.read_pacer is not None and session.bus.read_pacer.is_penalized(session)
 
     def take_turn(self) -> None:
-        """Handle a portion of what was read; see `gateway.shells.turns`."""
+        """Handle a portion of the input; see `gateway.shells.turns`."""
         self._turn_requested = False
         session = self._session
         if self._unhandled is None or self._pause_timer is not None or session is None or not session.ask_to_read():
             return  # `flush` goes on when it may be read, `_pause_over` when the pause is over
         try:
             self._handle(self._next_portion())
-        except Exception:  # a bug in one session must not stop the others
+        except Exception:  # a bug in one session must not affect the others
             logger.exception("a connection failed; the others go on")
             self.transport.abort()
         else:
             self._resume_reading()
 
     def _next_portion(self) -> bytes:
-        """The next portion of what was read."""
+        """Return the next portion of the input."""
         assert self._unhandled is not None
         self._portion = self._portion or Portion()
         data, size = self._unhandled.popleft(), self._portion.size
@@ -264,7 +264,7 @@ class Connection(asyncio.Protocol):
         return data
 
     def _handle(self, data: bytes) -> None:
-        """Hand *data* to the session, and see what that costs."""
+        """Hand *data* to the session, and measure what that costs."""
         begin = perf_counter()
         self.feed(data)
         session, seconds = self._session, 0.0
@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol):
             self._portion = self._portion or Portion()
             taken = self._portion.used(begin, len(data), self._turns.length)
             self._turns.spend(taken)
-            seconds = taken if self._turns.shared else 0.0  # that nobody waits for costs nobody anything
+            seconds = taken if self._turns.shared else 0.0  # it costs others nothing while they have no input
         if session is None:
             return
         if session.bus.read_pacer is not None and (
@@ -288,23 +288,23 @@ class Connection(asyncio.Protocol):
             self._pause_reading()
 
     def feed(self, data: bytes) -> None:
-        """Hand *data*, however it was cut, to the session in the wire's own way."""
+        """Hand *data*, however it was segmented, to the session as the wire requires."""
         raise NotImplementedError
 
     def _pause_over(self) -> None:
-        """The connection may be read again."""
+        """Resume reading after a pause."""
         self._pause_timer = None
         self._resume_reading()
 
     def pause_writing(self) -> None:
-        """The peer reads too slowly: the session keeps what it has."""
+        """Stop writing, since the peer reads too slowly; the session keeps its data."""
         self._writing_paused = True
         self._watch_stall(self.transport.get_write_buffer_size())
         if self._session is not None:
             self._session.blocked = True
 
     def resume_writing(self) -> None:
-        """It goes on."""
+        """Write again."""
         self._writing_paused = self._pongs_unread = False
         if self._stall_timer is not None:
             self._stall_timer.cancel()
@@ -317,7 +317,7 @@ class Connection(asyncio.Protocol):
         self._stall_timer = self._loop.call_later(STALLED_SECONDS, self._check_stall, left)
 
     def _check_stall(self, before: int) -> None:
-        """A peer that has taken nothing for so long is too slow, however little waits for it."""
+        """Close the connection if the peer has read nothing since *before*, however little waits for it."""
         left = self.transport.get_write_buffer_size()
         if left < before:
             self._watch_stall(left)
@@ -325,16 +325,16 @@ class Connection(asyncio.Protocol):
             self._session.overflow()
 
     def eof_received(self) -> bool:
-        """Write what is queued, then close; True keeps the transport open until then."""
+        """Write what is queued, then close; return True to keep the transport open until then."""
         while self._unhandled is not None and self._session is not None and self._session.ready:
-            self._handle(self._next_portion())  # only TLS tells of the end while something is left
+            self._handle(self._next_portion())  # only TLS reports the end while input is left
         self._eof = True
         self._linger()
         self.flush()
         return self._session is not None and self.transport.can_write_eof()
 
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  # whatever the end was
-        """The end."""
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  # every end is handled alike
+        """End the session and stop the timers."""
         for timer in (self._linger_timer, self._pause_timer, self._stall_timer):
             if timer is not None:
                 timer.cancel()

@@ -65,7 +65,7 @@ async def listen(
     tasks: TaskGroup,  # noqa: ARG001  # the signature is that of `gateway.shells.serve.listen`
     stack: AsyncExitStack,
     tls: ssl.SSLContext | None = None,
-    door: HandshakeLimit | None = None,
+    handshake_limit: HandshakeLimit | None = None,
     handshake_seconds: float = HANDSHAKE_SECONDS,
 ) -> int:
     """Serve TCP, or TLS with the context *tls*, and return the port, like `gateway.shells.serve.listen`."""
@@ -89,7 +89,7 @@ async def listen(
     listener = socket.create_server(
         (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=BACKLOG
     )
-    stack.push_async_callback(TlsServer(listener, tls, door, handshake_seconds, protocol).close)
+    stack.push_async_callback(TlsServer(listener, tls, handshake_limit, handshake_seconds, protocol).close)
     return int(listener.getsockname()[1])
 
 

@@ -1,9 +1,9 @@
-"""Hypercorn's connections as Trellis keeps them, for which hypercorn has one setting, `keep_alive_timeout`.
+"""hypercorn's HTTP connections, extended by limits for which it has one setting, `keep_alive_timeout`.
 
-`FastHttp` in `gateway.shells.uvicorn_http` does the same for uvicorn: a connection is counted by the door, one that has
-not said anything whole is dropped after `limits.handshake_seconds`, and one that has may be silent for
-`limits.keep_alive_seconds`, but gives way to others where there are too many. This is a subclass of internals: the
-version is pinned, and tests/gateway/http/test_persistent.py tells when a new one does not fit.
+`FastHttp` in `gateway.shells.uvicorn_http` does the same for uvicorn: `Admission` counts a connection, which is dropped
+if it sends no complete request within `limits.handshake_seconds`. After a request it may be idle for
+`limits.keep_alive_seconds`, but is closed earlier if others need its place. This is a subclass of internals: the
+version is pinned, and tests/gateway/http/test_persistent.py fails if a new one does not fit.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from .uvicorn_http import MAX_DISCARDED, RETRY_HEADERS
 
 NOT_READABLE = (trio.BusyResourceError, AttributeError)  # another task reads; TLS has no half-close
 DISCONNECTED = (trio.ClosedResourceError, trio.BrokenResourceError)
-ENDING = trio.BusyResourceError  # of a write: another task tells the client that nothing more comes
+ENDING = trio.BusyResourceError  # of a write: another task is closing the connection
 
 
 class HypercornConnection(TCPServer):
-    """A connection that the door of *gateway* lets in, with the times of its limits."""
+    """A connection that *gateway* has to admit, with the time limits of its settings."""
 
     gateway: Gateway
-    network = ""  # that is counted
-    _idle = True  # no request is being answered
-    _had_request = False  # there was one
+    network = ""  # of the client, while the connection is counted
+    _idle = True  # no request is under way
+    _had_request = False  # at least one request was complete
     _request_begun = False  # the next one has begun
-    _disconnected = False  # the client is gone, and hypercorn would wait for its next request
+    _disconnected = False  # the client is gone; hypercorn would wait for its next request
 
     async def run(self) -> None:
-        """Serve it, if there is room."""
+        """Serve the connection, if there is room."""
         if (address := _address(self.stream)) is None:
             await trio.aclose_forcefully(self.stream)
         elif (reason := self.gateway.admission.enter(address)) is not None:
@@ -56,7 +56,7 @@ class HypercornConnection(TCPServer):
                 self._leave()
 
     async def _refuse(self, reason: str) -> None:
-        """Say that there is no room; before a TLS handshake there are no words for it."""
+        """Answer that there is no room; before a TLS handshake just close."""
         try:
             if not isinstance(self.stream, trio.SSLStream) and self.gateway.admission.begin_refusal():
                 try:
@@ -69,7 +69,7 @@ class HypercornConnection(TCPServer):
             await trio.aclose_forcefully(self.stream)
 
     def close_idle(self) -> None:
-        """Another connection needs the place."""
+        """Close this idle connection to make room for another."""
         self._leave()
         self._task_group.spawn(self._initiate_server_close)
 
@@ -80,7 +80,7 @@ class HypercornConnection(TCPServer):
             self.network = ""
 
     async def protocol_send(self, event: Event) -> None:
-        """Know whether a request is being answered."""
+        """Write *event*, and note whether a request is under way."""
         if isinstance(event, Updated):
             self._idle, self._had_request, self._request_begun = event.idle, True, False
             if event.idle and self.network:
@@ -93,7 +93,7 @@ class HypercornConnection(TCPServer):
             await super().protocol_send(event)
 
     async def _send(self, data: bytes) -> None:
-        """Write *data*, each piece of it within `STALLED_SECONDS`; who takes nothing for so long is cut off."""
+        """Write *data* in pieces, each within `STALLED_SECONDS`; abort the connection otherwise."""
         async with self.send_lock:
             for at in range(0, len(data), LOW_WATER):
                 with trio.move_on_after(STALLED_SECONDS, shield=True) as sending, suppress(*DISCONNECTED, ENDING):
@@ -105,7 +105,7 @@ class HypercornConnection(TCPServer):
                 return
 
     async def _close(self) -> None:
-        """End when the client has read all, or soon: to close with unread input would reset the connection."""
+        """Close once the client has closed, or soon: closing with unread input would reset the connection."""
         discarded = 0
         with trio.move_on_after(LINGER_SECONDS), suppress(*DISCONNECTED, *NOT_READABLE):
             await self.stream.send_eof()
@@ -130,10 +130,10 @@ class HypercornConnection(TCPServer):
         await self.idle_task.stop()
 
     async def _note_progress(self) -> None:
-        """See what became of the connection by what was read."""
+        """Note what the input changed: a WebSocket handshake, or the start of another request."""
         connection = self.protocol.protocol.connection
         if isinstance(connection, H11WSConnection):
-            self._leave()  # it is to be a session, which is counted where it is let in
+            self._leave()  # it becomes a session, which is counted when it is admitted
         elif isinstance(connection, h11.Connection) and self._idle and self._had_request and not self._request_begun:
             self._request_begun = bool(connection.trailing_data[0])
             if self._request_begun:
@@ -151,7 +151,7 @@ class HypercornConnection(TCPServer):
 
 
 def _address(stream: Any) -> str | None:
-    """Where the client of *stream*, TCP or TLS, is; None where it has gone."""
+    """Return the address of the client of *stream*, TCP or TLS; None if it is gone."""
     try:
         return str(getattr(stream, "transport_stream", stream).socket.getpeername()[0])
     except OSError:
@@ -159,6 +159,6 @@ def _address(stream: Any) -> str | None:
 
 
 def patch_connections(gateway: Gateway) -> None:
-    """Let hypercorn make its connections so in this process."""
+    """Make hypercorn use `HypercornConnection` in this process."""
     made: Any = type("HypercornConnection", (HypercornConnection,), {"gateway": gateway})
     hypercorn.trio.run.TCPServer = made  # type: ignore[attr-defined]  # the one place where hypercorn chooses it

@@ -275,16 +275,16 @@ async def listen(
     tasks: TaskGroup,
     stack: AsyncExitStack,
     tls: ssl.SSLContext | None = None,
-    door: HandshakeLimit | None = None,
+    handshake_limit: HandshakeLimit | None = None,
     handshake_seconds: float = HANDSHAKE_SECONDS,
 ) -> int:
     """Serve TCP, or TLS with the context *tls*, and return the port; connections run in *tasks*.
 
-    *door* limits the connections whose TLS handshake is not finished. When *stack* is unwound, the listeners close and
-    every session says goodbye.
+    *handshake_limit* counts the connections whose TLS handshake is not finished. When *stack* is unwound, the listeners
+    close and every session says goodbye.
     """
     listeners = await anyio.create_tcp_listener(local_host=host, local_port=port, backlog=BACKLOG)
-    server = _Server(accept, tls, tasks, door, handshake_seconds)
+    server = _Server(accept, tls, tasks, handshake_limit, handshake_seconds)
     stack.push_async_callback(server.close)
     for listener in listeners.listeners:
         assert isinstance(listener, SocketListener)
@@ -295,12 +295,17 @@ async def listen(
 
 class _Server:
     def __init__(
-        self, accept: Accept, tls: ssl.SSLContext | None, tasks: TaskGroup, door: HandshakeLimit | None, seconds: float
+        self,
+        accept: Accept,
+        tls: ssl.SSLContext | None,
+        tasks: TaskGroup,
+        handshake_limit: HandshakeLimit | None,
+        seconds: float,
     ) -> None:
         self._accept = accept
         self._tls = tls
         self._tasks = tasks
-        self._door = door
+        self._handshake_limit = handshake_limit
         self._seconds = seconds
         self._sessions: set[Session] = set()
 
@@ -347,7 +352,7 @@ class _Server:
     async def _handshake(self, stream: SocketStream, address: str) -> Wire | None:
         if self._tls is None:
             return StreamWire(stream)
-        if self._door is not None and self._door.enter(address) is not None:
+        if self._handshake_limit is not None and self._handshake_limit.enter(address) is not None:
             return None
         try:
             with anyio.fail_after(self._seconds):
@@ -355,5 +360,5 @@ class _Server:
         except DISCONNECTED:
             return None
         finally:
-            if self._door is not None:
-                self._door.leave(address)
+            if self._handshake_limit is not None:
+                self._handshake_limit.leave(address)

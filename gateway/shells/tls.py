@@ -23,21 +23,21 @@ logger = logging.getLogger(__name__)
 class TlsServer:
     """Accepts connections on *listener*; *protocol_factory* makes a protocol for each that ends its handshake in time.
 
-    The limit is *seconds*; *door* limits the handshakes under way.
+    The limit is *seconds*; *handshake_limit* limits the handshakes under way.
     """
 
     def __init__(
         self,
         listener: socket.socket,
         context: ssl.SSLContext,
-        door: HandshakeLimit | None,
+        handshake_limit: HandshakeLimit | None,
         seconds: float,
         protocol_factory: Callable[[], asyncio.Protocol],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._context = context
-        self._door = door
+        self._handshake_limit = handshake_limit
         self._seconds = seconds
         self._protocol_factory = protocol_factory
         self._handshakes: set[asyncio.Task[None]] = set()
@@ -60,7 +60,7 @@ class TlsServer:
                 logger.warning("cannot accept: %s", error)
                 await asyncio.sleep(ACCEPT_RETRY_SECONDS)
                 continue
-            if self._door is not None and self._door.enter(address[0]) is not None:
+            if self._handshake_limit is not None and self._handshake_limit.enter(address[0]) is not None:
                 peer.close()  # before the handshake no reason can be sent
                 continue
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it only for its own servers
@@ -81,5 +81,5 @@ class TlsServer:
             with suppress(OSError):
                 peer.close()
         finally:
-            if self._door is not None:
-                self._door.leave(address)
+            if self._handshake_limit is not None:
+                self._handshake_limit.leave(address)

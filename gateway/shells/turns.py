@@ -1,9 +1,9 @@
-"""Shares an event loop between those who say little, who come first, and those who have much input.
+"""Shares an event loop between light connections, which go first, and busy ones.
 
-A connection that uses more than `SHARE` of the loop is busy. What busy connections send, and each long read, is handled
-a portion at a time: all of them together get one portion of about `TURN` in each turn of the loop, whoever has used
-least lately first. That happens behind everything that the others brought on, so one who says little waits for what is
-left of one portion. While nobody else says anything there is nobody to wait, and a portion is `LONG_TURN`.
+A connection that uses more than `SHARE` of the loop is busy. The input of busy connections, and each long read, is
+handled in portions: all busy connections together get one portion of about `TURN` in each turn of the loop, the one
+that used least lately first. Light connections are served before that, so they wait for the rest of one portion at
+most. While only busy connections have input, a portion is `LONG_TURN`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from weakref import WeakKeyDictionary
 
 from gateway.core.watchdog import Progress
 
-TURN = 0.0005  # seconds of a turn of the loop that go to all busy connections together while others say something,
-LONG_TURN = 0.002  # and while nobody does
-CALM = 1.0  # seconds without anything from others after which nobody does
-PATIENCE = 0.002  # seconds that busy connections wait while each turn of the loop brings something from others
+TURN = 0.0005  # seconds of a turn of the loop for all busy connections together, while others have input,
+LONG_TURN = 0.002  # and while they have none
+CALM = 1.0  # seconds without input from others after which they count as silent
+PATIENCE = 0.002  # seconds that busy connections wait while each turn of the loop brings input from others
 SHARE = 0.05  # of the time: a connection that uses more of the loop is busy
 ALLOWANCE = 0.005  # seconds that a connection may use at once before it counts as busy
-MOST_USED = 10 * ALLOWANCE  # seconds that are held against a connection at most: one second of `SHARE`
+MOST_USED = 10 * ALLOWANCE  # seconds of use that count at most: one second of `SHARE`
 MIN_PORTION, FIRST_PORTION, MAX_PORTION = 256, 4 << 10, 256 << 10  # bytes that are handled at once
-CHEAP_SECONDS = LONG_TURN / 8  # seconds; a read that takes less is not accounted for
+CHEAP_SECONDS = LONG_TURN / 8  # a read that takes less is not accounted for
 
 
 class Schedulable(Protocol):
@@ -36,10 +36,10 @@ class Schedulable(Protocol):
 
 
 class Turns:
-    """Lets busy connections go on, who has used least lately first, for a short time in each turn of the loop."""
+    """Gives busy connections turns, the one that used least lately first, for a short time in each turn of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.other_arrivals = 0  # what those have brought who are not busy
+        self.other_arrivals = 0  # reads and requests of connections that are not busy
         self._loop = loop
         self._waiting: list[tuple[float, int, Schedulable]] = []  # a heap
         self._numbers = count()
@@ -52,7 +52,7 @@ class Turns:
 
     @property
     def progress(self) -> Progress:
-        """What waits, and what was done."""
+        """Return how many connections wait and how often turns were given, for the watchdog."""
         return Progress(len(self._waiting), self._runs)
 
     def add(self, busy: Schedulable, priority: float) -> None:
@@ -62,7 +62,7 @@ class Turns:
 
     @property
     def shared(self) -> bool:
-        """Whether others than busy connections have brought something lately."""
+        """Whether connections that are not busy had input lately."""
         now = perf_counter()
         if self._known != self.other_arrivals:
             self._known, self._last_arrival = self.other_arrivals, now
@@ -70,12 +70,12 @@ class Turns:
 
     @property
     def length(self) -> float:
-        """Seconds that busy connections have of each turn now."""
+        """Return the seconds that busy connections get of each turn of the loop now."""
         return TURN if self.shared else LONG_TURN
 
     @property
     def over(self) -> bool:
-        """Whether busy connections have had all of this turn."""
+        """Whether busy connections have used up this turn of the loop."""
         return self._spent >= self.length
 
     def spend(self, seconds: float) -> None:
@@ -93,7 +93,7 @@ class Turns:
             self._loop.call_soon(self._run)
 
     def _run(self) -> None:
-        self._due = False  # first: whatever happens below, the next `add` is heard
+        self._due = False  # first: whatever happens below, the next `add` schedules a call
         self._runs += 1
         if self._yields():
             self._call()
@@ -110,7 +110,7 @@ class Turns:
                 self._call()
 
     def _yields(self) -> bool:
-        """Whether others have brought something since the last look, which is then dealt with first."""
+        """Whether to wait for others, which had input since the last call and are served first."""
         if self.other_arrivals == self._seen:
             self._yielding_since = 0.0
             return False
@@ -127,7 +127,7 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary(
 
 
 def turns_of(loop: asyncio.AbstractEventLoop) -> Turns:
-    """The turns of *loop*."""
+    """Return the turns of *loop*."""
     return _turns.get(loop) or _turns.setdefault(loop, Turns(loop))
 
 
@@ -137,7 +137,7 @@ class Load:
     __slots__ = ("_level", "_then")
 
     def __init__(self) -> None:
-        self._level = 0.0  # seconds used lately, which wear off
+        self._level = 0.0  # seconds used lately, which decay
         self._then = 0.0
 
     @property
@@ -147,7 +147,7 @@ class Load:
 
     @property
     def priority(self) -> float:
-        """Where the connection stands among those that wait; the one that has used least lately is lowest."""
+        """Return the rank of the connection among those that wait; the one that used least lately is lowest."""
         return max(self._level + self._then * SHARE, perf_counter() * SHARE)
 
     def add(self, seconds: float, now: float) -> None:
@@ -158,7 +158,7 @@ class Load:
 
 
 class Portion(Load):
-    """How much of its input a connection handles at once as well, by what that was seen to cost."""
+    """The load of a connection, and how many bytes it handles at once, by what they were measured to cost."""
 
     __slots__ = ("size",)
 
@@ -167,9 +167,9 @@ class Portion(Load):
         self.size = FIRST_PORTION  # bytes
 
     def used(self, begin: float, size: int, length: float = TURN) -> float:
-        """*size* bytes were handled since *begin* (`perf_counter`), in a turn of *length*; how long that took.
+        """Record that *size* bytes were handled since *begin* (`perf_counter`), in a turn of *length* seconds.
 
-        All are in seconds.
+        Return the seconds that it took.
         """
         now = perf_counter()
         seconds = now - begin

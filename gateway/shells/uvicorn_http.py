@@ -1,8 +1,8 @@
-"""uvicorn's HTTP/1.1 protocol as Trellis uses it: counted, bounded, and in turns with everybody else.
+"""uvicorn's HTTP/1.1 protocol, extended by limits and by turns of the event loop.
 
-`FastHttp` goes to uvicorn as `http=`. It is a subclass of its internals: the version is pinned, and
-tests/gateway/shells/test_fast.py tells when a new one does not fit. uvicorn itself parses whatever arrives at once,
-keeps what is pipelined without a bound, and waits for a client for ever.
+`FastHttp` is given to uvicorn as `http=`. It is a subclass of its internals: the version is pinned, and
+tests/gateway/shells/test_fast.py fails if a new one does not fit. uvicorn itself parses all input at once, keeps
+pipelined requests without a limit, and waits for a client for ever.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
     from gateway.runtime import Gateway
 
 MAX_HEAD = 1 << 16  # bytes of a request's first line and headers
-MAX_PIPELINE = 4  # requests that wait for the one before them; what follows stays unread
-HEAD_SLICE = 256  # bytes that are parsed at once where requests may begin, some ten requests; a body is parsed at once
-LONG_HEAD_SLICE = 2 << 10  # the same where a long head goes on
-CYCLE_BYTES = 32 << 10  # bytes that a request takes which waits for the one before it
-RETRY_HEADERS = {"Retry-After": "10"}  # seconds, for whom there is no room
-MAX_DISCARDED = 4 << 20  # bytes that a client may go on sending after its last answer
-REFUSED_STATUSES = frozenset({400, 413, 414, 422, 429})  # statuses of answers to what is malformed, or over a limit
+MAX_PIPELINE = 4  # requests that wait for the one before them; later input stays unread
+HEAD_SLICE = 256  # bytes parsed at once where requests may begin, some ten requests; a body is parsed at once
+LONG_HEAD_SLICE = 2 << 10  # bytes parsed at once within a long head
+CYCLE_BYTES = 32 << 10  # memory of a request that waits for the one before it
+RETRY_HEADERS = {"Retry-After": "10"}  # seconds; sent if there is no room for a connection
+MAX_DISCARDED = 4 << 20  # bytes that a client may send after its last response
+REFUSED_STATUSES = frozenset({400, 413, 414, 422, 429})  # of responses to malformed requests, or over a limit
 
-_numbers = count(-1, -1)  # of connections; those of sessions are not below zero
+_numbers = count(-1, -1)  # of connections; negative, unlike those of sessions
 
 
 class _FlowControl(FlowControl):
-    """uvicorn resumes reading for whoever asks for a body; it stays paused here until what was put off is parsed."""
+    """Keeps reading paused until postponed input is parsed; uvicorn resumes it whenever a body is awaited."""
 
     def __init__(self, transport: asyncio.Transport, http: FastHttp) -> None:
         super().__init__(transport)
         self._http = ref(http)  # which refers to this: neither would be freed before a collection
 
     def resume_reading(self) -> None:
-        """Read on, if there is room."""
+        """Resume reading unless input is postponed."""
         http = self._http()
         if http is None or not http.has_unparsed:
             super().resume_reading()
@@ -60,25 +60,25 @@ class _FlowControl(FlowControl):
 class FastHttp(TimedHttp):
     """uvicorn's protocol, with limits: to connections, to the time and size of a request's head, to what is kept.
 
-    The door of *gateway* counts the connections that are not handed over, and its budget what they hold. Requests are
-    parsed a few at a time: what a client sends before it was answered stays as it came, and is not read on. A request
-    on a busy connection waits for its turn (`gateway.shells.turns`), one turn each, and on a connection whose requests
-    are refused until what they took is paid (`gateway.core.read_pacer`).
+    The admission of *gateway* counts the connections that are not handed over, and its budget the bytes that they hold.
+    Requests are parsed a few at a time: what a client sends before it was answered is kept unparsed, and no more is
+    read. Each request on a busy connection waits for a turn of its own (`gateway.shells.turns`). On a connection whose
+    requests are refused, it also waits until the time that they took is paid off (`gateway.core.read_pacer`).
     """
 
     gateway: Gateway | None = None
     max_head = MAX_HEAD
-    network = ""  # that is counted
-    _head_suspended = False  # its timer is stopped: the rest of the head may be in `_unparsed`
+    network = ""  # of the client, while the connection is counted
+    _head_suspended = False  # the head timer is stopped: the rest of the head may be in `_unparsed`
     _body_size = 0  # bytes of the body of the last request
-    _body_length = 0  # bytes that it is said to have
+    _body_length = 0  # its Content-Length
     _unparsed = b""  # read, and not parsed yet
     _paused = False  # nothing is parsed for a while
     _answered = False  # a request was; before that a connection has no share of its own (`gateway.core.read_pacer`)
     _upgraded = False
-    _refused = False  # there was no room
-    _lingering = False  # the last answer is written; what still comes is discarded
-    _discarded = 0  # bytes of that
+    _refused = False  # there was no room for the connection
+    _lingering = False  # the last response is written; further input is discarded
+    _discarded = 0  # bytes discarded so far
     _answering: RequestResponseCycle | None = None  # the request that is being answered; `cycle` is the last one read
     _waiting: tuple[RequestResponseCycle, Any] | None = (
         None  # the request that waits for its turn, with what answers it
@@ -92,7 +92,7 @@ class FastHttp(TimedHttp):
         self._turns = turns_of(self.loop)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """The clock runs from the connection on, so a silent one ends too."""
+        """Count the connection and start the timer of the head, or refuse it."""
         super().connection_made(transport)
         self.flow = _FlowControl(transport, self)
         if (reason := self._enter()) is None:
@@ -118,7 +118,7 @@ class FastHttp(TimedHttp):
     # What arrives
 
     def data_received(self, data: bytes) -> None:
-        """Parse what there is room for; the rest waits for answers, or for its turn."""
+        """Parse as much as there is room for; the rest waits for responses or for its turn."""
         if self._lingering:
             self._discarded += len(data)
             if self._discarded > MAX_DISCARDED:
@@ -132,13 +132,13 @@ class FastHttp(TimedHttp):
         if wait and not self._paused:
             self._paused = True
             self.loop.call_later(wait, self._pause_over)
-        if self._unparsed or self._paused:  # also a first request waits, which is all that some connections have
+        if self._unparsed or self._paused:  # even a first request waits: some connections have no other
             self._postpone(data)
         else:
             self._parse(data)
 
     def on_response_complete(self) -> None:
-        """The next request may be parsed."""
+        """Parse the next request."""
         super().on_response_complete()
         self._answered = True
         if self._is_idle() and self.network and self.gateway is not None:
@@ -148,7 +148,7 @@ class FastHttp(TimedHttp):
 
     @property
     def has_unparsed(self) -> bool:
-        """Whether there is enough to parse later."""
+        """Whether input is postponed."""
         return bool(self._unparsed) and not self._lingering
 
     def _pause_over(self) -> None:
@@ -183,10 +183,10 @@ class FastHttp(TimedHttp):
         self.worked(perf_counter() - begin)
         idle = self.cycle is not None and self.cycle.response_complete and self.timeout_keep_alive_task is None
         if idle and not self._ending:
-            self._start_head_timer()  # blank lines begin no request, but are no silence either
+            self._start_head_timer()  # blank lines begin no request, but must not stop the timers
 
     def _postpone(self, data: bytes) -> None:
-        """Parse *data* later; nothing more is read until then, and no clock runs."""
+        """Parse *data* later; until then nothing is read and the timer of the head is stopped."""
         self._unparsed += data
         self.flow.pause_reading()
         if self._head_timer is not None:
@@ -194,7 +194,7 @@ class FastHttp(TimedHttp):
             self._head_suspended = True
 
     def _parse_slice(self, data: bytes) -> None:
-        """Parse, and count where that did not complete the head."""
+        """Parse *data*, and add it to the size of the head if that is not complete."""
         deadline = self._head_timer
         super().data_received(data)
         if deadline is not None and deadline is self._head_timer:  # all of it was of one head
@@ -203,14 +203,14 @@ class FastHttp(TimedHttp):
                 self.send_400_response("The head of the request is too long.")
 
     def on_message_begin(self) -> None:
-        """A request begins, the first or another."""
+        """Start the timer for the head of a request."""
         super().on_message_begin()
         self.scope["extensions"] = {PACED_EXTENSION: {}}
         self._body_size = self._body_length = 0
         self._start_head_timer()
 
     def on_headers_complete(self) -> None:
-        """The head is here; too long a one is an invalid request."""
+        """Check the length of the complete head; raise `ValueError`, an invalid request, if it is too long."""
         self._stop_head_timer()
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.max_head:
             raise ValueError("the head of the request is too long")
@@ -219,7 +219,7 @@ class FastHttp(TimedHttp):
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Answer a request now, or when the turn of a busy connection has come."""
+        """Answer a request at once, or on a busy connection when its turn has come."""
         self._waiting = cycle, ObservedApp(app, self)
         if self.penalty is not None or self._load.busy:
             self._await_turn()
@@ -233,7 +233,7 @@ class FastHttp(TimedHttp):
             self._turns.add(self, self._load.priority)
 
     def take_turn(self) -> None:
-        """It is the turn of the request that waits, which is all of this turn."""
+        """Answer the waiting request, which uses up this turn of the loop."""
         if self._waiting is None or self._ending:
             return
         if self._penalty_pause(0.0):  # others of the network have had turns meanwhile
@@ -270,28 +270,28 @@ class FastHttp(TimedHttp):
         return None if self.gateway is None else self.gateway.bus.read_pacer
 
     def on_body(self, body: bytes) -> None:
-        """A part of a body, which somebody may keep."""
+        """Count a part of a body."""
         self._body_size += len(body)
         super().on_body(body)
 
     def handle_websocket_upgrade(self) -> None:
-        """It is to be a session, which is counted where it is let in."""
+        """Stop counting the connection: it becomes a session, which is counted when it is admitted."""
         self._upgraded = True
         self._leave()
         super().handle_websocket_upgrade()
-        self.parser = None  # type: ignore[assignment]  # which refers to this object, as nobody else does now
+        self.parser = None  # type: ignore[assignment]  # it holds the last reference to this object
 
     # What is written
 
     def send_400_response(self, msg: str) -> None:
-        """What came is no request, and this is the last answer: nobody knows where another one begins."""
+        """Send the last response: after input that is no request, the start of another cannot be found."""
         self.answered(400)
         self._forget_requests()
         self.transport.write(raw_response(Problem(400, msg)))
         self._linger()
 
     def _linger(self) -> None:
-        """Close once the client has read the answer, or soon: closing with unread input resets the connection."""
+        """Close once the client has closed, or soon: closing with unread input would reset the connection."""
         self._lingering = True
         self._stop_head_timer()
         half_close(self.transport)
@@ -303,29 +303,29 @@ class FastHttp(TimedHttp):
         return self._lingering or self.transport.is_closing()
 
     def _forget_requests(self) -> None:
-        """Nobody is answered any more; uvicorn tells the last request that was read, which may be another one."""
+        """Drop all requests; uvicorn itself disconnects only the last one that was read."""
         self.pipeline.clear()
         self._waiting = None
         if self._answering is not None:
             self._answering.disconnected = True
-            self._answering.waiting_for_100_continue = False  # nothing may be written behind the last answer
+            self._answering.waiting_for_100_continue = False  # nothing may be written after the last response
             self._answering.message_event.set()
 
-    # What the door and the budget ask
+    # For the admission and the budget
 
     @property
     def held_size(self) -> int:
-        """How many bytes are kept for the client here."""
-        body = 0 if self.cycle is None else len(self.cycle.body)  # what was asked for is counted by `bodies`
+        """Return how many bytes are kept for the client here."""
+        body = 0 if self.cycle is None else len(self.cycle.body)  # `bodies` counts what the application has read
         return body + len(self._unparsed) + CYCLE_BYTES * len(self.pipeline) + self.transport.get_write_buffer_size()
 
     def release_memory(self) -> None:
-        """Discard them and cut the connection: half an answer must not look whole."""
+        """Discard them and abort the connection: half a response must not look complete."""
         self._unparsed = b""
         self.transport.abort()
 
     def _enter(self) -> str | None:
-        """Be counted; why there is no room, or None."""
+        """Count the connection; return a reason if there is no room, else None."""
         if self.gateway is None:
             return None
         if (peer := self.transport.get_extra_info("peername")) is None:  # it was reset before it was accepted
@@ -341,7 +341,7 @@ class FastHttp(TimedHttp):
         return reason
 
     def close_idle(self) -> None:
-        """Close this idle connection, to make room for another."""
+        """Close this idle connection to make room for another."""
         self._leave()
         self.transport.close()
 

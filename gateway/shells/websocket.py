@@ -1,9 +1,9 @@
-"""What a WebSocket client sends (RFC 6455, section 5): bytes in, whole messages and control frames out.
+"""Parses what a WebSocket client sends (RFC 6455, section 5): bytes in, whole messages and control frames out.
 
-`Reader.feed` takes the bytes however they were cut. Nothing is ever raised: what breaks the rules ends in
-`Reader.failure`, after the frames before it; text that is not UTF-8 at its first bad byte, even if the rest of its
-frame has not arrived. What is kept of an unfinished frame or message is bounded by *max_size*, and each byte is looked
-at a bounded number of times, even if they arrive one by one.
+`Reader.feed` takes the bytes however they were segmented. It never raises: a violation of the protocol sets
+`Reader.failure`, after the frames before it; invalid UTF-8 does so at its first bad byte, even if the rest of the frame
+has not arrived. What is kept of an unfinished frame or message is limited to *max_size* bytes, and each byte is
+examined a bounded number of times, even if they arrive one by one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OPCODES = (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG)
 
 _FIN, _RESERVED, _OPCODE, _MASK = 0x80, 0x70, 0x0F, 0x80
 _WHOLE_TEXT = _FIN | TEXT
-_HEAD_SIZES = {126: 8, 127: 14}  # bytes before the payload, by what the second byte says of its size; else 6
+_HEAD_SIZES = {126: 8, 127: 14}  # bytes before the payload, by the length field of the second byte; otherwise 6
 _MAX_CONTROL = 125
 
 Frame = tuple[int, bytes]
@@ -30,7 +30,7 @@ _Utf8 = codecs.getincrementaldecoder("utf-8")
 
 
 class _Violation(Exception):
-    """The client broke the rules; *close* is what it is told."""
+    """The client violated the protocol; *close* is sent to it."""
 
     def __init__(self, code: int, reason: str) -> None:
         self.close = Close(code, reason)
@@ -45,22 +45,22 @@ class Reader:
         self.failure: Close | None = None
         self._max_size = max_size
         self._rest = bytearray()  # an unfinished frame
-        self._need = 0  # bytes that it takes to read on
-        self._checked = 0  # bytes of it that were looked at before it is whole
+        self._need = 0  # bytes needed before parsing can go on
+        self._checked = 0  # bytes of the unfinished frame that were checked already
         self._lookahead: codecs.IncrementalDecoder | None = None  # where those are text
-        self._message: bytearray | None = None  # a message of which more frames are to come
+        self._message: bytearray | None = None  # a fragmented message that is not finished
         self._utf8: codecs.IncrementalDecoder | None = None  # where that is text
 
     @property
     def held_size(self) -> int:
-        """How many bytes of an unfinished message are kept."""
+        """Return how many bytes of an unfinished message are kept."""
         return len(self._rest) + len(self._message or b"")
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that *data* completes, as (opcode, payload); do not call again after a `CLOSE` or a failure.
+        """Return the frames that *data* completes, as (opcode, payload); not to be called after a `CLOSE` or a failure.
 
-        A message comes as one `TEXT`, however it was fragmented. So does a binary one; what is no UTF-8 in
-        it is replaced by U+FFFD.
+        A message becomes one `TEXT`, however it was fragmented. So does a binary message, in which bytes that are not
+        UTF-8 are replaced by U+FFFD.
         """
         if self._rest:
             self._rest += data
@@ -100,7 +100,7 @@ class Reader:
         self._checked = len(rest)
 
     def _decoder(self, opcode: int) -> codecs.IncrementalDecoder | None:
-        """What decodes the text of the next frame, and leaves the message's own decoder as it is."""
+        """Return a decoder for the text of the unfinished frame that leaves the decoder of the message unchanged."""
         if opcode == TEXT:
             return _Utf8()
         if opcode != CONTINUATION or self._utf8 is None:
@@ -182,7 +182,7 @@ class Reader:
 
 
 def _decode(utf8: codecs.IncrementalDecoder, payload: bytes, final: bool) -> None:
-    """Refuse *payload*, the next bytes of a text, at the first byte that no text goes on with."""
+    """Raise a violation at the first byte of *payload*, the next bytes of a text, that no UTF-8 text can contain."""
     begun = utf8.getstate()[0]
     if payload.isascii() and not begun:
         return  # nearly always
@@ -212,7 +212,7 @@ def _with_replacements(payload: bytes) -> bytes:
 
 
 def _check_close(payload: bytes) -> None:
-    """RFC 6455, sections 5.5.1 and 7.4; codes as registered with IANA."""
+    """Check a close frame (RFC 6455, sections 5.5.1 and 7.4); codes as registered with IANA."""
     if not payload:
         return
     _checked_text(payload[2:])
@@ -222,15 +222,15 @@ def _check_close(payload: bytes) -> None:
 
 
 def control_frame(opcode: int, payload: bytes) -> bytes:
-    """The server's frame for a control *opcode*; *payload* has at most 125 bytes."""
+    """Return the frame of the server for a control *opcode*; *payload* has at most 125 bytes."""
     return bytes((_FIN | opcode, len(payload))) + payload
 
 
 def close_frame(code: int, reason: str) -> bytes:
-    """The server's `CLOSE` frame; a longer *reason* is cut to the 123 bytes there is room for."""
+    """Return the `CLOSE` frame of the server; *reason* is truncated to 123 bytes."""
     return control_frame(CLOSE, code.to_bytes(2, "big") + truncate_reason(reason).encode())
 
 
 def truncate_reason(reason: str) -> str:
-    """As much of *reason* as fits a `CLOSE` frame."""
+    """Return as much of *reason* as fits a `CLOSE` frame."""
     return reason.encode(errors="replace")[: _MAX_CONTROL - 2].decode(errors="ignore")

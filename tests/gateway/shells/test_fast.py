@@ -587,7 +587,7 @@ def test_who_comes_again_is_not_read_before_it_has_paid(sock: socket.socket) -> 
         started.append(scope["path"])
 
     started = list[str]()
-    let_in = SimpleNamespace(enter=lambda _: None, busy=lambda _: None, leave=lambda _: None)
+    let_in = SimpleNamespace(enter=lambda _: None, mark_busy=lambda _: None, leave=lambda _: None)
 
     async def check() -> None:
         bus = new_bus()
@@ -602,7 +602,7 @@ def test_who_comes_again_is_not_read_before_it_has_paid(sock: socket.socket) -> 
         assert transport.paused
 
         http, _ = await http_connection(app, sock)
-        http.gateway = SimpleNamespace(door=let_in, budget=read_pacer.budget, bus=bus)  # type: ignore[assignment]
+        http.gateway = SimpleNamespace(admission=let_in, budget=read_pacer.budget, bus=bus)  # type: ignore[assignment]
         transport = Recorder(sock)
         transport._extra["peername"] = ("192.0.2.1", 1)  # type: ignore[attr-defined]
         http.connection_made(transport)

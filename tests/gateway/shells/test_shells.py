@@ -803,13 +803,13 @@ def secure(request: pytest.FixtureRequest, identity: Path, monkeypatch: pytest.M
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(identity)
     backend, listen = TLS[request.param]
-    listen = partial(listen, handshake_seconds=0.5, door=DOOR)
+    listen = partial(listen, handshake_seconds=0.5, handshake_limit=HANDSHAKES)
     yield from run(backend, partial(tcp, listen=listen, tls=context), framed=False)
-    assert DOOR.inside == 0
+    assert HANDSHAKES.inside == 0
 
 
 class Counting:
-    """A door that counts whose handshake is not done, and may be closed."""
+    """Counts the handshakes under way, and refuses more when it is full."""
 
     inside = 0
     full = False
@@ -826,7 +826,7 @@ class Counting:
         self.inside -= 1
 
 
-DOOR = Counting()
+HANDSHAKES = Counting()
 
 
 class Secure(Lines):
@@ -869,9 +869,9 @@ def test_who_does_not_finish_the_tls_handshake_is_dropped(secure: Server, said: 
 
 def test_who_is_in_a_tls_handshake_is_counted(secure: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     with Lines(secure.port), Lines(secure.port):
-        secure.eventually(lambda: DOOR.inside == 2)
-        secure.eventually(lambda: DOOR.inside == 0)
-    monkeypatch.setattr(DOOR, "full", True)
+        secure.eventually(lambda: HANDSHAKES.inside == 2)
+        secure.eventually(lambda: HANDSHAKES.inside == 0)
+    monkeypatch.setattr(HANDSHAKES, "full", True)
     with Lines(secure.port) as client, suppress(ConnectionResetError):
         assert client.socket.recv(1) == b""
     assert secure.sessions == []
