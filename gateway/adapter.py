@@ -34,13 +34,13 @@ OPERATIONS: Final = {
     "subscribe": "subscribe",
     "unsubscribe": "unsubscribe",
     "publish": "publish",
-    "delivered": "heard as",
+    "delivered": "delivered as",
     "direct": "direct",
-    "directDelivered": "direct, heard as",
-    "presence": "who is there",
+    "directDelivered": "direct, delivered as",
+    "presence": "presence",
     "history": "history",
     "refused": "refused",
-    "alive": "alive?",
+    "alive": "liveness",
 }
 # What has a limit: the keys of `Adapter.limits`, likewise.
 LIMIT_NAMES: Final = {

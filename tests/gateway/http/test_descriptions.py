@@ -277,7 +277,7 @@ def test_what_each_protocol_carries_is_said_in_code_in_the_documents_and_by_rest
     for name, row in rows.items():
         assert (list(row["carries"]), list(row["limits"])) == (list(OPERATIONS), list(LIMIT_NAMES)), name
     assert documented("| | ") == {
-        title: [rows[name]["carries"][key] or "no word for it" for name in HEADS] for key, title in OPERATIONS.items()
+        title: [rows[name]["carries"][key] or "not supported" for name in HEADS] for key, title in OPERATIONS.items()
     }
     assert documented("| at most | ") == {
         title: [rows[name]["limits"][key] for name in HEADS] for key, title in LIMIT_NAMES.items()
