@@ -141,11 +141,14 @@ def network_of(request: Request) -> str:
 
 
 @asynccontextmanager
-async def read_body(request: Request, limit: int, read_pacer: ReadPacer | None) -> AsyncIterator[bytes]:
+async def read_body(
+    request: Request, limit: int, read_pacer: ReadPacer | None, malformed: tuple[type[Exception], ...] = ()
+) -> AsyncIterator[bytes]:
     """Yield the body of *request*, during its turn if it is long. Make all checks that do not need it first.
 
     Raises `BodyRefused`: 413 once it is known to be longer than *limit* bytes, 408 if it does not come within
-    `BODY_SECONDS`, 503 if the memory budget of *read_pacer* is used up.
+    `BODY_SECONDS`, 503 if the memory budget of *read_pacer* is used up. If the context raises one of *malformed*,
+    the body is charged to its network.
     """
     read_pacer = read_pacer or ReadPacer(None, perf_counter)
     # After 413 or 408 the client may still be sending, so the connection ends (HTTP/2 can end just the stream).
@@ -169,7 +172,11 @@ async def read_body(request: Request, limit: int, read_pacer: ReadPacer | None) 
                     await stack.enter_async_context(turn_queue().turn(body.network))
             if body.scope.cancel_called:
                 raise BodyRefused(503, "the gateway is short of memory; try again in a moment", {"Retry-After": "1"})
-            yield bytes(body.data)
+            try:
+                yield bytes(body.data)
+            except malformed:
+                read_pacer.charge_malformed_body(body.network, len(body.data))
+                raise
     finally:
         read_pacer.budget.leave(body)
 

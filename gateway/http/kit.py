@@ -1,13 +1,25 @@
-"""Helpers for every REST interface of the gateway and its adapters: decoding paths, waiting for the disk."""
+"""Helpers for every REST interface of the gateway and its adapters: paths, waiting for the disk, reporting bugs."""
 
 from __future__ import annotations
 
+from math import ceil
+from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
 import anyio
+import structlog
+from starlette.requests import Request
 
 from gateway.core.contracts import Ledger
-from gateway.core.errors import OutcomeUnknown
+from gateway.core.errors import OutcomeUnknown, Throttled
+
+if TYPE_CHECKING:
+    from gateway.metrics import Metrics
+
+BODY_CUT_OFF = "the body was cut off"
+INTERNAL_ERROR = "something is wrong with the gateway; its log says more"
+
+logger = structlog.get_logger("trellis")
 
 
 def decode_segment(segment: str) -> str:
@@ -35,3 +47,14 @@ async def wait_until_synced(ledger: Ledger, seq: int) -> None:
 def outcome_unknown(ledger: Ledger) -> OutcomeUnknown:
     """Return the error for requests that wait for a failing disk: whether they were accepted is not known."""
     return OutcomeUnknown(f"the log cannot be written: {ledger.failing}")
+
+
+def retry_after(error: Throttled) -> dict[str, str]:
+    """Return the header that tells when to try again (RFC 9110, section 10.2.3), in whole seconds."""
+    return {"Retry-After": str(ceil(error.retry_after_seconds))}
+
+
+def report_bug(error: Exception, request: Request, metrics: Metrics) -> None:
+    """Count *error*, which no handler should raise, and log it with its traceback."""
+    logger.error("a request failed", method=request.method, path=request.url.path, exc_info=error)
+    metrics.count("faults", "request")

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from http import HTTPStatus
-from math import ceil
 from typing import Any
 
-import structlog
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -32,14 +30,13 @@ from gateway.core.jsontext import dumps
 from gateway.core.message import REST
 
 from .bodies import BodyRefused
+from .kit import BODY_CUT_OFF, INTERNAL_ERROR, report_bug, retry_after
 
 MEDIA_TYPE = "application/problem+json"
 
 NAME_RULE = f"a name has 1 to {MAX_NAME} characters, no control characters and no /@"
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
-
-logger = structlog.get_logger("trellis")
 
 
 class Problem(RequestError):
@@ -67,7 +64,7 @@ def _forbidden(error: Forbidden) -> Problem:
 
 
 def _throttled(error: Throttled) -> Problem:
-    return Problem(429, str(error), {"Retry-After": str(ceil(error.retry_after_seconds))})
+    return Problem(429, str(error), retry_after(error))
 
 
 def _unknown_channel(error: UnknownChannel) -> Problem:
@@ -135,11 +132,9 @@ def _problem(error: Exception, request: Request) -> Problem:
         case HTTPException():
             return Problem(error.status_code, error.detail, error.headers)
         case ClientDisconnect():
-            return Problem(400, "the body was cut off")
-    # a bug: logged with its traceback, which the client is not shown
-    logger.error("a request failed", method=request.method, path=request.url.path, exc_info=error)
-    request.app.state.gateway.metrics.count("faults", "request")
-    return Problem(500, "something is wrong with the gateway; its log says more")
+            return Problem(400, BODY_CUT_OFF)
+    report_bug(error, request, request.app.state.gateway.metrics)
+    return Problem(500, INTERNAL_ERROR)
 
 
 def _parameter_faults(error: RequestValidationError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import cleandoc
@@ -28,7 +29,7 @@ class Route(NamedTuple):
     """A row of a table of routes.
 
     *more* is added to the OpenAPI operation; a *raw* handler is called with only the request. *others* are further
-    statuses with the same form of body.
+    statuses with the same form of body. Without a *summary* the handler's docstring describes the route.
     """
 
     method: str
@@ -39,6 +40,7 @@ class Route(NamedTuple):
     more: Mapping[str, Any] = MappingProxyType({})
     raw: bool = False
     others: tuple[int, ...] = ()
+    summary: str = ""
 
 
 class ProblemRoute(APIRoute):
@@ -69,16 +71,46 @@ def add_route(router: APIRouter, owner: object, route: Route) -> None:
     if route.path.startswith(PREFIX):
         responses |= {"default": PROBLEM, 422: PROBLEM}
     summary, _, description = cleandoc(route.handler.__doc__ or "").partition("\n")
-    router.add_api_route(
-        route.path,
+    register(
+        router,
+        route._replace(summary=summary.rstrip(".")),
         getattr(owner, route.handler.__name__),
-        methods=[route.method],
-        summary=summary.rstrip("."),
+        responses,
         description=description.strip(),
-        status_code=route.status,
-        response_class=Response,
-        responses=responses,
-        openapi_extra=dict(route.more),
         route_class_override=RawRoute if route.raw else ProblemRoute,
         tags=["REST" if route.path.startswith(PREFIX) else "operations"],
     )
+
+
+def register(
+    router: APIRouter,
+    route: Route,
+    endpoint: Callable[..., Any],
+    responses: Mapping[int | str, dict[str, Any]],
+    **options: Any,
+) -> None:
+    """Serve *route* by *endpoint*; *responses* and *options* are those of `APIRouter.add_api_route`."""
+    router.add_api_route(
+        route.path,
+        endpoint,
+        methods=[route.method],
+        summary=route.summary,
+        status_code=route.status,
+        response_class=Response,
+        responses=dict(responses),
+        openapi_extra=dict(route.more),
+        **options,
+    )
+
+
+def parameters(path: str, query: str = "") -> list[dict[str, Any]]:
+    """Return the parameters of *path* and *query* in OpenAPI's form, all strings.
+
+    *query* holds names separated by spaces; a star marks those that are required.
+    """
+    rows = [(name, "path", True) for name in re.findall(r"{(\w+)", path)]
+    rows += [(name.lstrip("*"), "query", name.startswith("*")) for name in query.split()]
+    return [
+        {"name": name, "in": where, "required": required, "schema": {"type": "string"}}
+        for name, where, required in rows
+    ]

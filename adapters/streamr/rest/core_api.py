@@ -1,4 +1,4 @@
-"""What clients ask beside the WebSocket: who they are, which streams there are, whom to believe on them."""
+"""The REST calls that change no stream: logins, users, streams, publishers, subscribers and storage nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adapters.streamr.model.streams import OPERATIONS
 from adapters.streamr.model.users import User
 from adapters.streamr.wire.ids import NAME, stream_of
 from adapters.streamr.wire.refusals import Unauthenticated
-from gateway.core.errors import UnknownChannel
+from gateway.core.errors import RequestError, UnknownChannel
 from gateway.core.jsontext import dumps
 from gateway.core.message import Peer
 from gateway.core.principal import Principal
@@ -20,12 +20,12 @@ from gateway.core.principal import Principal
 if TYPE_CHECKING:
     from adapters.streamr.parts import Parts
 
-MAX_LISTED = 256  # streams in one answer; more are asked for with `offset`
-CHANNELS_PER_SLICE = 64  # channels that are looked at in one turn of the loop
+MAX_LISTED = 256  # streams in one answer; `offset` asks for more
+CHANNELS_PER_SLICE = 64  # channels that one slice of the list examines
 MAX_DIGITS = 10  # of a number in a request
 MAX_ADDRESSES = 10_000  # in one answer
 
-# The verbs of the gateway of which an operation of the reference needs one.
+# The gateway's verbs of which each operation of the reference requires one.
 REQUIRED_VERBS = {
     "stream_get": ("subscribe", "publish", "admin"),
     "stream_subscribe": ("subscribe",),
@@ -37,14 +37,14 @@ REQUIRED_VERBS = {
 
 
 class RestCaller(NamedTuple):
-    """Who makes a request: the token of its header, and the network that it comes from."""
+    """The caller of a request: the token in its header, if any, and the network that it comes from."""
 
     token: str | None
     network: str = ""
 
 
-class ApiError(Exception):
-    """A request that gets an HTTP *status* and a reason, and a *code* where the status does not say it all."""
+class ApiError(RequestError):
+    """A request refused with an HTTP *status*, a message, and a *code* if the status's own does not fit."""
 
     def __init__(self, status: int, message: str, code: str | None = None) -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ class ApiError(Exception):
 
 
 class CoreApi:
-    """Answers with JSON values, or raises `ApiError`. Addresses are taken in any case."""
+    """Returns JSON values, or raises `ApiError`. Addresses may be in upper, lower or mixed case."""
 
     def __init__(self, parts: Parts) -> None:
         self._context = parts.context
@@ -63,19 +63,19 @@ class CoreApi:
         self._own = parts.context.own.address
 
     def admit(self, origin: str | None, host: str | None) -> None:
-        """Raise unless who calls the gateway *host*, perhaps a page of *origin*, may ask here, as on the WebSocket."""
+        """Raise unless a request to *host*, perhaps by a page of *origin*, is allowed, as on the WebSocket."""
         if (reason := self._context.access.origin_refusal(origin, host)) is not None:
             raise ApiError(403, reason)
 
     def throttle(self, caller: RestCaller, channel: str = "") -> None:
-        """Raise `Throttled` unless the caller may ask now, about *channel*; told apart by where they come from."""
+        """Raise `Throttled` if the caller's network exceeds the rate limit, in *channel* or altogether."""
         place = Peer(-1 - crc32(caller.network.encode()), NAME)
         self._context.bus.pace(Principal("", caller.network), place, channel)
 
     # Users
 
     def challenge(self, address: str) -> dict[str, Any]:
-        """Something for *address* to sign."""
+        """A challenge for *address* to sign."""
         if not ADDRESS.fullmatch(address):
             raise ApiError(400, f"not an Ethereum address: {address}")
         challenge = self._context.logins.challenge(address, self._context.bus.clock())
@@ -106,15 +106,15 @@ class CoreApi:
         return {"token": key, "expires": _iso_time(self._context.bus.clock() + TOKEN_LIFE)}
 
     def login_by_password(self) -> None:
-        """Nobody has a password here; the reference's own last version answers the same."""
+        """There are no passwords; the last version of the reference answers the same."""
         raise ApiError(404, "there are no passwords here: log in with a private key or an API key")
 
     def logout(self, caller: RestCaller) -> None:
-        """End the session of the caller's token."""
+        """Make the caller's session token invalid."""
         self._context.logins.log_out(caller.token or "", caller.network, self._context.bus.clock())
 
     def user(self, caller: RestCaller) -> dict[str, Any]:
-        """Who asks."""
+        """The user of the caller's token."""
         username = self._user_of(caller).username
         if username is None:
             raise ApiError(401, "log in first")
@@ -123,20 +123,20 @@ class CoreApi:
     # Streams
 
     def stream(self, caller: RestCaller, stream: str) -> dict[str, Any]:
-        """A stream as clients expect it."""
+        """The description of a stream."""
         self._check_visible(caller, stream)
         return self._streams.shown(stream)
 
     def validation(self, caller: RestCaller, stream: str) -> dict[str, Any]:
-        """What has to be known of a stream to check its messages."""
+        """The rules that a stream's messages are checked by."""
         self._check_visible(caller, stream)
         return self._streams.validation_fields(stream)
 
     def streams(self, caller: RestCaller, query: Mapping[str, str]) -> Iterator[bytes]:
-        """The streams that exist and the caller may know of: a JSON array, in slices of a little work each.
+        """The streams that exist and that the caller may see: a JSON array, in slices of limited work.
 
-        *query* may ask for one `name`, for those with a text in their ids (`search`), for at most `max` of them, and
-        for those after the first `offset`.
+        *query* may select one `name`, or those with a text in their ids (`search`); `max` limits their number, and
+        `offset` skips the first ones.
         """
         principal, address = self._user_of(caller)
         name, search = query.get("name"), query.get("search", "").lower()
@@ -148,7 +148,7 @@ class CoreApi:
         return self._listed(self._slices(name), wanted, first, first + count)
 
     def _slices(self, stream: str | None) -> Iterator[list[str]]:
-        """The names of channels, `CHANNELS_PER_SLICE` in each slice; of one *stream* its own."""
+        """The names of all channels, or those of one *stream*, `CHANNELS_PER_SLICE` in each slice."""
         if stream is not None:
             yield self._streams.channels_of(stream)
             return
@@ -160,7 +160,7 @@ class CoreApi:
     def _listed(
         self, slices: Iterator[list[str]], wanted: Callable[[str], bool], first: int, end: int
     ) -> Iterator[bytes]:
-        """The streams that channels in *slices* belong to and that are *wanted*, from the *first* up to *end*."""
+        """The *wanted* streams of the channels in *slices*, without the *first* ones, up to the one numbered *end*."""
         found: dict[str, None] = {}
         opening = b"["
         for names in slices:
@@ -177,10 +177,10 @@ class CoreApi:
                 break
         yield b"[]" if opening == b"[" else b"]"
 
-    # Who may do what there
+    # Publishers, subscribers and permissions
 
     def publishers(self, caller: RestCaller, stream: str) -> dict[str, Any]:
-        """The addresses that have said something on a stream, or have a right of their own to."""
+        """The addresses that have published on a stream, or have a right of their own to."""
         self._check_visible(caller, stream)
         waiting = (self._context.services.index.unapplied(channel) for channel in self._streams.channels_of(stream))
         places = (self._forms.position(message) for messages in waiting for message in messages)
@@ -191,7 +191,7 @@ class CoreApi:
         return {"addresses": sorted(said - {""} | self._holders("stream_publish", stream))[:MAX_ADDRESSES]}
 
     def subscribers(self, caller: RestCaller, stream: str) -> dict[str, Any]:
-        """The addresses that listen to a stream now, or have a right of their own to."""
+        """The addresses that are subscribed to a stream, or have a right of their own to."""
         self._check_visible(caller, stream)
         present = (
             peer for channel in self._streams.channels_of(stream) for peer in self._context.bus.peers_in(channel)
@@ -200,50 +200,50 @@ class CoreApi:
         return {"addresses": sorted({*listening, *self._holders("stream_subscribe", stream)})[:MAX_ADDRESSES]}
 
     def publisher(self, caller: RestCaller, stream: str, address: str) -> dict[str, Any]:
-        """Nothing, if messages of *address* on a stream are to be believed."""
+        """An empty object if *address* is a publisher on a stream."""
         self._check_visible(caller, stream)
         if not self._trust.is_publisher(stream, address.lower()):
             raise ApiError(404, f"{address} is not a publisher on stream {stream}")
         return {}
 
     def subscriber(self, caller: RestCaller, stream: str, address: str) -> dict[str, Any]:
-        """Nothing, if *address* may read a stream: asked before a group key is sent there."""
+        """An empty object if *address* may read a stream: clients ask before they send it a group key."""
         self._check_visible(caller, stream)
         if not self._trust.may_read(stream, address.lower()):
             raise ApiError(404, f"{address} is not a subscriber on stream {stream}")
         return {}
 
     def my_permissions(self, caller: RestCaller, stream: str) -> list[dict[str, Any]]:
-        """What the caller may do on a stream, in the reference's words."""
+        """The operations of the reference that the caller may do on a stream."""
         self._check_visible(caller, stream)
         principal, address = self._user_of(caller)
         user = {"user": address or principal.name}
         mine = (name for name in OPERATIONS if self._is_allowed(principal, name, stream, address))
         return [{"id": None, **user, "operation": name} for name in mine]
 
-    # Who keeps what was said there
+    # Storage
 
     def storage_nodes(self, caller: RestCaller, stream: str) -> list[dict[str, Any]]:
-        """This gateway, which keeps every stream."""
+        """The storage nodes of a stream: this gateway, which stores every stream."""
         self._check_visible(caller, stream)
         return [{"storageNodeAddress": self._own}]
 
     def kept(self, caller: RestCaller, address: str) -> Iterator[bytes]:
-        """The streams that this gateway keeps, if *address* is its own."""
+        """The streams stored by the node *address*, which has to be this gateway."""
         if address.lower() != self._own:
             raise ApiError(404, f"Storage node not found: {address}")
         return self.streams(caller, {})
 
-    # What they need
+    # Helpers
 
     def _holders(self, operation: str, stream: str) -> set[str]:
-        """The addresses with a right of their own to do this on a partition of *stream*."""
+        """The addresses with a right of their own to an *operation* on a partition of *stream*."""
         names = self._context.access.principals_with(REQUIRED_VERBS[operation][0], self._streams.channels_of(stream))
         found = (name.partition(":")[2] for name in names if name.startswith(f"{NAME}:"))
         return {address.lower() for address in found if ADDRESS.fullmatch(address)}
 
     def _check_visible(self, caller: RestCaller, stream: str) -> None:
-        """Raise unless *stream* exists and the caller may know of it."""
+        """Raise unless *stream* exists and the caller may see it."""
         principal, address = self._user_of(caller)
         if not self._is_allowed(principal, "stream_get", stream, address):
             raise ApiError(403, f"Not allowed to see stream: {stream}")
@@ -251,18 +251,18 @@ class CoreApi:
             raise ApiError(404, f"Stream not found: {stream}")
 
     def authenticate(self, caller: RestCaller) -> User:
-        """Who makes a request; `Unauthenticated` where its token is none of ours, or not any more."""
+        """The user of the caller's token; raises `Unauthenticated` if it is not valid."""
         return self._trust.authenticate((caller.token,), Principal(f"{NAME}:anonymous", caller.network))
 
     def _user_of(self, caller: RestCaller) -> User:
-        """Who makes a request."""
+        """As `authenticate`, but raises `ApiError` 401."""
         try:
             return self.authenticate(caller)
         except Unauthenticated as error:
             raise ApiError(401, str(error)) from None
 
     def _is_allowed(self, principal: Principal, operation: str, stream: str, address: str | None = None) -> bool:
-        """Whether *principal*, the user of *address*, may do this on a partition of *stream*."""
+        """Whether *principal*, the user of *address*, may do *operation* on a partition of *stream*."""
         allowed, channels = self._context.bus.allowed, self._streams.channels_of(stream)
         verbs = REQUIRED_VERBS[operation]
         return any(allowed(principal, verb, channel) for verb in verbs for channel in channels) or any(
@@ -271,11 +271,11 @@ class CoreApi:
         )
 
     def exists(self, stream: str) -> bool:
-        """Whether *stream* is there, or comes into being when somebody uses it."""
+        """Whether *stream* exists, or would be created by its first use."""
         return any(map(self._exists, self._streams.channels_of(stream)))
 
     def _exists(self, channel: str) -> bool:
-        """Whether *channel* is there, or comes into being when somebody uses it."""
+        """Whether *channel* exists, or would be created by its first use."""
         channels = self._context.bus.channels
         try:
             channels.channel(NAME, channel)
@@ -288,7 +288,7 @@ class CoreApi:
 
 
 def _number(query: Mapping[str, str], name: str, default: int) -> int:
-    """A number of the *query*."""
+    """The number *name* in the *query*; raises `ApiError` 400."""
     text = query.get(name, str(default))
     if not text.isdecimal() or len(text) >= MAX_DIGITS:
         raise ApiError(400, f"{name}: not a number: {text}")

@@ -1,4 +1,4 @@
-"""The broker's data API, but for HTTP: messages said by a request, and what is stored read back.
+"""The broker's data API without its HTTP: publishes the message of a request, and reads stored messages.
 
 Parameters, formats and error texts are those of the reference's broker (docs/protocols.md names the departures).
 """
@@ -49,11 +49,11 @@ NO_END = (
 
 
 class BadQuery(RequestError):
-    """A parameter that says nothing."""
+    """A parameter that is missing or invalid."""
 
 
 class Metadata(NamedTuple):
-    """What is stored of a stream partition: bytes, messages, and the timestamps (ms) of the first and the last."""
+    """What is stored of a stream partition: bytes, messages, timestamps (ms) of the first and the last one."""
 
     total_bytes: int = 0
     total_messages: int = 0
@@ -61,18 +61,18 @@ class Metadata(NamedTuple):
     last_message: int = 0
 
     def with_(self, message: StreamMessage) -> Metadata:
-        """The same, and *message* behind it."""
+        """The same with *message* added at the end."""
         first = self.first_message if self.total_messages else message.id.timestamp
         size = self.total_bytes + len(message.encode(LATEST))
         return Metadata(size, self.total_messages + 1, first, message.id.timestamp)
 
     def shown(self) -> dict[str, int]:
-        """As the reference shows it."""
+        """The JSON object of the reference."""
         return dict(zip(("totalBytes", "totalMessages", "firstMessage", "lastMessage"), self, strict=True))
 
 
 class RestRequester:
-    """Who says something by a request; made a durable peer only where it says something."""
+    """The `Requester` of a REST request; it becomes a durable peer only when it publishes."""
 
     def __init__(self, context: Context, trust: Trust, caller: RestCaller) -> None:
         self._context = context
@@ -82,12 +82,12 @@ class RestRequester:
 
     @property
     def user(self) -> User | None:
-        """Whose session token or API key came with the request."""
+        """The user of the session token or API key that came with the request."""
         return self._trust.user_of_token(self._token) if self._token else None
 
     @property
     def who(self) -> Peer:
-        """The user of the session token, the name of the API key, or the one peer of all who have neither."""
+        """The peer of the token's user or of the API key, or the one peer of all callers without either."""
         peers, user = self._context.bus.peers, self.user
         return (user and user.peer(peers)) or peers.identity(REST, key_identity(None))
 
@@ -97,16 +97,16 @@ class RestRequester:
         return None if self.user is None else self.user.address
 
     def authenticate(self, _request: PublishRequest) -> User:
-        """Whose token it is."""
+        """The user of the token; raises `Unauthenticated` if it is not valid."""
         return self._trust.authenticate((self._token,), self.principal)
 
     def pace_author(self, author: Peer) -> None:
-        """Raise `Throttled` where *author*, who signed what this request brings, says too much."""
+        """Raise `Throttled` if *author*, who signed the message of this request, exceeds the rate limit."""
         pace_author(self._context.bus, self.who, author)
 
 
 class DataApi:
-    """Takes what requests say, and finds what they ask for."""
+    """Publishes what requests carry, and finds what they ask for."""
 
     def __init__(self, parts: Parts, core_api: CoreApi) -> None:
         self._context = parts.context
@@ -115,12 +115,12 @@ class DataApi:
         self._stored = parts.stored
         self._publish_handler = parts.publish_handler
         self._core_api = core_api
-        self._last = (0, 0)  # where the last message stands that was given no place
+        self._last = (0, 0)  # position of the last message that came without one
 
     def admit(self, caller: RestCaller, stream: str, query: Mapping[str, str]) -> None:
-        """Raise unless who asks, or who signed according to the *query*, may say something on a partition of *stream*.
+        """Raise unless the caller, or the signer that *query* names, may publish on a partition of *stream*.
 
-        This is asked before the body is read; `produce` asks again, when it is known who signed what.
+        This is checked before the body is read; `produce` checks again, with the signature.
         """
         self._context.bus.check_log()
         with _naming_stream(stream):
@@ -138,7 +138,7 @@ class DataApi:
             raise Forbidden("publish", stream)
 
     def produce(self, caller: RestCaller, stream: str, query: Mapping[str, str], body: bytes) -> None:
-        """Say *body*, a JSON text, on *stream*; it is accepted once it is on disk."""
+        """Publish *body*, a JSON text, on *stream*; it is accepted once it is on disk."""
         with _naming_stream(stream):
             self._produce(caller, stream, query, body)
 
@@ -155,19 +155,19 @@ class DataApi:
     def find(
         self, caller: RestCaller, stream: str, partition: str, kind: str, query: Mapping[str, str]
     ) -> Iterator[Message | None]:
-        """The stored messages that a request of *kind* (`QUERIES`) asks for; None when others should have a turn."""
+        """The stored messages that a request of *kind* (`QUERIES`) asks for; None at the end of each slice."""
         ask, shows = QUERIES[kind](query), partial(self._forms.can_show, _version(query))
         channel = self._readable(caller, stream, partition)
         stored = self._stored
         return stored.last(channel, ask, shows) if isinstance(ask, int) else stored.between(channel, ask)
 
     def all(self, caller: RestCaller, stream: str, partition: str) -> Iterator[Message | None]:
-        """Everything that is stored of a stream partition."""
+        """All stored messages of a stream partition; None at the end of each slice."""
         channel = self._readable(caller, stream, partition)
         return self._stored.between(channel, MessageRange())
 
     def shower(self, query: Mapping[str, str]) -> tuple[Format, Callable[[Message], bytes | None]]:
-        """The format that the *query* asks for, and what shows one message in it."""
+        """The format that *query* asks for, and the function that shows a message in it; None if it cannot."""
         name = query.get("format") or "object"
         if name not in FORMATS:
             raise BadQuery(f'Query parameter "format" is invalid: {name}')
@@ -196,7 +196,7 @@ class DataApi:
         return decode_message(row, jsontext.dumps(row))
 
     def _position(self, query: Mapping[str, str]) -> tuple[int, int]:
-        """The timestamp and the sequence number; who gives neither says something new, also in the same millisecond."""
+        """The timestamp and the sequence number of *query*; if both are missing, a position after the last one."""
         timestamp, sequence = query.get("ts"), query.get("seq")
         if timestamp or sequence:
             now = self._context.bus.clock()
@@ -210,7 +210,7 @@ class DataApi:
         return self._context.bus.channels.channel(NAME, channel_of(stream, partition))
 
     def authorize_history(self, caller: RestCaller, stream: str, partition: str) -> str:
-        """The channel of a stream partition, `Forbidden` or `Unauthenticated` unless the caller may read its past."""
+        """The channel of a stream partition; raises `Forbidden` or `Unauthenticated` if the caller may not read it."""
         with _naming_stream(stream):
             channel = self._channel(stream, _number('Path parameter "partition"', partition))
         principal, _ = self._trust.authenticate((caller.token,), Principal(f"{NAME}:anonymous", caller.network))
@@ -219,7 +219,7 @@ class DataApi:
         return channel
 
     def _readable(self, caller: RestCaller, stream: str, partition: str) -> str:
-        """The channel of a stream partition that exists, and whose past the caller may read."""
+        """The channel of an existing stream partition whose history the caller may read; counts the request."""
         channel = self.authorize_history(caller, stream, partition)
         if not self._core_api.exists(stream):
             raise UnknownChannel(stream)
@@ -231,14 +231,14 @@ class DataApi:
 
 @contextmanager
 def _naming_stream(stream: str) -> Iterator[None]:
-    """Let a channel that cannot be be told of by the name of its *stream*."""
+    """Raise `UnknownChannel` with the name of the *stream* instead of the channel's."""
     try:
         yield
     except UnknownChannel:
         raise UnknownChannel(stream) from None
 
 
-# What a request asks for
+# Queries
 
 
 def _version(query: Mapping[str, str]) -> int:
@@ -304,14 +304,14 @@ def _positive(text: str) -> int:
 
 
 def _digits(text: str) -> int | None:
-    """The integer that *text* writes, None if it is none or no JSON reader keeps it exactly."""
+    """The integer in *text*; None if it is not one, or too large for JSON readers to keep exactly."""
     if not text.isascii() or not text.isdigit() or len(text) > len(str(MAX_INTEGER)) or int(text) > MAX_INTEGER:
         return None
     return int(text)
 
 
 def _timestamp(text: str) -> int:
-    """Milliseconds since 1970, written as that or as ISO 8601 (UTC unless it says otherwise)."""
+    """The timestamp (ms since 1970) in *text*, which is an integer or ISO 8601 (UTC unless it has an offset)."""
     found = _digits(text)
     if found is not None:
         return found
@@ -325,11 +325,11 @@ def _timestamp(text: str) -> int:
     return ms
 
 
-# How messages are shown
+# Formats
 
 
 def _object(message: StreamMessage, _version: int) -> bytes:
-    """All of it as an object; content that is not encrypted is the JSON value, its text as it was received."""
+    """The message as an object; content that is not encrypted is a JSON value, in the text that was received."""
     stream, partition, timestamp, sequence, publisher, chain = message.id
     head: dict[str, Any] = {
         "streamId": stream,
@@ -354,7 +354,7 @@ def _text(message: StreamMessage, version: int) -> bytes:
 
 
 class Format(NamedTuple):
-    """How an answer looks: its type, what stands before, between and behind the messages, and one message."""
+    """The format of an answer: media type, text before, between and after the messages, and a message's text."""
 
     media_type: str
     before: bytes

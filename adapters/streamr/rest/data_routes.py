@@ -1,14 +1,14 @@
-"""The broker's data API over HTTP: messages said by a request, and what is stored as a stream of bytes.
+"""The broker's data API over HTTP.
 
-An answer of any length takes the memory of one piece: messages are read as the client takes them, in the turns that all
-long answers share (`gateway.http.paced`). Refusals are `{"error"}`, as the reference's broker has them.
+Messages are read as the client takes the answer, in the turns that all long answers share (`gateway.http.paced`), so an
+answer of any length takes the memory of one piece. Errors are `{"error"}`, as those of the reference's broker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
 
@@ -21,10 +21,12 @@ from gateway.core.errors import Forbidden, UnknownChannel
 from gateway.core.jsontext import dumps
 from gateway.core.message import Message
 from gateway.http.bodies import read_body
-from gateway.http.paced import paced_response
+from gateway.http.kit import wait_until_synced
+from gateway.http.problems import Handler
+from gateway.http.routes import Route, parameters, register
 
 from .data_api import BadQuery, Format, Metadata
-from .responses import HEAD, Handler, HeadRoute, Running, as_json, caller_of, explain, guarded, named, on_disk
+from .responses import HEAD, HeadRoute, Running, as_json, caller_of, explain, guarded, paced_answer, path_name
 
 if TYPE_CHECKING:
     from adapters.streamr.forms import Forms
@@ -38,110 +40,105 @@ STREAM = "/streams/{stream:path}/"
 PARTITION = STREAM + "data/partitions/{partition}/"
 
 
-class Call(NamedTuple):
-    """A row of the table of calls; *query* are its parameters, those that it must have with a star."""
-
-    method: str
-    path: str
-    name: str
-    query: str
-    summary: str
-
-
-# fmt: off
-SHAPE = "format version "
-CALLS = (
-    Call("POST", STREAM + "data", "produce",
-         "ts seq prev_ts prev_seq pkey address msgChainId signatureType signature", "Say something on a stream."),
-    Call("GET", PARTITION + "last", "last", SHAPE + "count", "The newest messages of a stream partition."),
-    Call("GET", PARTITION + "from", "from", SHAPE + "*fromTimestamp fromSequenceNumber publisherId",
-         "The messages of a stream partition since a timestamp."),
-    Call("GET", PARTITION + "range", "range",
-         SHAPE + "*fromTimestamp fromSequenceNumber *toTimestamp toSequenceNumber publisherId msgChainId",
-         "The messages of a stream partition between two timestamps."),
-    Call("GET", STREAM + "metadata/partitions/{partition}", "metadata", "",
-         "How much is stored of a stream partition."),
-    Call("GET", STREAM + "storage/partitions/{partition}", "storage", "", "Whether a stream partition is stored."),
-)
-# fmt: on
 ERROR: dict[str, Any] = {"content": {JSON: {}}}
 RESPONSES: dict[int | str, dict[str, Any]] = dict.fromkeys(
     (400, 401, 403, 404, 408, 413, 414, 422, 429, 500, 503), ERROR
 )
 
 
-def router(running: Callable[[], Running]) -> APIRouter:
-    """All of it."""
+class _Endpoints:
+    """Answers the requests of the data API. Methods have no docstrings, as FastAPI would show them in /docs."""
 
-    class Route(HeadRoute):
+    def __init__(self, running: Callable[[], Running]) -> None:
+        self._running = running
+
+    async def produce(self, request: Request) -> Response:
+        parts, _, data = self._running()
+        bus, stream = parts.context.bus, path_name(request, "stream")
+        data.admit(caller_of(request), stream, request.query_params)
+        async with read_body(request, MAX_BODY, bus.read_pacer, (Invalid, StreamrError, BadQuery)) as body:
+            data.produce(caller_of(request), stream, request.query_params, body)
+        await wait_until_synced(bus.ledger, bus.ledger.next_seq - 1)
+        return Response()
+
+    async def query(self, request: Request) -> Response:
+        data = self._running().data
+        kind = request.url.path.rpartition("/")[2]  # `QUERIES` has the last segments of the paths
+        form, show = data.shower(request.query_params)
+        found = data.find(caller_of(request), *_partition(request), kind, request.query_params)
+        if request.method == HEAD:
+            return Response(media_type=form.media_type)
+        return await self._answer(request, _slices(found, show, form), form.media_type)
+
+    async def metadata(self, request: Request) -> Response:
+        parts, _, data = self._running()
+        found = data.all(caller_of(request), *_partition(request))
+        return await self._answer(request, _counted(parts.forms, found), JSON)
+
+    async def storage(self, request: Request) -> Response:
+        self._running().data.all(caller_of(request), *_partition(request))
+        return as_json({})
+
+    async def _answer(self, request: Request, slices: Iterator[bytes], media_type: str) -> Response:
+        parts, _, data = self._running()
+        ask = partial(data.authorize_history, caller_of(request), *_partition(request))
+        return await paced_answer(parts, request, slices, media_type, ask)
+
+
+def _route(method: str, path: str, handler: Callable[..., Any], query: str, summary: str) -> Route:
+    """A row of the table; *query* are its parameters, required ones with a star."""
+    body = {"requestBody": {"required": True, "content": {JSON: {"schema": {}}}}} if method == "POST" else {}
+    return Route(method, path, handler, more={"parameters": parameters(path, query)} | body, summary=summary)
+
+
+# fmt: off
+SHAPE = "format version "
+ROUTES = (
+    _route("POST", STREAM + "data", _Endpoints.produce,
+           "ts seq prev_ts prev_seq pkey address msgChainId signatureType signature", "Publish a message on a stream."),
+    _route("GET", PARTITION + "last", _Endpoints.query, SHAPE + "count",
+           "The newest messages of a stream partition."),
+    _route("GET", PARTITION + "from", _Endpoints.query,
+           SHAPE + "*fromTimestamp fromSequenceNumber publisherId",
+           "The messages of a stream partition since a timestamp."),
+    _route("GET", PARTITION + "range", _Endpoints.query,
+           SHAPE + "*fromTimestamp fromSequenceNumber *toTimestamp toSequenceNumber publisherId msgChainId",
+           "The messages of a stream partition between two timestamps."),
+    _route("GET", STREAM + "metadata/partitions/{partition}", _Endpoints.metadata, "",
+           "The size of what is stored of a stream partition."),
+    _route("GET", STREAM + "storage/partitions/{partition}", _Endpoints.storage, "",
+           "Whether a stream partition is stored."),
+)
+# fmt: on
+
+
+def router(running: Callable[[], Running]) -> APIRouter:
+    """The routes of the data API."""
+
+    class DataRoute(HeadRoute):
         def get_route_handler(self) -> Handler:
             return guarded(running, _checked(super().get_route_handler()), _explain, _error_body)
 
-    routes = APIRouter(route_class=Route, tags=[NAME], responses=RESPONSES)
-    for call in CALLS:
-        routes.add_api_route(
-            call.path,
-            _endpoint(running, call.name),
-            methods=[call.method],
-            summary=call.summary,
-            response_class=Response,
-            responses={200: {"content": _answers(call)}},
-            openapi_extra=_openapi(call),
-        )
+    routes, endpoints = APIRouter(route_class=DataRoute, tags=[NAME], responses=RESPONSES), _Endpoints(running)
+    for route in ROUTES:
+        register(routes, route, getattr(endpoints, route.handler.__name__), {200: {"content": _content(route)}})
     return routes
 
 
-def _endpoint(running: Callable[[], Running], name: str) -> Handler:
-    async def produce(request: Request) -> Response:
-        parts, _, data = running()
-        caller, stream = caller_of(request), named(request.path_params["stream"])
-        data.admit(caller, stream, request.query_params)
-        read_pacer = parts.context.bus.read_pacer
-        async with read_body(request, MAX_BODY, read_pacer) as body:
-            try:
-                data.produce(caller, stream, request.query_params, body)
-            except (Invalid, StreamrError, BadQuery):
-                if read_pacer is not None:
-                    read_pacer.charge_malformed_body(caller.network, len(body))
-                raise
-        await on_disk(parts.context.bus)
-        return Response()
-
-    async def query(request: Request) -> Response:
-        data = running().data
-        form, show = data.shower(request.query_params)
-        found = data.find(caller_of(request), *_place(request), name, request.query_params)
-        if request.method == HEAD:
-            return Response(media_type=form.media_type)
-        return await answered(request, _slices(found, show, form), form.media_type)
-
-    async def metadata(request: Request) -> Response:
-        found = running().data.all(caller_of(request), *_place(request))
-        return await answered(request, _counted(running().parts.forms, found), JSON)
-
-    async def answered(request: Request, slices: Iterator[bytes], media_type: str) -> Response:
-        parts, _, data = running()
-        read_pacer, caller = parts.context.bus.read_pacer, caller_of(request)
-        budget = None if read_pacer is None else read_pacer.budget
-        ask = partial(data.authorize_history, caller, *_place(request))
-        return await paced_response(
-            parts.context.services.answer_scheduler, budget, caller.network, slices, media_type, ask
-        )
-
-    async def storage(request: Request) -> Response:
-        running().data.all(caller_of(request), *_place(request))
-        return as_json({})
-
-    return {"produce": produce, "metadata": metadata, "storage": storage}.get(name, query)
+def _content(route: Route) -> dict[str, Any]:
+    """The media types of the answer, for /docs."""
+    if route.handler is _Endpoints.produce:
+        return {}
+    return {JSON: {}} | ({"text/plain": {}} if route.handler is _Endpoints.query else {})
 
 
-def _place(request: Request) -> tuple[str, str]:
+def _partition(request: Request) -> tuple[str, str]:
     """The stream and the partition in the path."""
-    return named(request.path_params["stream"]), named(request.path_params["partition"])
+    return path_name(request, "stream"), path_name(request, "partition")
 
 
 def _checked(handle: Handler) -> Handler:
-    """Refuse a header that names no token."""
+    """Refuse a header that holds no token."""
 
     async def answer(request: Request) -> Response:
         header = request.headers.get("authorization")
@@ -156,7 +153,7 @@ def _checked(handle: Handler) -> Handler:
 
 
 def _slices(found: Iterator[Message | None], show: Callable[[Message], bytes | None], form: Format) -> Iterator[bytes]:
-    """The whole answer: what is *found*, as far as it is shown."""
+    """The slices of an answer with the *found* messages that *show* can show."""
     some, separator = bytearray(form.before), b""
     for message in found:
         if message is None:
@@ -169,7 +166,7 @@ def _slices(found: Iterator[Message | None], show: Callable[[Message], bytes | N
 
 
 def _counted(forms: Forms, messages: Iterator[Message | None]) -> Iterator[bytes]:
-    """What is to be said of *messages*, behind as many empty slices as it takes to read them."""
+    """The metadata of *messages*, after as many empty slices as it takes to read them."""
     found = Metadata()
     for message in messages:
         if message is None:
@@ -179,14 +176,14 @@ def _counted(forms: Forms, messages: Iterator[Message | None]) -> Iterator[bytes
     yield dumps(found.shown())
 
 
-# What is told
+# Errors
 
 
 def _explain(error: Exception) -> tuple[int, str]:
-    """The status and the text, as the reference's broker has them."""
+    """The status and the text for an *error*, as the reference's broker has them."""
     match error:
         case Unauthenticated():
-            return 401, DENIED  # clients log in again on this status, and only on it
+            return 401, DENIED  # clients log in again on this status only
         case Forbidden():
             return 403, DENIED
         case UnknownChannel():
@@ -199,21 +196,3 @@ def _explain(error: Exception) -> tuple[int, str]:
 
 def _error_body(_error: Exception, _status: int, message: str) -> dict[str, str]:
     return {"error": message}
-
-
-def _answers(call: Call) -> dict[str, Any]:
-    if call.name == "produce":
-        return {}
-    return {JSON: {}} | ({"text/plain": {}} if "format" in call.query else {})
-
-
-def _openapi(call: Call) -> dict[str, Any]:
-    """The parameters and the body, for /docs."""
-    paths = [(name, "path", True) for name in ("stream", "partition") if f"{{{name}" in call.path]
-    queries = [(name.lstrip("*"), "query", name.startswith("*")) for name in call.query.split()]
-    parameters = [
-        {"name": name, "in": where, "required": required, "schema": {"type": "string"}}
-        for name, where, required in (*paths, *queries)
-    ]
-    body = {"requestBody": {"required": True, "content": {"application/json": {"schema": {}}}}}
-    return {"parameters": parameters} | (body if call.method == "POST" else {})

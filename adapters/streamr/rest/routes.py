@@ -1,9 +1,9 @@
-"""Streamr's REST interface: what clients need beside the WebSocket.
+"""The routes of Streamr's REST interface, which clients need beside the WebSocket.
 
-Ids of streams come percent-encoded or with bare slashes; the application routes on the path as it was sent, so an
-encoded slash ends nothing. A path that ends in a word is the word's, whatever streams there are: nobody takes an
-address away from others by giving a stream a name. Refusals are `{"code", "message"}`, as the reference has them.
-Pages of other origins are let in as on the WebSocket, by `auth.origins`.
+Stream ids come percent-encoded or with bare slashes; the application routes on the path as it was sent, so an encoded
+slash separates nothing. A path that ends like one of the routes belongs to that route: no stream takes it over by its
+name. Errors are `{"code", "message"}`, as in the reference. Pages of other origins are allowed as on the WebSocket, by
+`auth.origins`.
 """
 
 from __future__ import annotations
@@ -11,24 +11,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
 
 from adapters.streamr.wire.ids import NAME
 from gateway.core.jsontext import loads
 from gateway.http.bodies import network_of, read_body
-from gateway.http.paced import paced_response, run_in_turn
+from gateway.http.kit import wait_until_synced
+from gateway.http.paced import run_in_turn
+from gateway.http.problems import Handler
+from gateway.http.routes import Route, parameters, register
 
 from . import data_routes
 from .core_api import ApiError, CoreApi
 from .data_api import DataApi
-from .responses import HEAD, Handler, HeadRoute, Running, as_json, caller_of, explain, guarded, named, on_disk
+from .responses import HEAD, HeadRoute, Running, as_json, caller_of, explain, guarded, paced_answer, path_name
 from .stream_management import StreamManagement
 
 if TYPE_CHECKING:
     from adapters.streamr.parts import Parts
-    from gateway.core.bus import Bus
+    from gateway.core.read_pacer import ReadPacer
 
 PREFIX = "/api/v1"
 JSON = "application/json"
@@ -49,68 +53,75 @@ CODES = {
     503: "UNAVAILABLE",
 }
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"description": HTTPStatus(status).phrase, "content": {"application/json": {}}} for status in CODES
+    status: {"description": HTTPStatus(status).phrase, "content": {JSON: {}}} for status in CODES
 }
 
 
-class Call(NamedTuple):
-    """A row of the table of calls: the core_api's method and what it *takes*, in order, out of the request."""
+BODIES = {"fields": dict, "items": list}  # the kind of JSON value that a body is
+QUERY = "name search max offset"  # parameters of the list of streams
 
-    method: str
-    path: str
-    answer: Callable[..., Any]
-    takes: tuple[str, ...]
-    summary: str
-    status: int = 200
+
+def _route(method: str, path: str, handler: Callable[..., Any], summary: str, status: int = 200) -> Route:
+    """A row of the table; the *handler*'s arguments are taken from the request by their names (`_arguments`)."""
+    taken = _arguments(handler)
+    more: dict[str, Any] = {"parameters": parameters(path, QUERY if "query" in taken else "")}
+    shapes = {dict: {"type": "object"}, list: {"type": "array", "items": {}}}
+    for name in BODIES.keys() & set(taken):
+        more["requestBody"] = {"required": True, "content": {JSON: {"schema": shapes[BODIES[name]]}}}
+    return Route(method, path, handler, status, more=more, summary=summary)
+
+
+def _arguments(handler: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of a method's arguments: `caller`, `query`, `fields`, `items`, or a parameter of the path."""
+    _, *names = signature(handler).parameters
+    return tuple(names)
 
 
 # fmt: off
 STREAM = "/streams/{stream:path}"
-CALLS = [
-    Call("POST",   "/login/challenge/{address}", CoreApi.challenge, ("address",), "A text for an address to sign."),
-    Call("POST",   "/login/response", CoreApi.login, ("fields",), "A session token for a signed challenge."),
-    Call("POST",   "/login/apikey", CoreApi.login_by_key, ("fields",), "A session token for an API key."),
-    Call("POST",   "/login/password", CoreApi.login_by_password, (), "There are no passwords."),
-    Call("POST",   "/logout", CoreApi.logout, ("caller",), "End a session.", 204),
-    Call("GET",    "/users/me", CoreApi.user, ("caller",), "Who asks."),
-    Call("GET",    "/streams", CoreApi.streams, ("caller", "query"), "The streams that exist."),
-    Call("POST",   "/streams", StreamManagement.create, ("caller", "fields"), "Make a stream exist."),
-    Call("GET",    STREAM + "/publishers", CoreApi.publishers, ("caller", "stream"), "Who publishes on a stream."),
-    Call("GET",    STREAM + "/publisher/{address}", CoreApi.publisher, ("caller", "stream", "address"),
-         "Whether an address publishes on a stream."),
-    Call("GET",    STREAM + "/subscribers", CoreApi.subscribers, ("caller", "stream"), "Who reads a stream."),
-    Call("GET",    STREAM + "/subscriber/{address}", CoreApi.subscriber, ("caller", "stream", "address"),
+ROUTES = [
+    _route("POST",   "/login/challenge/{address}", CoreApi.challenge, "A challenge for an address to sign."),
+    _route("POST",   "/login/response", CoreApi.login, "A session token for a signed challenge."),
+    _route("POST",   "/login/apikey", CoreApi.login_by_key, "A session token for an API key."),
+    _route("POST",   "/login/password", CoreApi.login_by_password, "There are no passwords."),
+    _route("POST",   "/logout", CoreApi.logout, "End a session.", 204),
+    _route("GET",    "/users/me", CoreApi.user, "The user of the token."),
+    _route("GET",    "/streams", CoreApi.streams, "The streams that exist."),
+    _route("POST",   "/streams", StreamManagement.create, "Create a stream."),
+    _route("GET",    STREAM + "/publishers", CoreApi.publishers, "The publishers of a stream."),
+    _route("GET",    STREAM + "/publisher/{address}", CoreApi.publisher,
+         "Whether an address is a publisher on a stream."),
+    _route("GET",    STREAM + "/subscribers", CoreApi.subscribers, "The subscribers of a stream."),
+    _route("GET",    STREAM + "/subscriber/{address}", CoreApi.subscriber,
          "Whether an address may read a stream."),
-    Call("GET",    STREAM + "/validation", CoreApi.validation, ("caller", "stream"),
-         "What has to be known of a stream to check its messages."),
-    Call("POST",   STREAM + "/fields", StreamManagement.set_fields, ("caller", "stream", "items"),
-         "Say which fields the messages of a stream have."),
-    Call("GET",    STREAM + "/detectFields", StreamManagement.detect_fields, ("caller", "stream"),
+    _route("GET",    STREAM + "/validation", CoreApi.validation,
+         "The rules that a stream's messages are checked by."),
+    _route("POST",   STREAM + "/fields", StreamManagement.set_fields,
+         "Set the fields of a stream's messages."),
+    _route("GET",    STREAM + "/detectFields", StreamManagement.detect_fields,
          "A stream with the fields of its newest message."),
-    Call("GET",    STREAM + "/permissions/me", CoreApi.my_permissions, ("caller", "stream"),
-         "What the user may do on a stream."),
-    Call("GET",    STREAM + "/permissions", StreamManagement.permissions, ("caller", "stream"),
-         "What users may do on a stream."),
-    Call("POST",   STREAM + "/permissions", StreamManagement.grant, ("caller", "stream", "fields"),
-         "Give a permission."),
-    Call("DELETE", STREAM + "/permissions/{permission}", StreamManagement.revoke, ("caller", "stream", "permission"),
-         "Take a permission back.", 204),
-    Call("GET",    STREAM + "/storageNodes", CoreApi.storage_nodes, ("caller", "stream"), "Who keeps a stream."),
-    Call("POST",   STREAM + "/storageNodes", StreamManagement.store, ("caller", "stream", "fields"),
-         "Let a stream be kept; every stream is."),
-    Call("GET",    "/storageNodes/{address}/streams", CoreApi.kept, ("caller", "address"),
-         "The streams that are kept."),
-    Call("GET",    STREAM, CoreApi.stream, ("caller", "stream"), "A stream."),
-    Call("PUT",    STREAM, StreamManagement.update, ("caller", "stream", "fields"), "Say something else of a stream."),
-    Call("DELETE", STREAM, StreamManagement.delete, ("caller", "stream"), "Forget what was said of a stream.", 204),
+    _route("GET",    STREAM + "/permissions/me", CoreApi.my_permissions,
+         "The user's permissions on a stream."),
+    _route("GET",    STREAM + "/permissions", StreamManagement.permissions,
+         "The permissions on a stream."),
+    _route("POST",   STREAM + "/permissions", StreamManagement.grant,
+         "Grant a permission."),
+    _route("DELETE", STREAM + "/permissions/{permission}", StreamManagement.revoke,
+         "Revoke a permission.", 204),
+    _route("GET",    STREAM + "/storageNodes", CoreApi.storage_nodes, "The storage nodes of a stream."),
+    _route("POST",   STREAM + "/storageNodes", StreamManagement.store,
+         "Store a stream; every stream is stored."),
+    _route("GET",    "/storageNodes/{address}/streams", CoreApi.kept,
+         "The streams that a node stores."),
+    _route("GET",    STREAM, CoreApi.stream, "A stream."),
+    _route("PUT",    STREAM, StreamManagement.update, "Change a stream's description."),
+    _route("DELETE", STREAM, StreamManagement.delete, "Delete a stream's description; its history stays.", 204),
 ]
 # fmt: on
-BODIES = {"fields": dict, "items": list}  # what kind of JSON value a body is
-QUERY = ("name", "search", "max", "offset")  # of the list of streams
 
 
 def router(started: Callable[[], Parts]) -> APIRouter:
-    """The routes below `/api/v1`; what is not there is refused in the same form.
+    """The routes below `/api/v1`; other paths are refused in the same form.
 
     Routes are made before the adapter starts, so each request asks for the *started* parts.
     """
@@ -121,26 +132,18 @@ def router(started: Callable[[], Parts]) -> APIRouter:
         core_api = StreamManagement(parts)
         return Running(parts, core_api, DataApi(parts, core_api))
 
-    class Route(HeadRoute):
+    class CoreRoute(HeadRoute):
         def get_route_handler(self) -> Handler:
             return guarded(running, super().get_route_handler(), explain, _error_body)
 
-    routes = APIRouter(prefix=PREFIX, route_class=Route, tags=[NAME], responses=REFUSALS)
+    routes = APIRouter(prefix=PREFIX, route_class=CoreRoute, tags=[NAME], responses=REFUSALS)
     routes.include_router(data_routes.router(running))
-    for call in CALLS:
-        routes.add_api_route(
-            call.path,
-            _endpoint(running, call),
-            methods=[call.method],
-            summary=call.summary,
-            status_code=call.status,
-            response_class=Response,
-            responses={} if call.status == 204 else {call.status: {"content": {"application/json": {}}}},
-            openapi_extra=_openapi(call),
-        )
+    for route in ROUTES:
+        content: dict[int | str, dict[str, Any]] = {route.status: {"content": {JSON: {}}}}
+        register(routes, route, _endpoint(running, route), {} if route.status == 204 else content)
 
     @routes.options("/{path:path}", include_in_schema=False)
-    async def preflight(path: str) -> Response:  # noqa: ARG001  (whatever it is)
+    async def preflight(path: str) -> Response:  # noqa: ARG001  (any path)
         return Response(status_code=204)
 
     async def elsewhere(request: Request) -> Response:
@@ -152,70 +155,50 @@ def router(started: Callable[[], Parts]) -> APIRouter:
     return routes
 
 
-def _endpoint(running: Callable[[], Running], call: Call) -> Handler:
-    """Answers a request by what the core_api says, once that is on disk."""
+def _endpoint(running: Callable[[], Running], route: Route) -> Handler:
+    """An endpoint that answers with what the *route*'s handler returns, once that is on disk."""
+    arguments = _arguments(route.handler)
 
     async def endpoint(request: Request) -> Response:
         parts, core_api, _ = running()
-        bus = parts.context.bus
-        given: dict[str, Any] = {name: named(value) for name, value in request.path_params.items()}
+        ledger = parts.context.bus.ledger
+        given: dict[str, Any] = {name: path_name(request, name) for name in request.path_params}
         given |= {"caller": caller_of(request), "query": request.query_params}
-        for name in BODIES.keys() & set(call.takes):
-            if "caller" in call.takes:
+        for name in BODIES.keys() & set(arguments):
+            if "caller" in arguments:
                 core_api.admit_change(given["caller"], given.get("stream"))
-            given[name] = await _value(bus, request, BODIES[name])
-        before = bus.ledger.next_seq
-        answer = call.answer(core_api, *(given[name] for name in call.takes))
+            given[name] = await _json_body(request, parts.context.bus.read_pacer, BODIES[name])
+        before = ledger.next_seq
+        answer = route.handler(core_api, *(given[name] for name in arguments))
         if isinstance(answer, Iterator):
             return await _in_slices(parts, core_api, request, answer)
-        if bus.ledger.next_seq > before:
-            await on_disk(bus)
-        return Response(status_code=204) if call.status == 204 else as_json(answer, call.status)
+        if ledger.next_seq > before:
+            await wait_until_synced(ledger, ledger.next_seq - 1)
+        return Response(status_code=204) if route.status == 204 else as_json(answer, route.status)
 
     return endpoint
 
 
 async def _in_slices(parts: Parts, core_api: CoreApi, request: Request, slices: Iterator[bytes]) -> Response:
-    """A long answer, at the pace of all of them (`paced_response`), while the caller's token is worth something."""
-    scheduler, network, read_pacer = (
-        parts.context.services.answer_scheduler,
-        network_of(request),
-        parts.context.bus.read_pacer,
-    )
-    if request.method == HEAD:  # its length is told
-        made = list[bytes]()
-        while (part := await run_in_turn(scheduler, network, partial(next, slices, None))) is not None:
+    """A long answer, sent while the caller's token is valid; whole for HEAD, which tells its length."""
+    if request.method == HEAD:
+        scheduler, made = parts.context.services.answer_scheduler, list[bytes]()
+        while (part := await run_in_turn(scheduler, network_of(request), partial(next, slices, None))) is not None:
             made.append(part)
         return Response(b"".join(made), media_type=JSON)
-    budget, ask = None if read_pacer is None else read_pacer.budget, partial(core_api.authenticate, caller_of(request))
-    return await paced_response(scheduler, budget, network, slices, JSON, ask)
-
-
-def _openapi(call: Call) -> dict[str, Any]:
-    """The parameters and the body, for /docs."""
-    paths = [part.strip("{}").partition(":")[0] for part in call.path.split("/") if part.startswith("{")]
-    found = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in paths]
-    if "query" in call.takes:
-        found += [{"name": name, "in": "query", "required": False, "schema": {"type": "string"}} for name in QUERY]
-    shapes = {dict: {"type": "object"}, list: {"type": "array", "items": {}}}
-    bodies = [{"schema": shapes[BODIES[name]]} for name in call.takes if name in BODIES]
-    body = {"requestBody": {"required": True, "content": {"application/json": bodies[0]}}} if bodies else {}
-    return {"parameters": found, **body}
+    return await paced_answer(parts, request, slices, JSON, partial(core_api.authenticate, caller_of(request)))
 
 
 def _error_body(error: Exception, status: int, message: str) -> dict[str, str]:
     return {"code": getattr(error, "code", None) or CODES[status], "message": message}
 
 
-async def _value(bus: Bus, request: Request, kind: type) -> Any:
-    """The body as a JSON value, whatever its type is said to be: clients also send it as plain text."""
-    read_pacer = bus.read_pacer
+async def _json_body(request: Request, read_pacer: ReadPacer | None, kind: type) -> Any:
+    """The body as a JSON value of a *kind*, whatever its media type: clients also send it as plain text."""
     try:
-        async with read_body(request, MAX_BODY, read_pacer) as body:
+        async with read_body(request, MAX_BODY, read_pacer, (ValueError,)) as body:
             value = loads(body)
     except ValueError as error:
-        if read_pacer is not None:
-            read_pacer.charge_malformed_body(network_of(request), len(body))
         raise ApiError(400, f"not JSON: {error}") from None
     if not isinstance(value, kind):
         raise ApiError(400, f"expected a JSON {'object' if kind is dict else 'array'}")

@@ -1,4 +1,4 @@
-"""What clients change by REST: streams are made, described and taken away, and users are let in."""
+"""The REST calls that change streams: they create, describe and delete them, and grant permissions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FIELD_TYPES = {dict: "map", list: "list", str: "string", bool: "boolean", int: "
 
 
 class StreamManagement(CoreApi):
-    """Answers with JSON values, or raises `ApiError`; whoever may `admin` a channel may change what is said of it."""
+    """Returns JSON values, or raises `ApiError`. To change a stream takes the right to `admin` one of its channels."""
 
     def admit_change(self, caller: RestCaller, stream: str | None) -> None:
-        """Raise unless the caller may know of *stream*, and something can be written: asked before a body is read."""
+        """Raise unless the caller may see *stream* and the log can be written: checked before a body is read."""
         self._context.bus.check_log()
         if stream is None:
             self._user_of(caller)
@@ -30,7 +30,7 @@ class StreamManagement(CoreApi):
             self._check_visible(caller, stream)
 
     def create(self, caller: RestCaller, fields: dict[str, Any]) -> dict[str, Any]:
-        """Make a stream exist, if the caller may publish there; one that does stays as it is."""
+        """Create a stream, if the caller may publish there; an existing one is not changed."""
         stream = fields.get("id") or fields.get("name")
         if not isinstance(stream, str) or not 0 < len(stream) <= MAX_NAME or inbox_of(stream) is not None:
             raise ApiError(400, f"a stream needs an id of at most {MAX_NAME} characters, and not that of an inbox")
@@ -47,13 +47,13 @@ class StreamManagement(CoreApi):
         return self._streams.shown(stream)
 
     def update(self, caller: RestCaller, stream: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """Say something else of a stream; what is not said stays."""
+        """Change the given fields of a stream's description."""
         self._authorize_change(caller, stream, "stream_edit")
         self._describe(stream, fields)
         return self._streams.shown(stream)
 
     def delete(self, caller: RestCaller, stream: str) -> None:
-        """Forget what was said of a stream and take it off the list; its history stays."""
+        """Delete a stream's description and take it off the list; its history stays."""
         self._authorize_change(caller, stream, "stream_delete")
         self._context.bus.check_log()
         channels = self._streams.channels_of(stream)
@@ -66,12 +66,12 @@ class StreamManagement(CoreApi):
         self._close_unauthorized()
 
     def set_fields(self, caller: RestCaller, stream: str, items: list[Any]) -> dict[str, Any]:
-        """Say which fields the messages of a stream have."""
+        """Set the fields that a stream's messages have."""
         config = self.stream(caller, stream)["config"]
         return self.update(caller, stream, {"config": config | {"fields": items}})
 
     def detect_fields(self, caller: RestCaller, stream: str) -> dict[str, Any]:
-        """A stream with the fields that its newest message has."""
+        """The description of a stream with the fields of its newest message."""
         shown = self.stream(caller, stream)
         principal, _ = self._user_of(caller)
         channel = self._streams.channels_of(stream)[0]
@@ -80,14 +80,14 @@ class StreamManagement(CoreApi):
         newest = self._context.services.index.history(channel, newest_first=True, limit=1)
         try:
             content = loads(newest[0].content, max_values=MAX_VALUES) if newest else None
-        except ValueError:  # so many that nobody would look for fields in it
+        except ValueError:  # it has more values than are worth reading for their names
             content = None
         items = content.items() if isinstance(content, dict) else ()
         fields = [{"name": name, "type": FIELD_TYPES[type(value)]} for name, value in items if value is not None]
         return shown | {"config": shown["config"] | {"fields": fields}}
 
     def permissions(self, caller: RestCaller, stream: str) -> list[dict[str, Any]]:
-        """What users were given on a stream, and what everybody may do there without."""
+        """The permissions that were granted on a stream, and the operations that everybody may do there."""
         self._authorize_change(caller, stream, "stream_share")
         given = self._streams.permissions(stream)
         anybody = Principal(f"{NAME}:{ANONYMOUS}")
@@ -99,7 +99,7 @@ class StreamManagement(CoreApi):
         ]
 
     def grant(self, caller: RestCaller, stream: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """Let a user, or everybody (`anonymous`), do something on a stream."""
+        """Grant a user, or everybody (`anonymous`), an operation on a stream."""
         self._authorize_change(caller, stream, "stream_share")
         operation, user = fields.get("operation"), fields.get("user")
         if not isinstance(operation, str) or operation not in OPERATIONS:
@@ -114,7 +114,7 @@ class StreamManagement(CoreApi):
             raise _invalid(error) from None
 
     def revoke(self, caller: RestCaller, stream: str, permission: str) -> None:
-        """Take a permission back."""
+        """Revoke a permission."""
         self._authorize_change(caller, stream, "stream_share")
         self._context.bus.check_log()
         number = int(permission) if permission.isdecimal() and len(permission) < MAX_DIGITS else -1
@@ -123,7 +123,7 @@ class StreamManagement(CoreApi):
         self._close_unauthorized()
 
     def store(self, caller: RestCaller, stream: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """Nothing has to be done for a stream to be kept; by another node it cannot be."""
+        """Answer with this gateway's address: it stores every stream, and no other node does."""
         self._check_visible(caller, stream)
         address = fields.get("address")
         if not isinstance(address, str) or not ADDRESS.fullmatch(address):
@@ -137,7 +137,7 @@ class StreamManagement(CoreApi):
             raise _invalid(error) from None
 
     def _close_unauthorized(self) -> None:
-        """Close who listens where he may not any more; whoever may do something else comes back for that."""
+        """Close connections that are subscribed to a channel that they may no longer read; they can reconnect."""
         bus = self._context.bus
         for session in bus.sessions():
             if not all(
@@ -146,7 +146,7 @@ class StreamManagement(CoreApi):
                 session.close(1008, "a right that this connection needs was taken away")
 
     def _authorize_change(self, caller: RestCaller, stream: str, operation: str) -> None:
-        """Raise unless *stream* exists and the caller may do this with it."""
+        """Raise unless *stream* exists and the caller may do *operation* on it."""
         self._check_visible(caller, stream)
         principal, address = self._user_of(caller)
         if not self._is_allowed(principal, operation, stream, address):
