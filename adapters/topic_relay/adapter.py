@@ -1,4 +1,4 @@
-"""The topic relay's place in the gateway: who may connect, what a channel is called, what foreign messages become."""
+"""The topic relay's adapter: its connections, the topics of channels, and packets for other protocols' messages."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from .asyncapi import packet_schemas
 from .codec import MAX_PACKET, MAX_TOPIC, PacketError, decode, encode, fits, forward, utf16_length
 from .session import NAME, TopicRelaySession
 
-MAX_OVERHEAD = 512  # bytes; more than a packet has beside its content
-PREFIX = "topic:"  # of channels whose topic cannot be their name
-SHORTENED_LENGTH = 19  # units of a name that is too long; "~" and 10 characters of its digest follow
+MAX_OVERHEAD = 512  # bytes; an upper bound of what a packet has beside its content
+PREFIX = "topic:"  # of channels whose topic is no valid channel name
+SHORTENED_LENGTH = 19  # units kept of a name that is too long; "~" and 10 characters of its digest follow
 
 
 class TopicRelaySettings(BaseModel):
@@ -69,7 +69,7 @@ class TopicRelayAdapter(Adapter):
     )
 
     def wire_messages(self) -> Mapping[str, list[WireMessage]]:
-        """The types of packets, on each path."""
+        """The packet types, on each path."""
         return {path: [*packet_schemas()] for path in self.paths}
 
     def accept(self, request: ConnectionRequest) -> TopicRelaySession | Refusal:
@@ -79,7 +79,7 @@ class TopicRelayAdapter(Adapter):
         return TopicRelaySession(self.bus, request.principal, self.form, self.home.version, self.options.max_outbox)
 
     def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:
-        """The topic of *channel*: its name if it can be one, else a shortened one with a digest."""
+        """The topic of *channel*: its name if that is a valid topic, else a shortened name with a digest."""
         topic = topic_of(channel)
         if topic is not None and not taken(topic):
             return topic
@@ -96,7 +96,7 @@ class TopicRelayAdapter(Adapter):
 
     @classmethod
     def flaw(cls, entry: Message | Fact) -> str | None:
-        """Topics are not too long, and what was received is a packet."""
+        """A topic that is too long, or a received text that is no packet."""
         if isinstance(entry, Fact):
             address = entry.fields["addresses"].get(NAME) if entry.kind == "channel" else None
             return None if address is None or cls.may_be_pinned(address) else "its topic is too long"
@@ -117,7 +117,7 @@ class TopicRelayAdapter(Adapter):
         return peer.number
 
     def add_refs(self, run: Sequence[Message]) -> None:
-        """Nothing, as long as the packet is not too long."""
+        """Mark messages whose packet would be too long as undelivered; the others need no references."""
         for message in run:
             if not self._has_room(message):
                 message.undelivered += (NAME,)
@@ -125,10 +125,12 @@ class TopicRelayAdapter(Adapter):
     def _has_room(self, message: Message) -> bool:
         if len(message.content) <= MAX_PACKET - MAX_OVERHEAD:
             return True
-        return fits(message.content.strip()) and fits(self._packet(message))  # the first spares reading up to a MiB
+        return fits(message.content.strip()) and fits(
+            self._packet(message)
+        )  # the first check avoids parsing up to a MiB
 
     def form(self, message: Message, _key: str) -> Form:
-        """The frame of a *message* from elsewhere or out of the log; nothing where it does not fit."""
+        """The frame of a *message* of another protocol or out of the log; skipped if it does not fit."""
         if message.protocol == NAME and message.wire is not None:
             return text_frame(forward(decode(message.wire), message.sender.number))
         packet = self._packet(message)
@@ -141,24 +143,24 @@ class TopicRelayAdapter(Adapter):
         return encode(topic, message.content, message.sender.number, None if target is None else target.number)
 
 
-# Topics and channels. Without a table of what is taken the two are one-to-one: a topic that is a valid channel name
-# is that channel; any other one, and any that begins with PREFIX, is PREFIX and itself, with what a name must not
-# hold written as JavaScript's `escape` does (%1F, %uD800: a topic of 30 units stays far below a name's 255).
-# A channel that is neither a topic nor PREFIX with such a topic is called by a digest, and then only the table knows.
+# Topics and channels map one-to-one by rule: a topic that is a valid channel name is that channel; any other topic, and
+# any that begins with PREFIX, is the channel PREFIX + topic, where characters that a channel name must not have are
+# escaped as JavaScript's `escape` does (%1F, %uD800; a topic of 30 units stays far below the 255 of a name). Any other
+# channel gets a topic with a digest, which only the table of addresses maps back.
 
 _ESCAPED = re.compile("[%@\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ESCAPE = re.compile("%(?:u([0-9A-F]{4})|([0-9A-F]{2}))")
 
 
 def channel_of(topic: str) -> str:
-    """The channel that *topic*, of at most `MAX_TOPIC` units, names by rule."""
+    """The channel of *topic*, which has at most `MAX_TOPIC` units, by rule."""
     if valid_name(topic) and not topic.startswith(PREFIX):
         return topic
     return PREFIX + _ESCAPED.sub(lambda match: _escape(ord(match[0])), topic)
 
 
 def topic_of(channel: str) -> str | None:
-    """The topic that names *channel* by rule; None if there is none."""
+    """The topic whose channel is *channel* by rule; None if there is none."""
     topic = channel
     if channel.startswith(PREFIX):
         topic = _ESCAPE.sub(lambda match: chr(int(match[1] or match[2], 16)), channel[len(PREFIX) :])
@@ -166,7 +168,7 @@ def topic_of(channel: str) -> str | None:
 
 
 def shortened(channel: str, attempt: int) -> str:
-    """A topic for *channel*, whose name cannot be one: its beginning and, in lower case, the base32 of a digest.
+    """A topic for *channel*, whose name is no valid topic: its beginning and a base32 digest in lower case.
 
     The digest is SHA-256 of the name; from the second *attempt* on, of the name, a line feed (which no name holds)
     and the attempt's number.

@@ -1,4 +1,4 @@
-"""What is said on the topic relay's WebSocket, described for programs."""
+"""The topic relay's packets, as JSON Schemas for `/asyncapi.json`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .codec import MAX_TOPIC
 
 
 class PacketType(NamedTuple):
-    """What a type of packet is called, which fields it has beside `type` and `topic`, and who says it."""
+    """A packet type: its name, and its fields beside `type` and `topic` in each direction; None if never sent so."""
 
     name: str
     sent: tuple[str, ...] | None  # by the gateway
@@ -40,7 +40,7 @@ PACKET_TYPES: Final[dict[int, PacketType]] = {
 
 
 def packet_schemas() -> Iterator[WireMessage]:
-    """Each type as peers say it and as the gateway does; and what is refused, which is echoed with its error."""
+    """Each type as peers send it and as the gateway does, and the echo of a refused packet with its error."""
     for number, kind in PACKET_TYPES.items():
         if kind.received is not None:
             yield WireMessage(kind.name, _packet({"const": number}, kind.received), kind.name, sent=False)

@@ -1,7 +1,7 @@
 """Packets of the topic relay (the Koshare Router protocol): bytes to typed values and back.
 
-A packet's own text is never dumped again. What the gateway adds is spliced into it, what it says is cut out of
-it, so that numbers, escapes and spacing reach others as they were written. Lengths are UTF-16 units, as the
+A packet's own text is never serialised again. The gateway splices its members into that text, and cuts the content out
+of it, so that numbers, escapes and spacing reach other peers as they were written. Lengths are in UTF-16 units, as the
 reference counts them.
 """
 
@@ -23,9 +23,11 @@ from gateway.core.jsontext import MAX_DEPTH, SHORT_SIZE, dumps, loads, one_line
 
 MAX_PACKET = 65_000
 MAX_TOPIC = 30
-RESERVED_KEYS = frozenset({"type", "topic", "src", "dst", "error"})  # the protocol's own keys; all others are content
-WRAPPER_KEY = "json"  # carries a value that cannot be a packet's extra fields
-NO_PEER = -1  # a destination that is a number and no peer's
+RESERVED_KEYS = frozenset(
+    {"type", "topic", "src", "dst", "error"}
+)  # the protocol's own members; all others are content
+WRAPPER_KEY = "json"  # the member that carries content which is no object, or has reserved keys
+NO_PEER = -1  # a destination that is a number, but cannot be a peer's
 
 
 # The values of `type` (specification, "Basic").
@@ -36,9 +38,9 @@ ERROR, ECHO, SUBSCRIBE, UNSUBSCRIBE, MESSAGE, INFO, BROADCAST, HELLO = range(8)
 class Packet:
     """One packet from a peer.
 
-    `text` is what was received, `fields` its members (perhaps without `type`, `topic` and `dst`). `dst` is that of a
-    Message: None if it has none, `NO_PEER` if it cannot be a peer's. `content`, one JSON value on one line, and
-    `parent`, the id that this answers, are for a Message or a Broadcast.
+    `text` is what was received, `fields` its members (perhaps without `type`, `topic` and `dst`). `dst` is the
+    destination of a Message: None if it has none, `NO_PEER` if it cannot be a peer's number. A Message or a Broadcast
+    has `content`, one JSON value on one line, and may have `parent`, the id of the message that it answers.
     """
 
     kind: float
@@ -51,9 +53,9 @@ class Packet:
 
 
 class PacketError(RequestError):
-    """A packet that is answered with an error; *code* is the reference's word for it.
+    """A packet that is answered with an error; *code* is the reference's name for it.
 
-    *text* and *fields* are the packet, as far as it is one that can be echoed.
+    *text* and *fields* are the packet, or an empty object if it cannot be echoed.
     """
 
     def __init__(self, code: str, text: bytes = b"{}", fields: Mapping[str, Any] | None = None) -> None:
@@ -63,12 +65,12 @@ class PacketError(RequestError):
         self.fields = fields or {}
 
     def reply(self) -> bytes:
-        """The answer as text: the packet with its error."""
+        """The text of the answer: the packet with its error."""
         return extend(self.text, self.fields, error=self.code)
 
 
 def utf16_length(text: str) -> int:
-    """The length of *text* in UTF-16 units; half a surrogate pair is one."""
+    """The length of *text* in UTF-16 units; an unpaired surrogate is one."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
@@ -87,8 +89,8 @@ def decode(data: bytes) -> Packet:
     return decode_common(data) or _decode_any(data)
 
 
-# What programs write: {"type":6,"topic":"t",...}, or {...,"type":6,"topic":"t"} as the reference client does. The `dst`
-# of a Message comes first of what is left then. The shapes are few, and so remembered.
+# What most programs write: {"type":6,"topic":"t",...}, or {...,"type":6,"topic":"t"} as the reference client does. The
+# `dst` of a Message is then the first of the other members. There are few shapes, so they are cached.
 _NUMBER = rb"(0|[1-9]\d{0,14})"
 _TYPE_TOPIC = rb'"type":([46]),"topic":"([^"\\\x00-\x1f]{0,90})"'  # a unit takes at most three bytes
 _HEAD = re.compile(rb"\{" + _TYPE_TOPIC + rb",")
@@ -103,7 +105,7 @@ Broadcast = tuple[bytes, bytes, str | None]  # its text, its content and its par
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a peer's usual packets begin, or end (*head* or *tail* is empty), and the type and topic that says."""
+    """The common beginning, or end, of a peer's packets (*head* or *tail* is empty), with its type and topic."""
 
     head: bytes
     tail: bytes
@@ -111,16 +113,15 @@ class Shape:
     topic: str
 
     def read(self, data: bytes) -> tuple[bytes, Mapping[str, Any], str | None, int | None] | None:
-        """The content, fields, parent and `dst` of *data*, which has this shape; None where it takes a closer look.
+        """The content, fields, parent and `dst` of *data*, which has this shape; None if `decode` has to read it.
 
-        The protocol's own members are cut off. What is left is a JSON object without any of them, however they are
-        escaped, if and only if the whole is one with each of them once: so reading the rest is all the checking there
-        is.
+        The reserved members are cut off. The rest is a JSON object without reserved members, however they are
+        escaped, if and only if the whole is an object with each of them once: so to parse the rest checks everything.
         """
         if len(data) > MAX_PACKET:
             return None
         content = b"{" + data[len(self.head) :] if self.head else data[: -len(self.tail)] + b"}"
-        if content[1:2] != b'"' or content[-1] != _BRACE:  # a comma too many must not get lost with what was cut off
+        if content[1:2] != b'"' or content[-1] != _BRACE:  # else a surplus comma would be cut off unnoticed
             return None
         dst = None
         if self.kind == MESSAGE and (found := _DST.match(content)):
@@ -137,14 +138,14 @@ class Shape:
         return content, fields, parent if type(parent) is str else None, dst
 
     def packet(self, data: bytes) -> Packet | None:
-        """The packet *data*, which has this shape; None where `decode` has to look at it more closely."""
+        """The packet *data*, which has this shape; None if `_decode_any` has to read it."""
         if (found := self.read(data)) is None:
             return None
         content, fields, parent, dst = found
         return Packet(self.kind, self.topic, data, fields, dst, content, parent)
 
     def read_run(self, messages: Sequence[bytes], at: int) -> list[Broadcast]:
-        """The broadcasts of this shape from *at* on, up to the first that is none or takes a closer look."""
+        """The broadcasts of this shape from *at* on, up to the first packet that `read` cannot read."""
         head, tail, read, broadcasts = self.head, self.tail, self.read, list[Broadcast]()
         for index in range(at, len(messages)):
             text = messages[index]
@@ -155,7 +156,7 @@ class Shape:
 
 
 def shape_of(data: bytes) -> Shape | None:
-    """The shape of *data*, if it is a usual one."""
+    """The shape of *data*; None if it has none of the common ones."""
     end = data.find(b'","') + 2
     if end <= _MAX_NAMED and (shape := _shape(data[:end], b"")):
         return shape
@@ -164,7 +165,7 @@ def shape_of(data: bytes) -> Shape | None:
 
 
 def decode_common(data: bytes) -> Packet | None:
-    """A Message or Broadcast of a usual shape; None where `decode` has to look at it more closely."""
+    """A Message or Broadcast of a common shape; None if `_decode_any` has to read it."""
     shape = shape_of(data)
     return None if shape is None else shape.packet(data)
 
@@ -216,13 +217,13 @@ for _bracket, _step in zip(b"[{]}", (1, 1, -1, -1), strict=True):
 
 
 def _is_too_deep(text: bytes) -> bool:
-    """Whether *text* is nested more deeply than anything that `loads` reads."""
+    """Whether *text* is nested more deeply than `MAX_DEPTH`, which `loads` refuses."""
     brackets = _STRING.sub(b"", text).translate(None, _NO_BRACKETS)
     return any(depth > MAX_DEPTH for depth in accumulate(map(_STEPS.__getitem__, brackets)))
 
 
 def _number(text: bytes, fields: Mapping[str, Any], key: str) -> float | None:
-    """The number called *key*, None if it is none; `loads` reads what is beyond a double as null."""
+    """The number in member *key*; None if it is not a number. `loads` reads one beyond a double as null."""
     value = fields.get(key)
     if value is None and key in fields:
         *_, raw = (value for name, _, value in members(text) if name == key)
@@ -249,23 +250,23 @@ def _parent(fields: Mapping[str, Any]) -> str | None:
     return parent if isinstance(parent, str) else None
 
 
-# How the gateway changes and makes texts
+# Encoding
 
 
 def forward(packet: Packet, src: int) -> bytes:
-    """The text that others get: *packet* as it was written, with the sender's number and never a second one."""
+    """The text that other peers get: *packet* as it was written, with *src* as its only `src`."""
     if "src" in packet.fields:
         return extend(packet.text, packet.fields, src=src)
     return packet.text.rstrip()[:-1] + src_tail(src)
 
 
 def src_tail(src: int) -> bytes:
-    """The end of the text that others get, in place of the last brace of one that has no `src`."""
+    """The text that replaces the last brace of a packet without a `src` when it is forwarded."""
     return b',"src":%d}' % src
 
 
 def extend(text: bytes, fields: Mapping[str, Any], **added: Any) -> bytes:
-    """The object *text*, whose members are *fields*, with *added* in place of members of these names."""
+    """The object *text*, whose members are *fields*, with the *added* members, which replace those of the same name."""
     if not added.keys().isdisjoint(fields):
         text = _without(text, added)
     head = text.rstrip()[:-1]
@@ -290,7 +291,7 @@ def encode(topic: str, content: bytes, src: int, dst: int | None = None) -> byte
 def members(text: bytes) -> Iterator[tuple[str, str, str]]:
     """The members of the JSON object *text*, which `loads` has accepted, in order.
 
-    Each is its key, its own text with the space around it, and the text of its value.
+    Each is its key, its text including the whitespace around it, and the text of its value.
     """
     source = text.decode()
     at = source.index("{") + 1
@@ -298,7 +299,7 @@ def members(text: bytes) -> Iterator[tuple[str, str, str]]:
         start = key.end()
         _, end = _scan(source, start)
         after = _END.match(source, end)
-        assert after is not None  # the object has been read before
+        assert after is not None  # `loads` has accepted the object
         name = key[1] if "\\" not in key[1] else _scan(f'"{key[1]}"')[0]
         yield name, source[at : after.start(1)], source[start:end]
         at = after.end()
@@ -306,7 +307,7 @@ def members(text: bytes) -> Iterator[tuple[str, str, str]]:
 
 _KEY = re.compile(r'[ \t\n\r]*"([^"\\]*(?:\\.[^"\\]*)*)"[ \t\n\r]*:[ \t\n\r]*')
 _END = re.compile(r"[ \t\n\r]*([,}])")
-# Numbers are only stepped over: as text they have no limit of digits.
+# Numbers stay text: they are only skipped, and text has no limit of digits.
 _scan = JSONDecoder(parse_int=str, parse_float=str).raw_decode
 
 

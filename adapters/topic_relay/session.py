@@ -1,4 +1,4 @@
-"""One peer of the topic relay: what each type of packet does on the bus."""
+"""A peer of the topic relay: what each type of packet does on the bus."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ NAME = "topic_relay"
 
 
 class NoDestination(RequestError):
-    """A Message whose `dst` is no number."""
+    """A Message whose `dst` is not a number."""
 
 
 class UnsupportedMessageType(RequestError):
-    """Hello, which only the gateway says, or a type that nobody knows."""
+    """Hello, which only the gateway sends, or an unknown type."""
 
 
-# What the reference has no word for; it calls all other errors by the names of their classes here.
+# The names of errors that the reference does not have; it calls the others by the names of the classes here.
 ERRORS: dict[type[RequestError], str] = {
     Forbidden: "PermissionDenied",
     Throttled: "TooManyRequests",
@@ -39,7 +39,7 @@ ERRORS: dict[type[RequestError], str] = {
 
 
 class TopicRelaySession(Session):
-    """A connected peer. *form* makes the packet of a message from elsewhere, *version* is the gateway's."""
+    """A connected peer. *form* makes the packet of another protocol's message, *version* is the gateway's."""
 
     protocol = NAME
     text = True
@@ -68,7 +68,7 @@ class TopicRelaySession(Session):
         self._dispatch(packet)
 
     def receive_all(self, messages: Sequence[bytes]) -> None:
-        """Take what the peer sent at once: the usual broadcasts to one topic in a row are published as a run."""
+        """Act on packets that arrived together; consecutive broadcasts of one shape are published as a run."""
         at = 0
         while at < len(messages):
             data = messages[at]
@@ -93,63 +93,63 @@ class TopicRelaySession(Session):
             self.answer(packet, error=error_name(error))
 
     def deliver(self, message: Message) -> None:
-        """Queue the packet; every subscriber is sent the same frame."""
+        """Queue the packet; every subscriber gets the same frame."""
         self.put(message.forms.get(NAME) or message.form(NAME, self._form))
 
     @classmethod
     def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origin: Session | None) -> int:
-        """As `deliver`, for many."""
+        """As `deliver`, for many sessions."""
         frames: list[bytes] = []
-        for message in run:  # mostly one, for which comprehensions would take longer
+        for message in run:  # usually one, for which comprehensions would take longer
             form = message.forms.get(NAME) or message.form(NAME, sessions[0]._form)
             if isinstance(form, bytes):
                 frames.append(form)
         return cls.fan_out(frames, sessions, origin) if frames else 0
 
     def fits(self, message: Message) -> bool:
-        """Whether a packet has room for a direct message."""
+        """Whether a direct *message* fits in a packet."""
         return isinstance(message.form(NAME, self._form), bytes)
 
     def peer_joined(self, channel: str, peer: Peer) -> None:
-        """Say Hello for *peer* (specification, "Subscribe")."""
+        """Send a Hello for *peer* (specification, "Subscribe")."""
         self.put(hello_frame(self.bus.channels.address(NAME, channel) or channel, peer.number))
 
-    # What the types of packets do
+    # Packet types
 
     def ignore(self, packet: Packet) -> None:
-        """Error: the reference client's sign of life."""
+        """Error: ignored; the reference client sends it as a keepalive."""
 
     def echo_back(self, packet: Packet) -> None:
-        """Echo: the packet as it came."""
+        """Echo: the packet, unchanged."""
         self.send(text_frame(packet.text))
 
     def subscribe(self, packet: Packet) -> None:
-        """Subscribe: an echo with the others who are there, who have heard Hello by then."""
+        """Subscribe: an echo with the other subscribers, who get their Hello first."""
         channel = self.authorized_channel("subscribe", packet.topic)
         self.answer(packet, peers=self.others(self.bus.subscribe(self, channel)))
 
     def unsubscribe(self, packet: Packet) -> None:
-        """Unsubscribe: silence."""
+        """Unsubscribe: no answer."""
         self.bus.unsubscribe(self, self.bus.channels.channel(NAME, packet.topic))
 
     def message(self, packet: Packet) -> None:
-        """Message: to one peer in the topic, and silence whether it is there or not."""
+        """Message: to one peer in the topic; no answer, whether that peer is subscribed or not."""
         if packet.dst is None:
             raise NoDestination
-        self.bus.direct(bus_message(packet, self.authorized_channel("direct", packet.topic), self.who), packet.dst)
+        self.bus.direct(to_bus_message(packet, self.authorized_channel("direct", packet.topic), self.who), packet.dst)
 
     def info(self, packet: Packet) -> None:
-        """Info: an echo with who is there and how others call the topic."""
+        """Info: an echo with the subscribers and the names of the channel in other protocols."""
         channel = self.authorized_channel("subscribe", packet.topic)
         info = {"channel": channel} | self.bus.describe(channel) | {"version": self.version}
         self.answer(packet, peers=self.others(self.bus.peers_in(channel)), info=info)
 
     def broadcast(self, packet: Packet) -> None:
-        """Broadcast: to everybody else in the topic, and silence."""
-        self.bus.publish(bus_message(packet, self.authorized_channel("publish", packet.topic), self.who), self)
+        """Broadcast: to all other subscribers of the topic; no answer."""
+        self.bus.publish(to_bus_message(packet, self.authorized_channel("publish", packet.topic), self.who), self)
 
     def broadcast_all(self, topic: str, broadcasts: Sequence[Broadcast]) -> None:
-        """Broadcasts to one topic; those that come too fast, and so all after them, are refused."""
+        """Publish broadcasts to one topic as a run; from the first that exceeds the rate limit on, they are refused."""
         run: list[Message] = []
         try:
             channel, sender = self.authorized_channel("publish", topic), self.who
@@ -168,25 +168,25 @@ class TopicRelaySession(Session):
         except RequestError as error:
             self.refuse(broadcasts[: len(run)], error)
 
-    # What they need
+    # Helpers
 
     def authorized_channel(self, verb: str, topic: str) -> str:
-        """The channel that *topic* names, if the peer may *verb* there."""
+        """The channel of *topic*; raises `Forbidden` or `Throttled` unless the peer may *verb* there now."""
         channel = self.bus.channels.channel(NAME, topic)
         self.check(verb, channel)
         return channel
 
     def others(self, peers: list[Peer]) -> list[int]:
-        """The numbers of *peers* without this one, which may have another connection there."""
+        """The numbers of *peers* without this one, which may have another subscribed connection."""
         return [peer.number for peer in peers if peer.number != self.who.number]
 
     def refuse(self, broadcasts: Sequence[Broadcast], error: RequestError) -> None:
-        """Echo each broadcast with the reference's word for *error*."""
+        """Echo each broadcast with the reference's name for *error*."""
         for text, *_ in broadcasts:
             self.answer(decode(text), error=error_name(error))
 
     def answer(self, packet: Packet, **added: Any) -> None:
-        """Echo the packet with what was *added*."""
+        """Echo the packet with the *added* members."""
         self.send(text_frame(extend(packet.text, packet.fields, **added)))
 
 
@@ -202,17 +202,17 @@ VERBS: dict[float, Callable[[TopicRelaySession, Packet], None]] = {
 
 
 def error_name(error: RequestError) -> str:
-    """The reference's word for *error*."""
+    """The reference's name for *error*."""
     return ERRORS.get(type(error), type(error).__name__)
 
 
-def bus_message(packet: Packet, channel: str, sender: Peer) -> Message:
-    """What *packet* says, with the form in which its own protocol forwards it."""
+def to_bus_message(packet: Packet, channel: str, sender: Peer) -> Message:
+    """The bus's message for *packet*, with the form in which other peers of the topic relay get it."""
     form = text_frame(forward(packet, sender.number))
     return Message(channel, sender, NAME, packet.content, packet.text, packet.parent, {NAME: form})
 
 
-@lru_cache(maxsize=64)  # one newcomer is announced to everybody in the topic
+@lru_cache(maxsize=64)  # a newcomer is announced to every subscriber of the topic
 def hello_frame(topic: str, src: int) -> bytes:
-    """The frame that says that *src* has come."""
+    """The frame of a Hello for *src*."""
     return text_frame(dumps({"type": codec.HELLO, "topic": topic, "src": src}))
