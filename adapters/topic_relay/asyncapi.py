@@ -45,9 +45,9 @@ def packet_schemas() -> Iterator[WireMessage]:
         if kind.received is not None:
             yield WireMessage(kind.name, _packet({"const": number}, kind.received), kind.name, sent=False)
         if kind.sent is not None:
-            said = f"{kind.name}.told"
+            name = f"{kind.name}.told"
             yield WireMessage(
-                said, _packet({"const": number}, kind.sent), f"{kind.name}, as others hear it", received=False
+                name, _packet({"const": number}, kind.sent), f"{kind.name}, as others hear it", received=False
             )
     yield WireMessage("Refused", _packet({}, ("error",)), "A packet that was refused, echoed", received=False)
 

@@ -238,15 +238,15 @@ def _peer_number(number: float | None) -> int | None:
 
 
 def _content(text: bytes) -> bytes:
-    said = [member for member in members(text) if member[0] not in RESERVED_KEYS]
-    if said and all(key == WRAPPER_KEY for key, _, _ in said):
-        return one_line(said[-1][2].encode())
-    return one_line(("{" + ",".join(member for _, member, _ in said) + "}").encode())
+    kept = [member for member in members(text) if member[0] not in RESERVED_KEYS]
+    if kept and all(key == WRAPPER_KEY for key, _, _ in kept):
+        return one_line(kept[-1][2].encode())
+    return one_line(("{" + ",".join(member for _, member, _ in kept) + "}").encode())
 
 
 def _parent(fields: Mapping[str, Any]) -> str | None:
-    said = fields[WRAPPER_KEY] if fields.keys() - RESERVED_KEYS == {WRAPPER_KEY} else fields
-    parent = said.get("inReplyTo") if isinstance(said, dict) else None
+    content = fields[WRAPPER_KEY] if fields.keys() - RESERVED_KEYS == {WRAPPER_KEY} else fields
+    parent = content.get("inReplyTo") if isinstance(content, dict) else None
     return parent if isinstance(parent, str) else None
 
 

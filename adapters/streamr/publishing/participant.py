@@ -119,8 +119,8 @@ class Participant:
         self._last = next_position(self._last, self._services.bus.clock())
         message_id = MessageID(key_exchange_id(address), 0, *self._last, signer.address, CHAIN)
         encryption = kinds.NONE if public_key is None else kinds.RSA
-        said = StreamMessage(message_id, content, None, kind, encryption, public_key)
-        self._key_exchange.send(sign_message(said, signer.key), address)
+        sent = StreamMessage(message_id, content, None, kind, encryption, public_key)
+        self._key_exchange.send(sign_message(sent, signer.key), address)
 
     def _count(self, what: str) -> None:
         if what == UNDECRYPTED:

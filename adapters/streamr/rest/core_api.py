@@ -184,11 +184,11 @@ class CoreApi:
         self._check_visible(caller, stream)
         waiting = (self._context.services.index.unapplied(channel) for channel in self._streams.channels_of(stream))
         places = (self._forms.position(message) for messages in waiting for message in messages)
-        said = {
+        publishers = {
             *self._context.publishers.addresses(stream, MAX_ADDRESSES),
             *(place.publisher for place in places if place),
         }
-        return {"addresses": sorted(said - {""} | self._holders("stream_publish", stream))[:MAX_ADDRESSES]}
+        return {"addresses": sorted(publishers - {""} | self._holders("stream_publish", stream))[:MAX_ADDRESSES]}
 
     def subscribers(self, caller: RestCaller, stream: str) -> dict[str, Any]:
         """The addresses that are subscribed to a stream, or have a right of their own to."""

@@ -26,7 +26,17 @@ from gateway.http.problems import Handler
 from gateway.http.routes import Route, parameters, register
 
 from .data_api import BadQuery, Format, Metadata
-from .responses import HEAD, HeadRoute, Running, as_json, caller_of, explain, guarded, paced_answer, path_name
+from .responses import (
+    HEAD,
+    HeadRoute,
+    Running,
+    as_json,
+    caller_of,
+    explain,
+    paced_answer,
+    path_name,
+    with_error_handling,
+)
 
 if TYPE_CHECKING:
     from adapters.streamr.forms import Forms
@@ -117,7 +127,7 @@ def router(running: Callable[[], Running]) -> APIRouter:
 
     class DataRoute(HeadRoute):
         def get_route_handler(self) -> Handler:
-            return guarded(running, _checked(super().get_route_handler()), _explain, _error_body)
+            return with_error_handling(running, _checked(super().get_route_handler()), _explain, _error_body)
 
     routes, endpoints = APIRouter(route_class=DataRoute, tags=[NAME], responses=RESPONSES), _Endpoints(running)
     for route in ROUTES:

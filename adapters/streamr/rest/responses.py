@@ -64,7 +64,9 @@ class HeadRoute(APIRoute):
             await super().handle(scope, receive, send)
 
 
-def guarded(running: Callable[[], Running], handle: Handler, explain: Explain, error_body: ErrorBody) -> Handler:
+def with_error_handling(
+    running: Callable[[], Running], handle: Handler, explain: Explain, error_body: ErrorBody
+) -> Handler:
     """A handler that answers the errors of *handle*, and lets pages of allowed origins read every answer."""
 
     async def answer(request: Request) -> Response:

@@ -27,7 +27,17 @@ from gateway.http.routes import Route, parameters, register
 from . import data_routes
 from .core_api import ApiError, CoreApi
 from .data_api import DataApi
-from .responses import HEAD, HeadRoute, Running, as_json, caller_of, explain, guarded, paced_answer, path_name
+from .responses import (
+    HEAD,
+    HeadRoute,
+    Running,
+    as_json,
+    caller_of,
+    explain,
+    paced_answer,
+    path_name,
+    with_error_handling,
+)
 from .stream_management import StreamManagement
 
 if TYPE_CHECKING:
@@ -134,7 +144,7 @@ def router(started: Callable[[], Parts]) -> APIRouter:
 
     class CoreRoute(HeadRoute):
         def get_route_handler(self) -> Handler:
-            return guarded(running, super().get_route_handler(), explain, _error_body)
+            return with_error_handling(running, super().get_route_handler(), explain, _error_body)
 
     routes = APIRouter(prefix=PREFIX, route_class=CoreRoute, tags=[NAME], responses=REFUSALS)
     routes.include_router(data_routes.router(running))

@@ -133,11 +133,11 @@ class NetworkSession(StreamrSession):
         self.send(text_frame(encode_network(answer)))
 
     def _note(self, message: NetworkMessage, **fields: Any) -> None:
-        said = self._nodes.reports.setdefault(self, {"peer": self.peer.number})
-        said |= {"source": message.source, "version": message.version} | fields
+        report = self._nodes.reports.setdefault(self, {"peer": self.peer.number})
+        report |= {"source": message.source, "version": message.version} | fields
 
     def _wrapped(self, frame: bytes) -> bytes:
-        """A control *frame* in a wrapper; any other as it is. NodeReports without a wrapper get S2's."""
+        """A control *frame* in a wrapper, any other unchanged; nodes whose version has no wrapper get one of S2."""
         control = payload(frame)
         if not control.startswith(CONTROL):
             return frame

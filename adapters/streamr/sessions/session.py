@@ -73,17 +73,17 @@ class StreamrSession(ClientSession):
             return
         run: PublishRun | None = None
         for data in messages:
-            if run is None or (said := run.read(data)) is None:
+            if run is None or (requested := run.read(data)) is None:
                 if run is not None:
                     run.publish()
                 if (run := self._begin_run(data)) is None:
                     continue
-                said = run.first
+                requested = run.first
             try:
-                run.add(said)
+                run.add(requested)
             except RequestError as error:
                 run.publish()
-                run.refuse(said, error)
+                run.refuse(requested, error)
                 run = None
         if run is not None:
             run.publish()
