@@ -1,1 +1,1 @@
-"""Who may do what, and how much of it: keys and their rights, web pages that may connect, and limits of rate."""
+"""Authentication and authorisation: keys and their rights, web origins, and request limits."""

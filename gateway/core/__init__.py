@@ -1,1 +1,1 @@
-"""What is said and who hears it: messages, channels, peers, the bus, the contract of a session; no I/O, no await."""
+"""Messages, channels, peers, the bus that joins them, and the contract of a session; no I/O, no await."""

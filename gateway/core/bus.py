@@ -373,17 +373,17 @@ class Bus:
             if not first.late or kind.protocol == first.protocol:
                 skip = None if kind.echo else origin
                 try:
-                    told = kind.deliver_all(run, sessions, skip)
+                    delivered = kind.deliver_all(run, sessions, skip)
                 except RequestError as error:  # what a form depends on cannot be read
-                    told = 0
+                    delivered = 0
                     for session in sessions:
                         if session is not skip:
                             session.close(1011, str(error))  # it can catch up when it connects again
                 flow = flows[first.protocol]
-                flow.delivered += told
-                if flow.samples and told:
+                flow.delivered += delivered
+                if flow.samples and delivered:
                     sessions[-1 if sessions[0] is origin else 0].sample(flow)
-                deliveries += told
+                deliveries += delivered
         return deliveries
 
     def _unbind(self, session: Member) -> None:

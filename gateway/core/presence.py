@@ -81,12 +81,12 @@ class _Notice:
 
     def deliver(self, most: int) -> bool:
         """Tell at most *most* sessions; False once all have been told."""
-        told = 0
+        count = 0
         for member in islice(self._remaining, most):
-            told += 1
+            count += 1
             if member.who.number != self.peer.number and member not in self._excluded:
                 (member.peer_joined if self._joined else member.peer_left)(self.channel, self.peer)
-        return told == most
+        return count == most
 
 
 class Presence:

@@ -91,11 +91,11 @@ class Watchdog:
     # The watchdog's thread
 
     def _run(self) -> None:
-        told: float | None = None
+        reported: float | None = None
         while not self._stopping.wait(1.0):
             late = self._clock() - self._ticked
-            if late >= LATE_SECONDS and self._ticked != told:
-                told = self._ticked
+            if late >= LATE_SECONDS and self._ticked != reported:
+                reported = self._ticked
                 self._on_late(late, self._where())
 
     def _where(self) -> str:

@@ -21,7 +21,7 @@ def holder(access: Access, secret: str) -> Principal:
     return found
 
 
-def test_without_keys_and_grants_everybody_may_everything_but_administer() -> None:
+def test_without_keys_and_grants_all_but_administration_is_allowed() -> None:
     access = Access()
     assert not access.enabled
     assert access.allowed(ANONYMOUS, "publish", "lobby")
@@ -43,7 +43,7 @@ def test_a_key_is_kept_as_its_hash_and_found_by_its_secret(tmp_path: Path) -> No
     assert access.authenticate("rest", None) == Principal("rest:anonymous")
 
 
-def test_a_name_is_taken_once_and_free_again_when_removed(tmp_path: Path) -> None:
+def test_a_key_name_is_unique_and_free_again_when_removed(tmp_path: Path) -> None:
     file = KeyFile(tmp_path / "api-keys.json")
     file.add("alice")
     with pytest.raises(ValueError, match="already"):
@@ -73,7 +73,7 @@ def test_rights_cover_a_verb_and_a_pattern(right: str, verb: str, channel: str, 
 
 
 @pytest.mark.parametrize("text", ["", "publish", "publish:", "shout:x", ":x", "!", "!!publish:x"])
-def test_a_right_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_right_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="VERB:PATTERN"):
         Right.parse(text)
 
@@ -85,18 +85,18 @@ def test_a_pattern_that_matches_no_channel_is_refused(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["x" * 255, "*" * 300, "[ab]" * 255, "a*b", "["])
-def test_a_pattern_that_matches_some_channel_is_taken(pattern: str) -> None:
+def test_a_pattern_that_matches_some_channel_is_accepted(pattern: str) -> None:
     assert str(Right.parse(f"!publish:{pattern}")) == f"!publish:{pattern}"
 
 
-def test_only_admins_speak_as_the_gateway() -> None:
+def test_only_administrators_publish_on_the_gateways_channels() -> None:
     access = Access([ApiKey("a", digest("a"), ("admin:*",)), ApiKey("b", digest("b"))])
     assert access.allowed(holder(access, "a"), "publish", "gateway/stats")
     assert not access.allowed(holder(access, "b"), "publish", "gateway/stats")
     assert access.allowed(holder(access, "b"), "subscribe", "gateway/stats")
 
 
-def test_grants_give_rights_to_those_without_a_key() -> None:
+def test_grants_give_rights_to_principals_without_a_key() -> None:
     access = Access(grants={"sprout:anonymous": ("subscribe:*",)})
     assert access.enabled
     assert access.allowed(Principal("sprout:anonymous"), "subscribe", "x")
@@ -110,7 +110,7 @@ def test_the_token_of_a_header(header: str | None, token: str | None) -> None:
     assert bearer_token(header) == token
 
 
-def test_who_says_who_he_is_may_what_strangers_may() -> None:
+def test_an_authenticated_principal_has_the_rights_of_anonymous_ones() -> None:
     access = Access(grants={"streamr:anonymous": ("subscribe:news",), "streamr:0xa": ("publish:news",)})
     alice, other = Principal("streamr:0xa"), Principal("streamr:0xb")
     assert access.allowed(alice, "publish", "news")
@@ -121,7 +121,7 @@ def test_who_says_who_he_is_may_what_strangers_may() -> None:
     assert not access.allowed(Principal("sprout:anonymous"), "subscribe", "news")
 
 
-def test_a_removed_key_has_nothing_even_where_a_key_is_called_anonymous() -> None:
+def test_a_removed_key_has_no_rights_even_if_a_key_is_called_anonymous() -> None:
     access = Access([ApiKey("anonymous", digest("a")), ApiKey("k", digest("s"))])
     k = holder(access, "s")
     access.set_keys([ApiKey("anonymous", digest("a"))])
@@ -129,7 +129,7 @@ def test_a_removed_key_has_nothing_even_where_a_key_is_called_anonymous() -> Non
     assert access.key_has_ended(k)
 
 
-def test_a_key_of_the_same_name_gives_nothing_to_who_came_with_the_removed_one(tmp_path: Path) -> None:
+def test_a_new_key_of_the_same_name_gives_no_rights_to_the_removed_one(tmp_path: Path) -> None:
     file = KeyFile(tmp_path / "api-keys.json")
     access = Access()
     first = file.add("alice")
@@ -150,11 +150,11 @@ def test_a_name_alone_is_no_key() -> None:
     assert not access.allowed(Principal("key:k"), "publish", "lobby")
 
 
-def test_half_a_surrogate_is_a_wrong_key() -> None:
+def test_a_lone_surrogate_is_an_invalid_key() -> None:
     assert Access([ApiKey("k", digest("s"))]).authenticate("rest", "trellis_\ud800") is None
 
 
-def test_a_question_that_cannot_be_decided_is_answered_with_no(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_fails_is_denied(monkeypatch: pytest.MonkeyPatch) -> None:
     access = Access([ApiKey("k", digest("s"))])
     k = holder(access, "s")
 
@@ -165,7 +165,7 @@ def test_a_question_that_cannot_be_decided_is_answered_with_no(monkeypatch: pyte
     assert access.allowed(k, "publish", "lobby") is False
 
 
-def test_an_expired_key_is_worth_nothing() -> None:
+def test_an_expired_key_has_no_rights() -> None:
     now = [1_000]
     access = Access([ApiKey("k", digest("s"), expires=2_000)], clock=lambda: now[0])
     k = holder(access, "s")
@@ -184,13 +184,13 @@ def test_an_expired_key_is_worth_nothing() -> None:
     assert access.enabled, "it never lets everybody in"
 
 
-def test_keys_that_have_all_expired_let_nobody_in() -> None:
+def test_authentication_stays_enabled_when_all_keys_have_expired() -> None:
     access = Access([ApiKey("k", digest("s"), expires=1)])
     assert access.enabled
     assert not access.allowed(ANONYMOUS, "publish", "lobby")
 
 
-def test_a_rule_that_takes_away_wins_over_the_others_of_its_list() -> None:
+def test_a_denial_wins_over_the_grants_of_its_list() -> None:
     access = Access([ApiKey("k", digest("s"), ("*:*", "!publish:secret/*"))])
     k = holder(access, "s")
     assert access.allowed(k, "publish", "lobby")
@@ -200,7 +200,7 @@ def test_a_rule_that_takes_away_wins_over_the_others_of_its_list() -> None:
     assert access.has_any_right(k)
 
 
-def test_the_own_grant_comes_before_that_of_the_strangers_and_users_come_last() -> None:
+def test_own_grants_come_before_anonymous_ones_and_given_rights_last() -> None:
     access = Access(
         grants={
             "streamr:anonymous": ("subscribe:*", "!*:secret/*"),
@@ -241,7 +241,7 @@ def test_names_that_peers_choose_do_not_fill_memory() -> None:
     verb=st.sampled_from(VERBS),
     channel=st.text("ab/[", max_size=4),
 )
-def test_a_list_of_rules_says_what_its_parts_say(rights: list[Right], verb: str, channel: str) -> None:
+def test_a_list_of_rights_follows_from_its_members(rights: list[Right], verb: str, channel: str) -> None:
     """Against the definition in words, with `fnmatch` asked each time."""
 
     def covers(right: Right) -> bool:
@@ -255,7 +255,7 @@ def test_a_list_of_rules_says_what_its_parts_say(rights: list[Right], verb: str,
     assert access.allowed(holder(access, "s"), verb, channel) == (given and not taken)
 
 
-def test_rights_that_users_give_can_be_taken_back_and_switch_nothing_on() -> None:
+def test_given_rights_can_be_revoked_and_do_not_enable_authentication() -> None:
     access = Access()
     access.set_given_rights("streamr:0xa", [Right("publish", "s")])
     assert not access.enabled

@@ -29,7 +29,7 @@ def write(file: KeyFile, rows: Any) -> None:
     file.path.chmod(0o600)
 
 
-def test_a_file_of_the_former_make_is_read_and_its_keys_have_ids_that_stay(file: KeyFile) -> None:
+def test_an_older_file_is_read_and_its_keys_have_stable_ids(file: KeyFile) -> None:
     write(file, [{"name": "alice", "hash": HASH, "rights": ["publish:*"]}])
     (first,) = file.load()
     (again,) = file.load()
@@ -66,7 +66,7 @@ def test_a_damaged_file_is_refused_as_a_whole(file: KeyFile, damage: str) -> Non
         file.load()
 
 
-def test_a_file_that_others_may_read_is_refused(file: KeyFile) -> None:
+def test_a_file_that_others_can_read_is_refused(file: KeyFile) -> None:
     file.add("alice")
     file.path.chmod(0o640)
     with pytest.raises(SecretFileError, match="chmod 600"):
@@ -74,19 +74,19 @@ def test_a_file_that_others_may_read_is_refused(file: KeyFile) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 65, "a\nb", "\x1b[31m", "rest", "\ud800"])
-def test_names_that_would_be_mistaken_are_refused(file: KeyFile, name: str) -> None:
+def test_ambiguous_key_names_are_refused(file: KeyFile, name: str) -> None:
     with pytest.raises(ValueError, match="key"):
         file.add(name)
     assert file.load() == []
 
 
-def test_rights_that_give_nothing_are_refused(file: KeyFile) -> None:
+def test_rights_that_grant_nothing_are_refused(file: KeyFile) -> None:
     for rights in ([], ["!publish:*"]):
         with pytest.raises(ValueError, match="grant nothing"):
             file.add("alice", rights)
 
 
-def test_a_rotated_key_has_two_secrets_until_the_old_one_ends(file: KeyFile) -> None:
+def test_a_rotated_key_has_two_secrets_until_the_old_one_expires(file: KeyFile) -> None:
     old = file.add("alice", ["publish:a"], expires=now_ms() + 5 * HOUR)
     new = file.rotate("alice", HOUR)
     first, second = file.load()
@@ -118,7 +118,7 @@ def test_a_name_whose_key_has_expired_is_free_again_and_cannot_be_rotated(file: 
     assert [key.hash for key in file.load()] == [digest(new)]
 
 
-def test_everything_beside_the_keys_is_for_their_owner_alone(file: KeyFile) -> None:
+def test_everything_beside_the_keys_is_private_to_their_owner(file: KeyFile) -> None:
     left_behind = file.path.with_name(f".{file.path.name}.new")
     file.path.parent.mkdir(mode=0o700)
     left_behind.write_text("of a crash")
@@ -129,7 +129,7 @@ def test_everything_beside_the_keys_is_for_their_owner_alone(file: KeyFile) -> N
     assert set(modes.values()) == {0o600}, modes
 
 
-def test_commands_at_once_lose_no_key(file: KeyFile) -> None:
+def test_concurrent_commands_lose_no_key(file: KeyFile) -> None:
     call = "import sys; from pathlib import Path; from gateway.access.keyfile import KeyFile\n" + (
         "for n in range(20): KeyFile(Path(sys.argv[1])).add(sys.argv[2] + str(n))"
     )

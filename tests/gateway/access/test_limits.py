@@ -21,7 +21,7 @@ def test_each_of_address_peer_and_channel_has_its_limit() -> None:
         assert throttle(Principal("a", "3.3.3.3"), Peer(9, "x"), "c9") == 0
 
 
-def test_what_is_about_no_channel_takes_nothing_from_others() -> None:
+def test_a_request_about_no_channel_takes_no_channel_token() -> None:
     throttle = Throttle(Limits(channel=Rate(rate=1, burst=1)), lambda: 0.0)
     assert [throttle(Principal("a", "1.1.1.1"), Peer(1, "x"), "") for _ in range(3)] == [0, 0, 0]
     assert throttle(Principal("a", "1.1.1.1"), Peer(1, "x"), "c") == 0

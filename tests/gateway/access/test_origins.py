@@ -22,7 +22,7 @@ from gateway.access.origins import Origins, is_local
         ("https://friend.example", "gateway.example", True),
     ],
 )
-def test_web_pages_of_other_origins_stay_out(origin: str | None, host: str, expected: bool) -> None:
+def test_web_pages_of_other_origins_are_refused(origin: str | None, host: str, expected: bool) -> None:
     origins = Origins(["https://friend.example"])
     assert (origins.refusal(origin, host, keyless=True) is None) is expected
 
@@ -33,12 +33,12 @@ OTHER_NAMES = ["evil.example:8080", "127.evil.example", "localhost.evil.example"
 
 
 @pytest.mark.parametrize("host", OWN_NAMES)
-def test_a_gateway_for_this_machine_goes_by_its_names(host: str | None) -> None:
+def test_a_private_gateway_answers_to_local_names(host: str | None) -> None:
     assert Origins(private=True).refusal(None, host, keyless=True) is None
 
 
 @pytest.mark.parametrize("host", OTHER_NAMES)
-def test_a_name_that_was_made_to_lead_here_is_refused_while_there_are_no_keys(host: str) -> None:
+def test_dns_rebinding_is_refused_while_there_are_no_keys(host: str) -> None:
     for origin in (None, f"http://{host}"):
         refusal = Origins(private=True).refusal(origin, host, keyless=True)
         assert refusal is not None
@@ -47,14 +47,14 @@ def test_a_name_that_was_made_to_lead_here_is_refused_while_there_are_no_keys(ho
         assert Origins().refusal(origin, host, keyless=True) is None, "others reach it by whatever name"
 
 
-def test_a_name_that_is_configured_is_ours_too() -> None:
+def test_a_configured_name_is_accepted() -> None:
     origins = Origins(["https://chat.example"], private=True)
     assert origins.refusal(None, "chat.example", keyless=True) is None
     assert origins.refusal(None, "other.example", keyless=True) is not None
     assert Origins(["*"], private=True).refusal(None, "any.example", keyless=True) is None
 
 
-def test_the_first_key_makes_names_indifferent() -> None:
+def test_with_a_key_any_host_name_is_accepted() -> None:
     access = Access(origins=Origins(private=True))
     assert access.origin_refusal(None, "evil.example") is not None
     access = Access(grants={"rest:anonymous": ("subscribe:*",)}, origins=Origins(private=True))
@@ -68,5 +68,5 @@ def test_the_first_key_makes_names_indifferent() -> None:
         *[(name, False) for name in ("0.0.0.0", "127.example", "10.0.0.1", "", None)],
     ],
 )
-def test_what_leads_to_this_machine(name: str | None, expected: bool) -> None:
+def test_local_names(name: str | None, expected: bool) -> None:
     assert is_local(name) is expected

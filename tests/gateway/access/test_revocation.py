@@ -96,7 +96,7 @@ def test_connections_of_a_removed_key_are_closed(
         assert end_of(socket) == (POLICY, KEY_ENDED)
 
 
-def test_a_listener_that_asks_nothing_is_closed_too(server: Server, keys: KeyFile, key: str) -> None:
+def test_an_idle_listener_is_closed_too(server: Server, keys: KeyFile, key: str) -> None:
     with dial(server, key) as socket:
         socket.send(SUBSCRIBE)
         assert json.loads(socket.recv(timeout=SECONDS))
@@ -142,7 +142,7 @@ def test_an_upload_under_way_loses_its_rights(server: Server, keys: KeyFile, key
     assert told[0]["status"] == 403
 
 
-def test_an_expiring_key_ends_what_is_connected_by_it(server: Server, keys: KeyFile) -> None:
+def test_an_expiring_key_closes_its_connections(server: Server, keys: KeyFile) -> None:
     secret = added(keys, server, expires=now_ms() + 4_000)
     try:
         with dial(server, secret) as socket:
@@ -162,7 +162,7 @@ def test_a_rotated_key_ends_its_old_connections_and_not_the_new_ones(server: Ser
             assert json.loads(new.recv(timeout=SECONDS))
 
 
-def test_the_log_is_not_told_to_the_end_to_who_lost_the_right(server: Server, keys: KeyFile, key: str) -> None:
+def test_reading_the_log_ends_when_the_right_is_revoked(server: Server, keys: KeyFile, key: str) -> None:
     """Who reads the log slowly reads it for hours: the right is asked for again at each piece."""
     big = json.dumps("x" * 900_000).encode()
     for _ in range(24):
@@ -197,7 +197,7 @@ class Listener(Session):
     def deliver(self, message: Any) -> None: ...
 
 
-def test_who_listens_where_users_took_the_right_back_is_closed(core: Any) -> None:
+def test_a_listener_whose_given_right_is_revoked_is_closed(core: Any) -> None:
     access, posted = Access([ApiKey("k", digest("s"))]), Posted()
     core.bus.allowed = access.allowed
     Revocation(access, core.bus, posted.put)
@@ -214,7 +214,7 @@ def test_who_listens_where_users_took_the_right_back_is_closed(core: Any) -> Non
     assert bob.closing is None
 
 
-def test_looking_at_many_takes_turns_and_misses_nobody(core: Any) -> None:
+def test_checking_many_connections_takes_turns_and_misses_none(core: Any) -> None:
     access, posted = Access([ApiKey("k", digest("s"))]), Posted()
     Revocation(access, core.bus, posted.put)
     principal = access.authenticate("toy", "s")
@@ -232,7 +232,7 @@ def test_looking_at_many_takes_turns_and_misses_nobody(core: Any) -> None:
     assert 2 < turns < 10
 
 
-def test_a_name_that_lost_nothing_is_left_alone() -> None:
+def test_a_principal_that_lost_nothing_stays_connected() -> None:
     access = Access([ApiKey("k", digest("s"))])
     calls: list[None] = []
     access.on_change.append(lambda: calls.append(None))
@@ -241,7 +241,7 @@ def test_a_name_that_lost_nothing_is_left_alone() -> None:
     assert len(calls) == 1
 
 
-def test_two_commands_at_once_find_one_gateway(server: Server, keys: KeyFile) -> None:
+def test_concurrent_commands_find_one_gateway(server: Server, keys: KeyFile) -> None:
     """Keys that are added while the gateway reads the file are all known in the end."""
     secrets: list[str] = []
     threads = [threading.Thread(target=lambda n=n: secrets.append(keys.add(f"many{n}"))) for n in range(8)]

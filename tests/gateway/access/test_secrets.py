@@ -61,7 +61,7 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_gateway_whose_secrets_are_of_no_use_says_so_and_ends(
+def test_a_gateway_with_unusable_secrets_reports_it_and_exits(
     fault: str, secrets: dict[str, bytes], tmp_path: Path
 ) -> None:
     name, spoil, mode, sentence = FAULTS[fault]
@@ -76,7 +76,7 @@ def test_a_gateway_whose_secrets_are_of_no_use_says_so_and_ends(
     assert sentence in line
 
 
-def test_only_what_the_owner_alone_may_read_is_read(tmp_path: Path) -> None:
+def test_only_files_private_to_the_owner_are_read(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_bytes(b"psst")
     path.chmod(0o400)
@@ -157,7 +157,7 @@ def test_keys_are_in_no_file_and_their_digests_in_one(used: tuple[Path, str, str
     assert [path.name for path in files if digest(key).encode() in path.read_bytes()] == ["api-keys.json"]
 
 
-def test_everything_among_the_keys_is_for_the_owner_alone(used: tuple[Path, str, str]) -> None:
+def test_everything_in_the_key_folder_is_private_to_the_owner(used: tuple[Path, str, str]) -> None:
     data, _, _ = used
     assert stat.S_IMODE((data / "keys").stat().st_mode) == 0o700
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (data / "keys").rglob("*")}

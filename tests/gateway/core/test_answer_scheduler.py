@@ -62,7 +62,7 @@ def test_a_turn_of_the_loop_has_one_slice_and_networks_take_turns(loop: Loop) ->
     assert loop.answer_scheduler.progress == (0, 5)
 
 
-def test_while_somebody_talks_answers_have_a_share_of_the_time(loop: Loop) -> None:
+def test_while_messages_are_published_answers_get_a_share_of_the_loop(loop: Loop) -> None:
     loop.answer_scheduler.charge(BURST)
     loop.answer_scheduler.schedule(lambda: None, "a")
     assert not loop.pauses, "so much at once"
@@ -91,7 +91,7 @@ def test_a_slice_that_fails_does_not_stop_the_others(loop: Loop) -> None:
     assert made == [1]
 
 
-def test_a_network_has_so_many_places_and_the_others_have_theirs(loop: Loop) -> None:
+def test_slots_are_limited_for_each_network(loop: Loop) -> None:
     slots = [loop.ask("a") for _ in range(MAX_SLOTS_PER_NETWORK + 2)]
     assert [slot.state for slot in slots[-3:]] == [SlotState.GRANTED, SlotState.WAITING, SlotState.WAITING]
     assert loop.ask("b").state is SlotState.GRANTED
@@ -102,7 +102,7 @@ def test_a_network_has_so_many_places_and_the_others_have_theirs(loop: Loop) -> 
     assert loop.ask("a").state is SlotState.WAITING, "a slot is given back once"
 
 
-def test_a_free_place_goes_to_the_network_with_fewest(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_free_slot_goes_to_the_network_with_the_fewest(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_scheduler, "MAX_SLOTS", 4)
     taken = [loop.ask(network) for network in "aaab"]
     greedy, other = loop.ask("a"), loop.ask("b")
@@ -112,7 +112,9 @@ def test_a_free_place_goes_to_the_network_with_fewest(loop: Loop, monkeypatch: p
     assert greedy.state is SlotState.GRANTED
 
 
-def test_who_waits_for_long_or_with_too_many_is_refused(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slot_is_refused_after_a_long_wait_or_if_the_queue_is_full(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(answer_scheduler, "MAX_SLOTS_PER_NETWORK", 0)
     monkeypatch.setattr(answer_scheduler, "MAX_WAITING_PER_NETWORK", 1)
     told: list[str] = []

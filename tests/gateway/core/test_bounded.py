@@ -84,7 +84,7 @@ def sized(forget: Callable[[int, int], None]) -> SizedMap[int, int]:
 
 @pytest.mark.parametrize(("make", "max_size"), [(bounded, 1 << 62), (sized, MAX_SIZE)])
 @given(program=steps)
-def test_it_keeps_the_newest_within_its_bounds_property(make: Any, max_size: int, program: Any) -> None:
+def test_a_map_keeps_the_newest_entries_within_its_bounds(make: Any, max_size: int, program: Any) -> None:
     forgotten: list[tuple[int, int]] = []
     map, model = make(lambda key, value: forgotten.append((key, value))), Model(max_size)
     for step in program:
@@ -97,7 +97,7 @@ def test_it_keeps_the_newest_within_its_bounds_property(make: Any, max_size: int
 
 
 @pytest.mark.parametrize("make", [bounded, sized])
-def test_nothing_can_be_dropped_from_what_is_empty(make: Any) -> None:
+def test_nothing_can_be_dropped_from_an_empty_map(make: Any) -> None:
     map = make(pytest.fail)
     assert map.pop(1) is map.touch(1) is map.get(1) is None
     with pytest.raises(KeyError):

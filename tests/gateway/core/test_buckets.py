@@ -8,7 +8,7 @@ from gateway.core import buckets
 from gateway.core.buckets import TokenBuckets
 
 
-def test_a_bucket_gives_its_burst_then_its_rate() -> None:
+def test_a_bucket_allows_its_burst_and_then_its_rate() -> None:
     now = 0.0
     some = TokenBuckets(2, 3, lambda: now)
     assert [some.take("a") for _ in range(4)] == [0, 0, 0, 0.5]
@@ -20,7 +20,7 @@ def test_a_bucket_gives_its_burst_then_its_rate() -> None:
     assert [some.take("a") for _ in range(4)] == [0, 0, 0, 0.5], "no more than the burst is saved up"
 
 
-def test_what_is_spent_at_once_may_become_a_debt() -> None:
+def test_spending_more_than_there_is_makes_a_debt() -> None:
     now = 0.0
     some = TokenBuckets(10, 100, lambda: now)
     assert [some.spend("a", 60), some.spend("a", 60)] == [0, 2]
@@ -39,7 +39,7 @@ def test_the_number_of_buckets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(some._levels) == 10
 
 
-def test_long_keys_take_no_more_room_than_short_ones_and_stay_apart() -> None:
+def test_long_keys_take_no_more_memory_than_short_ones_and_stay_distinct() -> None:
     some = TokenBuckets(1, 1, lambda: 0.0)
     long = "x" * 1_000_000
     assert [some.take(long), some.take(long), some.take(long + "y")] == [0, 1, 0]

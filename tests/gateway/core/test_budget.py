@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gateway.core.budget import AUDITS_PER_BUDGET, MAX_AUDIT_STEP, Budget, Holder
 
 
-class Keeper:
+class FakeHolder:
     def __init__(self, holding: int, network: str = "192.0.2.1") -> None:
         self.held_size = holding
         self.network = network
@@ -17,14 +17,14 @@ class Keeper:
         self.held_size = 0
 
 
-def holders(budget: Budget, *sizes: int, network: str = "192.0.2.1") -> list[Keeper]:
-    found = [Keeper(size, network) for size in sizes]
+def holders(budget: Budget, *sizes: int, network: str = "192.0.2.1") -> list[FakeHolder]:
+    found = [FakeHolder(size, network) for size in sizes]
     for keeper in found:
         budget.enter(keeper)
     return found
 
 
-def test_nobody_goes_while_there_is_room() -> None:
+def test_no_holder_is_released_while_there_is_room() -> None:
     budget = Budget(100)
     keepers = holders(budget, 50, 30, 20)
     budget.audit()
@@ -32,7 +32,7 @@ def test_nobody_goes_while_there_is_room() -> None:
     assert budget.held == 100
 
 
-def test_the_largest_goes_first_and_not_more_than_needed() -> None:
+def test_the_largest_holder_is_released_first_and_no_more_than_needed() -> None:
     told: list[tuple[Holder, int]] = []
     budget = Budget(80, lambda holder, size: told.append((holder, size)))
     keepers = holders(budget, 50, 30, 20)
@@ -43,7 +43,7 @@ def test_the_largest_goes_first_and_not_more_than_needed() -> None:
     assert len(told) == 1
 
 
-def test_a_network_that_holds_much_pays_before_one_large_holder_of_another() -> None:
+def test_the_network_that_holds_most_loses_a_holder_first() -> None:
     budget = Budget(80)
     many = holders(budget, *[10] * 8)
     (large,) = holders(budget, 20, network="192.0.2.2")
@@ -52,7 +52,7 @@ def test_a_network_that_holds_much_pays_before_one_large_holder_of_another() -> 
     assert sum(keeper.held_size for keeper in many) == 50
 
 
-def test_a_holder_that_left_is_not_asked() -> None:
+def test_a_removed_holder_is_not_audited() -> None:
     budget = Budget(10)
     (keeper,) = holders(budget, 50)
     budget.leave(keeper)
@@ -61,7 +61,7 @@ def test_a_holder_that_left_is_not_asked() -> None:
     assert keeper.held_size == 50
 
 
-def test_the_budget_is_looked_at_after_each_part_of_it_that_was_read() -> None:
+def test_an_audit_follows_each_part_of_the_budget_that_was_read() -> None:
     for limit in (160, MAX_AUDIT_STEP * AUDITS_PER_BUDGET * 10):
         budget = Budget(limit)
         step = min(limit // AUDITS_PER_BUDGET, MAX_AUDIT_STEP)
@@ -73,9 +73,7 @@ def test_the_budget_is_looked_at_after_each_part_of_it_that_was_read() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 1000), st.sampled_from("abc"))), st.integers(8, 2000))
-def test_after_an_audit_everything_fits_and_nobody_small_went_before_somebody_large(
-    sizes: list[tuple[int, str]], limit: int
-) -> None:
+def test_after_an_audit_everything_fits_and_large_holders_went_first(sizes: list[tuple[int, str]], limit: int) -> None:
     gone: list[tuple[str, int]] = []
     budget = Budget(limit, lambda holder, size: gone.append((holder.network, size)))
     keepers = [holders(budget, size, network=name)[0] for size, name in sizes]

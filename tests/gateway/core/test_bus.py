@@ -39,7 +39,9 @@ def to(session: ToySession, number: int, content: bytes = b"1", **fields: Any) -
 # Publishing
 
 
-def test_everybody_but_the_publishing_session_hears(core: Core, join: Make, echo_session: type[EchoSession]) -> None:
+def test_a_message_reaches_all_sessions_but_the_publishing_one(
+    core: Core, join: Make, echo_session: type[EchoSession]
+) -> None:
     a, b, elsewhere = join("lobby"), join("lobby"), join("other")
     echoing = join("lobby", kind=echo_session)
     a.receive_data(b"1")
@@ -54,7 +56,7 @@ def test_everybody_but_the_publishing_session_hears(core: Core, join: Make, echo
     assert core.metrics.counts["deliveries"]["toy",] == 2 + 3 + 3
 
 
-def test_another_session_of_the_same_identity_hears(core: Core, join: Make) -> None:
+def test_a_message_reaches_another_session_of_the_same_identity(core: Core, join: Make) -> None:
     a, b = join("lobby"), join("lobby")
     alice = core.peers.identity("toy", "alice")
     core.bus.bind(a, alice)
@@ -64,7 +66,7 @@ def test_another_session_of_the_same_identity_hears(core: Core, join: Make) -> N
     assert (a.take(), b.take()) == ([], [b"1"])
 
 
-def test_what_a_message_is_given(core: Core) -> None:
+def test_a_message_gets_its_seq_time_and_id(core: Core) -> None:
     first = core.say()
     second = core.say(timestamp=5, id="chosen")
     assert (first.seq, second.seq) == (2, 3)  # 1 is the channel's fact
@@ -82,7 +84,7 @@ def test_time_never_decreases(core: Core) -> None:
     assert (second.time - first.time, third.time - first.time) == (0, 1)
 
 
-def test_time_goes_on_where_the_log_ended(make_core: Callable[..., Core]) -> None:
+def test_time_continues_from_the_end_of_the_log(make_core: Callable[..., Core]) -> None:
     core = make_core()
     first = core.say()
     again = make_core()
@@ -97,7 +99,7 @@ def test_a_late_message_is_shown_to_its_own_protocol(core: Core, join: Make, ech
     assert (a.take(), other.take()) == ([b"1"], [])
 
 
-def test_nothing_is_taken_while_the_disk_cannot(core: Core, join: Make) -> None:
+def test_no_message_is_accepted_while_the_log_is_congested(core: Core, join: Make) -> None:
     a = join("lobby")
     core.log.congested = True
     before = core.log.next_seq
@@ -107,7 +109,9 @@ def test_nothing_is_taken_while_the_disk_cannot(core: Core, join: Make) -> None:
     assert core.bus.congested
 
 
-def test_channels_that_are_only_configured(make_core: Callable[..., Core], toy_session: type[ToySession]) -> None:
+def test_publishing_creates_no_channel_if_channels_are_only_configured(
+    make_core: Callable[..., Core], toy_session: type[ToySession]
+) -> None:
     core = make_core(create=False)
     session = toy_session(core.bus)
     with pytest.raises(UnknownChannel):
@@ -148,7 +152,7 @@ class Translator:
                 message.refs[self.name] = self.answer
 
 
-def test_what_bridged_forms_depend_on_is_decided_once_and_logged(core: Core) -> None:
+def test_refs_of_bridged_forms_are_made_once_and_logged(core: Core) -> None:
     translators = [Translator("toy", 1), Translator("a", {"n": 1}), Translator("b", UNFIT), Translator("c", None)]
     core.bus.translators = list(translators)
     message = core.say()
@@ -161,7 +165,7 @@ def test_what_bridged_forms_depend_on_is_decided_once_and_logged(core: Core) -> 
     assert core.metrics.counts["undeliverable"]["b",] == 1
 
 
-def test_the_log_has_it_before_anybody_hears(core: Core, join: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_is_logged_before_it_is_delivered(core: Core, join: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     a = join("lobby")
     order: list[str] = []
     append = core.log.append
@@ -176,7 +180,7 @@ def test_the_log_has_it_before_anybody_hears(core: Core, join: Make, monkeypatch
     assert order[-2:] == ["log", "deliver"], "the channel was settled first"
 
 
-def test_a_copy_is_known_at_once_and_for_ever(core: Core) -> None:
+def test_a_copy_is_recognised_at_once_and_for_ever(core: Core) -> None:
     message = core.say(ids=("theirs",))
     receipt = core.bus.find("theirs")
     assert receipt == (message.seq, message.id, message.time, ())
@@ -188,7 +192,7 @@ def test_a_copy_is_known_at_once_and_for_ever(core: Core) -> None:
 # Listening
 
 
-def test_joining_greets_the_others_and_tells_who_they_are(core: Core, join: Make) -> None:
+def test_joining_tells_the_others_and_returns_them(core: Core, join: Make) -> None:
     a, b = join("lobby"), join("lobby")
     c = join()
     assert core.bus.subscribe(c, "lobby") == [a.peer, b.peer]
@@ -204,7 +208,7 @@ def test_joining_greets_the_others_and_tells_who_they_are(core: Core, join: Make
     assert (core.bus.listeners("lobby", "toy"), core.bus.listeners("lobby", "x")) == ([b, c], [])
 
 
-def test_many_hear_of_a_newcomer_a_few_at_a_time_and_before_it_says_anything(
+def test_many_sessions_are_told_of_a_newcomer_in_slices_and_before_its_message(
     core: Core, join: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "SLICE", 4)
@@ -247,7 +251,7 @@ def test_many_hear_of_a_newcomer_a_few_at_a_time_and_before_it_says_anything(
     assert [[number for _, _, number in each.heard] for each in many] == [[n.peer.number for n in newcomers]] * 10
 
 
-def test_a_channel_without_listeners_is_forgotten_unless_settled(core: Core, join: Make) -> None:
+def test_a_channel_without_listeners_is_forgotten_unless_registered(core: Core, join: Make) -> None:
     a = join("lobby", "other")
     core.say()
     assert core.bus.active_channels() == ["lobby", "other"]
@@ -257,7 +261,7 @@ def test_a_channel_without_listeners_is_forgotten_unless_settled(core: Core, joi
     assert core.bus.peers_in("lobby") == []
 
 
-def test_once_is_enough(core: Core, join: Make) -> None:
+def test_subscribing_or_unsubscribing_twice_is_refused(core: Core, join: Make) -> None:
     a = join("lobby")
     with pytest.raises(AlreadySubscribed):
         core.bus.subscribe(a, "lobby")
@@ -266,7 +270,7 @@ def test_once_is_enough(core: Core, join: Make) -> None:
         core.bus.unsubscribe(a, "lobby")
 
 
-def test_leaving_leaves_every_channel_once(core: Core, join: Make) -> None:
+def test_a_session_that_leaves_the_bus_leaves_every_channel_once(core: Core, join: Make) -> None:
     a, b = join("x", "y"), join("x", "y")
     b.receive_eof()
     b.receive_eof()
@@ -275,7 +279,7 @@ def test_leaving_leaves_every_channel_once(core: Core, join: Make) -> None:
     assert (core.bus.session_count, core.bus.connection_count(1), core.bus.session_count_from("")) == (1, 0, 1)
 
 
-def test_connections_by_address(core: Core, toy_session: type[ToySession]) -> None:
+def test_sessions_are_counted_by_address(core: Core, toy_session: type[ToySession]) -> None:
     sessions = [toy_session(core.bus, address=address) for address in ("x", "x", "y")]
     assert [core.bus.session_count_from(address) for address in "xyz"] == [2, 1, 0]
     for session in sessions:
@@ -287,7 +291,7 @@ def test_connections_by_address(core: Core, toy_session: type[ToySession]) -> No
 # Identities
 
 
-def test_a_connection_that_becomes_somebody_is_introduced(core: Core, join: Make) -> None:
+def test_binding_an_identity_is_told_to_the_others(core: Core, join: Make) -> None:
     a, b, c = join("lobby"), join("lobby"), join("lobby")
     a.take(), b.take()
     alice = core.peers.identity("toy", "alice")
@@ -305,7 +309,7 @@ def test_a_connection_that_becomes_somebody_is_introduced(core: Core, join: Make
     assert a.take() == [("-", "lobby", alice.number)]
 
 
-def test_a_second_identity_makes_a_link_for_good(core: Core, join: Make) -> None:
+def test_a_second_identity_makes_a_session_a_link(core: Core, join: Make) -> None:
     a, b = join("lobby"), join("lobby")
     alice, bob = core.peers.identity("toy", "alice"), core.peers.identity("toy", "bob")
     core.bus.bind(b, alice)
@@ -350,7 +354,7 @@ def test_a_direct_message_reaches_one_peer_and_nothing_else(core: Core, join: Ma
     assert core.metrics.counts["direct_messages"]["toy",] == 2
 
 
-def test_all_connections_of_an_identity_and_either_number(core: Core, join: Make) -> None:
+def test_a_direct_message_to_an_identity_or_a_connection_number(core: Core, join: Make) -> None:
     a, b, c = join("lobby"), join("lobby"), join("other")
     alice = core.peers.identity("toy", "alice")
     for session in (a, b, c):
@@ -366,7 +370,7 @@ def test_all_connections_of_an_identity_and_either_number(core: Core, join: Make
     assert (message.target, a.take(), b.take()) == (b.peer, [], [b"2"])
 
 
-def test_behind_a_link_there_is_nobody(core: Core, join: Make) -> None:
+def test_a_link_receives_no_direct_messages_for_its_identities(core: Core, join: Make) -> None:
     a, b = join("lobby"), join("lobby")
     alice = core.peers.identity("toy", "alice")
     core.bus.bind(b, alice)
@@ -375,7 +379,7 @@ def test_behind_a_link_there_is_nobody(core: Core, join: Make) -> None:
     assert to(a, b.peer.number) == 1
 
 
-def test_a_direct_message_that_a_protocol_has_no_room_for_is_not_delivered(
+def test_a_direct_message_that_a_protocol_cannot_carry_is_not_delivered(
     core: Core, join: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = join("lobby"), join("lobby")
@@ -389,7 +393,7 @@ def test_a_direct_message_that_a_protocol_has_no_room_for_is_not_delivered(
     assert b.take() == [b"1"]
 
 
-def test_each_direct_message_has_an_id_of_its_own_that_no_record_has(core: Core, join: Make) -> None:
+def test_direct_messages_have_unique_ids_that_no_record_has(core: Core, join: Make) -> None:
     a, b = join("lobby"), join("lobby")
     messages = [Message("lobby", a.who, "toy", b"1") for _ in range(3)]
     for message in messages:
@@ -401,7 +405,7 @@ def test_each_direct_message_has_an_id_of_its_own_that_no_record_has(core: Core,
     assert [core.index.find(message.id) for message in messages] == [None] * 3
 
 
-def test_a_repeated_direct_message_goes_nowhere_and_is_answered_as_the_first(core: Core, join: Make) -> None:
+def test_a_repeated_direct_message_is_not_delivered_and_answered_as_the_first(core: Core, join: Make) -> None:
     a, b = join("lobby"), join("lobby")
     assert to(a, b.peer.number, ids=("x", "y")) == 1
     b.take()
@@ -417,7 +421,7 @@ def test_a_repeated_direct_message_goes_nowhere_and_is_answered_as_the_first(cor
     assert b.take() == [b"1"]
 
 
-def test_what_reached_nobody_may_be_sent_again(core: Core, join: Make) -> None:
+def test_a_direct_message_without_a_receiver_may_be_sent_again(core: Core, join: Make) -> None:
     a, b = join("lobby"), join()
     assert to(a, b.peer.number, ids=("x",)) == 0
     core.bus.subscribe(b, "lobby")
@@ -453,7 +457,7 @@ def full_disk(core: Core) -> Iterator[Callable[[bool], None]]:
     core.log.congested = False
 
 
-def test_those_who_had_to_wait_go_on_in_order(join: Make, full_disk: Callable[[bool], None]) -> None:
+def test_waiting_sessions_resume_in_order(join: Make, full_disk: Callable[[bool], None]) -> None:
     a, b, listener = join(), join(), join("lobby")
     full_disk(True)
     for data in (b"1", b"2"):
@@ -465,7 +469,7 @@ def test_those_who_had_to_wait_go_on_in_order(join: Make, full_disk: Callable[[b
     assert (a.wakes, b.wakes) == (1, 1)
 
 
-def test_who_misses_a_message_is_hung_up_on_and_nobody_else(
+def test_a_session_that_misses_a_message_is_closed_alone(
     core: Core, join: Make, echo_session: type[EchoSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = join("lobby", kind=echo_session), join("lobby")
@@ -480,7 +484,7 @@ def test_who_misses_a_message_is_hung_up_on_and_nobody_else(
     assert (other.take(), core.log.synced_seq >= said.seq) == ([b"1"], True)
 
 
-def test_nobody_waits_for_a_disk_that_fails(core: Core, join: Make, full_disk: Callable[[bool], None]) -> None:
+def test_no_session_waits_for_a_failing_disk(core: Core, join: Make, full_disk: Callable[[bool], None]) -> None:
     a = join()
     full_disk(True)
     a.receive_data(b"1")
@@ -494,7 +498,7 @@ def test_nobody_waits_for_a_disk_that_fails(core: Core, join: Make, full_disk: C
     core.log.failing = None
 
 
-def test_who_was_only_not_read_is_woken_too(join: Make, full_disk: Callable[[bool], None]) -> None:
+def test_a_session_that_was_only_not_read_is_woken_too(join: Make, full_disk: Callable[[bool], None]) -> None:
     a = join()
     full_disk(True)
     assert not a.ask_to_read()
@@ -502,7 +506,7 @@ def test_who_was_only_not_read_is_woken_too(join: Make, full_disk: Callable[[boo
     assert (a.wakes, a.ask_to_read()) == (1, True)
 
 
-def test_who_waits_for_its_peer_first_and_then_for_the_disk(join: Make, full_disk: Callable[[bool], None]) -> None:
+def test_a_session_waits_for_its_peer_and_then_for_the_disk(join: Make, full_disk: Callable[[bool], None]) -> None:
     a, listener = join(), join("lobby")
     a.send(b"x" * (1 << 16))
     a.receive_data(b"1")
@@ -512,7 +516,7 @@ def test_who_waits_for_its_peer_first_and_then_for_the_disk(join: Make, full_dis
     assert listener.take() == [b"1"]
 
 
-def test_who_left_meanwhile_is_not_missed(join: Make, full_disk: Callable[[bool], None]) -> None:
+def test_a_session_that_left_while_waiting_is_not_resumed(join: Make, full_disk: Callable[[bool], None]) -> None:
     a, listener = join(), join("lobby")
     full_disk(True)
     a.receive_data(b"1")
@@ -521,7 +525,7 @@ def test_who_left_meanwhile_is_not_missed(join: Make, full_disk: Callable[[bool]
     assert listener.take() == []
 
 
-def test_the_record_in_the_log_is_what_was_said(core: Core) -> None:
+def test_the_record_in_the_log_is_the_published_message(core: Core) -> None:
     message = core.say(b'{"n": 1.0}', wire=b"raw", sender=Peer(7, "toy", "alice"))
     core.sync()
     line = core.segments.read(message.seq, 0)

@@ -36,7 +36,7 @@ class Minted:
         return None
 
 
-class Desk:
+class Harness:
     """A table and the facts it has written."""
 
     def __init__(
@@ -47,9 +47,9 @@ class Desk:
         rules: list[Any] = [rule for rule in (Capitals(), Minted()) if rule.name in protocols]
         self.table = Channels(rules, self._record, create=create, limit=limit, kept=self.kept.intersection)
 
-    def restarted(self, **options: object) -> Desk:
+    def restarted(self, **options: object) -> Harness:
         """What the log's facts make of it."""
-        again = Desk(**options)  # type: ignore[arg-type]
+        again = Harness(**options)  # type: ignore[arg-type]
         for name, addresses, is_open in {fact[0]: fact for fact in self.facts}.values():
             again.table.restore(name, addresses, open=is_open)
         return again
@@ -59,53 +59,53 @@ class Desk:
 
 
 @pytest.mark.parametrize("name", ["a", "x" * MAX_NAME, "gateway/x", "a b", "naïve ☃ 😀", "\u200b", "@/"])
-def test_names(name: str) -> None:
+def test_valid_names(name: str) -> None:
     assert valid_name(name)
 
 
 @pytest.mark.parametrize("name", ["", "x" * (MAX_NAME + 1), "a\nb", "\0", "\x7f", "\x85", "a/@b", "\ud800"])
-def test_what_is_no_name(name: str) -> None:
+def test_invalid_names(name: str) -> None:
     assert not valid_name(name)
     with pytest.raises(UnknownChannel):
-        Desk().table.hold(name)
+        Harness().table.hold(name)
 
 
-def test_looking_up_makes_nothing() -> None:
-    desk = Desk()
-    assert desk.table.channel("capitals", "LOBBY") == "lobby"
-    assert desk.table.address("capitals", "lobby") == "LOBBY"
-    assert desk.table.address("minted", "lobby") is None
-    assert desk.table.addresses("lobby") == {"capitals": "LOBBY"}
-    assert not desk.table.exists("lobby")
-    assert (desk.facts, desk.table.registered()) == ([], [])
+def test_looking_up_a_channel_creates_nothing() -> None:
+    harness = Harness()
+    assert harness.table.channel("capitals", "LOBBY") == "lobby"
+    assert harness.table.address("capitals", "lobby") == "LOBBY"
+    assert harness.table.address("minted", "lobby") is None
+    assert harness.table.addresses("lobby") == {"capitals": "LOBBY"}
+    assert not harness.table.exists("lobby")
+    assert (harness.facts, harness.table.registered()) == ([], [])
     with pytest.raises(UnknownChannel):
-        desk.table.channel("minted", "anything")
+        harness.table.channel("minted", "anything")
     with pytest.raises(UnknownChannel):
-        desk.table.channel("capitals", "")
+        harness.table.channel("capitals", "")
 
 
-def test_entering_is_memory_only_and_settling_a_fact() -> None:
-    desk = Desk()
-    desk.table.hold("lobby")
-    assert not desk.table.exists("lobby")
-    desk.table.release("lobby")
-    assert desk.facts == []
-    desk.table.register("lobby")
-    desk.table.register("lobby")
-    desk.table.release("lobby")
-    assert desk.table.registered() == ["lobby"]
-    assert desk.facts == [("lobby", {"capitals": "LOBBY"}, True)]
-    assert desk.restarted().table.registered() == ["lobby"]
+def test_holding_is_in_memory_and_registering_is_a_fact() -> None:
+    harness = Harness()
+    harness.table.hold("lobby")
+    assert not harness.table.exists("lobby")
+    harness.table.release("lobby")
+    assert harness.facts == []
+    harness.table.register("lobby")
+    harness.table.register("lobby")
+    harness.table.release("lobby")
+    assert harness.table.registered() == ["lobby"]
+    assert harness.facts == [("lobby", {"capitals": "LOBBY"}, True)]
+    assert harness.restarted().table.registered() == ["lobby"]
 
 
 def test_two_channels_never_share_an_address() -> None:
-    desk = Desk()
-    desk.table.register("lobby")
-    desk.table.register("LOBBY")
-    assert desk.table.address("capitals", "LOBBY") == "LOBBY!"
-    assert desk.table.channel("capitals", "LOBBY!") == "LOBBY"
-    assert desk.table.channel("capitals", "LOBBY") == "lobby"
-    again = desk.restarted().table
+    harness = Harness()
+    harness.table.register("lobby")
+    harness.table.register("LOBBY")
+    assert harness.table.address("capitals", "LOBBY") == "LOBBY!"
+    assert harness.table.channel("capitals", "LOBBY!") == "LOBBY"
+    assert harness.table.channel("capitals", "LOBBY") == "lobby"
+    again = harness.restarted().table
     assert again.channel("capitals", "LOBBY!") == "LOBBY"
     again.hold("Lobby")
     assert again.address("capitals", "Lobby") == "LOBBY!!"
@@ -114,26 +114,26 @@ def test_two_channels_never_share_an_address() -> None:
 
 
 def test_assigned_addresses() -> None:
-    desk = Desk()
-    desk.table.assign("minted", "lobby", "0xabc")
-    desk.table.assign("minted", "lobby", "0xabc")
-    assert desk.facts == [("lobby", {"capitals": "LOBBY", "minted": "0xabc"}, True)]
-    assert desk.table.channel("minted", "0xabc") == "lobby"
+    harness = Harness()
+    harness.table.assign("minted", "lobby", "0xabc")
+    harness.table.assign("minted", "lobby", "0xabc")
+    assert harness.facts == [("lobby", {"capitals": "LOBBY", "minted": "0xabc"}, True)]
+    assert harness.table.channel("minted", "0xabc") == "lobby"
     with pytest.raises(ValueError, match="already"):
-        desk.table.assign("minted", "other", "0xabc")
-    again = desk.restarted().table
+        harness.table.assign("minted", "other", "0xabc")
+    again = harness.restarted().table
     assert again.channel("minted", "0xabc") == "lobby"
     assert again.addresses("lobby") == {"capitals": "LOBBY", "minted": "0xabc"}
 
 
-def test_a_closed_channel_is_off_the_list_until_somebody_uses_it() -> None:
-    desk = Desk()
-    desk.table.close("lobby")
-    desk.table.assign("minted", "lobby", "0xabc")
-    desk.table.close("lobby")
-    desk.table.close("lobby")
-    assert (desk.table.exists("lobby"), len(desk.facts)) == (False, 2)
-    again = desk.restarted()
+def test_a_closed_channel_is_not_listed_until_it_is_used() -> None:
+    harness = Harness()
+    harness.table.close("lobby")
+    harness.table.assign("minted", "lobby", "0xabc")
+    harness.table.close("lobby")
+    harness.table.close("lobby")
+    assert (harness.table.exists("lobby"), len(harness.facts)) == (False, 2)
+    again = harness.restarted()
     assert not again.table.exists("lobby")
     assert again.table.channel("minted", "0xabc") == "lobby"
     again.table.hold("lobby")
@@ -143,130 +143,130 @@ def test_a_closed_channel_is_off_the_list_until_somebody_uses_it() -> None:
     assert again.facts == [("lobby", {"capitals": "LOBBY", "minted": "0xabc"}, True)]
 
 
-def test_where_channels_are_only_configured() -> None:
-    desk = Desk(create=False)
-    for use in (desk.table.hold, desk.table.register):
+def test_users_create_no_channel_if_channels_are_only_configured() -> None:
+    harness = Harness(create=False)
+    for use in (harness.table.hold, harness.table.register):
         with pytest.raises(UnknownChannel):
             use("lobby")
     with pytest.raises(UnknownChannel):
-        desk.table.assign("minted", "lobby", "0xabc")
-    desk.table.configure("lobby")
-    desk.table.configure("lobby")
-    desk.table.hold("lobby")
-    desk.table.register("lobby")
-    assert desk.facts == [("lobby", {"capitals": "LOBBY"}, True)]
-    desk.table.close("lobby")
-    for use in (desk.table.hold, desk.table.register):
+        harness.table.assign("minted", "lobby", "0xabc")
+    harness.table.configure("lobby")
+    harness.table.configure("lobby")
+    harness.table.hold("lobby")
+    harness.table.register("lobby")
+    assert harness.facts == [("lobby", {"capitals": "LOBBY"}, True)]
+    harness.table.close("lobby")
+    for use in (harness.table.hold, harness.table.register):
         with pytest.raises(UnknownChannel):
             use("lobby")
-    desk.table.configure("lobby")
-    assert desk.table.exists("lobby")
+    harness.table.configure("lobby")
+    assert harness.table.exists("lobby")
 
 
-def test_an_adapter_that_was_switched_off_catches_up() -> None:
-    old = Desk(protocols=("minted",))
+def test_an_adapter_that_was_disabled_catches_up() -> None:
+    old = Harness(protocols=("minted",))
     old.table.assign("minted", "LOBBY", "0xabc")
     old.table.assign("minted", "lobby", "0xdef")
-    desk = old.restarted()
-    assert desk.table.address("capitals", "lobby") == "LOBBY"
-    assert desk.table.addresses("lobby") == {"capitals": "LOBBY", "minted": "0xdef"}
-    assert desk.facts == []
-    desk.table.register("lobby")
-    desk.table.register("lobby")
-    desk.table.register("LOBBY")
-    assert desk.facts == [
+    harness = old.restarted()
+    assert harness.table.address("capitals", "lobby") == "LOBBY"
+    assert harness.table.addresses("lobby") == {"capitals": "LOBBY", "minted": "0xdef"}
+    assert harness.facts == []
+    harness.table.register("lobby")
+    harness.table.register("lobby")
+    harness.table.register("LOBBY")
+    assert harness.facts == [
         ("lobby", {"capitals": "LOBBY", "minted": "0xdef"}, True),
         ("LOBBY", {"capitals": "LOBBY!", "minted": "0xabc"}, True),
     ]
-    assert desk.restarted().table.channel("capitals", "LOBBY!") == "LOBBY"
+    assert harness.restarted().table.channel("capitals", "LOBBY!") == "LOBBY"
 
 
-def test_an_adapter_that_is_switched_off_now_is_passed_over() -> None:
-    desk = Desk()
-    desk.table.assign("minted", "lobby", "0xabc")
-    assert desk.restarted(protocols=("capitals",)).table.addresses("lobby") == {"capitals": "LOBBY"}
+def test_a_disabled_adapter_is_skipped() -> None:
+    harness = Harness()
+    harness.table.assign("minted", "lobby", "0xabc")
+    assert harness.restarted(protocols=("capitals",)).table.addresses("lobby") == {"capitals": "LOBBY"}
 
 
-def test_a_pin_says_what_a_channel_is_called() -> None:
-    desk = Desk(create=False)
-    desk.table.pin("weather", {"capitals": "WX", "minted": "m1"})
-    assert desk.facts == [("weather", {"capitals": "WX", "minted": "m1"}, True)]
-    assert (desk.table.channel("capitals", "WX"), desk.table.channel("minted", "m1")) == ("weather", "weather")
+def test_a_pin_sets_the_addresses_of_a_channel() -> None:
+    harness = Harness(create=False)
+    harness.table.pin("weather", {"capitals": "WX", "minted": "m1"})
+    assert harness.facts == [("weather", {"capitals": "WX", "minted": "m1"}, True)]
+    assert (harness.table.channel("capitals", "WX"), harness.table.channel("minted", "m1")) == ("weather", "weather")
     with pytest.raises(UnknownChannel):
-        desk.table.channel("capitals", "WEATHER")  # it would come back as another
-    desk.table.pin("weather", {"capitals": "WX"})
-    assert len(desk.facts) == 1, "nothing new"
-    again = desk.restarted()
+        harness.table.channel("capitals", "WEATHER")  # it would come back as another
+    harness.table.pin("weather", {"capitals": "WX"})
+    assert len(harness.facts) == 1, "nothing new"
+    again = harness.restarted()
     again.table.configure("wx")
     assert again.table.address("capitals", "wx") == "WX!", "what is pinned is taken"
 
 
-def test_a_pin_moves_nothing() -> None:
-    desk = Desk()
-    desk.table.register("weather")
-    desk.table.register("lobby")
+def test_a_pin_changes_no_existing_address() -> None:
+    harness = Harness()
+    harness.table.register("weather")
+    harness.table.register("lobby")
     for channel, addresses in [("weather", {"capitals": "WX"}), ("new", {"capitals": "LOBBY"})]:
         with pytest.raises(ValueError, match="already"):
-            desk.table.pin(channel, {"minted": "m1"} | addresses)
-    assert (desk.table.address("capitals", "weather"), desk.table.exists("new")) == ("WEATHER", False)
-    assert desk.table.address("minted", "weather") is None, "all of it or nothing"
-    desk.table.pin("weather", {"minted": "m1"})
-    assert desk.restarted().table.channel("minted", "m1") == "weather", "what had no address yet gets one"
+            harness.table.pin(channel, {"minted": "m1"} | addresses)
+    assert (harness.table.address("capitals", "weather"), harness.table.exists("new")) == ("WEATHER", False)
+    assert harness.table.address("minted", "weather") is None, "pinning is atomic"
+    harness.table.pin("weather", {"minted": "m1"})
+    assert harness.restarted().table.channel("minted", "m1") == "weather", "what had no address yet gets one"
 
 
-def test_a_closed_channel_takes_no_place_once_nothing_of_it_is_kept() -> None:
-    desk = Desk(limit=2)
+def test_a_closed_channel_is_reclaimed_once_no_message_of_it_is_kept() -> None:
+    harness = Harness(limit=2)
     for name in ("one", "two"):
-        desk.table.register(name)
-    desk.kept.add("one")
-    desk.table.close("one")
+        harness.table.register(name)
+    harness.kept.add("one")
+    harness.table.close("one")
     with pytest.raises(TooManyChannels):
-        desk.table.register("three")
-    desk.table.close("two")
-    desk.table.register("three")
+        harness.table.register("three")
+    harness.table.close("two")
+    harness.table.register("three")
     with pytest.raises(TooManyChannels):
-        desk.table.hold("two")
-    desk.kept.clear()  # retention takes what was said
-    desk.table.hold("two")
-    assert desk.table.listed("", 9) == ["three", "two"]
-    assert desk.table.channel("capitals", "ONE") == "one", "its address stays its own"
+        harness.table.hold("two")
+    harness.kept.clear()  # retention takes what was said
+    harness.table.hold("two")
+    assert harness.table.listed("", 9) == ["three", "two"]
+    assert harness.table.channel("capitals", "ONE") == "one", "its address stays its own"
 
 
-def test_who_listens_to_a_closed_channel_takes_its_place() -> None:
-    desk = Desk(limit=1)
-    desk.table.register("one")
-    desk.table.hold("one")
-    desk.table.close("one")
+def test_a_closed_channel_with_listeners_counts() -> None:
+    harness = Harness(limit=1)
+    harness.table.register("one")
+    harness.table.hold("one")
+    harness.table.close("one")
     for _ in range(2):
         with pytest.raises(TooManyChannels):
-            desk.table.register("two")
-    desk.table.release("one")
-    desk.table.register("two")
+            harness.table.register("two")
+    harness.table.release("one")
+    harness.table.register("two")
 
 
-def test_names_are_not_remembered_without_end() -> None:
-    desk = Desk(limit=1)
+def test_the_number_of_remembered_names_is_bounded() -> None:
+    harness = Harness(limit=1)
     for number in range(NAMES_FACTOR):
-        desk.table.register(str(number))
-        desk.table.close(str(number))
+        harness.table.register(str(number))
+        harness.table.close(str(number))
     with pytest.raises(TooManyChannels, match="names"):
-        desk.table.register("one more")
-    desk.table.register("0")
+        harness.table.register("one more")
+    harness.table.register("0")
 
 
-def test_users_make_only_so_many() -> None:
-    desk = Desk(limit=2)
-    desk.table.register("one")
-    desk.table.hold("two")
-    for make in (desk.table.hold, desk.table.register):
+def test_users_create_channels_up_to_the_limit() -> None:
+    harness = Harness(limit=2)
+    harness.table.register("one")
+    harness.table.hold("two")
+    for make in (harness.table.hold, harness.table.register):
         with pytest.raises(TooManyChannels, match="2 channels"):
             make("three")
-    desk.table.register("two")
-    desk.table.configure("three")
-    desk.table.pin("four", {"capitals": "4"})
-    assert desk.table.registered() == ["four", "one", "three", "two"], "the operator may make more"
-    assert desk.restarted(limit=2).table.registered() == ["four", "one", "three", "two"]
-    desk = Desk(limit=1)
-    desk.table.hold("one")
-    desk.table.release("one")
-    desk.table.hold("two")
+    harness.table.register("two")
+    harness.table.configure("three")
+    harness.table.pin("four", {"capitals": "4"})
+    assert harness.table.registered() == ["four", "one", "three", "two"], "the operator may make more"
+    assert harness.restarted(limit=2).table.registered() == ["four", "one", "three", "two"]
+    harness = Harness(limit=1)
+    harness.table.hold("one")
+    harness.table.release("one")
+    harness.table.hold("two")

@@ -44,7 +44,7 @@ def ticks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return shown
 
 
-def test_a_flow_tells_what_is_new(ticks: list[int]) -> None:
+def test_a_flow_returns_new_counts(ticks: list[int]) -> None:
     flow = Flow()
     assert flow.take_counts() is None
     flow.delivered, flow.undelivered = 3, 1
@@ -57,7 +57,7 @@ def test_a_flow_tells_what_is_new(ticks: list[int]) -> None:
     assert flow.take_counts() == {"delivered": 1, "undelivered": 0, "latency": []}
 
 
-def test_the_bounds_rise() -> None:
+def test_the_bounds_of_the_histogram_rise() -> None:
     assert list(BOUNDS_US) == sorted(set(BOUNDS_US))
     assert (BOUNDS_US[0], BOUNDS_US[-1]) == (10, 50_000_000)
 
@@ -72,7 +72,7 @@ def test_samples_are_few_each_second() -> None:
     assert flow.samples == SAMPLES_PER_SECOND
 
 
-def test_the_bus_counts_who_is_told(core: Core, join: Make, echo_session: type[EchoSession]) -> None:
+def test_the_bus_counts_deliveries(core: Core, join: Make, echo_session: type[EchoSession]) -> None:
     a, b, echo = join(), join(), join(kind=echo_session)
     a.receive_data(b'"hi"')
     assert core.bus.flows.to_protocol("toy")["toy"].delivered == 1
@@ -81,7 +81,7 @@ def test_the_bus_counts_who_is_told(core: Core, join: Make, echo_session: type[E
     assert echo.take()
 
 
-def test_a_sample_ends_when_the_outbox_is_given_to_the_wire(core: Core, join: Make, ticks: list[int]) -> None:
+def test_a_sample_ends_when_the_outbox_is_handed_to_the_wire(core: Core, join: Make, ticks: list[int]) -> None:
     a, b = join(), join()
     ticks += [1_000, 2_001_000]
     a.receive_data(b'"hi"')
@@ -99,7 +99,7 @@ def test_the_gateways_own_channels_are_not_counted(core: Core, join: Make) -> No
     assert core.bus.flows.take_counts() == []
 
 
-def test_what_does_not_fit_is_counted(core: Core) -> None:
+def test_an_undeliverable_message_is_counted(core: Core) -> None:
     class Narrow:
         name = "narrow"
 
@@ -120,7 +120,7 @@ def test_what_does_not_fit_is_counted(core: Core) -> None:
     assert (told["from"], told["to"], told["undelivered"]) == ("toy", "narrow", 1)
 
 
-def test_the_log_is_told_at_the_end(tmp_path: Path) -> None:
+def test_the_last_counts_are_logged_at_a_stop(tmp_path: Path) -> None:
     with Server(tmp_path) as server, connect(f"ws://{server.http}/relay") as listener:
         listener.send('{"type":2,"topic":"lobby"}')
         assert json.loads(listener.recv(10))["peers"] == []

@@ -19,7 +19,7 @@ def test_a_form_is_made_once() -> None:
     assert made == ["a", "b"]
 
 
-def test_a_pending_form_wakes_everybody_once() -> None:
+def test_a_pending_form_wakes_each_waiter_once() -> None:
     form, woken = PendingForm(), list[str]()
     form.when_done(lambda: woken.append("a"))
     form.when_done(lambda: woken.append("b"))
@@ -39,7 +39,7 @@ def test_a_form_that_cannot_be_made_is_done_too() -> None:
 @pytest.mark.parametrize("salt", [0, 1, 0x2BADCAFE, (1 << 30) - 1, (1 << 40) - 1])
 @pytest.mark.parametrize("seq", [1, 2, 1 << 30, (1 << 44) - 1])
 @pytest.mark.parametrize("time", [0, 1_763_700_000_123, (1 << 48) - 1])
-def test_an_id_is_a_version_7_uuid_that_carries_its_sequence(salt: int, seq: int, time: int) -> None:
+def test_an_id_is_a_version_7_uuid_that_contains_its_seq(salt: int, seq: int, time: int) -> None:
     ids = MessageIds(salt)
     id = ids.make(time, seq)
     parsed = uuid.UUID(id)
@@ -62,5 +62,5 @@ def test_later_ids_sort_later() -> None:
 
 
 @pytest.mark.parametrize("id", ["", "x" * 36, "018e-", "\ud800" * 36, "00000000-0000-7000-zzzz-000000000000"])
-def test_what_is_no_id_of_ours_has_no_sequence(id: str) -> None:
+def test_an_id_of_another_gateway_has_no_seq(id: str) -> None:
     assert MessageIds(0).seq(id) is None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.conftest import Core
 
 
-class Desk:
+class Harness:
     """The facts that peers write, and an index that lags behind them."""
 
     def __init__(self, first: int = 0) -> None:
@@ -31,22 +31,22 @@ class Desk:
         return next((peer for peer in self.indexed if peer.number == number), None)
 
 
-def test_the_first_number_is_0_and_none_comes_twice() -> None:
-    desk = Desk()
-    numbers = [desk.peers.connection("toy").number for _ in range(3 * BLOCK)]
+def test_numbers_begin_at_0_and_are_unique() -> None:
+    harness = Harness()
+    numbers = [harness.peers.connection("toy").number for _ in range(3 * BLOCK)]
     assert numbers == list(range(3 * BLOCK))
 
 
 def test_a_block_is_logged_well_before_it_is_used() -> None:
-    desk = Desk()
+    harness = Harness()
     for number in range(2 * BLOCK):
-        assert desk.peers.connection("toy").number == number
-        first, count = desk.blocks[-1]
+        assert harness.peers.connection("toy").number == number
+        first, count = harness.blocks[-1]
         assert first + count - number >= RESERVE
-    assert desk.blocks[:2] == [(0, BLOCK), (BLOCK, BLOCK)]
+    assert harness.blocks[:2] == [(0, BLOCK), (BLOCK, BLOCK)]
 
 
-def test_a_restart_begins_behind_every_block(make_core: Callable[..., Core]) -> None:
+def test_a_restart_begins_after_all_blocks(make_core: Callable[..., Core]) -> None:
     core = make_core()
     assert core.peers.connection("toy").number == 0
     assert make_core().peers.connection("toy").number == BLOCK
@@ -65,21 +65,21 @@ def test_an_identity_keeps_its_number(make_core: Callable[..., Core]) -> None:
     assert again.peers.with_number(12345) is None
 
 
-def test_a_new_name_is_taken_over_and_no_name_takes_none_away() -> None:
-    desk = Desk()
-    desk.peers.identity("toy", "alice")
-    named = desk.peers.identity("toy", "alice", "Alice")
-    assert desk.peers.identity("toy", "alice") == named == Peer(0, "toy", "alice", "Alice")
-    assert desk.peers.identity("toy", "alice", "Alice") is named
-    assert desk.recorded == [Peer(0, "toy", "alice"), named]
+def test_a_new_name_replaces_the_old_and_no_name_does_not() -> None:
+    harness = Harness()
+    harness.peers.identity("toy", "alice")
+    named = harness.peers.identity("toy", "alice", "Alice")
+    assert harness.peers.identity("toy", "alice") == named == Peer(0, "toy", "alice", "Alice")
+    assert harness.peers.identity("toy", "alice", "Alice") is named
+    assert harness.recorded == [Peer(0, "toy", "alice"), named]
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_module, "MAX_KNOWN", 10)
-    desk = Desk()
+    harness = Harness()
     for number in range(100):
-        desk.indexed.append(desk.peers.identity("toy", str(number)))
-    assert (len(desk.peers._durable), len(desk.peers._numbers)) == (10, 10)
-    assert desk.peers.identity("toy", "0").number == 0
-    assert desk.peers.with_number(1) == Peer(1, "toy", "1")
-    assert len(desk.recorded) == 100
+        harness.indexed.append(harness.peers.identity("toy", str(number)))
+    assert (len(harness.peers._durable), len(harness.peers._numbers)) == (10, 10)
+    assert harness.peers.identity("toy", "0").number == 0
+    assert harness.peers.with_number(1) == Peer(1, "toy", "1")
+    assert len(harness.recorded) == 100

@@ -42,7 +42,7 @@ def paced(core: Any, toy_session: Any) -> Paced:
     return Paced(core, toy_session)
 
 
-def test_bytes_are_paced_for_a_network_and_not_for_who_has_none(paced: Paced) -> None:
+def test_bytes_are_paced_by_network_and_links_are_not(paced: Paced) -> None:
     one, other, link = paced.new(), paced.new("192.0.2.2"), paced.new("")
     assert paced.read_pacer.record_read(one, 1000) == 0
     assert paced.read_pacer.record_bytes("192.0.2.1", 50, None) == pytest.approx(0.5)
@@ -52,7 +52,7 @@ def test_bytes_are_paced_for_a_network_and_not_for_who_has_none(paced: Paced) ->
     assert paced.read_pacer.record_read(link, 1_000_000) == 0
 
 
-def test_who_sends_little_does_not_wait_for_what_others_of_its_network_have_sent(paced: Paced) -> None:
+def test_a_slow_sender_does_not_wait_for_others_of_its_network(paced: Paced) -> None:
     read_pacer = ReadPacer(TokenBuckets(1 << 20, 1 << 20, lambda: paced.now), lambda: paced.now)
     much, little = paced.new(), paced.new()
     assert read_pacer.record_read(much, 2 << 20) == pytest.approx(1), (
@@ -64,7 +64,7 @@ def test_who_sends_little_does_not_wait_for_what_others_of_its_network_have_sent
     assert read_pacer.record_read(much, 1000) == 0
 
 
-def test_a_new_connection_pays_nothing_for_one_that_is_gone(paced: Paced) -> None:
+def test_a_new_connection_owes_nothing_for_bytes_of_a_closed_one(paced: Paced) -> None:
     read_pacer = ReadPacer(TokenBuckets(1, 1, lambda: paced.now), lambda: paced.now)
     for _ in range(10):  # each has the place in memory of the one before it
         session = paced.new()
@@ -85,7 +85,7 @@ def test_while_the_log_is_crowded_each_connection_gets_its_share(paced: Paced) -
     assert read_pacer.record_read(one, 1 << 20) == 0
 
 
-def test_what_one_sender_publishes_is_bounded_wherever_it_is_connected_from(paced: Paced) -> None:
+def test_published_bytes_of_a_sender_are_bounded_across_networks(paced: Paced) -> None:
     paced.core.bus.throttle = lambda *_: 0.0
     one, other = paced.new("192.0.2.1"), paced.new("192.0.2.2")
     author = paced.core.bus.peers.identity("toy", "somebody")
@@ -119,7 +119,7 @@ def test_requests_over_the_rate_pause_their_own_connection_and_never_close_it(pa
     assert one.closing is None
 
 
-def test_malformed_input_pauses_and_in_the_end_closes_its_own_connection(paced: Paced) -> None:
+def test_malformed_input_pauses_and_finally_closes_its_own_connection(paced: Paced) -> None:
     one, other = paced.new(), paced.new()
     for _ in range(MAX_MALFORMED):
         one.record_malformed()
@@ -131,7 +131,7 @@ def test_malformed_input_pauses_and_in_the_end_closes_its_own_connection(paced: 
     assert other.closing is None
 
 
-def test_a_little_malformed_input_now_and_then_is_borne_for_ever(paced: Paced) -> None:
+def test_occasional_malformed_input_is_tolerated(paced: Paced) -> None:
     one = paced.new()
     for _ in range(3 * MAX_MALFORMED):
         one.record_malformed()
@@ -140,7 +140,7 @@ def test_a_little_malformed_input_now_and_then_is_borne_for_ever(paced: Paced) -
     assert one.closing is None
 
 
-def test_nothing_is_held_against_anybody_where_there_are_no_limits(core: Any, toy_session: Any) -> None:
+def test_nothing_is_penalised_without_limits(core: Any, toy_session: Any) -> None:
     core.bus.read_pacer = ReadPacer(None, lambda: 0.0)
     session = toy_session(core.bus, "somebody", "192.0.2.1")
     for _ in range(2 * MAX_MALFORMED):
@@ -149,7 +149,7 @@ def test_nothing_is_held_against_anybody_where_there_are_no_limits(core: Any, to
     assert core.bus.read_pacer.record_read(session, 1 << 40) == 0
 
 
-def test_those_of_a_network_that_misbehave_share_a_tenth_of_the_time_and_the_others_do_not(paced: Paced) -> None:
+def test_penalised_connections_of_a_network_share_a_tenth_of_the_loop(paced: Paced) -> None:
     bad, worse, good, elsewhere = paced.new(), paced.new(), paced.new(), paced.new("192.0.2.2")
     for session in bad, worse, elsewhere:
         session.record_malformed()
@@ -164,7 +164,7 @@ def test_those_of_a_network_that_misbehave_share_a_tenth_of_the_time_and_the_oth
 
 
 @pytest.mark.parametrize("again", [1, 7, 10**9], ids=["always", "sometimes", "never"])
-def test_who_comes_again_after_malformed_messages_gets_no_more_of_the_loop(paced: Paced, again: int) -> None:
+def test_reconnecting_after_malformed_messages_gains_no_loop_time(paced: Paced, again: int) -> None:
     read_pacer, begin, worked, honest = paced.read_pacer, paced.now, 0.0, paced.new()
     attackers = [(begin, paced.new()) for _ in range(3)]  # and when each is read next
     for count in range(1, 10_000):
@@ -185,7 +185,7 @@ def test_who_comes_again_after_malformed_messages_gets_no_more_of_the_loop(paced
     assert worked < PENALTY_SHARE * 30 + PENALTY_BURST + 0.5
 
 
-def test_what_one_left_is_held_against_one_who_comes_and_only_for_a_while(paced: Paced) -> None:
+def test_a_new_connection_inherits_a_penalty_until_it_expires(paced: Paced) -> None:
     bad, read_pacer = paced.new(), paced.read_pacer
     bad.record_malformed()
     read_pacer.charge_loop_time(bad, 1.0)

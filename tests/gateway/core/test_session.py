@@ -34,7 +34,7 @@ def pending(*holders: Session) -> PendingForm:
 # Order
 
 
-def test_the_queue_is_looked_at_in_one_way() -> None:
+def test_the_queue_is_read_in_one_way() -> None:
     """Only these may touch the queue without what the batch brings; everybody else asks `Outbox._queue`."""
     found = set()
     for folder in ("gateway", "adapters"):
@@ -60,7 +60,7 @@ def test_frames_leave_in_order_and_once(session: ToySession) -> None:
     assert session.wakes == 2
 
 
-def test_a_form_that_is_still_made_keeps_its_place(session: ToySession) -> None:
+def test_a_pending_form_keeps_its_place(session: ToySession) -> None:
     session.send(b"1")
     first, second = pending(session), pending(session)
     session.send(b"4")
@@ -129,7 +129,7 @@ def test_other_output_comes_between_the_frames_of_a_stream(session: ToySession) 
     assert out == [b"a", b"x", b"b", b"c", b"d"]
 
 
-def test_a_stream_waits_for_a_form_and_goes_on(session: ToySession) -> None:
+def test_a_stream_waits_for_a_pending_form(session: ToySession) -> None:
     form, done, never = PendingForm(), PendingForm(), PendingForm()
     done.fill(b"3")
     never.fill(None)
@@ -144,7 +144,7 @@ def test_a_stream_waits_for_a_form_and_goes_on(session: ToySession) -> None:
     assert (session._size, session._pending_count) == (0, 0)
 
 
-def test_an_answer_that_breaks_off_ends_the_connection(session: ToySession) -> None:
+def test_a_stream_that_fails_ends_the_connection(session: ToySession) -> None:
     def frames() -> Iterator[Form]:
         yield b"1"
         raise Unavailable("the index cannot be read")
@@ -180,7 +180,7 @@ def test_a_reader_that_never_reads_is_closed(core: Core, session: ToySession, la
     assert (session.data_to_send(), session._size, session._pending_count) == ([], 0, 0)
 
 
-def test_who_was_told_much_at_once_is_not_too_slow(session: ToySession) -> None:
+def test_a_peer_that_was_sent_much_at_once_is_not_too_slow(session: ToySession) -> None:
     """Before the shell could write nothing is judged but a multiple of the limit; then who does not read is."""
     session.blocked = False
     piece = b"x" * (session.max_outbox // 2)
@@ -192,14 +192,14 @@ def test_who_was_told_much_at_once_is_not_too_slow(session: ToySession) -> None:
     assert session.closing.code == 1013
 
 
-def test_just_the_limit_is_no_overflow(session: ToySession) -> None:
+def test_reaching_the_limit_exactly_is_no_overflow(session: ToySession) -> None:
     session.put(b"x" * session.max_outbox)
     assert session.closing is None
     session.put(b"x")
     assert session.closing is not None
 
 
-def test_replies_push_back(core: Core, session: ToySession, toy_session: type[ToySession]) -> None:
+def test_replies_exert_backpressure(core: Core, session: ToySession, toy_session: type[ToySession]) -> None:
     listener = toy_session(core.bus)
     core.bus.subscribe(listener, "lobby")
     session.send(b"x" * (LOW_WATER - 1))
@@ -230,7 +230,7 @@ def test_replies_alone_never_overflow(session: ToySession) -> None:
     assert session.closing is None
 
 
-def test_too_many_streams_push_back(session: ToySession) -> None:
+def test_too_many_streams_exert_backpressure(session: ToySession) -> None:
     for _ in range(MAX_STREAMS):
         assert session.ask_to_read()
         session.stream(iter([b"x"]))
@@ -265,7 +265,7 @@ def test_lost_framing_ends_the_connection(session: ToySession, monkeypatch: pyte
     assert session.data_to_send() == [b"farewell"]
 
 
-def test_nothing_waits_behind_the_end(core: Core, session: ToySession) -> None:
+def test_the_backlog_is_dropped_at_the_end(core: Core, session: ToySession) -> None:
     session.send(b"x" * LOW_WATER)
     session.receive_data(b"1")
     session.close(1000, "")
@@ -280,7 +280,7 @@ def test_goodbye(session: ToySession) -> None:
     assert session.closing.code == 1001
 
 
-def test_after_the_end_nobody_is_woken(core: Core, session: ToySession) -> None:
+def test_after_the_end_no_shell_is_woken(core: Core, session: ToySession) -> None:
     form = pending(session)
     session.stream(iter([b"1"]))
     session.receive_eof()
@@ -294,7 +294,7 @@ def test_after_the_end_nobody_is_woken(core: Core, session: ToySession) -> None:
 # Leave
 
 
-def test_each_verb_is_asked_each_time(core: Core, session: ToySession) -> None:
+def test_every_request_is_checked(core: Core, session: ToySession) -> None:
     asked: list[tuple[Any, ...]] = []
     answers: list[Any] = [True, True, False]
     waits = [0.0, 2.5]
@@ -315,7 +315,7 @@ def test_each_verb_is_asked_each_time(core: Core, session: ToySession) -> None:
     assert asked == [(session.principal, verb, "lobby") for verb in ("publish", "publish", "direct")]
 
 
-def test_the_default_words_of_presence_are_none(core: Core) -> None:
+def test_by_default_presence_sends_nothing(core: Core) -> None:
     class Quiet(Session):
         protocol = "quiet"
 
@@ -336,7 +336,7 @@ def test_the_default_words_of_presence_are_none(core: Core) -> None:
     assert a.data_to_send() == [b"echo", b'"hi"']
 
 
-def test_what_is_kept_for_a_peer_is_known_and_can_be_let_go(session: ToySession) -> None:
+def test_memory_kept_for_a_peer_is_counted_and_can_be_released(session: ToySession) -> None:
     assert session.held_size == 0
     session.send(b"x" * LOW_WATER)
     session.receive_data(b"y" * 1000)

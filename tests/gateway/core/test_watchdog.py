@@ -34,20 +34,20 @@ def watched() -> Iterator[Watched]:
     made.dog.stop()
 
 
-def test_what_has_nothing_to_do_need_not_move(watched: Watched) -> None:
+def test_idle_objects_need_no_progress(watched: Watched) -> None:
     watched.pass_(1000)
     watched.pass_(1000)
     assert not watched.dog.stalled
 
 
-def test_what_moves_may_have_work_for_ever(watched: Watched) -> None:
+def test_an_object_that_progresses_may_always_have_work(watched: Watched) -> None:
     for done in range(100):
         watched.progress = Progress(5, done)
         watched.pass_(STALL_SECONDS * 0.9)
     assert not watched.dog.stalled
 
 
-def test_what_stands_still_is_told_once_until_it_moves(watched: Watched) -> None:
+def test_a_stall_is_reported_once_until_there_is_progress(watched: Watched) -> None:
     watched.progress = Progress(1, 7)
     watched.pass_(1)
     watched.pass_(STALL_SECONDS - 0.1)
@@ -63,7 +63,7 @@ def test_what_stands_still_is_told_once_until_it_moves(watched: Watched) -> None
     assert watched.told == ["it", "it"]
 
 
-def test_work_that_has_only_just_come_is_not_late(watched: Watched) -> None:
+def test_new_work_is_not_a_stall(watched: Watched) -> None:
     watched.pass_(1000)
     watched.progress = Progress(1, 0)
     watched.pass_(STALL_SECONDS - 1)
@@ -71,9 +71,7 @@ def test_work_that_has_only_just_come_is_not_late(watched: Watched) -> None:
     assert watched.dog.stalled, "now it is"
 
 
-def test_a_loop_that_does_not_tick_is_told_with_where_it_stands(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_loop_is_reported_with_its_stack(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     ready, done = threading.Event(), threading.Event()
 
     def loop() -> None:
@@ -100,7 +98,7 @@ def test_a_loop_that_does_not_tick_is_told_with_where_it_stands(
     assert "stands_here" in where
 
 
-def test_a_gateway_in_which_something_stands_still_is_not_ready(
+def test_a_gateway_with_a_stall_is_not_ready(
     still: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gateway = still.gateway
@@ -114,7 +112,7 @@ def test_a_gateway_in_which_something_stands_still_is_not_ready(
     assert gateway.metrics.counts["faults"]["stalled",] >= 1
 
 
-def test_log_and_index_tell_of_their_progress(still: Any) -> None:
+def test_log_and_index_report_their_progress(still: Any) -> None:
     dog = still.gateway.watchdog
     still.say()
     for name in ("the log", "the index", "the worker"):
