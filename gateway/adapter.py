@@ -52,7 +52,7 @@ LIMIT_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ConnectionRequest:
-    """What a listener knows of a connection before it is one: a WebSocket's handshake, or where TCP came from."""
+    """What a listener knows of a new connection: a WebSocket's handshake, or the address of a TCP client."""
 
     principal: Principal
     path: str = ""
@@ -62,14 +62,14 @@ class ConnectionRequest:
 
 
 class Refusal(NamedTuple):
-    """Why there will be no connection, as an HTTP status and a plain text (TCP just closes)."""
+    """Why a connection is refused, as an HTTP status and a plain text; TCP is closed without either."""
 
     status: int
     text: str
 
 
 class Listener(NamedTuple):
-    """A TCP port that an adapter wants; *name* is its key in the ready line."""
+    """A TCP port for an adapter to listen on; *name* is its key in the ready line."""
 
     name: str
     port: int
@@ -110,7 +110,7 @@ class OutboundLink(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What outlives a run: where secrets are kept (mode 0600), and which gateway this is."""
+    """What is the same in every run: the folder of secrets (mode 0600), and the gateway's id."""
 
     secrets: Path
     gateway_id: str
@@ -120,7 +120,7 @@ class Installation:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What a running gateway lends its adapters.
+    """What a running gateway provides to its adapters.
 
     *post* runs a callable on the event loop, from any thread. *work* runs one in the worker thread, in order, and
     gives its result to the callback on the loop (None where it raised; that is logged and counted). *fact* logs a
@@ -143,7 +143,7 @@ class Services:
 
 
 class Adapter(ABC):
-    """One protocol. Made from its own settings, started with the services of the gateway."""
+    """One protocol: created from its own settings, started with the services of the gateway."""
 
     name: ClassVar[str]  # in metrics, records and configuration: "topic_relay"
     title: ClassVar[str]  # for people: "topic relay"
@@ -161,19 +161,19 @@ class Adapter(ABC):
 
     @classmethod
     def give(cls, settings: Any, access: Access, rows: Callable[..., list[Any]]) -> None:
-        """Let *access* know what users gave each other, by these *settings* and the *rows* of a query of its tables."""
+        """Tell *access* the rights that users gave each other; *rows* runs a query on the adapter's tables."""
 
     def start(self, services: Services) -> None:
-        """The log is caught up; the listeners open next."""
+        """Start, once the log has been read and before the listeners open."""
         self.services = services
         self.bus = services.bus
 
     def tick(self, now: int) -> None:
-        """A second has passed; *now* is the bus's clock in ms. Sessions have a `tick` of their own."""
+        """Do what is due; called once a second. *now* is the bus's clock in ms. Sessions have a `tick` of their own."""
 
     @abstractmethod
     def accept(self, request: ConnectionRequest) -> Session | Refusal:
-        """A session for this connection, or why not."""
+        """A session for this connection, or why it is refused."""
 
     @abstractmethod
     def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:
@@ -216,71 +216,71 @@ class Adapter(ABC):
         return None
 
     def rows(self, entries: Sequence[Message | Fact]) -> Iterable[Row]:  # noqa: ARG002  (the default adds nothing)
-        """What *entries* add to this adapter's tables."""
+        """The rows that *entries* add to this adapter's tables."""
         return ()
 
     def lifetime(self, fact: Fact) -> Lifetime | None:  # noqa: ARG002  (most log no entities)
-        """How long *fact*, an `entity`, stays after retention took the messages around it; None where it is another's.
+        """How long *fact*, an `entity`, stays once the messages around it are retired; None if it is another's.
 
-        See `gateway.storage.facts`. What is not needed any more goes, unless it is `in_use`.
+        See `gateway.storage.facts`. A fact that nothing references is dropped, unless it is `in_use`.
         """
         return None
 
     def references(self, entry: Message | Fact) -> Iterable[str]:  # noqa: ARG002  (by default nothing)
-        """What *entry* cannot be understood without, by the names that `lifetime` gives."""
+        """What *entry* cannot be understood without, by the names in `Lifetime.referenced_as`."""
         return ()
 
     def removal_statements(self, fact: Fact) -> Iterable[Statement]:  # noqa: ARG002  (most have no tables of facts)
-        """What takes out of its tables what *fact* put in, beside what goes with its row of `records`."""
+        """Statements that delete what *fact* added to its tables, beside what is deleted with its row of `records`."""
         return ()
 
     def pruning_statements(self) -> Iterable[Statement]:
-        """What takes out of its tables what depends on no one record, once messages have left `records`.
+        """Statements that delete rows that no message supports any more, once messages have left `records`.
 
         It is called in the index's thread.
         """
         return ()
 
     def in_use(self, fact: Fact) -> bool:  # noqa: ARG002  (nothing is remembered by default)
-        """Whether somebody who is there now needs *fact*, an `entity` that is to leave the log."""
+        """Whether a connected peer needs *fact*, an `entity` that is to leave the log."""
         return False
 
     def forget(self, fact: Fact) -> None:
-        """Remember nothing of *fact*, an `entity` that leaves the log: whoever needs it again logs it anew."""
+        """Remove *fact*, an `entity` that leaves the log, from memory; if it is needed again, it is logged again."""
 
     @classmethod
     def flaw(cls, entry: Message | Fact) -> str | None:  # noqa: ARG003  (the default finds none)
-        """What of this protocol's own makes no sense in *entry*, out of a log; None if nothing does.
+        """Why the members of this protocol in *entry*, read from a log, are not valid; None if they are.
 
-        A log may have been changed, with good checksums, by anybody: what has a flaw is left out and reported, and so
-        nothing else here has to look. Addresses are looked at in `channel` facts.
+        Anybody may have changed a log, with good checksums. An entry with a flaw is skipped and reported, so nothing
+        else has to check. Addresses are checked in `channel` facts.
         """
         return None
 
     @classmethod
     def signature_check(cls) -> Callable[[Message | Fact], str | None]:
-        """Checks what its authors signed, entry by entry of one log: what is wrong, None if nothing is."""
+        """Make a check of signatures for the entries of one log, in order; it returns what is wrong, or None."""
         return lambda _entry: None
 
     @classmethod
     def commands(cls) -> Mapping[str, Any]:
-        """What it adds to the `trellis` command: typer applications by name."""
+        """The subcommands that it adds to `trellis`: typer applications by name."""
         return {}
 
     def listeners(self) -> list[Listener]:
-        """The TCP ports it wants."""
+        """The TCP ports that it listens on."""
         return []
 
     def wire_messages(self) -> Mapping[str, list[WireMessage]]:
-        """What is said on each of its paths and listeners, by the path or by the listener's name."""
+        """The messages on each of its paths and listeners, by path or by the listener's name."""
         return {}
 
     def links(self) -> list[OutboundLink]:
-        """The connections that it wants to others, once it is started."""
+        """The outgoing connections that it needs, once it is started."""
         return []
 
     def report(self) -> Mapping[str, Any]:
-        """What operators may want to know of it, for `GET /v1/stats`."""
+        """Its statistics for operators, for `GET /v1/stats`."""
         return {}
 
     def routers(self) -> list[Any]:

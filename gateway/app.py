@@ -38,7 +38,7 @@ HEALTH = ("/healthz", "/readyz")  # asked by whatever watches over the process, 
 
 
 def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS) -> FastAPI:
-    """The whole service as an ASGI application; it starts and stops with its lifespan."""
+    """Create the ASGI application; the gateway starts and stops with its lifespan."""
     gateway = Gateway(settings, adapters)
 
     @asynccontextmanager
@@ -87,7 +87,7 @@ def _start(app: FastAPI) -> None:
 
 
 class Guard:
-    """Lets in whoever asks for a page of the operators or of /docs only by the rule of all others, and as often."""
+    """Applies the rules and rates of every request to the pages for operators and to /docs."""
 
     def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
         self._app = app

@@ -1,8 +1,8 @@
-"""The certificate that every TLS listener shows, and which can be replaced while they listen.
+"""The certificate that every TLS listener presents; it can be replaced while they listen.
 
-Listeners keep the context they were made with. It asks `Certificate` at each handshake which one to go on with (by the
-callback for the server's name, which OpenSSL calls whether the client names one or not), so that a new certificate is
-in use by all listeners at once, or by none.
+Listeners keep the context they were created with. At each handshake that context asks `Certificate` for the current one
+(in the callback for the server's name, which OpenSSL calls whether the client sends a name or not), so that all
+listeners switch to a new certificate at once.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import ssl
 
 from .settings import Settings
 
-PROTOCOLS = ("h2", "http/1.1")  # of application, that hypercorn speaks; who asks for none of them is served too
+PROTOCOLS = ("h2", "http/1.1")  # ALPN protocols of hypercorn; a client that offers none of them is served too
 
 
 class Certificate:
-    """What `tls_cert` and `tls_key` say; `current` is None where there is no certificate."""
+    """The certificate of `tls_cert` and `tls_key`; `current` is None if there is none."""
 
     def __init__(self, settings: Settings) -> None:
         self.current = read(settings)
         self.fingerprint = fingerprint(settings)
 
     def context(self, settings: Settings) -> ssl.SSLContext | None:
-        """A context for a listener; None where there is no certificate."""
+        """A context for a listener; None if there is no certificate."""
         found = tls_context(settings)
         return None if found is None else self.follow(found)
 
     def follow(self, context: ssl.SSLContext) -> ssl.SSLContext:
-        """Let *context* show whatever certificate is the current one."""
+        """Make *context* present the current certificate at each handshake."""
         context.sni_callback = self._choose
         return context
 
@@ -38,7 +38,7 @@ class Certificate:
 
 
 def read(settings: Settings) -> ssl.SSLContext | None:
-    """A context with the certificate of *settings*, fit for what the loop's HTTP server speaks."""
+    """A context with the certificate of *settings*, and the ALPN protocols of the loop's HTTP server."""
     context = tls_context(settings)
     if context is not None and settings.loop == "trio":
         context.set_alpn_protocols(list(PROTOCOLS))
@@ -46,12 +46,12 @@ def read(settings: Settings) -> ssl.SSLContext | None:
 
 
 def fingerprint(settings: Settings) -> str | None:
-    """The SHA-256 of the file of the certificate, to tell whether it is another one."""
+    """The SHA-256 of the certificate's file, to tell whether it has changed; None without one."""
     return None if settings.tls_cert is None else hashlib.sha256(settings.tls_cert.read_bytes()).hexdigest()
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """What listeners speak TLS with; None where there is no certificate, an `OSError` where it is of no use."""
+    """A TLS context for listeners; None if there is no certificate. Raises `OSError` if it cannot be used."""
     if settings.tls_cert is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

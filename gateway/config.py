@@ -1,6 +1,6 @@
-"""One configuration: a TOML file, the environment (`TRELLIS_SPROUT__PORT=7777`) and flags, in rising order.
+"""Loads the configuration: a TOML file, the environment (`TRELLIS_SPROUT__PORT=7777`) and flags, which override it.
 
-A configuration that is wrong in any way is refused as a whole, with every fault named by its key.
+A configuration with any fault is refused, and every fault is named by its key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .adapter import Adapter
 from .settings import PREFIX, Settings, settings_model
 from .settings_validation import validate_settings
 
-# Variables that are no settings: for the commands that talk to a gateway, and for the test suite.
+# Variables that are not settings: for the commands that talk to a gateway, and for the test suite.
 OTHERS = frozenset({"TRELLIS_URL", "TRELLIS_KEY", "TRELLIS_FUZZ", "TRELLIS_SOAK", "TRELLIS_REQUIRE_INTEROP"})
 
 
@@ -31,7 +31,7 @@ class BadConfiguration(Exception):
 def load(
     adapters: Collection[type[Adapter]], file: Path | None = None, flags: Mapping[str, Any] | None = None
 ) -> Settings:
-    """Read the configuration; `BadConfiguration` names everything that is wrong with it."""
+    """Read the configuration; raises `BadConfiguration` with every fault."""
     faults: list[str] = []
     if file is not None and not file.is_file():
         raise BadConfiguration([f"--config: {file} is not a file"])
@@ -51,7 +51,7 @@ def load(
 
 
 def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Flags by dotted key (`sprout.port`) as nested values; those that are None were not given."""
+    """Flags by dotted key (`sprout.port`) as nested values; a flag of None was not given."""
     values: dict[str, Any] = {}
     for key, value in flags.items():
         if value is not None:

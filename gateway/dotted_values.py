@@ -1,4 +1,4 @@
-"""Every value of a model and of the models in it, by its dotted key."""
+"""Every value of a settings model and of the models in it, by its dotted key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 
 def dotted_values(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Pairs of a key, such as `log.keep_days`, and what is set there."""
+    """Yield each dotted key, such as `log.keep_days`, with its value."""
     for name in type(model).model_fields:
         value = getattr(model, name)
         if isinstance(value, BaseModel):

@@ -1,4 +1,4 @@
-"""What the gateway counts, as plain integers on the hot path, and what it looks up when Prometheus asks.
+"""The gateway's metrics: plain integers on the hot path, and gauges that are read when Prometheus asks.
 
 Label values are protocols, verbs and reasons, never names of peers or channels: their number is bounded.
 """
@@ -78,7 +78,7 @@ class Metrics:
         return row
 
     def exposition(self) -> bytes:
-        """All of it in the Prometheus text format."""
+        """All metrics in the Prometheus text format."""
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Collector(self))
         return generate_latest(registry)

@@ -1,8 +1,7 @@
-"""SIGHUP: the configuration, the certificate and the keys are read again, and followed as a whole or not at all.
+"""SIGHUP: the configuration, the certificate and the keys are read again, and applied together or not at all.
 
-Everything is read and checked first, in a thread. If anything in it is wrong, or a setting changed that a running
-gateway cannot follow, nothing changes and the log names every reason. Otherwise the log tells what changed, setting by
-setting and key by key, and never anything that is secret.
+Everything is read and checked first, in a thread. If anything is wrong, or a setting changed that needs a restart,
+nothing changes and the log names every reason. Otherwise the log lists the changed settings and keys, without secrets.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from .dotted_values import dotted_values
 from .runtime import Gateway, peer_memory_bytes, retention_limits
 from .settings import Settings
 
-# What a running gateway follows; whatever else changes needs a restart.
+# The settings that a running gateway can change; all others need a restart.
 LIVE = frozenset(
     {
         *("auth.grants", "auth.origins", "tls_cert", "tls_key", "warehouse"),
@@ -44,7 +43,7 @@ logger = structlog.get_logger("trellis")
 
 
 class LoadedConfiguration(NamedTuple):
-    """What was read, checked, and can be followed without anything that fails."""
+    """A configuration that was read and checked, so that applying it cannot fail."""
 
     settings: Settings
     keys: list[ApiKey]
@@ -63,7 +62,7 @@ async def on_hangup(gateway: Gateway, again: Callable[[], Settings]) -> None:
 
 
 async def reload(gateway: Gateway, again: Callable[[], Settings]) -> bool:
-    """Follow what is configured now, as a whole; False if anything speaks against it."""
+    """Apply the configuration as it is now; return False, and change nothing, if that is not possible."""
     before = gateway.settings
     try:
         found = await anyio.to_thread.run_sync(read, gateway.access_manager.keys, again)
@@ -101,7 +100,7 @@ def read(keys: KeyFile, again: Callable[[], Settings]) -> LoadedConfiguration:
 
 
 def changes(before: Settings, after: Settings) -> dict[str, str]:
-    """The settings that differ, by their keys, as `old -> new`; what is secret is stars by its type."""
+    """The settings that differ, by key, as `old -> new`; the type of a secret shows it as stars."""
     old, new = dict(dotted_values(before)), dict(dotted_values(after))
     return {
         key: f"{_shown(old.get(key))} -> {_shown(new.get(key))}"
@@ -111,7 +110,7 @@ def changes(before: Settings, after: Settings) -> dict[str, str]:
 
 
 def _follow(gateway: Gateway, found: LoadedConfiguration) -> None:
-    """From now on; nothing in here can fail."""
+    """Apply the configuration; nothing in here can fail."""
     limits, before = found.settings.limits, gateway.settings.limits
     gateway.settings = found.settings
     gateway.certificate.current, gateway.certificate.fingerprint = found.tls, found.fingerprint

@@ -1,4 +1,4 @@
-"""A running gateway: the one place where the log, the index, the bus and the adapters are put together."""
+"""A running gateway: the log, the index, the bus and the adapters, put together."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ from .worker import Post, Timer, Worker
 
 MINUTE = 60_000  # ms
 DAY = 1440 * MINUTE
-MEMORY_SHARE = 4  # what is kept for peers may be one part of so many of the machine's, or the container's, memory
+MEMORY_SHARE = 4  # peers together may use 1/4 of the memory of the machine or container
 
 logger = structlog.get_logger("trellis")
 
 
 class DataDirectoryInUse(Exception):
-    """Another gateway works in this data directory."""
+    """Another gateway uses this data directory."""
 
 
 def clock() -> int:
@@ -62,7 +62,7 @@ def clock() -> int:
 
 
 class Gateway:
-    """Everything between the listeners and the disk. Made, started with a way back to its loop, stopped."""
+    """Everything between the listeners and the disk: created, started with a way to call its loop, and stopped."""
 
     def __init__(self, settings: Settings, adapters: Iterable[type[Adapter]]) -> None:
         self.settings = settings
@@ -86,7 +86,7 @@ class Gateway:
         self._minute = self.started // MINUTE * MINUTE  # of which nothing is told yet
 
     def start(self, post: Post) -> None:
-        """Read the log, begin to write it, and start the adapters; *post* runs a call on this thread's loop."""
+        """Open the log and the index, and start everything; *post* runs a call on this thread's loop."""
         ids = MessageIds(int(self.home.gateway_id, 16))
         self._open_storage(post, ids)
         self._open_bus(ids)
@@ -122,7 +122,7 @@ class Gateway:
         self.ready = True
 
     def _watch(self) -> None:
-        """Watch whether everything that has work to do makes progress."""
+        """Watch that every queue makes progress."""
         log, index, dog = self.log, self.index, self.watchdog
         dog.watch("the log", lambda: Progress(log.next_seq - 1 - log.synced_seq, log.synced_seq))
         dog.watch("the index", lambda: Progress(index.synced_seq - index.level, index.level))
@@ -130,7 +130,7 @@ class Gateway:
         dog.watch("the long answers", lambda: self.answer_scheduler.progress)
 
     def _start_adapter(self, adapter: Adapter, services: Services) -> None:
-        """Start *adapter*; where it finds nonsense in its tables they are made anew, and it is started again."""
+        """Start *adapter*; if it fails, rebuild the index, whose damage may be the cause, and start it again."""
         try:
             adapter.start(services)
         except Exception as error:  # a byte of the index may have changed to anything
@@ -139,7 +139,7 @@ class Gateway:
             adapter.start(services)
 
     def _open_storage(self, post: Post, ids: MessageIds) -> None:
-        """The log and the index, level with each other."""
+        """Open the log and the index, and make the index agree with the log."""
         segments = Segments(self.settings.data / "log")
         self.index = Index(self.settings.data / "index.sqlite", segments, ids, self.adapters, post)
         self.index.on_fault = self._index_fault
@@ -153,7 +153,7 @@ class Gateway:
         logger.info("started", gateway=self.home.gateway_id, last_seq=segments.next_seq - 1, indexed=applied)
 
     def _open_retention(self, post: Post) -> None:
-        """What takes old messages, and the facts that nobody needs without them."""
+        """Set up retention and compaction."""
         segments = self.log.segments
         compaction = Compaction(
             segments, self.index, Lifetimes(self.adapters), GatewayFactCache(self.bus, self.adapters), post
@@ -170,7 +170,7 @@ class Gateway:
         )
 
     def _open_bus(self, ids: MessageIds) -> None:
-        """The channels, the peers, and the bus between them."""
+        """Set up the channels, the peers and the bus."""
         about = self.settings.channels
         self.channels = Channels(
             self.adapters, self._channel_fact, create=about.create == "open", limit=about.limit, kept=self._kept
@@ -215,7 +215,7 @@ class Gateway:
         )
 
     def _load_channel(self, name: str, addresses: dict[str, str], is_open: bool) -> None:
-        """Take over what the log says of a channel; an address that another one has is left out, and said."""
+        """Load a channel from the index; an address that another channel has is left out and reported."""
         if not valid_name(name):
             return
         taken = {key for key, address in addresses.items() if self.channels.owner(key, address) not in (None, name)}
@@ -225,7 +225,7 @@ class Gateway:
         self.channels.restore(name, {key: each for key, each in addresses.items() if key not in taken}, open=is_open)
 
     def _configure_channels(self) -> None:
-        """Make the channels that the operator names; a pin that comes too late is not followed, and said."""
+        """Make the channels that the operator names; a pin that conflicts with the log is reported and not applied."""
         enabled = {adapter.name for adapter in self.adapters}
         for name, addresses in self.settings.channels.pins.items():
             try:
@@ -237,7 +237,7 @@ class Gateway:
             self.channels.configure(name)
 
     def unready_reasons(self) -> list[str]:
-        """Why this gateway is not ready, each in a sentence for operators; empty where it is."""
+        """Why this gateway is not ready, each in a sentence for operators; empty if it is."""
         if not self.ready:
             return ["the gateway starts or stops"]
         found: list[str] = []
@@ -250,7 +250,7 @@ class Gateway:
         return found + [f"{name} makes no progress" for name in self.watchdog.stalled]
 
     def tick(self) -> None:
-        """A second has passed."""
+        """Do what is due; called once a second."""
         self.watchdog.tick()
         self.budget.audit()
         self.answer_scheduler.tick()
@@ -284,7 +284,7 @@ class Gateway:
             call()
 
     def stop(self) -> None:
-        """Finish what was begun, write what is left, and let go of the data directory."""
+        """Finish pending work, write the log to its end, and unlock the data directory."""
         self.ready = False
         self.watchdog.stop()
         self.retention.stop()
@@ -297,7 +297,7 @@ class Gateway:
         logger.info("stopped", last_seq=self.log.next_seq - 1)
 
     def _kept(self, channels: Sequence[str]) -> set[str]:
-        """Those of *channels* of which a message is kept, or about to be."""
+        """Those of *channels* that have a message in the log, or one that is about to be."""
         return {name for name, seq in self.index.last_seqs(channels).items() if seq or self.index.unapplied(name)}
 
     def _channel_fact(self, channel: str, addresses: Any, is_open: bool) -> None:
@@ -343,13 +343,13 @@ class Gateway:
 
 
 def retention_limits(settings: Settings) -> RetentionLimits:
-    """What of the log is kept."""
+    """The limits of retention in *settings*."""
     days = settings.log.keep_days
     return RetentionLimits(None if days is None else int(days * DAY), settings.log.keep_bytes)
 
 
 def peer_memory_bytes(settings: Settings) -> int:
-    """Bytes that may be kept for all peers together."""
+    """The memory in bytes that all peers together may use."""
     return settings.limits.memory or machine.memory() // MEMORY_SHARE
 
 
@@ -365,7 +365,7 @@ def lock(data: Path) -> int:
 
 
 def _home(keys: Path, version: str) -> Installation:
-    """Which gateway this is; made up at the first start."""
+    """The identity of this gateway; generated at the first start."""
     path = keys / "gateway.json"
     if not path.exists():
         write_secret(path, json.dumps({"id": secrets.token_hex(8), "secret": secrets.token_hex(32)}).encode())

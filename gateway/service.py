@@ -1,4 +1,4 @@
-"""Runs the service: an ASGI server on asyncio or trio, the signals, the ready line, and a clean stop."""
+"""Runs the process: an ASGI server on asyncio or trio, signals, the ready line, and a clean stop."""
 
 from __future__ import annotations
 
@@ -132,14 +132,14 @@ def _check_ports(app: FastAPI, settings: Settings) -> None:
 
 
 def _freeze_garbage_collector() -> None:
-    """Nothing that exists now will ever be garbage, and what comes is freed by its count: collect seldom."""
+    """Exempt what exists now from garbage collection, and collect seldom: reference counts free nearly everything."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 
 
 def _announce(app: FastAPI, listener: socket.socket) -> None:
-    """Everything listens: write the ready line for programs, and for people where to find what."""
+    """Write the ready line for programs, and the welcome for people: everything listens."""
     _freeze_garbage_collector()
     host, port = listener.getsockname()[:2]
     http = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -160,7 +160,7 @@ async def _stop_signal() -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but for the signals (they are ours), the ready line and the goodbye."""
+    """uvicorn with our signals, ready line and goodbye."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, listener: socket.socket) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""Settings that are valid one by one, but dangerous or contradictory together: each is refused with its reason."""
+"""Refuses settings that are valid one by one, but dangerous or contradictory together."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _certificate(settings: Settings) -> list[str]:
 
 
 def principal_error(name: str, adapters: Collection[type[Adapter]]) -> str | None:
-    """Why nobody can be the principal called *name*; None where somebody can."""
+    """Why nobody can be the principal called *name*; None if somebody can."""
     if name == ANONYMOUS:
         return None
     if name.startswith(KEY):
@@ -76,7 +76,7 @@ def _grants(settings: Settings, adapters: Collection[type[Adapter]]) -> Iterator
 
 
 def _admins(settings: Settings) -> Iterator[str]:
-    """Strangers who may administer a gateway that other machines reach."""
+    """Refuse to let anonymous peers administer a gateway that other machines can reach."""
     if is_local(settings.host) or settings.open_to_all:
         return
     for name, rights in settings.auth.grants.items():

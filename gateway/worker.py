@@ -1,4 +1,4 @@
-"""Threads: one for what takes long, such as RSA signatures, and one that waits."""
+"""Threads: one for long calls, such as RSA signatures, and one for timers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Post = Callable[[Callable[[], None]], None]  # runs a call on the loop
 
 
 class Worker:
-    """One thread for what takes long (RSA): calls are done in order, results come back on the loop."""
+    """One thread for long calls (RSA): they run in order, and their results are delivered on the loop."""
 
     def __init__(self, post: Post, on_fault: Callable[[Exception], None]) -> None:
         self._post = post
@@ -33,11 +33,11 @@ class Worker:
 
     @property
     def progress(self) -> Progress:
-        """What waits, and what was done."""
+        """How many calls wait, and how many were done."""
         return Progress(self._given - self._done, self._done)
 
     def stop(self) -> None:
-        """Finish what was begun."""
+        """Finish the calls that were submitted, and stop."""
         self._queue.put(None)
         self._thread.join()
 
@@ -54,7 +54,7 @@ class Worker:
 
 
 class Timer:
-    """Runs calls on the loop after a while, one after another: a later one waits for those before it as well."""
+    """Runs calls on the loop after a delay, one after another: each delay begins when the one before it has ended."""
 
     def __init__(self, post: Post) -> None:
         self._post = post
@@ -62,7 +62,7 @@ class Timer:
         self._thread: threading.Thread | None = None
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Run *call* on the loop in so many *seconds*."""
+        """Run *call* on the loop after *seconds*."""
         self._queue.put((seconds, call))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="alarm", daemon=True)

@@ -20,7 +20,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
-    """What a client was told: a message to everybody or to it alone, and what that looked like in its protocol."""
+    """A message that a client received, to everybody or to it alone; *raw* is its form in the protocol."""
 
     channel: str
     content: Any
@@ -85,12 +85,12 @@ class Client(ABC):
 
 
 def dumps(value: Any) -> str:
-    """*value* as JSON; escaped only where half a character stands, which nothing else can write."""
+    """*value* as JSON; escaped only if it has a lone surrogate, which UTF-8 cannot encode."""
     text = json.dumps(value, ensure_ascii=False)
     return json.dumps(value) if _HALF.search(text) else text
 
 
 @cache
 def trust() -> ssl.SSLContext:
-    """Whom the system trusts; read once, because that takes longer than most requests."""
+    """The system's certificate authorities; loaded once, because that takes longer than most requests."""
     return ssl.create_default_context()

@@ -1,4 +1,4 @@
-"""A client of Sprout; the making and reading of Arbor nodes is handed in."""
+"""A client of Sprout; a `NodeFactory` that is passed in makes and reads Arbor nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ArborNode(NamedTuple):
 
 
 class ReplyContent(NamedTuple):
-    """What a Reply says; *keys* are its TWIG keys."""
+    """The content of a Reply; *keys* are its TWIG keys."""
 
     community: str
     text: str
@@ -29,7 +29,7 @@ class ReplyContent(NamedTuple):
 
 
 class NodeFactory(Protocol):
-    """Makes and reads Arbor nodes for one author."""
+    """Creates and reads Arbor nodes for one author."""
 
     def identity(self) -> ArborNode:
         """The author."""
@@ -110,7 +110,7 @@ class SproutClient(Client):
             raise ValueError(f"status {code} to {text.split()[0]}")
 
     async def _ask(self, text: str) -> list[ArborNode]:
-        """What a question that is answered with nodes is answered with."""
+        """Send a request that is answered with nodes, and return them."""
         return await self._answer(text, self._responses)
 
     async def _answer(self, text: str, awaited: dict[int, asyncio.Future[Answer]]) -> Answer:

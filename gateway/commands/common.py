@@ -20,7 +20,7 @@ Data = Annotated[Path | None, typer.Option("--data", help="Where everything is k
 
 
 class CommandError(Exception):
-    """Why a command did not do what it was asked to, and what to do about it; the exit code is 1."""
+    """A command failed: the text says why and what to do about it, and the exit code is 1."""
 
 
 def registry(context: typer.Context) -> Adapters:

@@ -29,7 +29,7 @@ WIDTH = 13  # of a column
 
 
 class DemoPeers(NamedTuple):
-    """Who takes part: of each protocol somebody who speaks, and somebody else who listens."""
+    """Two clients of each protocol: one speaks, the other listens."""
 
     speakers: dict[str, Any]  # the clients of `gateway.clients`, by what their protocol is called for people
     listeners: dict[str, Any]
@@ -37,7 +37,7 @@ class DemoPeers(NamedTuple):
 
 @dataclass
 class Matrix:
-    """Who said something, who heard it, and after how many milliseconds; None if it was not heard."""
+    """After how many milliseconds each listener heard each speaker; None if it did not."""
 
     title: str
     cells: dict[tuple[str, str], float | None] = field(default_factory=dict)
@@ -91,7 +91,7 @@ async def _run(folder: Path) -> tuple[Matrix, Matrix]:
 
 @asynccontextmanager
 async def gateway(folder: Path) -> AsyncIterator[dict[str, Any]]:
-    """A gateway in a process of its own, with the defaults and free ports; what its ready line said."""
+    """Run a gateway in a process of its own, with default settings and free ports; yields its ready line."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
     flags = ("--port", "0", "--sprout-port", "0", "--data", str(folder / "data"))
     command = (sys.executable, "-m", "gateway", "serve", *flags)

@@ -17,7 +17,7 @@ TIMEOUT_SECONDS = 60.0  # seconds for the disk, or the worker, to say anything
 
 
 class OfflineGateway:
-    """The gateway, and what its threads posted: that is run while somebody waits."""
+    """The gateway, and the calls that its threads posted: they run during `wait_until_idle`."""
 
     def __init__(self, settings: Settings, adapters: Adapters) -> None:
         limits = settings.limits.model_copy(update={"rates": "off"})

@@ -28,11 +28,11 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 
 
 class GatewayUnreachable(CommandError):
-    """There is no gateway, or it does not take requests just now; later there may be one."""
+    """No gateway answers, or it refuses requests for the moment: a later attempt may succeed."""
 
 
 class Remote:
-    """One gateway. Every method raises `CommandError` with the gateway's own words where it refuses."""
+    """A connection to one gateway. Every method raises `CommandError` with the gateway's reason if it refuses."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
         self.url = url if "://" in url else f"http://{url}"
@@ -62,7 +62,7 @@ class Remote:
         return response
 
     def events(self, channel: str, after: int | None) -> Iterator[Event]:
-        """What is said on *channel* after a sequence, until the gateway or the network ends it."""
+        """Yield the events of *channel* after a sequence, until the gateway or the network ends the stream."""
         headers = {} if after is None else {"Last-Event-ID": str(after)}
         timeout = httpx.Timeout(TIMEOUT_SECONDS, read=SILENCE_SECONDS)
         with (

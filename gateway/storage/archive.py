@@ -1,6 +1,6 @@
-"""The log from outside: verified, exported.
+"""Verifies and exports a log from outside the gateway.
 
-Neither changes a file, and both may be done while the gateway runs, also while it retires what is old.
+Neither changes a file, and both may run while the gateway does, even while it retires messages.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .layout import BEYOND_ALL, FACTS_SUFFIX, OPEN_PREFIX, walk
 from .record import BadRecord, Entry, Fact, decode, decode_untrusted
 from .segments import Fault, parse_header, verify_line
 
-# The gateway that the first record of a folder names whose messages nobody has said yet: `trellis pipeline import`.
+# The gateway named by the first record of a folder that `trellis pipeline import` made: nobody has published it yet.
 UNPUBLISHED = "unsaid"
 
 
 @dataclass
 class LogReport:
-    """How many records were good (or taken), how many were passed over, and everything that is wrong."""
+    """How many records were valid (or imported), how many were skipped, and every fault."""
 
     records: int = 0
     skipped: int = 0
@@ -30,7 +30,7 @@ class LogReport:
     faults: list[Fault] = field(default_factory=list)
 
     def count(self, seq: int) -> None:
-        """The record *seq* was good."""
+        """Count the valid record *seq*."""
         self.records += 1
         self.first = self.first or seq
         self.last = seq
@@ -40,14 +40,14 @@ EntryCheck = Callable[[Entry], str | None]
 
 
 def accept_entry(_entry: Entry) -> str | None:
-    """Find nothing wrong."""
+    """Accept every entry."""
     return None
 
 
 def verify(directory: Path, check: EntryCheck = accept_entry) -> LogReport:
-    """Look at every record in the log at *directory*: checksums, sequences without gaps, times that never decrease.
+    """Check every record in the log at *directory*: checksums, sequences without gaps, times that never decrease.
 
-    *check* says what else is wrong with an entry, None if nothing. What is just being written is left alone.
+    *check* returns what else is wrong with an entry, or None. A line that is being written is not checked.
     """
     report, due, before = LogReport(), 0, 0
     for part in _open_files(directory):
@@ -68,21 +68,21 @@ def verify(directory: Path, check: EntryCheck = accept_entry) -> LogReport:
             report.count(entry.seq)
             due, before = entry.seq + 1, max(before, entry.time)
         if retired:
-            due = part.end  # its messages are gone, and were to go
+            due = part.end  # its messages were retired
     return report
 
 
 def _order_error(entry: Entry, due: int, before: int, gaps: bool) -> str | None:
-    """What is wrong with where *entry* stands, if anything."""
+    """Why *entry* is out of order; None if it is not."""
     if entry.seq < due or (entry.seq > due and not gaps):
         return f"record {entry.seq} stands where {due} comes next"
     return f"record {entry.seq} is older than the one before it" if entry.time < before else None
 
 
 def export(directory: Path, out: BinaryIO, after: int = 0, until: int = BEYOND_ALL) -> LogReport:
-    """Write the lines of the records after sequence *after*, up to *until*, as they are, to *out*.
+    """Write the lines of the records after sequence *after*, up to *until*, to *out*, unchanged.
 
-    Lines that cannot be trusted are left out and reported.
+    Damaged lines are skipped and reported.
     """
     report = LogReport()
     for part in _open_files(directory):
@@ -101,19 +101,19 @@ def export(directory: Path, out: BinaryIO, after: int = 0, until: int = BEYOND_A
 
 
 def sealed_files(directory: Path) -> list[Path]:
-    """The files of the segments in *directory* that will not change any more, in order."""
+    """The files of the sealed segments in *directory*, in order; they do not change any more."""
     return [path for path, _, _ in sealed_segments(directory)]
 
 
 def sealed_segments(directory: Path) -> Iterator[tuple[Path, int, int]]:
-    """The same, each with the first sequence that is due in it, and where the next begins."""
+    """Yield the same files, each with its first sequence and that of the next file."""
     for _, path, first, end in walk(directory, Path.stat):
         if not path.name.startswith(OPEN_PREFIX):
             yield path, first, end
 
 
 def is_unpublished(files: list[Path]) -> bool:
-    """Whether *files* begin with the record that says that no gateway has taken what follows."""
+    """Whether *files* begin with the record that says that no gateway has published what follows."""
     with suppress(BadRecord, IndexError), files[0].open("rb") as file:
         entry = decode(file.readline())
         return isinstance(entry, Fact) and entry.fields.get("gateway") == UNPUBLISHED
@@ -121,7 +121,7 @@ def is_unpublished(files: list[Path]) -> bool:
 
 
 class _OpenFile(NamedTuple):
-    """A file, open, with the records from *first* on, below *end*."""
+    """An open file with the records from *first* on, below *end*."""
 
     file: BinaryIO
     path: Path
@@ -136,7 +136,7 @@ def _open_files(directory: Path) -> Iterator[_OpenFile]:
 
 
 def _lines(part: _OpenFile) -> Iterator[tuple[int, bytes]]:
-    """The lines of a part; of one that is open only what is whole and not given up."""
+    """The lines of a file with their offsets; of a segment that is being written only complete, valid ones."""
     offset = 0
     is_open, is_left = part.path.name.startswith(OPEN_PREFIX), part.path.name.endswith(FACTS_SUFFIX)
     for line in part.file:
@@ -148,7 +148,7 @@ def _lines(part: _OpenFile) -> Iterator[tuple[int, bytes]]:
 
 
 def _is_before(line: bytes, first: int) -> bool:
-    """Whether a record was in the files that the front has taken the place of while we read them."""
+    """Whether a record was read already, in a file that the front has replaced meanwhile."""
     try:
         return parse_header(line)[0] < first
     except BadRecord:

@@ -1,6 +1,6 @@
-"""What was exported comes back: as it was into an empty log, as something new into another.
+"""Imports an exported log: unchanged into an empty log, as new records into another.
 
-No gateway runs meanwhile. Nothing is taken that the gateway itself would refuse.
+No gateway may run meanwhile. Records that the gateway itself would refuse are refused.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from .segments import Fault, Segments, verify_line
 
 DAY = 86_400_000  # ms
 
-# Facts that are about the other gateway and its run, not about what was said: an import leaves them behind.
+# Facts about the run of the other gateway, not about its messages: an import skips them.
 RUN_FACTS = ("start", "counts", "form")
 
 
 def import_log(lines: Iterable[bytes], data: Path, now: int, check: EntryCheck = accept_entry) -> LogReport:
-    """Put exported *lines* into the log of the data directory *data*, in which no gateway runs; *now* is in ms.
+    """Import exported *lines* into the log of the data directory *data*, in which no gateway runs; *now* is in ms.
 
-    *check* is as for `verify`, and is shown what is in the log before. What it finds fault with is refused, and so is
-    what cannot be: accepted later than a day from now, by a number or at an address that is somebody else's.
+    *check* is as for `verify`; it is also called with the entries that the log has already. An entry is refused if
+    *check* finds fault with it, if it was accepted later than a day from now, or if its peer number or an address
+    belongs to another.
 
-    Into an empty log they go as they are. Otherwise messages, entities and durable peers are appended: with new
-    sequences, with peer numbers of this gateway, accepted now; messages whose id is known are passed over.
+    An empty log gets the lines unchanged. Otherwise messages, entities and durable peers are appended, with new
+    sequences, peer numbers of this gateway, and the time *now*; messages whose id is known are skipped.
     """
     directory = data / "log"
     if directory.is_dir() and first_seqs(directory):
@@ -48,7 +49,7 @@ def import_log(lines: Iterable[bytes], data: Path, now: int, check: EntryCheck =
 
 
 def _copy(lines: Iterable[bytes], directory: Path, now: int, check: EntryCheck) -> LogReport:
-    """Write *lines* as segments: dense ones, and what retention once left as facts with gaps."""
+    """Write *lines* as segments: without gaps, or, where retention once left only facts, as files of facts."""
     report, before, contents = LogReport(), 0, _LogContents()
     with ExitStack() as stack:
         segment: _SegmentCopy | None = None
@@ -74,7 +75,7 @@ def _copy(lines: Iterable[bytes], directory: Path, now: int, check: EntryCheck) 
 
 
 def _placement_error(entry: Entry, last: int, before: int, now: int) -> str | None:
-    """What is wrong with where *entry* stands: behind record *last*, which was accepted at *before*."""
+    """Why *entry* cannot follow record *last*, which was accepted at *before* (ms); None if it can."""
     if entry.seq <= last:
         return f"record {entry.seq} comes after record {last}"
     if entry.time < before:
@@ -83,7 +84,7 @@ def _placement_error(entry: Entry, last: int, before: int, now: int) -> str | No
 
 
 class _SegmentCopy:
-    """A segment that is being copied; it becomes a facts file if there are gaps in it."""
+    """A segment that is being copied; it becomes a file of facts if it has gaps."""
 
     def __init__(self, directory: Path, first: int) -> None:
         self._open, self._sealed, self._facts = paths(directory, first)
@@ -112,7 +113,7 @@ class _SegmentCopy:
         self._next = seq + 1
 
     def seal(self, following: int | None) -> None:
-        """Give it its name; the next segment begins with the sequence *following*, if there is one."""
+        """Sync and rename it; the next segment begins with the sequence *following*, if there is one."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -122,7 +123,7 @@ class _SegmentCopy:
 
 
 def _trusted(lines: Iterable[bytes], report: LogReport, check: EntryCheck) -> Iterator[tuple[int, bytes, Entry]]:
-    """The good ones of *lines*, where each stands and what it says; the others are reported."""
+    """Yield the valid *lines* with their offsets and entries; report the others."""
     offset = 0
     for given in lines:
         line = given if given.endswith(b"\n") else given + b"\n"
@@ -168,7 +169,7 @@ def _append(lines: Iterable[bytes], segments: Segments, now: int, check: EntryCh
 
 
 class _Appender:
-    """Writes what a log has not got yet into new segments of it."""
+    """Appends entries that a log does not have yet, in new segments."""
 
     def __init__(self, segments: Segments, now: int, check: EntryCheck) -> None:
         self._segments = segments
@@ -186,7 +187,7 @@ class _Appender:
                     self._contents.learn(entry)
 
     def append(self, entry: Entry) -> int:
-        """Append *entry* and return its sequence; 0 if it is known or of no use here."""
+        """Append *entry* and return its sequence; 0 if it is known or not imported."""
         if isinstance(entry, Fact) and (entry.kind in RUN_FACTS or "first" in entry.fields):
             return 0
         if self._contents.has(entry):
@@ -202,7 +203,7 @@ class _Appender:
         return self._write(entry)
 
     def seal(self) -> None:
-        """Finish the segment that is being written."""
+        """Sync and seal the segment that is being written."""
         if self._file is not None:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -234,7 +235,7 @@ class _Appender:
     def _write(self, entry: Entry) -> int:
         entry.seq, entry.time = self._seq, self._now
         line = encode(entry)
-        decode(line)  # what comes from elsewhere may have a good checksum and still be no JSON
+        decode(line)  # an imported entry may have a good checksum and still not be valid JSON
         if self._file is None:
             self._first = self._seq
             self._file = create_file(self._segments.open_path(self._first))
@@ -247,19 +248,19 @@ class _Appender:
 
 
 class _LogContents:
-    """What a log holds: ids of messages, entities, channels and addresses, durable peers, numbers handed out."""
+    """What a log contains: ids of messages, entities, channels and addresses, durable peers, assigned numbers."""
 
     def __init__(self) -> None:
         self.numbers: dict[tuple[str, str], int] = {}
         self.identities: dict[int, tuple[str, str]] = {}
         self.addresses: dict[tuple[str, str], str] = {}
         self.next_number = 0
-        self.highest = -1  # of the numbers that said something
+        self.highest = -1  # of the peer numbers that messages have
         self._ids: set[str] = set()
         self._subjects: set[tuple[str, str, str]] = set()
 
     def learn(self, entry: Entry) -> None:
-        """Remember *entry*."""
+        """Add *entry*."""
         if isinstance(entry, Message):
             self.highest = max(self.highest, entry.sender.number)
             self._ids.update(_ids(entry))
@@ -275,7 +276,7 @@ class _LogContents:
                 self.addresses |= dict.fromkeys(addresses.items(), name)
 
     def conflict(self, entry: Entry) -> str | None:
-        """Why *entry* cannot be true beside what is known, None if it can."""
+        """Why *entry* contradicts the log; None if it does not."""
         if isinstance(entry, Message):
             who = entry.sender.protocol, entry.sender.identity
             if entry.sender.identity is not None and self.identities.get(entry.sender.number, who) != who:
@@ -292,13 +293,13 @@ class _LogContents:
         return None
 
     def has(self, entry: Entry) -> bool:
-        """Whether *entry* is a copy of something in the log."""
+        """Whether the log has *entry* already."""
         if isinstance(entry, Message):
             return not self._ids.isdisjoint(_ids(entry))
         return any(subject in self._subjects for subject in _subjects(entry)[:1])
 
     def unused(self, addresses: dict[str, str]) -> dict[str, str]:
-        """Those of *addresses* that no channel has."""
+        """Those of *addresses* that no channel of the log has."""
         return {
             name: address for name, address in addresses.items() if ("address", name, address) not in self._subjects
         }
@@ -309,7 +310,7 @@ def _ids(message: Message) -> tuple[str, ...]:
 
 
 def _subjects(fact: Fact) -> list[tuple[str, str, str]]:
-    """What *fact* is about; the first of them is what it is."""
+    """The things that *fact* is about; the first of them identifies it."""
     match fact.kind, fact.fields:
         case "channel", {"channel": name, "addresses": addresses}:
             return [("channel", "", name), *(("address", protocol, a) for protocol, a in addresses.items())]

@@ -1,12 +1,10 @@
 """One record of the log: a line of JSON that carries its own checksum.
 
-A record is a message or a fact (something that must outlive retention: who has which number, what a channel is
-called, what a form came out as). The checksum is CRC-32, in hex, of the bytes before the last `,"crc"`.
-See docs/log.md.
+A record is a message or a fact: something that must outlive retention, such as a peer's number, a channel's addresses
+or the id of a form. The checksum is CRC-32, in hex, of the bytes before the last `,"crc"`. See docs/log.md.
 
-Laws of this file. Reading a record makes no value of a message's content, whose text is all that is wanted: that would
-take up to half a second for a MiB that somebody chose. The content is cut out as it stands, so that no digit of it
-changes.
+Laws of this file. Reading a record does not parse a message's content, whose text is enough: parsing a MiB that was
+made for it would take half a second. The content is cut out as it stands, so that no digit of it changes.
 """
 
 from __future__ import annotations
@@ -28,15 +26,15 @@ from .record_schema import MAX_NUMBER, MAX_SEQ, MAX_TIME, is_channel_name, schem
 
 CRC = b',"crc":"'
 _CHECKSUM_SIZE = len(CRC) + len('12345678"}')
-_MAX_DEPTH = MAX_DEPTH + 1  # the content may be as deep as any door lets it be; the record is one level around it
-_CONTENT = b',"content":'  # no name and no text before it can hold this: a quote in them is escaped
-_ABSENT: Any = None  # a member that a record does not have; null is of no type that a member may be
+_MAX_DEPTH = MAX_DEPTH + 1  # the content may have `MAX_DEPTH` levels, and the record is one level around it
+_CONTENT = b',"content":'  # no name or text before it can contain this: a quote in them is escaped
+_ABSENT: Any = None  # stands for a missing member; no member may be null
 _WHITESPACE: Final = re.compile(rb"[ \t\r\n]*")
 
 
 @dataclass(slots=True, eq=False)
 class Fact:
-    """Something the log remembers that is no message. *fields* are the record's own, as JSON values."""
+    """A record that is not a message. *fields* are its own members, as JSON values."""
 
     kind: str
     fields: dict[str, Any]
@@ -45,7 +43,7 @@ class Fact:
 
     @property
     def protocol(self) -> str:
-        """The protocol that the fact belongs to, empty for the gateway's own."""
+        """The protocol that the fact belongs to; empty for the gateway's own facts."""
         return str(self.fields.get("protocol", ""))
 
 
@@ -76,7 +74,7 @@ class _MessageRecord(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 class _RecordKind(msgspec.Struct):
-    """What must be known of a record to cut its content out."""
+    """The members of a record that are needed to cut its content out."""
 
     kind: str
     content: msgspec.Raw = msgspec.Raw()
@@ -88,7 +86,7 @@ _DECODE_ERRORS: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 class BadRecord(ValueError):
-    """A line that is no record, or not the one that was written."""
+    """A line is not a valid record, or not the one that was written."""
 
 
 def encode(entry: Entry) -> bytes:
@@ -102,12 +100,12 @@ def decode(line: bytes) -> Entry:
     body = verify_checksum(line)
     try:
         if not body.isascii():
-            body.decode()  # msgspec does not look at what it passes over
+            body.decode()  # msgspec does not check the text that it skips
         said = _MESSAGE_DECODER.decode(body + b"}")
         if is_channel_name(said.channel):
             return _message_of(said, body)
     except _DECODE_ERRORS:
-        pass  # a fact, or what msgspec does not read, or nothing that can be trusted
+        pass  # a fact, or JSON that msgspec does not accept, or an invalid record
     try:
         return _entry_of(_checked_fields(body))
     except BadRecord:
@@ -117,7 +115,7 @@ def decode(line: bytes) -> Entry:
 
 
 def decode_untrusted(line: bytes) -> Entry:
-    """The same for a line that somebody else may have written: it is also no deeper than any door takes JSON."""
+    """Decode a line that somebody else may have written: its JSON may not be nested deeper than a peer's."""
     entry = decode(line)
     try:
         check(verify_checksum(line) + b"}", _MAX_DEPTH)
@@ -127,9 +125,9 @@ def decode_untrusted(line: bytes) -> Entry:
 
 
 def decode_fields(line: bytes) -> tuple[dict[str, Any], bytes]:
-    """The fields of *line* as JSON values, and the bytes of it that its checksum covers; `BadRecord` as by `decode`.
+    """The fields of *line* as JSON values, and the bytes that its checksum covers; raises `BadRecord` as `decode` does.
 
-    The content of a message is no value but its text, as bytes.
+    The content of a message is its text, as bytes, and not a value.
     """
     body = verify_checksum(line)
     return _checked_fields(body), body
@@ -147,9 +145,9 @@ def _checked_fields(body: bytes) -> dict[str, Any]:
 
 
 def _parse(body: bytes) -> dict[str, Any]:
-    """The members of the record, the content of a message as its text."""
+    """The members of the record; the content of a message is its text, as bytes."""
     body.decode()
-    plain = body.replace(rb"\ud", rb"\u0").replace(rb"\uD", rb"\u0")  # no half surrogate, which msgspec refuses
+    plain = body.replace(rb"\ud", rb"\u0").replace(rb"\uD", rb"\u0")  # msgspec refuses lone surrogates
     found = _KIND_DECODER.decode(plain + b"}")
     if found.kind != "message" or not bytes(found.content):
         record: dict[str, Any] = loads(body + b"}", _MAX_DEPTH)
@@ -161,7 +159,7 @@ def _parse(body: bytes) -> dict[str, Any]:
 
 
 def _content_span(body: bytes, content: bytes) -> tuple[int, int]:
-    """Where *content* stands in *body*, with the space around it, which a signature may cover."""
+    """The start and end of *content* in *body*, with the white space around it, which a signature may cover."""
     start = body.index(_CONTENT) + len(_CONTENT)
     end = start + len(content)
     if body.startswith(content, start) and body[end : end + 1] in (b"", b","):
@@ -173,7 +171,7 @@ def _content_span(body: bytes, content: bytes) -> tuple[int, int]:
 
 
 def verify_checksum(line: bytes) -> bytes:
-    """The bytes of *line* that its checksum covers, once they have been found to agree with it."""
+    """Verify the checksum of *line* and return the bytes that it covers; raises `BadRecord` if it does not agree."""
     line = line.removesuffix(b"\n")
     body, tail = line[:-_CHECKSUM_SIZE], line[-_CHECKSUM_SIZE:]
     if not tail.startswith(CRC):
@@ -184,12 +182,12 @@ def verify_checksum(line: bytes) -> bytes:
 
 
 def encode_base64url(wire: bytes) -> bytes:
-    """How bytes that are no text stand in a record: unpadded base64url."""
+    """Encode binary data for a record, as unpadded base64url."""
     return urlsafe_b64encode(wire).rstrip(b"=")
 
 
 def decode_base64url(text: str | bytes) -> bytes:
-    """The bytes that `encode_base64url` wrote."""
+    """Decode what `encode_base64url` wrote."""
     raw = text.encode() if isinstance(text, str) else text
     return urlsafe_b64decode(raw + b"=" * (-len(raw) % 4))
 
@@ -210,7 +208,7 @@ def _encode_message(m: Message) -> bytes:
             record["sender_protocol"] = m.sender.protocol
     if m.timestamp != m.time:
         record["timestamp"] = m.timestamp
-    # as `one_line` asks, which would be a call for each
+    # the condition of `one_line`, inlined to save a call for each message
     content = m.content if 10 not in m.content and 13 not in m.content else one_line(m.content)
     record["content"] = orjson.Fragment(content)
     if m.parent is not None:
@@ -231,12 +229,12 @@ def _encode_message(m: Message) -> bytes:
         record["wire"] = m.wire.decode()
     try:
         return orjson.dumps(record)[:-1]
-    except TypeError:  # a name has half a character in it
+    except TypeError:  # a text has a lone surrogate, which orjson refuses
         return _encode_by_field(record, content)
 
 
 def _encode_by_field(record: dict[str, Any], content: bytes) -> bytes:
-    """The record without its last brace, field by field, where orjson refuses a name."""
+    """Encode the record, without its last brace, field by field: orjson refused one of them."""
     record["content"] = None
     fields = {name: dumps(value) for name, value in record.items()} | {"content": content}
     return b"{" + b",".join(b'"%b":%b' % (name.encode(), value) for name, value in fields.items())

@@ -1,7 +1,7 @@
-"""What a record may say: a good checksum tells that it is what was written, and not that it makes sense.
+"""The schema of records: a good checksum says that a record is what was written, not that it is valid.
 
-Every record that is read, at a start, later or by a command, is held against these tables. What belongs to a protocol
-is looked at by its adapter (`Adapter.flaw`).
+Every record that is read, at a start, later or by a command, is checked against these tables. The adapter of a protocol
+checks its own members (`Adapter.flaw`).
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any, Final
 
 from gateway.core.channels import valid_name
 
-MAX_SEQ: Final = (1 << 43) - 1  # beyond it are the ids of direct messages, and what the canonical id has no room for
-MAX_TIME: Final = (1 << 48) - 1  # ms, likewise
-MAX_NUMBER: Final = (1 << 62) - 1  # of a peer, or what an author says of its time: a column of the index holds it
+MAX_SEQ: Final = (1 << 43) - 1  # the canonical id has no room for more, and direct messages have the ids beyond
+MAX_TIME: Final = (1 << 48) - 1  # ms; the canonical id has no room for more
+MAX_NUMBER: Final = (1 << 62) - 1  # of a peer, or an author's timestamp in ms: a column of the index holds it
 
 FieldCheck = Callable[[Any], bool]
 
 
 def integer_in(least: int, most: int) -> FieldCheck:
-    """Whether a value is a whole number from *least* to *most*."""
+    """Make a check that a value is an integer from *least* to *most*."""
     return lambda value: type(value) is int and least <= value <= most
 
 
@@ -55,7 +55,7 @@ def is_channel_name(value: Any) -> bool:
 
 
 def accept_any(_value: Any) -> bool:
-    """Whatever it is: an adapter knows."""
+    """Accept any value: an adapter checks it."""
     return True
 
 
@@ -87,7 +87,7 @@ FACT_FIELDS: Final[dict[str, dict[str, FieldCheck]]] = {
 
 
 def schema_error(record: Mapping[str, Any]) -> str | None:
-    """What is wrong with the fields of *record*, None if nothing is."""
+    """Why the fields of *record* are not valid; None if they are."""
     if (wrong := _field_error(COMMON_FIELDS, record)) is not None:
         return wrong
     kind = record["kind"]
