@@ -1,7 +1,6 @@
 # Everything a newcomer needs: `make run` starts the gateway, `make test` runs the whole suite, `make quick` the part of
-# it that takes a minute.
-# All make the environment first if it is missing. PYTHON chooses the interpreter (3.11 or newer), WORKERS how many
-# processes share the suite, a file at a time (half of it is waiting for servers).
+# it that takes a minute. Each target creates the environment first if it is missing. PYTHON selects the interpreter (3.11
+# or newer), WORKERS the number of processes that share the suite, a file at a time.
 
 PYTHON ?= python3
 WORKERS ?= 2
@@ -20,7 +19,7 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-# Spark is half a gigabyte: only who needs it waits for it.
+# Spark is half a gigabyte, so it is installed only for the targets that need it.
 $(SPARK): $(READY) requirements-pipeline.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-pipeline.lock
 	touch $@
@@ -37,7 +36,7 @@ demo: env
 test: $(SPARK)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-# Without waiting for a disk, where there is memory that looks like one.
+# Temporary files go to memory where /dev/shm exists, so that no test waits for a disk.
 QUICK = PYTEST_DEBUG_TEMPROOT=$(wildcard /dev/shm) $(BIN)/python -m pytest --quick -n $(WORKERS) --dist worksteal \
 	-o tmp_path_retention_policy=failed
 
@@ -81,12 +80,13 @@ soak: $(SPARK)
 COMPILE = $(BIN)/pip-compile --quiet --allow-unsafe --generate-hashes --no-emit-index-url --no-emit-trusted-host \
 	--no-emit-find-links --strip-extras
 
-# The second lock has what the pipeline needs, in the versions of the first.
+# The second lock adds what the pipeline needs, with the same versions as the first.
 lock: env
 	$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
 	$(COMPILE) --extra pipeline --constraint requirements.lock --output-file requirements-pipeline.lock pyproject.toml
 
-# In an environment of its own: what it needs is not what we ship. Strict: what could not be asked about is a failure.
+# pip-audit has an environment of its own, because its dependencies are not ours. Strict: a package that the index knows
+# nothing about is a failure.
 AUDIT := $(VENV)/audit
 
 $(AUDIT)/bin/pip-audit: $(READY)

@@ -1,1 +1,1 @@
-"""The core of Trellis: the bus, the log, the shells. Nothing in it names a protocol."""
+"""Core, storage, access, shells, REST, commands, and what puts them together. Protocols are in `adapters`."""
