@@ -1,4 +1,4 @@
-"""Streamr's place in the gateway: who may connect, what a channel is called, what is found again."""
+"""The Streamr adapter: which connections it accepts, how it maps channels to streams, and what it adds to the index."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .context import Context
 from .forms import MAX_CONTENT
 from .parts import Parts
 
-MAX_HOST = 255  # characters of what a node called the gateway by (RFC 1035, section 2.3.4)
+MAX_HOST = 255  # characters of the Host header that a node sent (RFC 1035, section 2.3.4)
 
 
 class StreamrSettings(BaseModel):
@@ -103,11 +103,11 @@ class StreamrAdapter(Adapter):
 
     @classmethod
     def give(cls, settings: Any, access: Access, rows: Callable[..., list[Any]]) -> None:
-        """Let *access* know the permissions of streams."""
+        """Give *access* the permissions of streams."""
         Streams(settings.streams, settings.partitions).read(access, rows)
 
     def start(self, services: Services) -> None:
-        """Continue the chains where the log ended."""
+        """Continue the message chains where the log ends."""
         super().start(services)
         self.bridge_signer.start(services.index)
         self.streams.start(services)
@@ -137,13 +137,13 @@ class StreamrAdapter(Adapter):
         self.parts.participant.tick(now)
         self.parts.publish_handler.tick(now)
 
-    # Who comes
+    # Connections
 
     def accept(self, request: ConnectionRequest) -> StreamrSession | TrackerSession | Refusal:
-        """A session in the versions the client asks for; the reference's words where there are no such ones."""
+        """A session in the versions that the client requests; others are refused with the reference's text."""
         if request.path == TRACKER:
             if not self.context.access.has_any_right(request.principal):
-                return Refusal(403, "a tracker is for those who may do something here: connect with a key")
+                return Refusal(403, "the tracker is only for peers with some right: connect with a key")
             return TrackerSession(self.context, self.tracker, request, self._url(request), self.options.max_outbox)
         try:
             versions = versions_of(request.query)
@@ -155,63 +155,63 @@ class StreamrAdapter(Adapter):
         return StreamrSession(*about)
 
     def _url(self, request: ConnectionRequest) -> str:
-        """Where nodes reach this gateway."""
+        """The URL at which nodes reach this gateway."""
         scheme = "wss" if request.secure else "ws"
         return self.options.url or f"{scheme}://{request.headers.get('host', '')[:MAX_HOST]}{NETWORK}"
 
     def report(self) -> dict[str, Any]:
-        """The nodes that are connected."""
+        """The connected nodes, of the network layer and of the tracker."""
         return {"network": self.nodes.report(), "tracker": self.tracker.report()}
 
     def wire_messages(self) -> Mapping[str, list[WireMessage]]:
         """The frames of the control layer, of the network layer and of the tracker protocol."""
         return {self.paths[0]: [*asyncapi.control()], NETWORK: [*asyncapi.network()], TRACKER: [*asyncapi.tracker()]}
 
-    # What things are called
+    # Names
 
     def address(self, channel: str, taken: Callable[[str], bool]) -> str | None:  # noqa: ARG002  (never taken)
-        """The channel's own name: which stream and partition it is follows from that (`ids.stream_of`)."""
+        """The channel's own name, which determines the stream and the partition (`ids.stream_of`)."""
         return None if key_exchange_address(channel) is not None else channel
 
     def channel(self, address: str) -> str | None:
-        """The channel called *address*; the key exchange is none."""
+        """The channel called *address*; None for a key-exchange stream, which is not a channel."""
         return None if key_exchange_address(address) is not None else address
 
     def describe(self, address: str) -> dict[str, Any]:
-        """The stream and the partition."""
+        """The stream and the partition that *address* means."""
         stream, partition = stream_of(address)
         return {"stream": stream, "partition": partition}
 
     def names(self, peer: Peer) -> str:
-        """Its address: its own, or the one that the gateway signs by for it."""
+        """The Ethereum address of *peer*: its own, or the one with which the gateway signs on its behalf."""
         if peer.protocol == NAME and peer.identity is not None:
             return peer.identity
         return self.bridge_signer.keys.of(peer.protocol, peer.identity, peer.number).address
 
-    # What messages become
+    # Forms
 
     def add_refs(self, run: Sequence[Message]) -> None:
-        """Note the places in their sender's chain, and what has none."""
+        """Store each message's position in its sender's chain, and note which messages do not fit: see `Forms`."""
         self.parts.forms.add_refs(run)
 
     def form(self, message: Message, key: str) -> Form:
         """The BroadcastMessage, as a frame: see `Forms.form`."""
         return self.parts.forms.form(message, key)
 
-    # What is found again
+    # Log and index
 
     @classmethod
     def flaw(cls, entry: Message | Fact) -> str | None:
-        """Messages are messages and have their ids, and places in a chain are numbers."""
+        """Check that messages can be parsed and have their ids, and that chain positions are numbers."""
         return flaw(entry)
 
     @classmethod
     def signature_check(cls) -> Callable[[Message | Fact], str | None]:
-        """Messages that are signed are signed by their publishers."""
+        """Check that signed messages are signed by their publishers."""
         return signature_flaw
 
     def rows(self, entries: Sequence[Message | Fact]) -> Iterable[Row]:
-        """Who publishes on which stream, once; and which messages do not stand where their time says."""
+        """Each publisher of a stream once, and each message whose position differs from its timestamp."""
         for entry in entries:
             if not isinstance(entry, Message):
                 yield from self.streams.rows(entry)
@@ -222,19 +222,19 @@ class StreamrAdapter(Adapter):
         yield from self.publishers.rows(entries)
 
     def lifetime(self, fact: Fact) -> Lifetime | None:
-        """The newest edition of what users say of a stream stays."""
+        """Keep the newest edition of what users say of a stream."""
         return self.streams.lifetime(fact)
 
     def removal_statements(self, fact: Fact) -> Iterable[Statement]:
-        """The row of a stream of which nothing is said any more."""
+        """Delete the row of a stream that *fact* describes."""
         return self.streams.removal_statements(fact)
 
     def pruning_statements(self) -> Iterable[Statement]:
-        """The rows of publishers of whom nothing is kept."""
+        """Delete the rows of publishers without a stored message."""
         return self.publishers.pruning_statements()
 
     def resolve_id(self, id: str) -> str | None:
-        """The message whose Streamr id the text *id* is: one that its publisher signed, or one from elsewhere."""
+        """The message whose Streamr id is the text *id*, signed by its publisher or by the gateway."""
         if (found := message_ids.parse_message_id(id)) is None:
             return None
         signed = self.bus.find(dumps(list(found)).decode())
@@ -246,7 +246,7 @@ class StreamrAdapter(Adapter):
         return None if shown is None else shown.id
 
     def routers(self) -> list[Any]:
-        """The REST interface that clients expect beside the WebSocket."""
-        from adapters.streamr.rest.routes import router  # FastAPI is for those who serve it
+        """The REST interface that Streamr clients expect beside the WebSocket."""
+        from adapters.streamr.rest.routes import router  # only a process that serves REST imports FastAPI
 
         return [router(lambda: self.parts)]

@@ -1,4 +1,4 @@
-"""What the parts of the running adapter share: the gateway's services, and what is known of streams and people."""
+"""What the parts of the running adapter share: the gateway's services, and the state of streams and users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Made when the adapter starts. *own* is the address, and its key, by which the gateway speaks for itself."""
+    """Made when the adapter starts. *own* is the account with which the gateway signs on its own behalf."""
 
     bus: Bus
     access: Access

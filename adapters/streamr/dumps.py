@@ -1,8 +1,8 @@
 """Files of stream messages as the broker's data API gives them: `object`, `protocol` or `raw`.
 
-The format `object` leaves out what a signature covers beside the content: prevMsgRef, and the content's own text. What
-stands before a message in its chain, and the compact text, are tried; a signature that does not fit them is dropped,
-so that nothing is shown as signed that nobody can check.
+The format `object` omits two things that a signature covers: prevMsgRef, and the exact text of the content. The reader
+tries the preceding message of the chain and the compact text. If the signature does not match, it is dropped, so that
+no message appears to be signed whose signature nobody can verify.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 
 class DumpEntry(NamedTuple):
-    """One message of a file, counted from 1 (in `raw`: its line); or what is wrong with it."""
+    """One message of a file, or its fault. *number* counts from 1; in `raw` it is the line number."""
 
     number: int
     message: StreamMessage | None
@@ -38,11 +38,11 @@ class DumpEntry(NamedTuple):
 
 
 def read_dump(data: bytes) -> Iterator[DumpEntry]:
-    """The messages in the file *data*, in whichever of the three formats it is; `ValueError` where in none of them."""
+    """The messages in the file *data*, in any of the three formats; `ValueError` if it is in none of them."""
     text = data.removeprefix(_BOM).strip()
     inner = text[1:].lstrip()[:1]
     if text and (text[:1] != b"[" or not inner):
-        raise ValueError("it is in none of the formats object, protocol and raw")
+        raise ValueError("the file is in none of the formats object, protocol and raw")
     if inner == b'"':
         yield from _texts(enumerate(jsontext.loads(text, MAX_DEPTH), 1))
     elif inner == b"{":
@@ -100,7 +100,7 @@ def _object(number: int, given: Any) -> DumpEntry:
 
 
 def _restore_signature(message: StreamMessage, before: MessageRef | None) -> StreamMessage:
-    """*message* as it was signed, if that can be found out; else without a signature."""
+    """*message* with the fields that its signature covers; without a signature if none match."""
     if message.signature:
         for prev in (before, None) if message.signature_type != ETH_LEGACY else (None,):
             candidate = _with_wire(replace(message, prev_ref=prev))
@@ -110,6 +110,6 @@ def _restore_signature(message: StreamMessage, before: MessageRef | None) -> Str
 
 
 def _with_wire(message: StreamMessage) -> StreamMessage:
-    """*message* with the text that it has in the latest version."""
+    """*message* with its `wire` text in the latest version."""
     bare = replace(message, wire=None, version=LATEST, verbatim=False)
     return replace(bare, wire=bare.encode(LATEST), verbatim=True)

@@ -1,4 +1,4 @@
-"""Streamr's forms of messages: what is shown of each, and where it stands in its stream partition."""
+"""Streamr's forms of messages, and the position of each in its stream partition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from adapters.streamr.model.streams import Streams
 
 UTF16_VERSION = 31  # of messages: only clients before 4.0 ask for it
-MAX_CONTENT = (1 << 20) - 4096  # bytes of a content as JSON string: a frame is at most what the broker's would be
+MAX_CONTENT = (1 << 20) - 4096  # bytes of a content as a JSON string, so that a frame is no longer than the broker's
 
 # The versions that a form is for: of the control frame and of the message.
 VERSIONS = {key: versions for versions, key in FORM_KEYS.items()}
@@ -36,7 +36,10 @@ class Forms:
         self._clock = clock
 
     def add_refs(self, run: Sequence[Message]) -> None:
-        """Note the places in their sender's chain, and what has none: see `Adapter.add_refs`."""
+        """Store each message's position in its sender's chain, and mark the messages that do not fit.
+
+        See `Adapter.add_refs`.
+        """
         rules = self._streams.channel_rules(run[0].channel)
         encrypt = rules is not None and rules.require_encrypted_data
         fit = [m for m in run if 2 * len(m.content) <= MAX_CONTENT or _has_room(m.content, encrypt)] if rules else []
@@ -61,13 +64,16 @@ class Forms:
         return (found and self.frame(found, pair)) or PendingForm.skipped()
 
     def fits(self, message: Message, key: str) -> bool:
-        """Whether a client with the versions of *key* can be shown a direct *message*; it has no id yet."""
+        """Whether a client with the versions of *key* can be shown a direct *message*.
+
+        The message has no id yet.
+        """
         if _is_native(message):
             return parse_message(message.wire or b"").is_lossless_in(VERSIONS[key][1])
         return _has_room(message.content, encrypt=False)
 
     def frame(self, message: StreamMessage, key: str) -> bytes | None:
-        """*message* for a client with the versions of *key*; None where those cannot show all of it."""
+        """*message* for a client with the versions of *key*; None if those cannot carry all of it."""
         control, version = VERSIONS[key]
         return (
             text_frame(encode_broadcast(control, message.encode(version))) if message.is_lossless_in(version) else None
@@ -76,7 +82,7 @@ class Forms:
     # Live or out of the log
 
     def stream_message(self, message: Message, version: int = LATEST) -> StreamMessage | None:
-        """What a *message* is in Streamr, live or out of the log; None if it has no form here.
+        """The stream message of *message*, live or from the log; None if it has no form in Streamr.
 
         What comes from elsewhere is signed for readers of *version*; `StreamMessage.encode` writes it.
         """
@@ -89,12 +95,12 @@ class Forms:
         return parse_message(row)
 
     def encode_stored(self, message: Message, version: int) -> bytes | None:
-        """The array of a *message* out of the log in *version*; None where that cannot show all of it."""
+        """The array of a *message* from the log in *version*; None if *version* cannot carry all of it."""
         found = self.stream_message(message, version)
         return found.encode(version) if found is not None and found.is_lossless_in(version) else None
 
     def can_show(self, version: int, message: Message) -> bool:
-        """Whether `encode_stored` has something for *version*; without signing anything."""
+        """Whether `encode_stored` returns an array for *version*; nothing is signed to find out."""
         if self.position(message) is None:
             return False
         if _is_native(message):
@@ -102,7 +108,7 @@ class Forms:
         return version != 30 or len(message.refs[NAME]) < len(ChainLink._fields)  # those of all fields are encrypted
 
     def position(self, message: Message) -> ChainPosition | None:
-        """Where *message* stands in its stream partition; None if it has no form here, or had its time (S1, ttl)."""
+        """The position of *message* in its partition; None if it has no form in Streamr, or has expired (S1, ttl)."""
         if message.protocol == NAME and message.native is not None:
             _, _, timestamp, sequence, publisher, chain = message.native[NAME]
             if message.wire is not None and has_expired(message.wire, self._clock()):

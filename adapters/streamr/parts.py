@@ -1,4 +1,4 @@
-"""The parts of the running adapter, put together from the bottom up."""
+"""The parts of the running adapter, constructed in the order of their dependencies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What connections and requests are given. The adapter *started* at that time of the bus's clock (ms)."""
+    """What sessions and REST requests use. *started* is when the adapter started, by the bus's clock (ms)."""
 
     context: Context
     trust: Trust
@@ -36,7 +36,7 @@ class Parts:
 
     @classmethod
     def of(cls, context: Context, known: Iterable[tuple[KeyOwner, GroupKey]]) -> Self:
-        """All of them; *known* are the group keys that publishers gave the gateway before."""
+        """Make all parts; *known* are the stored group keys of publishers."""
         bus = context.bus
         trust = Trust(context)
         forms = Forms(context.bridge_signer, context.streams, bus.clock)

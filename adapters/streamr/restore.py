@@ -1,4 +1,4 @@
-"""Old stream messages, said once more: what a dump holds becomes history here, as if its publishers sent it now."""
+"""Imports old stream messages: they are published again, as if their publishers sent them now, and become history."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from .adapter import StreamrAdapter
 
-OPERATOR: Final = "streamr:operator"  # who imports
+OPERATOR: Final = "streamr:operator"  # the principal that imports
 SYNC_EVERY: Final = 256  # messages between two waits for the disk
 
 
 @dataclass
 class RestoreResult:
-    """How many messages were taken, how many were known, and what is wrong with the others, by where they stood."""
+    """How many messages were imported and how many were known, and the place and fault of each of the others."""
 
     done: int = 0
     known: int = 0
@@ -33,7 +33,7 @@ class RestoreResult:
 
 
 class _Operator:
-    """The operator, who may speak for whoever a message without a signature names."""
+    """The operator, who may publish unsigned messages in the name of any publisher."""
 
     def __init__(self, adapter: StreamrAdapter) -> None:
         self._adapter = adapter
@@ -42,16 +42,16 @@ class _Operator:
 
     @property
     def user(self) -> User:
-        """Whoever the message names."""
+        """The publisher that the message names."""
         return User(self.principal, self.address)
 
     @property
     def who(self) -> Peer:
-        """Who said what names nobody."""
+        """The sender of messages that name no publisher."""
         return self._adapter.bus.peers.identity(NAME, "import")
 
     def pace_author(self, author: Peer) -> None:
-        """Nothing: what is imported was said at another time."""
+        """Do not pace *author*: the messages were published at another time."""
 
     def authenticate(self, _request: PublishRequest) -> User:
         """The operator."""
@@ -63,7 +63,8 @@ def restore(
 ) -> RestoreResult:
     """Say *messages*, each with the place where it stood; *settle* waits for the disk.
 
-    Everything is checked as what a publisher sends is, but for rights: whoever may write the data directory may import.
+    Every message is checked like one that a publisher sends, except for rights: who can write to the data directory may
+    import.
     """
     report, speaker = RestoreResult(), _Operator(adapter)
     for count, (place, message) in enumerate(messages, 1):
@@ -80,7 +81,7 @@ def restore(
 def _publish(
     adapter: StreamrAdapter, speaker: _Operator, place: str, message: StreamMessage, report: RestoreResult
 ) -> bool:
-    """Whether that is done with, one way or the other."""
+    """Whether *message* is settled, imported or refused; False if the log could not take it now."""
     channel = channel_of(message.id.stream_id, message.id.stream_partition)
 
     def refuse(error: RequestError) -> None:

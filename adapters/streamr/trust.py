@@ -1,4 +1,4 @@
-"""Who somebody is, by the tokens and keys of a request, and whose messages and questions are to be believed.
+"""Authentication of requests by their tokens and keys, and which addresses may publish, read, or belong to the gateway.
 
 Addresses are Ethereum addresses in lower case.
 """
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class Trust:
-    """Answers from the keys of the gateway, the session tokens, the rights and who has said what."""
+    """Decides by session tokens, API keys, rights, and the publishers that the index knows."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    # Who asks
+    # Authentication
 
     def user_of_token(self, token: str, network: str = "") -> User | None:
-        """Whose session token or API key *token* is, who asks from *network*; None if it is not valid."""
+        """The user of the session token or API key *token*, who connects from *network*; None if it is not valid."""
         if (address := self._context.logins.address(token, self._context.bus.clock())) is not None:
             return User(Principal(f"{NAME}:{address}", network), address)
         holder = self._context.access.principal_of(token, network)
@@ -37,7 +37,7 @@ class Trust:
     def authenticate(self, tokens: Iterable[str | None], principal: Principal) -> User:
         """The user of the first valid one of *tokens*.
 
-        Without a token, or where authentication is off, that is *principal*; otherwise it raises `Unauthenticated`.
+        Without a token, or with authentication off, that is *principal*. If no token is valid, raise `Unauthenticated`.
         """
         given = [token for token in tokens if token]
         for token in given:
@@ -47,10 +47,10 @@ class Trust:
             raise Unauthenticated("no such session token or API key")
         return User(principal)
 
-    # Whom to believe
+    # Authorization
 
     def is_publisher(self, stream: str, address: str) -> bool:
-        """Whether readers should believe messages that *address* signed on *stream*."""
+        """Whether readers should accept messages that *address* signed on *stream*."""
         bus, signer = self._context.bus, self._context.bridge_signer
         channels = self._context.streams.channels_of(stream)
         principal = Principal(f"{NAME}:{address}")
@@ -61,17 +61,17 @@ class Trust:
         )
 
     def may_read(self, stream: str, address: str) -> bool:
-        """Whether *address* may read *stream*: whoever has a group key for it asks before giving the key away."""
+        """Whether *address* may read *stream*; publishers check this before they send it a group key."""
         streams, allowed = self._context.streams, self._context.bus.allowed
         if address == self._context.own.address and streams.decrypts(stream):
             return True
         principal = Principal(f"{NAME}:{address}")
         return any(allowed(principal, "subscribe", channel) for channel in streams.channels_of(stream))
 
-    # For whom the gateway signs
+    # Addresses of the gateway
 
     def account_of(self, stream: str, address: str) -> EthereumAccount | None:
-        """The foreign sender on *stream* for whom the gateway signs by *address*; None if there is none."""
+        """The account *address*, with which the gateway signs for a foreign sender on *stream*; None without one."""
         signer = self._context.bridge_signer
         for channel in self._context.streams.channels_of(stream):
             if (account := signer.recent_account(channel, address)) is not None:
@@ -80,6 +80,6 @@ class Trust:
         return None if found is None else signer.keys.of(*found)
 
     def is_gateway_address(self, address: str) -> bool:
-        """Whether the gateway signs by *address*, for itself or for others."""
+        """Whether the gateway signs with *address*, for itself or for a foreign sender."""
         own = address == self._context.own.address or self._context.bridge_signer.has_signed_as(address)
         return own or self._context.publishers.foreign_sender(address) is not None

@@ -1,4 +1,4 @@
-"""A small file of secrets that is written whole, in the worker; one write stands for all changes before it."""
+"""A small file of secrets that the worker thread writes; one write covers all changes before it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Work = Callable[[Callable[[], Any], Callable[[Any], None]], None]
 
 
 class BackgroundFile:
-    """Writes what *data* gives to *path* after each `save`; *work* is as in `gateway.adapter.Services`."""
+    """Writes the result of *data* to *path* after each `save`; *work* is that of `gateway.adapter.Services`."""
 
     def __init__(self, path: Path, data: Callable[[], bytes], work: Work) -> None:
         self._path = path

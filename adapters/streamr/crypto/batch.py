@@ -53,7 +53,7 @@ def verify_all(messages: Sequence[StreamMessage]) -> list[bool]:
 
 
 def mark_verified(publisher: str, messages: Sequence[StreamMessage]) -> None:
-    """Mark as `verified` those of *messages* that *publisher* certainly signed; `verify` looks at the others by itself.
+    """Mark as `verified` those of *messages* that *publisher* certainly signed; `verify` checks the others one by one.
 
     All of them claim to be of *publisher*, an address in lower case.
     """
@@ -77,7 +77,7 @@ def mark_verified(publisher: str, messages: Sequence[StreamMessage]) -> None:
 def common_address(claims: Sequence[Claim]) -> str | None:
     """The address whose key made every one of *claims*.
 
-    Where they are not all of one key, it is some address or None: compare it with the one you expect.
+    If they are not all of one key, the result is some address or None: compare it with the expected one.
     """
     count = len(claims)
     weights = [number >> LANE_BITS - WEIGHT_BITS for number in unpack(f">{count}Q", urandom(LANE_BITS // 8 * count))]

@@ -1,7 +1,7 @@
 """The ciphers of the key exchange, as the libraries write them: AES-256-CTR and RSA-OAEP, in hexadecimal digits.
 
-What is encrypted with AES is 16 bytes of initialisation vector and the ciphertext, without a MAC: that it is whole
-and genuine is what the message's signature says. OAEP is with SHA-1, the default of Node's `publicEncrypt`.
+What is encrypted with AES is 16 bytes of initialisation vector and the ciphertext, without a MAC: the message's
+signature protects its integrity. OAEP is with SHA-1, the default of Node's `publicEncrypt`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def aes_encrypt(plain: bytes, key: bytes, iv: bytes) -> str:
 
 
 def aes_decrypt(digits: str, key: bytes) -> bytes:
-    """What `aes_encrypt` was given, or noise under another key; `ValueError` where *digits* are none."""
+    """What `aes_encrypt` was given, or noise under another key; `ValueError` if *digits* are malformed."""
     data = bytes.fromhex(digits)
     if len(data) < IV_BYTES:
         raise ValueError("shorter than its initialisation vector")
@@ -37,7 +37,7 @@ def aes_decrypt(digits: str, key: bytes) -> bytes:
 
 
 def rsa_encrypt(plain: bytes, public_key: str) -> str:
-    """*plain* (a group key) for who has the other half of *public_key* (PEM); `ValueError` where that is none."""
+    """*plain* (a group key) for the owner of *public_key* (PEM); `ValueError` if that is not a valid key."""
     if len(public_key) > MAX_PEM:
         raise ValueError(f"an RSA public key of more than {MAX_PEM} characters")
     try:
@@ -50,7 +50,7 @@ def rsa_encrypt(plain: bytes, public_key: str) -> str:
 
 
 class RsaPair:
-    """The two halves of an RSA key that lives as long as the process. To make one takes a second."""
+    """An RSA key pair that lives as long as the process. Making one takes a second."""
 
     def __init__(self, private: rsa.RSAPrivateKey | None = None) -> None:
         self._private = private or rsa.generate_private_key(public_exponent=65537, key_size=RSA_BITS)
@@ -58,5 +58,5 @@ class RsaPair:
         self.public = self._private.public_key().public_bytes(serialization.Encoding.PEM, form).decode()
 
     def decrypt(self, digits: str) -> bytes:
-        """What somebody encrypted for `public`; `ValueError` where it was not for it."""
+        """Decrypt *digits*, encrypted for `public`; `ValueError` if they were not."""
         return self._private.decrypt(bytes.fromhex(digits), _OAEP)

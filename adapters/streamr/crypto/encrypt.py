@@ -1,9 +1,9 @@
 """The gateway as a publisher on streams that require encryption: its own group keys, and who gets them.
 
-A stream has one key for each UTC day, for all whom the gateway speaks for. It is derived from the gateway's secret
-(HKDF-SHA256, RFC 5869), and so is the initialisation vector of a message (a MAC of what it is and says): nothing is
-stored, and the same message always comes out the same. What a reader has to be told is the key's id, which says its
-day and is known to the gateway alone before it is used.
+A stream has one key for each UTC day, for all senders that the gateway signs for. It is derived from the gateway's
+secret (HKDF-SHA256, RFC 5869), and so is the initialisation vector of a message (a MAC of its id and content): nothing
+is stored, and the same message always has the same encrypted form. A reader is told the key's id, which contains its
+day and cannot be predicted before it is used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .keys import EthereumAccount
 
 DAY = 86_400_000  # ms that a key is used for
 MAX_KEYS = 1_024  # derived keys in memory
-MAX_PENDING_RESPONSES = 64  # requests in the worker at a time; who is not answered asks again
+MAX_PENDING_RESPONSES = 64  # requests in the worker at a time; a reader without a response asks again
 _ID_BYTES = 16
 _ID = re.compile(r"([0-9]{1,9})-[0-9a-f]{32}")
 
@@ -51,7 +51,7 @@ class DerivedGroupKeys:
         return self._derived(stream_id, day).key
 
     def find(self, stream_id: str, id: str) -> GroupKey | None:
-        """The key of *stream_id* called *id*, None if that is none of ours."""
+        """The key of *stream_id* called *id*; None if it is not the gateway's."""
         found = _ID.fullmatch(id)
         key = self.of(stream_id, int(found[1])) if found is not None else None
         return key if key is not None and hmac.compare_digest(key.id, id) else None
@@ -72,7 +72,7 @@ class DerivedGroupKeys:
 
 
 class KeyResponder:
-    """Answers those who ask the gateway's publishers for a key.
+    """Responds to requests for the gateway's group keys.
 
     *signer* finds who of them has an address on a stream, None if nobody; *may_read* tells whether an address may
     subscribe to a stream; *send* signs a message of a type, with a content and perhaps encrypted for a public key, as
@@ -132,7 +132,7 @@ class KeyResponder:
     ) -> None:
         self._pending -= 1
         if keys is None:
-            self._refuse(signer, asker, request, "INVALID_GROUP_KEY_REQUEST", "that is no RSA public key in PEM")
+            self._refuse(signer, asker, request, "INVALID_GROUP_KEY_REQUEST", "the public key is not an RSA key in PEM")
             return
         response = KeyResponse(request.request_id, request.stream_id, keys)
         start = self._clock() // DAY * DAY
@@ -145,7 +145,7 @@ class KeyResponder:
 
 
 def encrypt_keys(keys: list[GroupKey], public_key: str) -> tuple[EncryptedGroupKey, ...] | None:
-    """*keys* for who has the other half of *public_key*; None where that is no key. For the worker."""
+    """*keys* encrypted for the owner of *public_key*; None if that is not a valid key. It is run by the worker."""
     try:
         return tuple(EncryptedGroupKey(key.id, rsa_encrypt(key.secret, public_key)) for key in keys)
     except ValueError:

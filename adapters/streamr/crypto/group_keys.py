@@ -22,7 +22,7 @@ MAX_ID = 256  # characters of a key's id or a request's; genuine ones have some 
 
 
 class GroupKey(NamedTuple):
-    """A key (32 bytes) for the contents of a stream, by the name its publisher gave it."""
+    """A key (32 bytes) for the contents of a stream, with the id that its publisher gave it."""
 
     id: str
     secret: bytes
@@ -32,7 +32,7 @@ class GroupKey(NamedTuple):
 
 
 class EncryptedGroupKey(NamedTuple):
-    """A group key on its way: *digits* are RSA for one reader, or AES under the key before."""
+    """A group key in transit: *digits* are encrypted with RSA for one reader, or with AES under the previous key."""
 
     id: str
     digits: str
@@ -85,7 +85,7 @@ class KeyAnnounce:
 
 @dataclass(frozen=True, slots=True)
 class KeyRefusal:
-    """Why there are no keys (31)."""
+    """The publisher refuses a request for keys (31)."""
 
     request_id: str
     stream_id: str
@@ -142,12 +142,12 @@ def parse_new_key(text: str) -> EncryptedGroupKey:
 
 
 def decode_group_key(digits: str) -> bytes:
-    """The 32 bytes of a group key in the clear; `ValueError` where it is none."""
+    """The 32 bytes of a group key in the clear; `ValueError` if it is malformed."""
     return checked_key(bytes.fromhex(digits))
 
 
 def checked_key(secret: bytes) -> bytes:
-    """*secret*, if it is as long as a group key is; else `ValueError`."""
+    """*secret* itself; `ValueError` unless it has the length of a group key."""
     if len(secret) != KEY_BYTES:
         raise ValueError(f"a group key has {KEY_BYTES} bytes")
     return secret

@@ -1,8 +1,8 @@
 """The group keys that publishers gave the gateway, in a file of mode 0600 beside its other secrets.
 
-Laws of this file. A key belongs to a stream and to the publisher who signed for it: nobody puts a key in the place of
-another's. The number of keys is bounded; the one that was used longest ago leaves. What is written is written in the
-worker, whole, and one write stands for all that was learned before it.
+Invariants. A key belongs to a stream and to the publisher that signed for it: nobody can replace the key of another.
+The number of keys is bounded; the least recently used one is dropped. The worker thread writes the whole file, and one
+write covers all keys that were learned before it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ KEYRING_FILE = "streamr-group-keys.json"
 
 
 class KeyOwner(NamedTuple):
-    """Whose key it is: a publisher (in lower case) on a stream."""
+    """The owner of a key: a publisher (in lower case) on a stream."""
 
     stream_id: str
     publisher: str
 
 
 def read_keys(path: Path) -> list[tuple[KeyOwner, GroupKey]]:
-    """The keys in the file at *path*, none if there is no file yet; `SecretFileError` where it is of no use."""
+    """The keys in the file at *path*, none if there is no file yet; `SecretFileError` if it is malformed."""
     if not path.exists():
         return []
     data = read_secret(path)
@@ -57,13 +57,13 @@ class Keyring:
             self._put(owner, key)
 
     def find(self, owner: KeyOwner, id: str | None) -> GroupKey | None:
-        """The key of *owner* called *id*, or the one learned last where a message names none."""
+        """The key of *owner* called *id*, or the one learned last if *id* is None."""
         name = self._latest.get(owner) if id is None else id
         secret = self._keys.touch((owner, name)) if name is not None else None
         return None if name is None or secret is None else GroupKey(name, secret)
 
     def add(self, owner: KeyOwner, key: GroupKey) -> None:
-        """Keep *key*, in the place of one of the same name."""
+        """Keep *key*, replacing one of the same id."""
         if self._keys.get((owner, key.id)) != key.secret:
             self._put(owner, key)
             self._file.save()

@@ -1,6 +1,6 @@
-"""The Ethereum keys of senders who have none: derived from the gateway's secret, and so the same after every start.
+"""The Ethereum keys of senders that have none; they are derived from the gateway's secret, and survive a restart.
 
-A sender of another protocol is an address in Streamr. The key behind it is
+A sender of another protocol appears in Streamr as an address. Its key is
 HKDF-SHA256 (RFC 5869) of the gateway's secret and the sender's durable identity; a mere connection has its number,
 which no other connection of this gateway ever gets. Nothing of it is stored.
 """
@@ -18,7 +18,7 @@ from gateway.core.jsontext import dumps
 
 from .signing import address_of
 
-MAX_KEYS = 4096  # kept in memory; one is made again in some 50 microseconds
+MAX_KEYS = 4096  # kept in memory; deriving one again takes some 50 microseconds
 _ORDER = 0xFFFFFFFF_FFFFFFFF_FFFFFFFF_FFFFFFFE_BAAEDCE6_AF48A03B_BFD25E8C_D0364141  # of secp256k1 (SEC 2, 2.4.1)
 _LENGTH = 48  # bytes: 128 bits more than the order, so that the remainder is not biased (FIPS 186-5, A.2.1)
 

@@ -17,7 +17,7 @@ from sha3 import keccak_256
 
 from adapters.streamr.wire.message import ETH, ETH_LEGACY, StreamMessage
 
-MAX_ADDRESSES = 8_192  # of public keys that are remembered: publishers come again and again
+MAX_ADDRESSES = 8_192  # of public keys in a cache: publishers send many messages
 _SIGNATURE_BYTES = 65  # r, s and v
 _SIGNATURE_DIGITS = 2 * _SIGNATURE_BYTES
 V_EVEN = 27  # v of a signature whose R has an even y; 28 where that is odd. The libraries know no other
@@ -40,7 +40,7 @@ def address_of(public_key: PublicKey) -> str:
 
 @lru_cache(maxsize=MAX_ADDRESSES)
 def address_of_point(point: bytes) -> str:
-    """The address of a public key as it is in the library's memory."""
+    """The address of a public key as libsecp256k1 stores it."""
     return address_of(PublicKey(ffi.new(_POINT, [point])))
 
 
@@ -54,9 +54,9 @@ def checksum(address: str) -> str:
 
 
 def signed_payloads(message: StreamMessage) -> tuple[str, ...]:
-    """The texts that a publisher of *message* may have signed, the most likely first.
+    """The payloads that the publisher of *message* may have signed, the most likely first.
 
-    No specification says so, but the publisherId is signed in lower case.
+    The publisherId is signed in lower case, although no specification says so.
     """
     stream_id, partition, timestamp, sequence, publisher_id, chain = message.id
     publisher = publisher_id.lower()
@@ -77,7 +77,7 @@ def signed_payloads(message: StreamMessage) -> tuple[str, ...]:
 
 
 def digest(payload: str, length: int | None = None) -> bytes:
-    """What is signed for *payload*; *length* replaces the number of its UTF-8 bytes in the prefix."""
+    """The digest that is signed for *payload*; *length* replaces the number of its UTF-8 bytes in the prefix."""
     try:
         data = payload.encode()
     except UnicodeEncodeError:  # lone surrogates, which JavaScript writes as U+FFFD
@@ -87,14 +87,14 @@ def digest(payload: str, length: int | None = None) -> bytes:
 
 
 def recover(signature: str, payload_digest: bytes) -> str | None:
-    """The address that made *signature*, or None where it is malformed; `0x` in front is optional."""
+    """The address that made *signature*, None if it is malformed; the prefix `0x` is optional."""
     raw = parse_signature(signature)
     point = None if raw is None else recover_point(raw, payload_digest)
     return None if point is None else address_of_point(point)
 
 
 def parse_signature(signature: str) -> bytes | None:
-    """The 65 bytes r, s and v of *signature*; None where it is malformed."""
+    """The 65 bytes r, s and v of *signature*; None if it is malformed."""
     digits = signature.removeprefix("0x")
     if len(digits) != _SIGNATURE_DIGITS:
         return None
@@ -134,7 +134,7 @@ def digests(message: StreamMessage) -> dict[str, bytes]:
 
 
 def verify(message: StreamMessage) -> bool:
-    """Whether the publisher of *message* signed it; nobody signs an unsigned one."""
+    """Whether the publisher of *message* signed it; False if it is unsigned."""
     if message.verified:
         return True
     signature, address = message.signature, message.id.publisher_id.lower()

@@ -1,8 +1,8 @@
-"""Turns what other protocols say into signed stream messages.
+"""Signs messages of other protocols as stream messages.
 
-Whatever such a message depends on is decided once, in `add_refs`, and logged with the record: its timestamp, its
+Everything that such a message depends on is decided once, in `add_refs`, and logged with the record: its timestamp, its
 sequence number and the message before it in its chain. `seal` is a function of the record and the sender's key
-alone, so the same message always comes out, signature included (RFC 6979). Where a stream requires encryption, the
+alone, so the result is always the same, signature included (RFC 6979). Where a stream requires encryption, the
 day whose group key is used is part of that.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gateway.storage.lookup import Lookup
 
 MAX_HEADS = 65_536  # chains whose last message is kept in memory; the others are in the index
-INDEXED_AFTER = 60_000  # ms after which a head is in the index for certain
+INDEXED_AFTER = 60_000  # ms after which a head is certainly in the index
 
 
 class ChainLink(NamedTuple):
@@ -47,7 +47,7 @@ ChainKey = tuple[str, int, str]  # the channel, the number of the sender, and th
 
 
 class BridgeSigner:
-    """Keeps the chains of all foreign senders."""
+    """Keeps the message chain of each foreign sender, and signs its messages."""
 
     def __init__(self, keys: DerivedKeys) -> None:
         self.keys = keys
@@ -58,11 +58,11 @@ class BridgeSigner:
         self._direct = (0, 0)
 
     def start(self, index: Lookup) -> None:
-        """Continue the chains where those in *index* end."""
+        """Continue the chains where they end in *index*."""
         self._index = index
 
     def address(self, message: Message) -> str:
-        """The address that says *message* in Streamr."""
+        """The publisher's address of *message* in Streamr."""
         return self._signer(message).address
 
     def add_refs(self, run: Sequence[Message], *, encrypt: bool = False) -> None:
@@ -100,15 +100,15 @@ class BridgeSigner:
         self._heads[chain] = last
 
     def has_signed_as(self, address: str) -> bool:
-        """Whether something was signed by *address* that the index may not know of yet, or never will."""
+        """Whether *address* signed something that may not be in the index, yet or ever."""
         return address in self._signed
 
     def recent_account(self, channel: str, address: str) -> EthereumAccount | None:
-        """Who has *address*, if it has said something in *channel* that the index may not know of yet."""
+        """The account *address*, if it signed something in *channel* that may not be indexed yet; otherwise None."""
         return self._accounts.get((channel, address))
 
     def position(self, message: Message) -> ChainPosition:
-        """Where the signed form of a *message* that was published stands, and in whose chain."""
+        """The position of the signed form of a published *message*."""
         link = ChainLink(*message.refs[NAME])
         return ChainPosition(link.timestamp, link.sequence, self.address(message), _chain_name(message))
 
@@ -127,8 +127,8 @@ class BridgeSigner:
 
         *utf16* is as in `signing.sign`.
 
-        Direct messages are in no chain, but readers pass over what does not come after what they had: all of them
-        are in one order.
+        Direct messages have no chain, but readers skip a message that does not follow those before it, so all of them
+        share one order.
         """
         self._direct = next_position(self._direct, message.time)
         key, message_id = self._id(message, inbox_id(message.channel, inbox), 0, self._direct)
@@ -173,12 +173,12 @@ def is_late(message: Message) -> bool:
 
 
 def _chain_name(message: Message) -> str:
-    """What a chain is called (msgChainId): after the protocol that its messages came by."""
+    """The msgChainId of a chain: the protocol that its messages came by, with a suffix for late ones."""
     return f"{message.protocol}:late" if is_late(message) else message.protocol
 
 
 def next_position(head: tuple[int, int] | None, timestamp: int) -> tuple[int, int]:
-    """The next position behind *head*, at *timestamp* if that is later."""
+    """The position that follows *head*, at *timestamp* if that is later."""
     if head is None or timestamp > head[0]:
         return timestamp, 0
     return head[0], head[1] + 1

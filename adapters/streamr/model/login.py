@@ -1,9 +1,9 @@
-"""Login by Ethereum key: a challenge to sign, and a session token for who signed it.
+"""Login by Ethereum key: a challenge to sign, and a session token for the signer.
 
-Laws of this file. A login takes no memory, so nobody can use up the room for the logins of others: a challenge and a
-token are each what they say and a MAC of it. Tokens survive a restart. A challenge that is answered twice is worth the
-same token twice, so an answer that somebody recorded gains nothing over the token itself, and nothing after a logout.
-What is remembered are the tokens that were logged out (see `logouts.py`).
+Invariants. A login takes no memory, so nobody can exhaust the room for other logins: a challenge and a token consist of
+their claims and a MAC. Tokens survive a restart. A challenge that is answered twice gives the same token twice, so a
+recorded answer is worth no more than the token, and nothing after a logout. Only logged-out tokens are remembered (see
+`logouts.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .logouts import Logouts
 
 CHALLENGE_LIFE = 300_000  # ms to answer a challenge
 TOKEN_LIFE = 7 * 24 * 3_600_000  # ms from the challenge on; genuine clients log in again where REST refuses a token
-MAX_PARSED_TOKENS = 4_096  # tokens that are at hand as they were read: clients send theirs with every request
+MAX_PARSED_TOKENS = 4_096  # parsed tokens in a cache: clients send theirs with every request
 
 ADDRESS = re.compile(r"0x[0-9A-Fa-f]{40}")
 
@@ -43,14 +43,14 @@ class Challenge(NamedTuple):
 
 
 class SessionToken(NamedTuple):
-    """What a login is worth until *expires* (ms since 1970)."""
+    """A session token, valid until *expires* (ms since 1970)."""
 
     token: str
     expires: int
 
 
 class _TokenClaims(NamedTuple):
-    """What a genuine token says: *id* is all of it but the MAC."""
+    """The claims of a genuine token; *id* is the token without its MAC."""
 
     address: str
     expires: int
@@ -58,11 +58,11 @@ class _TokenClaims(NamedTuple):
 
 
 class LoginError(Exception):
-    """A challenge that is not ours, too old, signed by somebody else, or whose token was logged out."""
+    """The challenge is not the gateway's, has expired, is signed by another address, or its token was logged out."""
 
 
 class Logins:
-    """Who is logged in. Times are in ms since 1970; the *secret* is the gateway's."""
+    """Issues and checks session tokens. Times are in ms since 1970; *secret* is the gateway's."""
 
     def __init__(self, secret: bytes, logouts: Logouts) -> None:
         self._key = hmac.digest(secret, b"trellis streamr login", "sha256")
@@ -70,13 +70,13 @@ class Logins:
         self._claims = lru_cache(maxsize=MAX_PARSED_TOKENS)(self._parse)
 
     def challenge(self, address: str, now: int) -> Challenge:
-        """Something for *address* to sign."""
+        """A challenge for *address* to sign."""
         expires = now + CHALLENGE_LIFE
         text = f"Sign this to log in to Trellis as {address}: {secrets.token_hex(16)} {expires}"
         return Challenge(self._challenge_id(text), text, expires)
 
     def log_in(self, id: str, text: str, signature: str, address: str, now: int) -> SessionToken:
-        """A token for *address*, which signed the challenge; `LoginError` says why not."""
+        """The token for *address*, which signed the challenge; `LoginError` if it did not, or too late."""
         if not hmac.compare_digest(id.encode(errors="replace"), self._challenge_id(text).encode()):
             raise LoginError("no challenge of this gateway")
         if f" {address.lower()}: " not in text.lower() or not is_signed_by(address, text, signature):
@@ -92,14 +92,14 @@ class Logins:
         return token
 
     def address(self, token: str, now: int) -> str | None:
-        """The lower-case address that *token* belongs to, None if it is none of ours, or is over."""
+        """The lower-case address that *token* belongs to; None if the token is invalid, expired or logged out."""
         found = self._claims(token) if len(token) == TOKEN_LENGTH else None
         if found is None or found.expires < now or found.id in self._logouts:
             return None
         return found.address
 
     def log_out(self, token: str, network: str, now: int) -> None:
-        """Log out; *network* is the network address that asks."""
+        """Log *token* out; *network* is the network address of the request."""
         found = self._claims(token) if len(token) == TOKEN_LENGTH else None
         if found is not None and found.expires >= now:
             self._logouts.add(found.id, network, found.expires, now)
@@ -109,7 +109,7 @@ class Logins:
         return SessionToken(urlsafe_b64encode(said + self._token_mac(said)).decode(), expires)
 
     def _parse(self, token: str) -> _TokenClaims | None:
-        """What *token* says, if it is one of ours."""
+        """The claims of *token*; None if it is not the gateway's."""
         try:
             data = urlsafe_b64decode(token.encode())
         except ValueError:

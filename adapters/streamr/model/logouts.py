@@ -1,7 +1,7 @@
-"""The session tokens that were logged out, until they would have ended by themselves; in a file beside the secrets.
+"""The session tokens that were logged out, until they expire; they are kept in a file beside the secrets.
 
-Laws of this file. The number of entries is bounded. When it is reached, the network address that logged out most often
-loses its oldest entry, so nobody can make the gateway forget the logout of somebody else.
+The number of entries is bounded. At the bound, the network address with most logouts loses its oldest one, so nobody
+can make the gateway forget the logouts of others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LogoutRow = tuple[bytes, str, int]  # the id of a token, the network address tha
 
 
 def read_logouts(path: Path) -> list[LogoutRow]:
-    """The rows in the file at *path*, none if there is no file yet; `SecretFileError` where it is of no use."""
+    """The rows in the file at *path*, none if there is no file yet; `SecretFileError` if it is malformed."""
     if not path.exists():
         return []
     data = read_secret(path)
@@ -33,7 +33,7 @@ def read_logouts(path: Path) -> list[LogoutRow]:
 
 
 class Logouts:
-    """Which tokens are over. *changed* is called when the file has to be written."""
+    """The ids of logged-out tokens. *on_change* is called when the file has to be written."""
 
     def __init__(self, known: list[LogoutRow], on_change: Callable[[], None] = lambda: None) -> None:
         self.on_change = on_change
@@ -49,7 +49,7 @@ class Logouts:
         return len(self._ended)
 
     def add(self, id: bytes, network: str, expires: int, now: int) -> None:
-        """Remember that the token *id* is over; *now* is in ms."""
+        """Record the logout of the token *id*; *now* is in ms."""
         if id in self._ended:
             return
         if len(self._ended) >= MAX_LOGOUTS:
@@ -70,7 +70,7 @@ class Logouts:
         self._by_network.setdefault(network, {})[id] = None
 
     def _sweep(self, now: int) -> None:
-        """Forget the tokens that have expired by themselves."""
+        """Forget expired tokens."""
         for id in [id for id, (_, expires) in self._ended.items() if expires < now]:
             self._drop(id)
 

@@ -1,11 +1,11 @@
-"""Which message a Streamr message id names, when an answer names it: `inReplyTo` is the JSON text of that array.
+"""Finds the message that a Streamr message id names; `inReplyTo` holds the JSON text of such an id.
 
-What a publisher signed is known by its id to the index. What came from elsewhere is not, since nobody may ever ask: the
-gateway gave it a place in the chain of an address of its own, and by that place it is found. Anybody can put any id on
-what is not signed, so that is known by no id of Streamr's (`publishing.ids_of`).
+The index knows signed messages by their ids. It does not know the ids of messages from other protocols, which may never
+be needed: those are found by their position in the chain of the gateway's address. Anybody can put any id on an
+unsigned message, so unsigned messages have no Streamr id (`conversion.ids_of`).
 
-Laws of this file. It costs little, whatever the id says: one address is looked up, and what its owner said in one
-millisecond is looked at, `MAX_CANDIDATES` messages and `MAX_CANDIDATE_BYTES` of their contents at most.
+The cost is bounded for any id: one address is looked up, and the messages of its owner in one millisecond are read,
+`MAX_CANDIDATES` messages and `MAX_CANDIDATE_BYTES` of their contents at most.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BY_POSITION: Final = (
 
 
 def parse_message_id(text: str) -> MessageID | None:
-    """The message id that *text* writes as a JSON array, its publisher in lower case; None where it is none."""
+    """The message id that *text* writes as a JSON array, its publisher in lower case; None if it is not one."""
     if not text.startswith("["):
         return None
     try:
@@ -52,7 +52,7 @@ def parse_message_id(text: str) -> MessageID | None:
 def find_message(
     id: MessageID, index: Lookup, place: Callable[[Message], ChainPosition], number: Callable[[str], int | None]
 ) -> Message | None:
-    """The message from elsewhere that Streamr is shown as *id*.
+    """The message of another protocol whose Streamr id is *id*; None if there is none.
 
     *place* tells where such a message stands; *number* the number of the sender who has an address of the gateway's, as
     far as the index knows.
@@ -63,7 +63,7 @@ def find_message(
 
 
 def _has_position(message: Message, wanted: ChainPosition) -> bool:
-    """Whether *message* is from elsewhere, and has its position in the stream."""
+    """Whether *message* is of another protocol, and has the *wanted* timestamp and sequence number."""
     link = message.refs.get(NAME)
     return link is not None and tuple(link[:2]) == wanted[:2]
 
@@ -71,7 +71,7 @@ def _has_position(message: Message, wanted: ChainPosition) -> bool:
 def _candidates(
     channel: str, wanted: ChainPosition, index: Lookup, number: Callable[[str], int | None]
 ) -> Iterator[Message]:
-    """The messages of *channel* that may stand there."""
+    """The messages of *channel* that may have the *wanted* position."""
     yield from index.unapplied(channel)
     if (sender := number(wanted.publisher)) is None:
         return

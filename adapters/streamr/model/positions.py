@@ -1,7 +1,7 @@
-"""How far each publisher has come in each channel: what lies beyond that cannot have been said before.
+"""The last position of each publisher in each channel: a message beyond it cannot be a copy.
 
-Asking the index for a copy of each message would cost more than all else that is done for it. Nearly every message is
-newer than all of its publisher's in its channel, and so has an id that nobody can have used.
+To look up every message in the index would cost more than everything else that is done for it. Nearly every message is
+newer than all others of its publisher in its channel, and so has an unused id.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable
 from adapters.streamr.wire.checks import MAX_INTEGER
 from gateway.core.bounded import BoundedMap
 
-MAX_POSITIONS = 65_536  # publishers in channels; of the others it is known how far they had come together
-MAX_FLOORS = 4_096  # channels of which that is at hand; the index is asked for the others
+MAX_POSITIONS = 65_536  # publishers in channels; the others share the floor of their channel
+MAX_FLOORS = 4_096  # channels whose floor is in memory; the others are looked up in the index
 
 Position = tuple[int, int]  # a timestamp in ms and a sequence number
 
 
 class PublisherPositions:
-    """*newest* tells the last timestamp that the log has of a channel, 0 without one; it is asked once for each."""
+    """Remembers positions. *newest* returns the last timestamp of a channel in the log, 0 if it has none."""
 
     def __init__(self, newest: Callable[[str], int]) -> None:
         self._newest = newest
@@ -26,15 +26,15 @@ class PublisherPositions:
         self._floors = BoundedMap[str, int](MAX_FLOORS)  # by channel, for publishers that are not remembered
 
     def beyond(self, channel: str, publisher: str, position: Position) -> bool:
-        """Whether *publisher* (whoever has no name is one) has said nothing in *channel* at *position* or later."""
+        """Whether *publisher* (an empty text is one, too) has published nothing in *channel* at *position* or later."""
         return position > self.reached(channel, publisher)
 
     def reached(self, channel: str, publisher: str) -> Position:
-        """What *publisher* says in *channel* at a position behind this one is new."""
+        """The position beyond which everything that *publisher* publishes in *channel* is new."""
         return self._reached.get((channel, publisher)) or (self._floor(channel), MAX_INTEGER)
 
     def advance(self, channel: str, publisher: str, position: Position) -> None:
-        """*publisher* says something in *channel* at *position*."""
+        """Record that *publisher* publishes in *channel* at *position*."""
         self._reached[channel, publisher] = max(position, self.reached(channel, publisher))
 
     def _forget(self, who: tuple[str, str], last: Position) -> None:

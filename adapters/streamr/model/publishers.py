@@ -1,6 +1,6 @@
-"""Who has said something on which stream, and for whom the gateway signs by which address: rows of the index.
+"""The publishers of each stream, and the foreign senders behind the gateway's addresses: tables of the index.
 
-They go with the last message that is kept of who said it.
+A row is deleted with the last stored message of its sender.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.storage.record import Fact
     from gateway.storage.tables import Statement
 
-MAX_SEEN = 65_536  # publishers of streams that are known to be in the tables
+MAX_SEEN = 65_536  # senders whose rows are known to be in the tables
 
 # fmt: off
 TABLE = """
@@ -39,31 +39,34 @@ DELETE_UNUSED = (
 
 
 class Publishers:
-    """*address* tells the address by which the gateway signs a message from elsewhere. Addresses are in lower case."""
+    """Publishers as the index knows them. *address* returns the address that signs a message of another protocol.
+
+    Addresses are in lower case.
+    """
 
     def __init__(self, address: Callable[[Message], str]) -> None:
         self._address = address
         self._seen = BoundedMap[tuple[str, str, str, int], int](MAX_SEEN)
 
     def start(self, index: Lookup) -> None:
-        """Ask *index* from now on."""
+        """Use *index* from now on."""
         self._index = index
 
     def has_published(self, stream: str, address: str) -> bool:
-        """Whether *address* has said something on *stream*."""
+        """Whether *address* has published on *stream*."""
         return self._index.one(SELECT_HAS_PUBLISHED, (stream, address)) is not None
 
     def addresses(self, stream: str, limit: int) -> list[str]:
-        """The addresses that have said something on *stream*, at most *limit*."""
+        """The addresses that have published on *stream*, at most *limit*."""
         return [row[0] for row in self._index.rows(SELECT_PUBLISHERS, (stream, limit))]
 
     def foreign_sender(self, address: str) -> tuple[str, str | None, int] | None:
-        """For whom the gateway signs by *address*: the protocol, the identity there and the number."""
+        """The protocol, identity and number of the sender behind the gateway's *address*; None if there is none."""
         found = self._index.one(SELECT_FOREIGN_SENDER, (address,))
         return None if found is None else (found[0], found[1], found[2])
 
     def sender_number(self, address: str) -> int | None:
-        """The number of the sender for whom the gateway signs by *address*."""
+        """The number of the sender for whom the gateway signs with *address*; None if there is none."""
         found = self.foreign_sender(address)
         return None if found is None else found[2]
 
@@ -88,12 +91,12 @@ class Publishers:
                 yield Row("streamr_authors", (address, sender.protocol, sender.identity, sender.number))
 
     def pruning_statements(self) -> Iterator[Statement]:
-        """What takes out those of whom no message is kept; who says something again is put in anew."""
+        """Delete the rows of senders without a stored message; a sender that publishes again gets a new row."""
         self._seen.clear()
         yield from ((sql, ()) for sql in DELETE_UNUSED)
 
     def _is_first(self, entry: Message) -> bool:
-        """Whether nothing is known to have been put into the tables for the sender of *entry* in its channel."""
+        """Whether *entry* is the first message for which rows of its sender in its channel were made."""
         who = (entry.channel, entry.protocol, entry.sender.protocol, entry.sender.number)
         first = self._seen.get(who)
         if first is None:

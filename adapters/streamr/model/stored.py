@@ -1,17 +1,16 @@
-"""The stored messages of a stream partition, in the order of the protocol: what resends and the REST history read.
+"""The stored messages of a stream partition, in the order of the protocol, for resends and the REST history.
 
-A message stands at its timestamp and sequence number, messages of one place in the order they were taken. The index
-knows every message by its channel and its author's time, which is that timestamp, except for messages from elsewhere
-that had to be put behind the one before them: those few have a row of their own in `streamr_places`, and so have those
-that do not fit the protocol and stand nowhere. What waits to be put into the tables is joined in memory.
+Messages are ordered by timestamp and sequence number; those with equal ones, in the order they were accepted. The index
+knows every message by its channel and its author's time, which is that timestamp, except for messages of other
+protocols that had to be placed after their predecessors: those few have a row of their own in `streamr_places`, and so
+have those that do not fit the protocol and have no position. Messages that are not in the tables yet are merged from
+memory.
 
-A reader asks `StreamrAdapter.stored` for the messages of a channel (`ids.channel_of`), and the adapter's
-`stream_message` for what each of them is in Streamr.
+`Parts.stored` reads the messages of a channel (`ids.channel_of`); `Forms.stream_message` converts each to Streamr.
 
-Laws of this file. An answer shows what was taken before it was asked for, and nothing later. Nothing is held but a page
-of keys and a MiB of the messages of one millisecond. After each `SLICE` steps of work, more of which a long message
-takes, an iterator gives None instead of a message: then the reader lets others have their turn, and goes on whenever it
-likes.
+Invariants. An answer contains what was accepted before the request, and nothing later. Memory holds no more than a page
+of keys and 1 MiB of the messages of one millisecond. After each `SLICE` steps of work, more of which a long message
+takes, an iterator yields None instead of a message: the reader then yields to others, and continues at any time.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def position_row(message: Message, link: Sequence[int] | None) -> Row:
 
 
 class ChainPosition(NamedTuple):
-    """Where a message stands in its stream partition, and in whose chain; the publisher is in lower case."""
+    """The position of a message in its stream partition, and its chain; the publisher is in lower case."""
 
     timestamp: int
     sequence: int
@@ -66,9 +65,9 @@ class ChainPosition(NamedTuple):
 
 
 class MessageRange(NamedTuple):
-    """The messages between two positions (timestamp, sequence number), both included; of one publisher, of one chain.
+    """The messages between two positions (timestamp, sequence number), both included.
 
-    The publisher is in lower case; None is any.
+    *publisher* (in lower case) and *chain* restrict them further; None means any.
     """
 
     start: tuple[int, int] = (0, 0)
@@ -77,7 +76,7 @@ class MessageRange(NamedTuple):
     chain: str | None = None
 
     def contains(self, place: ChainPosition) -> bool:
-        """Whether a message that stands at *place* is wanted."""
+        """Whether a message at *place* is in the range."""
         return (
             self.start <= place[:2] <= self.end
             and self.publisher in (None, place.publisher)
@@ -108,7 +107,7 @@ class StoredMessages:
         return self._messages(self._snapshot(channel), span)
 
     def last(self, channel: str, count: int, shows: MessageFilter) -> Iterator[Message | None]:
-        """The newest *count* messages of those that it *shows*, oldest first; None whenever a slice is done."""
+        """The newest *count* messages for which *shows* is true, oldest first; None whenever a slice is done."""
         return self._last(self._snapshot(channel), count, shows)
 
     def _snapshot(self, channel: str) -> _Snapshot:
@@ -171,7 +170,7 @@ class StoredMessages:
 
 
 class _Snapshot:
-    """The keys of a channel's messages as they are now: later ones are passed over."""
+    """The keys of a channel's messages at this moment; later messages are skipped."""
 
     def __init__(
         self, index: Lookup, place: Callable[[Message], ChainPosition | None], channel: str, next_seq: int

@@ -1,7 +1,7 @@
-"""What is known of each stream: its partitions, what its messages must be, who may use it, how it is described.
+"""The rules, descriptions and permissions of streams.
 
-A stream that nobody described has the defaults. The operator describes streams in the configuration, and nobody else
-can change those; users describe others by REST. What they say is an `entity` fact in the log, and the newest edition
+A stream without a description has the defaults. The operator describes streams in the configuration, and nobody else
+can change those; users describe others by REST. Each description is an `entity` fact in the log, and the newest edition
 of each is a row of `streamr_streams`.
 """
 
@@ -35,7 +35,7 @@ MAX_PARTITIONS = 100  # the reference's limit
 MAX_DESCRIBED = 10_000  # streams that users described
 MAX_DESCRIPTION = 16_384  # bytes of one description, as JSON
 MAX_PERMISSIONS = 256  # of one stream
-MAX_CACHED_RULES = 4_096  # streams whose rules are at hand
+MAX_CACHED_RULES = 4_096  # streams whose rules are cached
 
 TABLE = """
 CREATE TABLE streamr_streams (stream TEXT PRIMARY KEY, description TEXT NOT NULL) WITHOUT ROWID;
@@ -44,7 +44,7 @@ _SELECT_PAGE = "SELECT stream, description FROM streamr_streams WHERE stream > ?
 
 _VALIDATION_FIELDS = ("partitions", "requireSignedData", "requireEncryptedData")
 
-# The operations of the reference, and the verbs of the gateway that each gives to whoever has it.
+# The operations of the reference, and the verbs of the gateway that each grants.
 OPERATIONS: dict[str, tuple[str, ...]] = {
     "stream_get": (),
     "stream_subscribe": ("subscribe", "history"),
@@ -73,7 +73,7 @@ class ConfiguredStream(BaseModel):
 
 
 class StreamDescription(BaseModel):
-    """What a user says of a stream, in the words of the reference's REST interface; what else is said is ignored."""
+    """A user's description of a stream, with the field names of the reference's REST interface; others are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True, alias_generator=to_camel, populate_by_name=True)
 
@@ -87,31 +87,31 @@ class StreamDescription(BaseModel):
     inactivity_threshold_hours: int = Field(0, ge=0, le=1 << 31)
 
 
-DEFAULT_DESCRIPTION = StreamDescription.model_validate({})  # of a stream that nobody described
+DEFAULT_DESCRIPTION = StreamDescription.model_validate({})  # of a stream without a description
 
 
 class Permission(NamedTuple):
-    """One operation for one user, a lower-case address, or for everybody (None)."""
+    """The permission of a user (a lower-case address, None for everybody) to use one operation."""
 
     id: int
     operation: str
     user: str | None
 
     def shown(self) -> dict[str, Any]:
-        """As the reference shows it."""
+        """The permission in the reference's JSON form."""
         who = {"anonymous": True} if self.user is None else {"user": self.user}
         return {"id": self.id, **who, "operation": self.operation}
 
 
 class StreamRules(NamedTuple):
-    """What a message of a stream must be."""
+    """What the messages of a stream must satisfy."""
 
     partitions: int
     require_signed_data: bool = False
     require_encrypted_data: bool = False
 
     def check(self, message: StreamMessage) -> None:
-        """Raise unless *message* is signed and encrypted as the stream wants it; in the validator's words."""
+        """Raise unless *message* is signed and encrypted as required; the error has the validator's text."""
         if self.require_signed_data and not message.signature:
             raise invalid("Stream data is required to be signed", message)
         if self.require_encrypted_data and message.encryption_type == kinds.NONE:
@@ -119,18 +119,18 @@ class StreamRules(NamedTuple):
 
 
 class InvalidDescription(Exception):
-    """What was said of a stream cannot be; the text says why."""
+    """A description or permission is refused; the text says why."""
 
 
 class _StreamRecord(NamedTuple):
-    """What users said of a stream."""
+    """What users set for a stream."""
 
     description: StreamDescription = DEFAULT_DESCRIPTION
     permissions: tuple[Permission, ...] = ()
 
 
 class Streams:
-    """Every stream's rules, and the channels that its partitions are."""
+    """The rules of every stream, and the channels of its partitions."""
 
     def __init__(self, configured: Mapping[str, ConfiguredStream], partitions: int) -> None:
         self._configured = configured
@@ -142,12 +142,12 @@ class Streams:
         self._rights: dict[str | None, dict[str, tuple[Right, ...]]] = {}  # by user and by stream
 
     def start(self, services: Services) -> None:
-        """Read what users have said before."""
+        """Read the stored descriptions."""
         self._services = services
         self.read(services.access, services.index.rows)
 
     def read(self, access: Access, rows: Callable[..., list[Any]]) -> None:
-        """Read what the *rows* of the table say, and let *access* know who may use the streams."""
+        """Read the descriptions in the *rows* of the table, and give *access* the rights of their users."""
         self._access = access
         for stream, settings in self._configured.items():
             self._set_rules(stream, settings)
@@ -159,7 +159,7 @@ class Streams:
                 if (said := _parse(text)) is not None and last not in self._configured:
                     self._apply_record(last, said)
 
-    # What holds
+    # Queries
 
     def _find_rules(self, stream: str) -> StreamRules:
         """The rules of *stream*; an inbox and a key exchange have one partition and no others."""
@@ -170,13 +170,13 @@ class Streams:
         return StreamRules(1) if special else self._default
 
     def _find_channel_rules(self, channel: str) -> StreamRules | None:
-        """The rules of the stream partition that *channel* is; None if there is none such."""
+        """The rules for *channel*; None if its stream has no such partition."""
         stream, partition = stream_of(channel)
         rules = self.rules(stream)
         return rules if partition < rules.partitions and key_exchange_address(stream) is None else None
 
     def partitions(self, stream: str) -> int:
-        """How many partitions *stream* has; inboxes and key exchanges have one."""
+        """The number of partitions of *stream*; inboxes and key exchanges have one."""
         return self.rules(stream).partitions
 
     def channels_of(self, stream: str) -> list[str]:
@@ -188,20 +188,20 @@ class Streams:
 
     @property
     def decrypts_any(self) -> bool:
-        """Whether there is a stream that the gateway is to read."""
+        """Whether the gateway decrypts any stream."""
         return any(settings.decrypt for settings in self._configured.values())
 
     def decrypts(self, stream: str) -> bool:
-        """Whether the gateway is to read what is encrypted on *stream*: only the operator can say that."""
+        """Whether the gateway decrypts messages on *stream*, which only the operator can configure."""
         settings = self._configured.get(stream)
         return settings is not None and settings.decrypt
 
     def is_configured(self, stream: str) -> bool:
-        """Whether the operator described *stream*."""
+        """Whether the operator describes *stream* in the configuration."""
         return stream in self._configured
 
     def shown(self, stream: str) -> dict[str, Any]:
-        """The stream as the reference's REST interface shows it."""
+        """The stream in the JSON form of the reference's REST interface."""
         said = self._record(stream).description
         return (
             {"id": stream}
@@ -211,17 +211,17 @@ class Streams:
         )
 
     def validation_fields(self, stream: str) -> dict[str, Any]:
-        """What has to be known of *stream* to check its messages, in the words of the reference."""
+        """The fields that clients need to validate messages of *stream*, by the reference's names."""
         return {"id": stream, **dict(zip(_VALIDATION_FIELDS, self.rules(stream), strict=True))}
 
     def permissions(self, stream: str) -> tuple[Permission, ...]:
-        """What users were given on *stream* by others."""
+        """The permissions that users were granted on *stream*."""
         return self._record(stream).permissions
 
-    # What users say
+    # Changes by users
 
     def describe(self, stream: str, fields: Mapping[str, Any]) -> None:
-        """Take what *fields* say of *stream* into its description; the rest of it stays."""
+        """Update the description of *stream* with *fields*; other fields stay unchanged."""
         said = self._record(stream)
         given = {name: value for name, value in fields.items() if value is not None}
         try:
@@ -233,7 +233,7 @@ class Streams:
             self._log_record(stream, said._replace(description=description))
 
     def grant(self, stream: str, operation: str, user: str | None) -> Permission:
-        """Let *user* (an address, None is everybody) use *operation* on *stream*; once more changes nothing."""
+        """Let *user* (an address, None is everybody) use *operation* on *stream*; a repeated grant changes nothing."""
         said = self._record(stream)
         for permission in said.permissions:
             if permission[1:] == (operation, user):
@@ -245,7 +245,7 @@ class Streams:
         return added
 
     def revoke(self, stream: str, id: int) -> bool:
-        """Take the permission *id* back; False if there is none."""
+        """Revoke the permission *id*; False if there is none."""
         said = self._record(stream)
         kept = tuple(permission for permission in said.permissions if permission.id != id)
         if len(kept) == len(said.permissions):
@@ -254,19 +254,19 @@ class Streams:
         return True
 
     def forget(self, stream: str) -> None:
-        """Whatever users said of *stream*, it has the defaults from now on."""
+        """Reset *stream* to the defaults."""
         if stream in self._streams:
             self._log_record(stream, _StreamRecord())
 
     @staticmethod
     def rows(fact: Fact) -> Iterator[Row]:
-        """What *fact* adds to the table."""
+        """The row that *fact* adds to the table."""
         if fact.kind == "entity" and fact.protocol == NAME:
             yield Row("streamr_streams", (fact.fields["native"][NAME], fact.fields["wire"]))
 
     @staticmethod
     def lifetime(fact: Fact) -> Lifetime | None:
-        """How long *fact* stays: the newest edition of a stream for good, unless it says that nothing is said."""
+        """The lifetime of *fact*: unlimited for the newest edition of a stream, unless that resets the stream."""
         if fact.kind != "entity" or fact.protocol != NAME:
             return None
         said = _parse(fact.fields["wire"])
@@ -274,7 +274,7 @@ class Streams:
 
     @staticmethod
     def removal_statements(fact: Fact) -> Iterator[Statement]:
-        """What takes out the row of the stream that *fact* is about."""
+        """The statement that deletes the row of the stream that *fact* describes."""
         if fact.kind == "entity" and fact.protocol == NAME:
             yield "DELETE FROM streamr_streams WHERE stream = ?", (fact.fields["native"][NAME],)
 
@@ -282,7 +282,7 @@ class Streams:
         return self._streams.get(stream) or _StreamRecord()
 
     def _log_record(self, stream: str, said: _StreamRecord) -> None:
-        """Write it down, then act on it."""
+        """Log *said* as the record of *stream*, then apply it."""
         if stream in self._configured:
             raise InvalidDescription("this stream is described by the configuration of the gateway")
         text = dumps([said.description.model_dump(by_alias=True), said.permissions])
@@ -313,7 +313,7 @@ class Streams:
         self.channel_rules.cache_clear()
 
     def _set_rights(self, stream: str, before: Sequence[Permission], now: Sequence[Permission]) -> None:
-        """Let the users of both have the rights to *stream* that they have *now*."""
+        """Give the users in *before* and *now* the rights to *stream* that they have *now*."""
         for user in dict.fromkeys(permission.user for permission in (*before, *now)):
             streams = self._rights.setdefault(user, {})
             operations = [permission.operation for permission in now if permission.user == user]
@@ -332,7 +332,7 @@ class Streams:
 
 
 def _parse(text: str) -> _StreamRecord | None:
-    """What `_log_record` wrote; None if this is something else."""
+    """The record that `_log_record` wrote as *text*; None if it is malformed."""
     try:
         description, permissions = loads(text)
         given = tuple(Permission(*permission) for permission in permissions)

@@ -1,4 +1,4 @@
-"""Who a client is: the user of a session token, or of an API key of the gateway; requests can carry either."""
+"""The user behind a request: of a session token, or of an API key of the gateway; requests can carry either."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ DERIVED_ID_LENGTH: Final = 66  # characters of a publisher that is derived from 
 
 
 class User(NamedTuple):
-    """Somebody who asks. Who logged in by a session token has an Ethereum *address*, in lower case."""
+    """The user of a request. One with a session token has an Ethereum *address*, in lower case."""
 
     principal: Principal
     address: str | None = None
 
     @property
     def username(self) -> str | None:
-        """What clients know the user by: the address with its checksum, or the name of the key; None is nobody."""
+        """The name that clients use: the address with its checksum, or the name of the key; None for neither."""
         if self.address is not None:
             return checksum(self.address)
         name = self.principal.name
@@ -41,7 +41,7 @@ class User(NamedTuple):
         return name is not None and publisher == "0x" + sha256(name.encode()).hexdigest()
 
     def peer(self, peers: PeerRegistry) -> Peer | None:
-        """The durable peer that others know the user as, on every protocol; None is nobody."""
+        """The durable peer of the user on every protocol; None without an address or a key."""
         if self.address is not None:
             return peers.identity(NAME, self.address)
         name = self.username

@@ -1,7 +1,7 @@
-"""What is said on Streamr's WebSockets, described from the tables by which it is read and written.
+"""Describes the messages on Streamr's WebSockets for `/asyncapi.json`, from the tables of the codecs.
 
-Described is what the gateway writes and the libraries send; the older and the specifications' own shapes that are read
-as well are not (see `control.VARIANTS`, `layouts.FLAT_30`, `layouts.SHORT_32`).
+The schemas describe what the gateway writes and the libraries send. The codecs also read older forms, and forms that
+only a specification has; the schemas omit those (see `control.VARIANTS`, `layouts.FLAT_30`, `layouts.SHORT_32`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NODES: Final[Schema]  = {"type": "array", "items": TEXT}
 REF: Final[Schema]    = {"type": "array", "items": [NUMBER, {"type": ["integer", "null"], "minimum": 0}], "minItems": 2}
 ID: Final[Schema]     = {"type": "array", "items": [NONEMPTY_TEXT, NUMBER, NUMBER, NUMBER, TEXT, TEXT], "minItems": 6}
 
-# What the fields of a stream message are.
+# The fields of a stream message.
 ROW: Final[dict[str, Schema]] = {
     "msgId":          ID,
     "prevMsgRef":     {"anyOf": [REF, {"type": "null"}]},
@@ -52,7 +52,7 @@ MESSAGE: Final[Schema] = {
         for version, names in LAYOUTS.items()
     ]
 }
-# What the other fields of the tables are.
+# The other fields of the tables.
 FIELDS: Final[dict[str, Schema]] = {
     "requestId":                     TEXT,
     "subId":                         {"type": ["string", "integer"]},
@@ -79,7 +79,7 @@ FIELDS: Final[dict[str, Schema]] = {
 }
 # fmt: on
 
-RESPONSES: Final = frozenset([*ControlType][: ControlType.PUBLISH])  # what only the gateway sends
+RESPONSES: Final = frozenset([*ControlType][: ControlType.PUBLISH])  # types that only the gateway sends
 SENT_BY_NODES: Final = frozenset({NetworkType.STATUS, NetworkType.INSTRUCTION, NetworkType.FIND_STORAGE_NODES})
 SENT_BY_TRACKERS: Final = frozenset({TrackerType.INSTRUCTION, TrackerType.STORAGE_NODES_RESPONSE, TrackerType.ERROR})
 

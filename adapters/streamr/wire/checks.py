@@ -14,7 +14,7 @@ from .errors import StreamrError
 # The largest integer that every JSON reader keeps exactly (ECMAScript: Number.MAX_SAFE_INTEGER).
 MAX_INTEGER = 2**53 - 1
 
-# Characters of the texts that a peer chooses and that are looked up, kept or repeated (contents have the limit of a
+# Characters of the texts that a peer chooses and that are looked up, stored or echoed (contents are limited by the
 # frame). Genuine ids have some 40, and a stream's name with what marks an inbox in it has at most 302; S0 writes an RSA
 # public key (800) for a groupKeyId. A requestId may hold the id of a stream.
 MAX_NAME = 512
@@ -29,7 +29,7 @@ MAX_LENGTHS: Final = {
 }
 # fmt: on
 
-# Characters of a refused value that an error repeats: enough to recognise it, no echo of a megabyte.
+# Characters of a refused value that an error repeats: enough to recognise it, without echoing a megabyte.
 MAX_QUOTED = 200
 
 
@@ -79,7 +79,7 @@ def integer(name: str, value: Any) -> int:
 
 
 def as_integer(value: Any) -> Any:
-    """*value*, as an integer where it is the same number for JavaScript: 2.0 is 2."""
+    """*value* as an integer if JavaScript does not distinguish them, as 2.0 and 2; otherwise unchanged."""
     return int(value) if type(value) is float and value.is_integer() else value
 
 
@@ -104,7 +104,7 @@ def padded(elements: list[Any], size: int) -> list[Any]:
 
 
 def echoed_id(value: Any) -> str:
-    """*value* as the requestId of an error; empty where it is none, or too long to be repeated."""
+    """*value* as the requestId of an error; empty if it is not a string, or too long to echo."""
     return value if type(value) is str and len(value) <= MAX_ID else ""
 
 

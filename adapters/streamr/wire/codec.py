@@ -31,10 +31,10 @@ from .message import (
     parse_message,
 )
 
-# What the bus calls the forms of a message: by the version of the control frame and that of the message in it.
+# The keys of a message's forms on the bus, by the versions of the control frame and of the message in it.
 FORM_KEYS: Final = {(control, message): f"{NAME}/{control}/{message}" for control in CONTROL for message in LAYOUTS}
 
-# Types that mean nothing without an id: one resend could not be told from another.
+# Types that need an id: without one, a resend could not be told from another.
 _REQUIRES_ID: Final = frozenset(
     {
         ControlType.UNICAST,
@@ -55,16 +55,15 @@ _LEADING_ID: Final = re.compile(r'\s*\[\s*2\s*,\s*[0-9]+\s*,\s*("(?:[^"\\\x00-\x
 
 
 def decode_control(data: bytes | str) -> ControlFrame:
-    """Read one control frame; what cannot be read raises a `StreamrError` with the requestId, if legible."""
+    """Read one control frame; a malformed one raises a `StreamrError` with the requestId, if that can be read."""
     return (decode_publish_fast(data) if isinstance(data, bytes) else None) or _decode_any(data)
 
 
 def decode_publish_fast(wire: bytes) -> PublishRequest | None:
-    """A PublishRequest as the libraries write nearly all of them; None where `decode_control` has to look closer.
+    """Read a PublishRequest in the form that the libraries write; None if `decode_control` has to read it.
 
-    What stands before the message and behind it is known. Where both ends of *wire* are that, the rest is the message;
-    an id or a token with something escaped in it does not stand there as it is. Nothing that is taken is nested deeply,
-    so orjson itself is asked.
+    The texts before and after the message are rebuilt. If *wire* begins and ends with them, the rest is the message; an
+    id or a token with an escape in it does not match. No array of that form is nested deeply, so orjson is safe.
     """
     if not wire.startswith(b'[2,8,"') or has_more_values(wire, jsontext.MAX_VALUES):
         return None
@@ -169,10 +168,10 @@ def _message(value: Any, frame: list[Any], index: int, wire: bytes) -> StreamMes
 
 
 def element_text(frame: list[Any], index: int, wire: bytes) -> bytes | None:
-    """The text of one element of *frame*, where all around it is written without spaces; else None.
+    """The text of one element of *frame*; None unless everything around it is written without spaces.
 
-    What surrounds it is known: if *wire* begins and ends with that, the rest is the element. (Both ends are
-    whole JSON values, and *wire* is JSON, so neither can begin or end inside of a string.)
+    The texts around it are rebuilt: if *wire* begins and ends with them, the rest is the element. Both ends are
+    whole JSON values, and *wire* is JSON, so neither can begin or end inside a string.
     """
     head = jsontext.dumps(frame[:index])[:-1] + b","
     tail = jsontext.dumps(frame[index + 1 :])
@@ -206,7 +205,7 @@ def _partition(name: str, value: Any) -> int:
 
 
 def _subscription_id(_name: str, value: Any) -> str | int:
-    # The libraries send a counter as a string; S1's example of a UnicastMessage has a number. Either is given back.
+    # The libraries send a counter as a string; S1's example of a UnicastMessage has a number. Both are preserved.
     return value if type(value) is int and abs(value) <= checks.MAX_INTEGER else checks.text("requestId", value)
 
 
@@ -240,7 +239,7 @@ def _leading_id(data: bytes | str) -> str:
         return ""
 
 
-# How each field of the tables is called in the frames, and what it must be.
+# The attribute of a frame that each field of the tables becomes, and the check of its value.
 # fmt: off
 FIELDS: Final[dict[str, tuple[str, Callable[[str, Any], Any]]]] = {
     "requestId":       ("request_id", checks.text),

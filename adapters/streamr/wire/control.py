@@ -1,4 +1,4 @@
-"""Control frames as values, and the tables that say how versions 1 and 2 write them.
+"""Control frames as values, and the tables of their fields in versions 1 and 2.
 
 A class per shape, not per type and version: what differs between the versions is the order of fields,
 and that is data. `adapters.streamr.wire.codec` reads and writes frames by these tables.
@@ -47,7 +47,7 @@ class Frame:
 
 @dataclass(slots=True, kw_only=True)
 class ClientRequest(Frame):
-    """A client wants something, in the name of whoever the token, or S1's key, belongs to."""
+    """A client wants something, on behalf of the user of the session token, or of S1's API key."""
 
     session_token: str | None = None
     api_key: str | None = None
@@ -55,7 +55,7 @@ class ClientRequest(Frame):
 
 @dataclass(slots=True, kw_only=True)
 class PublishRequest(ClientRequest):
-    """A client gives a message to a stream."""
+    """A client publishes a message on a stream."""
 
     type: ClassVar = ControlType.PUBLISH
     message: StreamMessage
@@ -63,7 +63,7 @@ class PublishRequest(ClientRequest):
 
 @dataclass(slots=True, kw_only=True)
 class SubscribeRequest(ClientRequest):
-    """A client wants the messages of a stream partition from now on."""
+    """A client wants new messages of a stream partition."""
 
     type: ClassVar = ControlType.SUBSCRIBE
     stream_id: str
@@ -113,7 +113,7 @@ class Delivery(Frame):
 
 @dataclass(slots=True, kw_only=True)
 class StreamResponse(Frame):
-    """What became of a request: SUBSCRIBED, UNSUBSCRIBED, RESENDING, RESENT or NO_RESEND."""
+    """The outcome of a request: SUBSCRIBED, UNSUBSCRIBED, RESENDING, RESENT or NO_RESEND."""
 
     type: ControlType
     stream_id: str
@@ -178,7 +178,7 @@ CONTROL: Final[dict[int, dict[ControlType, tuple[str, ...]]]] = {
     },
 }
 
-# Forms that only a specification writes: the shape of the array that gives them away, and their fields.
+# Forms that only a specification has: how to recognise the array, and its fields.
 VARIANTS: Final[dict[tuple[int, ControlType], tuple[Callable[[list[Any]], bool], tuple[str, ...]]]] = {
     # S1 has an apiKey before the session token.
     (1, ControlType.PUBLISH):     (lambda frame: len(frame) > 4, ("streamMessage", "apiKey", "sessionToken")),

@@ -33,7 +33,7 @@ def channel_of(stream_id: str, partition: int) -> str:
     return f"{stream_id}#0" if "#" in stream_id and _LOOKS_NUMBERED.fullmatch(stream_id) else stream_id
 
 
-@lru_cache(maxsize=4096)  # it is asked for each message
+@lru_cache(maxsize=4096)  # called for each message
 def stream_of(channel: str) -> tuple[str, int]:
     """The stream id and the partition that a channel is; every name has exactly one of them."""
     if "#" not in channel:
@@ -41,15 +41,15 @@ def stream_of(channel: str) -> tuple[str, int]:
     found = _PARTITION.fullmatch(channel)
     if found is not None:
         return found[1], int(found[2])
-    # `a#0` is no other name of `a`: only behind a number does a zero tell something apart.
+    # `a#0` is not another name of `a`: only after a number does `#0` distinguish two streams.
     plain = channel.removesuffix("#0")
     return (plain if _LOOKS_NUMBERED.fullmatch(plain) else channel), 0
 
 
 @lru_cache(maxsize=4096)
 def inbox_of(stream_id: str) -> Inbox | None:
-    """Whose inbox a stream id `S/@N` is, or None."""
-    if "/@" not in stream_id:  # nearly always, and ten times sooner found than by the pattern
+    """The inbox that a stream id `S/@N` means; None if it is not an inbox."""
+    if "/@" not in stream_id:  # the common case, ten times faster than the pattern
         return None
     found = _INBOX.fullmatch(stream_id)
     if found is None:

@@ -1,4 +1,4 @@
-"""Which array is which: the fields of a stream message in the order of each version, and of each odd form."""
+"""The order of a stream message's fields in the array of each version, and in each irregular form."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHORT_32: Final = {
 
 
 def layout_of(row: list[Any]) -> tuple[str, ...]:
-    """The fields that the elements of *row* are; `StreamrError` where its version is not supported."""
+    """The names of the fields in *row*, in order; `StreamrError` if its version is not supported."""
     version = checks.as_integer(row[0]) if row else UNDEFINED
     if type(version) is not int or version not in LAYOUTS:
         supported = ",".join(map(str, LAYOUTS))
@@ -52,7 +52,7 @@ def nest_flat_fields(fields: dict[str, Any]) -> None:
     partition = fields.get("streamPartition")
     if type(partition) is str and partition.isascii() and partition.isdigit() and len(partition) < 16:
         partition = int(partition)
-    # S1 has no message chains: all messages of a producer are one chain.
+    # S1 has no message chains: all messages of a publisher form one chain.
     head = [fields.get(name, UNDEFINED) for name in ("timestamp", "sequenceNumber", "publisherId")]
     fields["msgId"] = [fields["streamId"], partition, *head, None]
     fields["prevMsgRef"] = [fields.get("prevTimestamp"), fields.get("prevSequenceNumber")]

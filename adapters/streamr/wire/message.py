@@ -80,13 +80,13 @@ class MessageID(NamedTuple):
     msg_chain_id: str = ""
 
 
-@dataclass(slots=True)  # not frozen: one is made for each publish, and that would take four times as long
+@dataclass(slots=True)  # not frozen: one is made for each publish, and frozen ones take four times as long
 class StreamMessage:
-    """One stream message, whatever version it came in (S0, StreamMessage). What it says is never changed.
+    """One stream message, in whichever version it came (S0, StreamMessage). Nothing but its caches is ever modified.
 
     `version` and `wire` are the version and the text of the array it was received as, `verbatim` says that
-    this text is the libraries' form, not one of the specifications' only. `ttl_seconds` is S1's, never 0. `digests` and
-    `verified` are what `signing` and `batch` found out about it: what may have been signed, and that it was.
+    this text is the libraries' form, not one of the specifications' only. `ttl_seconds` is S1's, never 0. Two are
+    caches: `digests` of what may have been signed (`signing`), and `verified`, a genuine signature (`batch`).
     """
 
     id: MessageID
@@ -115,9 +115,9 @@ class StreamMessage:
         """Whether readers of *version* get all of this message and can check its signature.
 
         The signature covers newGroupKey, which older versions cannot carry; encryption 3 is known to
-        version 31 alone, GroupKeyRotate to version 32. Version 30 has no word for encryption: the libraries write
-        such a message all the same, and their readers of version 30 throw on its content, so that there is none. What
-        RSA encrypts in the key exchange are keys inside of a content that can be read.
+        version 31 alone, GroupKeyRotate to version 32. Version 30 cannot express encryption: the libraries
+        write such a message all the same, but their readers of version 30 throw on its content, so it counts as lost.
+        In the key exchange, RSA encrypts only keys within a content that can be read.
         """
         if version == 30 and (
             self.encryption_type == AES or (self.encryption_type, self.message_type) == (RSA, MESSAGE)
@@ -140,14 +140,14 @@ class StreamMessage:
             raise self._no_json(error) from None
 
     def check_content(self) -> None:
-        """Raise a `StreamrError` where `parsed_content` would for content that is not encrypted; it makes no value."""
+        """Raise a `StreamrError` where `parsed_content` would for unencrypted content, without building a value."""
         try:
             jsontext.check(self.content.encode(errors=jsontext.SURROGATE_ERRORS))
         except ValueError as error:
             raise self._no_json(error) from None
 
     def json_content(self) -> bytes:
-        """The content as one JSON value on one line, as the bus has it; what is encrypted is wrapped."""
+        """The content as one JSON value on one line, as the bus has it; encrypted content is wrapped."""
         if self.encryption_type == NONE:
             # Half a surrogate pair can only stand inside of a JSON string, where it may as well be an escape.
             return jsontext.one_line(self.content.encode(errors="backslashreplace"))
@@ -194,7 +194,7 @@ def parse_message(data: bytes | str, max_values: int | None = None) -> StreamMes
 
 
 def has_expired(wire: bytes, now: int) -> bool:
-    """Whether the time that S1 lets a message live is over; *wire* is the text of its array, *now* is in ms."""
+    """Whether a message has outlived its ttl (S1); *wire* is the text of its array, *now* is in ms."""
     if not _FLAT.match(wire):
         return False
     message = parse_message(wire)
@@ -207,9 +207,9 @@ def decode_message(value: Any, wire: bytes | None = None) -> StreamMessage:
 
 
 def decode_message_fast(row: Any, wire: bytes) -> StreamMessage | None:
-    """Nearly every message: version 32 as the libraries write it, with nothing to find fault with; else None.
+    """Read a valid message of version 32 in the form that the libraries write; None for anything else.
 
-    What it takes, `_decode_general` takes to mean the same; it is three times as fast.
+    For every message that it reads, `_decode_general` returns the same, in three times the time.
     """
     if type(row) is not list or tuple(map(type, row)) not in _FAST_ROWS:
         return None
@@ -284,7 +284,7 @@ def _decode_general(value: Any, wire: bytes | None) -> StreamMessage:
 
 
 def _latest(layout: tuple[str, ...], row: list[Any]) -> list[Any]:
-    """The elements of *row* in the places they have in version 32; what is missing has its default there."""
+    """The elements of *row* in the order of version 32; a missing element has its default."""
     fields = dict(zip(layout, row, strict=False))
     if layout is FLAT_30:
         nest_flat_fields(fields)
@@ -292,7 +292,7 @@ def _latest(layout: tuple[str, ...], row: list[Any]) -> list[Any]:
 
 
 def _ttl(value: Any) -> int | None:
-    """The seconds that a message of S1 lives; 0, which the broker of its time wrote where none were given, is none."""
+    """The lifetime of a message of S1 in seconds; 0, which the broker of its time wrote for no ttl, becomes None."""
     return checks.optional_integer("ttl", value) or None
 
 

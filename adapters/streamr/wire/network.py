@@ -61,7 +61,7 @@ OLD_CODES: Final[dict[int, NetworkType]] = {
     13: NetworkType.FIND_STORAGE_NODES,
     14: NetworkType.STORAGE_NODES,
 }
-# Those of them that were later wrapped, and are not read; the names are those of the nodes.
+# Codes before version 5 that were wrapped later, and are not supported; the names are those of the nodes.
 UNSUPPORTED_CODES: Final[dict[int, str]] = {
     1:  "DATA",
     2:  "SUBSCRIBE",
@@ -94,7 +94,7 @@ def _status(name: str, value: Any) -> Any:
     return value if type(value) is dict else checks.text(name, value)
 
 
-# How each field is called in a message, and what it must be.
+# The attribute of a message that each field becomes, and the check of its value.
 # fmt: off
 FIELDS: Final[dict[str, tuple[str, Callable[[str, Any], Any]]]] = {
     "status":                        ("status", _status),
@@ -109,7 +109,7 @@ FIELDS: Final[dict[str, tuple[str, Callable[[str, Any], Any]]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkMessage:
-    """One message of the network layer. *as_object* says in which of the two forms it is, or is to be, written."""
+    """One message of the network layer. *as_object* says which of the two forms it has, or is to be written in."""
 
     type: NetworkType
     source: str = ""
@@ -131,7 +131,7 @@ def parse_network(data: bytes | str) -> Any:
 
 
 def version_and_form(value: Any) -> tuple[str, bool]:
-    """The version that *value* is written in, and whether as an object, as far as that can be told."""
+    """The version of *value*, and whether it has the object form; a default version if it has no readable one."""
     if type(value) is dict:
         return _version_or(value.get("version"), f"{WRAPPED_VERSION}.0.0"), True
     return _version_or(value[0] if type(value) is list and value else None, S2_VERSION), False
@@ -148,7 +148,7 @@ def decode_value(value: Any, data: bytes | str) -> NetworkMessage:
         return _decode_object(value)
     row = value if type(value) is list else []
     message = _decode_array(row)
-    if message.type is NetworkType.WRAPPER and type(row[3]) is list:  # as it came, where that can be cut out
+    if message.type is NetworkType.WRAPPER and type(row[3]) is list:  # verbatim, if its text can be located
         wire = data if isinstance(data, bytes) else data.encode()
         return replace(message, control=element_text(row, 3, wire) or message.control)
     return message
@@ -167,7 +167,7 @@ def encode_network(message: NetworkMessage) -> bytes:
 
 
 def has_wrapper(version: str, *, as_object: bool) -> bool:
-    """Whether this form has a wrapper for control messages."""
+    """Whether this version and form can wrap control messages."""
     return not as_object or NetworkType.WRAPPER in _codes(version).values()
 
 

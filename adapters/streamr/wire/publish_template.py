@@ -1,7 +1,7 @@
-"""Reads PublishRequests that are written as one before them, but for what differs from message to message.
+"""Reads PublishRequests by the template of an earlier one, which is faster than a full decode.
 
-What is the same is not looked at, its text is compared. Whatever is read here, `decode_control` reads the same; what is
-written another way, though it may mean the same, is left to that.
+The text of the fields that do not change is compared instead of decoded. For every request that a template reads,
+`decode_control` returns the same; a request that is written differently, even if it means the same, is left to it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .checks import MAX_ID, MAX_INTEGER, MAX_NAME
 from .control import PublishRequest
 from .message import LATEST, MessageID, StreamMessage, decode_ref_fast
 
-RequestedMessage = tuple[str, StreamMessage]  # the id of a request, and its message
+RequestedMessage = tuple[str, StreamMessage]  # a request's id and the message that it publishes
 
 
 class PublishTemplate:
@@ -37,10 +37,10 @@ class PublishTemplate:
         self._token = b",%b]" % dumps(first.session_token)
 
     def read(self, wire: bytes) -> RequestedMessage | None:
-        """What is said in *wire*; None where `decode_control` has to look at it.
+        """The request id and the message in *wire*; None if `decode_control` has to read it.
 
-        What stands before the content and behind it is written once more. Where both ends of *wire* are that, the rest
-        is the content: they are whole JSON values, and *wire* is JSON, so neither begins nor ends inside of a string.
+        The texts before and after the content are rebuilt. If *wire* begins and ends with them, the rest is the
+        content: both consist of whole JSON values, and *wire* is JSON, so neither can begin or end inside a string.
         """
         like = self._message
         if has_more_values(wire, MAX_VALUES):

@@ -1,4 +1,4 @@
-"""How a request is refused: the words of the reference's broker for the errors of the gateway."""
+"""The texts and codes of refused requests: those that the reference's broker gives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .control import ControlFrame, ControlType, PublishRequest, ResendRequest, S
 from .errors import StreamrError
 
 # fmt: off
-# How the broker's errors call each request.
+# The broker's wording for each request.
 PHRASES: dict[ControlType, tuple[str, str, str]] = {
     ControlType.PUBLISH:     ("Publish", "publish", "write to"),
     ControlType.SUBSCRIBE:   ("Subscribe", "subscribe", "subscribe to"),
@@ -19,7 +19,7 @@ PHRASES: dict[ControlType, tuple[str, str, str]] = {
 
 
 class Unauthenticated(RequestError):
-    """A token that is none of ours, where one is needed."""
+    """The request needs a valid session token or API key, and carries none."""
 
 
 def refusal(frame: ControlFrame, error: RequestError) -> tuple[str, str]:
@@ -42,7 +42,7 @@ def refusal(frame: ControlFrame, error: RequestError) -> tuple[str, str]:
 
 
 def stream_partition_of(frame: ControlFrame) -> tuple[str, int]:
-    """The stream and the partition that *frame* is about."""
+    """The stream and the partition that *frame* concerns; an empty id and 0 if it concerns none."""
     if isinstance(frame, SubscribeRequest | UnsubscribeRequest | ResendRequest):
         return frame.stream_id, frame.stream_partition
     return frame.message.id[:2] if isinstance(frame, PublishRequest) else ("", 0)

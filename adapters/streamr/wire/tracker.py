@@ -68,7 +68,7 @@ TRACKER: Final[dict[TrackerType, tuple[str, ...]]] = {
 # S0's example of a Status has no requestId.
 SHORT_STATUS: Final = ("status",)
 
-# How each field of the table is called in a message, and what it must be.
+# The attribute of a message that each field of the table becomes, and the check of its value.
 FIELDS: Final[dict[str, tuple[str, Callable[[str, Any], Any]]]] = {
     "requestId":       ("request_id", checks.text),
     "status":          ("status", _object),
@@ -91,7 +91,7 @@ _NUMBERS: Final = {spelling: number for number in _TYPES for spelling in (number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackerMessage:
-    """One tracker message; which fields mean something is in `TRACKER`. *number* is its type as it was written."""
+    """One tracker message; `TRACKER` says which fields its type has. *number* is the type number as it was written."""
 
     type: TrackerType
     request_id: str = ""
@@ -110,7 +110,7 @@ class TrackerMessage:
 
 
 def decode_tracker(data: bytes | str) -> TrackerMessage:
-    """Read one tracker message; anything else raises a `StreamrError` with the requestId, if legible."""
+    """Read one tracker message; anything else raises a `StreamrError` with the requestId, if that can be read."""
     try:
         value = jsontext.loads(data, max_values=MAX_VALUES)
     except ValueError as error:
@@ -130,7 +130,7 @@ def encode_tracker(message: TrackerMessage) -> bytes:
 
 
 def reply_number(kind: TrackerType, asked: TrackerMessage) -> int:
-    """The number of *kind* for the peer that sent *asked*: those of S0's examples if it uses them."""
+    """The type number of *kind* in a reply to *asked*, whose sender may use the numbers of S0's examples."""
     return kind + S0_OFFSET if asked.number > S0_OFFSET and kind <= TrackerType.STORAGE_NODES_RESPONSE else int(kind)
 
 

@@ -1,4 +1,4 @@
-"""The versions that a client asks for in the URL, and how the reference refuses others."""
+"""The versions that a client requests in the URL, and the reference's errors for unsupported ones."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Iterable, Mapping
 from .control import CONTROL
 from .layouts import LAYOUTS
 
-# The parameter, how the reference calls it, which there are.
+# The parameter, its name in the reference's errors, and the supported versions.
 LAYERS = (
     ("controlLayerVersion", "ControlLayer", tuple(map(str, CONTROL))),
     ("messageLayerVersion", "MessageLayer", tuple(map(str, LAYOUTS))),
 )
 _INTEGER = re.compile(r"\s*([+-]?[0-9]+)")
 
-Versions = tuple[int | None, int | None]  # of control frames and of messages; None where the client asks for none
+Versions = tuple[int | None, int | None]  # of control frames and of messages; None if the client requests none
 
 
 class UnsupportedVersion(Exception):
-    """A client asks for a version that there is not; the text is the reference's."""
+    """A client requests an unsupported version; the text is the reference's."""
 
 
 def versions_of(query: Mapping[str, str]) -> Versions:
-    """The versions that the *query* of a URL asks for; `UnsupportedVersion` if one is not supported."""
+    """The versions that the *query* of a URL requests; `UnsupportedVersion` if one is not supported."""
     control, message = (_version(query.get(parameter), layer, supported) for parameter, layer, supported in LAYERS)
     return control, message
 

@@ -294,7 +294,7 @@ def test_a_name_that_cannot_be_shown_is_no_name(broker: Any) -> None:
 def test_rights_decide_whose_neighbour_somebody_is(make_broker: Callable[..., Any]) -> None:
     broker = make_broker(grants={"streamr:k": ("subscribe:s",)})
     refusal = broker.adapter.accept(ConnectionRequest(Principal("streamr:anonymous"), "/tracker", {}, {}))
-    assert (refusal.status, refusal.text.startswith("a tracker is for those who may")) == (403, True)
+    assert (refusal.status, refusal.text.startswith("the tracker is only for peers with some right")) == (403, True)
     node = Node(broker, "streamr:k")
     assert node.ask(2, 1, "r", {"streams": ["s"]})[0][1] == 2
     assert node.ask(2, 1, "r", {"streams": ["s", "t"]})[0][1:4] == [6, "r", "PERMISSION_DENIED"]
