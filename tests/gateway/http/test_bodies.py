@@ -192,6 +192,20 @@ def test_bytes_of_bodies_are_paced_once_whichever_server_reads_them(counted: boo
     assert sum(taken) == (0 if counted else 5)
 
 
+@pytest.mark.parametrize(("error", "charged"), [(ValueError, True), (KeyError, False)])
+def test_a_body_is_charged_to_its_network_if_it_is_malformed(error: type[Exception], charged: bool) -> None:
+    pacer, charges = free(), list[tuple[str, int]]()
+    pacer.charge_malformed_body = lambda network, size: charges.append((network, size))  # type: ignore[method-assign]
+
+    async def take() -> None:
+        async with read_body(request(iter([b"123", b"45"])), 9, pacer, (ValueError,)):
+            raise error
+
+    with pytest.raises(error):
+        anyio.run(take)
+    assert charges == ([("192.0.2.1", 5)] if charged else [])
+
+
 @pytest.mark.parametrize("length", ["10", "9" * 5_000, "-1", "x", "١"])
 def test_a_body_that_is_said_to_be_too_long_is_not_read(length: str) -> None:
     headers = [(b"content-length", length.encode())]

@@ -72,6 +72,18 @@ def test_a_body_that_says_that_it_is_too_long_is_not_read(broker: Any, make_call
         assert asking(make_caller(broker), "POST", path, iter([b"x"]), **{"content-length": length}) == (413, 0)
 
 
+def test_a_malformed_body_is_charged_to_its_network(broker: Any, make_caller: Any) -> None:
+    pacer, charges = ReadPacer(None, lambda: 0.0), list[tuple[str, int]]()
+    pacer.charge_malformed_body = lambda network, size: charges.append((network, size))  # type: ignore[method-assign]
+    broker.bus.read_pacer, call = pacer, make_caller(broker)
+    for path in ("/login/response", "/streams/s/data"):
+        assert call("POST", path, content=b"nope").status_code == 400
+        assert charges.pop() == ("192.0.2.1", 4), path
+    assert call("POST", "/login/response", content=b"{}").status_code == 400
+    assert call("POST", "/streams/s/data", content=b"{}").status_code == 200
+    assert charges == []
+
+
 def test_a_body_counts_in_the_memory_budget_and_is_given_up_where_that_is_short(broker: Any, make_caller: Any) -> None:
     budget = Budget(100_000)
     broker.bus.read_pacer = ReadPacer(None, lambda: 0.0, budget)
