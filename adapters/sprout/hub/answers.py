@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
 from typing import Final, NamedTuple
 
 from adapters.sprout.wire import codec
@@ -203,14 +202,6 @@ class StreamedResponse(PendingForm):
             data += b"\n"
         self.left -= len(data)
         self.fill(data)
-
-
-def fitting(lines: list[AnswerLine]) -> list[AnswerLine]:
-    """As many of the first *lines* as fit into one message."""
-    if sum(line.size for line in lines) + len(lines) <= MAX_BODY:
-        return lines  # true of nearly all
-    sizes = accumulate(line.size + 1 for line in lines)
-    return lines[: max(1, sum(size <= MAX_BODY for size in sizes))]
 
 
 def _text(form: Form) -> bytes | None:

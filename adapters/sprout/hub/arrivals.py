@@ -52,8 +52,8 @@ class Arrivals:
         self._refused = refused
         self._quota = quota
         self._waiting = WaitingNodes(quota, self._evicted, self._node_arrived)
-        self._answers = Acknowledgements(session)
-        self._questions = OpenRequests()
+        self._acknowledgements = Acknowledgements(session)
+        self._requests = OpenRequests()
         self._lost = BoundedMap[str, None](MAX_LOST)
         self._unwritten = BoundedMap[str, None](MAX_LOST)  # refused while the log failed; requested again later
         self._parts: NodeBatch | None = None  # an announce of which more parts follow
@@ -63,7 +63,7 @@ class Arrivals:
         """The approximate memory kept for the peer, in bytes."""
         batches = (*self.ready_batches, *(() if self._parts is None else (self._parts,)))
         arrived = sum(len(line.raw) + len(line.line) for batch in batches for line in batch.nodes)
-        return arrived + self._waiting.size + self._questions.size + self._answers.size
+        return arrived + self._waiting.size + self._requests.size + self._acknowledgements.size
 
     @property
     def missing_count(self) -> int:
@@ -74,28 +74,28 @@ class Arrivals:
 
     def is_expected(self, id: int) -> bool:
         """Whether the request *id* of the gateway waits for a response."""
-        return self._questions.is_open(id)
+        return self._requests.is_open(id)
 
     def clear(self) -> None:
         """Drop everything."""
         self.ready_batches.clear()
         self._parts = None
-        self._answers.clear()
+        self._acknowledgements.clear()
         self._waiting.leave()
 
     def tick(self, now: int) -> None:
         """Give up overdue requests, answer overdue announces, and send the requests that are due."""
-        for missing in self._questions.overdue(now):
+        for missing in self._requests.overdue(now):
             self._give_up(missing)
         if self._unwritten and not self._session.bus.congested:
-            self._questions.queue_ids(self._unwritten)
+            self._requests.queue_ids(self._unwritten)
             self._unwritten.clear()
         self._send_requests()
-        self._answers.tick(now)
+        self._acknowledgements.tick(now)
 
     def wait_for_disk(self) -> None:
         """Answer the announces that arrived together, once they are on disk."""
-        self._answers.wait_for_disk()
+        self._acknowledgements.wait_for_disk()
 
     # Announces
 
@@ -165,21 +165,21 @@ class Arrivals:
                 batch.status = max(batch.status, StatusCode.MALFORMED)
                 self._unwritten[line.id] = None
             self._give_up(line.id, refused=True, unwritten=unwritten)
-            self._answers.node_settled(line.id, batch.status if unwritten else StatusCode.OK)
+            self._acknowledgements.node_settled(line.id, batch.status if unwritten else StatusCode.OK)
             batch.forged = batch.forged or forged
             batch.taken = batch.taken or reason == EXPIRED  # clients announce expired nodes again and again
             return
         if missing:
-            self._answers.await_node(batch, line.id)
+            self._acknowledgements.await_node(batch, line.id)
             return
         batch.taken = True
         # A direct message that waited is dropped, not refused.
-        self._answers.node_settled(line.id, StatusCode.OK, seq, taken=True)
+        self._acknowledgements.node_settled(line.id, StatusCode.OK, seq, taken=True)
         if not seq and self._quota.is_awaited(line.id):  # not logged, so the store does not tell those that wait
             self._session.call_soon(partial(self._quota.node_arrived, line.id))
         if self._waiting:
             batch.nodes.extendleft(reversed(self._waiting.pop(line.id)))
-            self._questions.queue_ids(self._waiting.take_deferred_below(line.id))
+            self._requests.queue_ids(self._waiting.take_deferred_below(line.id))
 
     def _end_batch(self, batch: NodeBatch) -> None:
         """Answer a batch of which all nodes so far were taken, and request missing nodes."""
@@ -187,15 +187,15 @@ class Arrivals:
             self._session.record_malformed()
         if batch.more:
             return
-        self._answers.batch_ended(batch)
-        if batch.asks or self._questions:
+        self._acknowledgements.batch_ended(batch)
+        if batch.asks or self._requests:
             self._ask(batch)
 
     # Requests of the gateway
 
     def answer(self, frame: codec.Response) -> NodeBatch | None:
         """The nodes of a response; None if the gateway did not request them."""
-        missing = self._questions.answered(frame.id)
+        missing = self._requests.answered(frame.id)
         if not missing:
             return None
         batch = NodeBatch(frame.nodes, 0)
@@ -204,19 +204,19 @@ class Arrivals:
 
     def answered(self, batch: NodeBatch, frame: codec.Response) -> None:
         """Finish a response that was taken: request again what had no room in it, and give up the rest."""
-        self._questions.queue_ids(frame.cut)
+        self._requests.queue_ids(frame.cut)
         brought = {line.id for line in frame.nodes}
         left = [id for id in batch.sought if id not in brought]
         if len(left) < len(batch.sought):
-            self._questions.queue_ids(left)
+            self._requests.queue_ids(left)
         for id in batch.sought:
-            if not self._questions.is_requested(id):
+            if not self._requests.is_requested(id):
                 self._give_up(id)
         self._send_requests()
 
     def refused(self, id: int) -> None:
         """Give up what the request *id* asked for: its response was a status."""
-        for missing in self._questions.answered(id):
+        for missing in self._requests.answered(id):
             self._give_up(missing)
         self._send_requests()
 
@@ -235,28 +235,28 @@ class Arrivals:
             if (
                 missing not in self._waiting
                 and missing not in batch.sought
-                and not self._questions.is_requested(missing)
+                and not self._requests.is_requested(missing)
             ):
-                self._questions.queue(frame, missing)
+                self._requests.queue(frame, missing)
         batch.asks.clear()
         self._send_requests()
 
     def _send_requests(self) -> None:
         """Send queued requests while the limit allows; skip those for nodes that arrived on another connection."""
-        while (request := self._questions.next()) is not None:
+        while (request := self._requests.next()) is not None:
             missing, frame = request
             if all(map(self._store.has, missing)):
-                self._questions.drop(missing)
+                self._requests.drop(missing)
                 for here in missing:
                     self._release(here)
                 continue
-            self._questions.add(self._session.request(frame), missing, self._session.bus.clock())
+            self._requests.add(self._session.request(frame), missing, self._session.bus.clock())
 
     def _release(self, here: str) -> None:
         """Take the nodes next that wait for the node *here*."""
         if lines := self._waiting.pop(here):
             self._return(lines)
-        self._questions.queue_ids(self._waiting.take_deferred_below(here))
+        self._requests.queue_ids(self._waiting.take_deferred_below(here))
 
     def _return(self, lines: list[NodeLine]) -> None:
         """Take these nodes next, whichever of their remote ancestors are missing."""
@@ -275,7 +275,9 @@ class Arrivals:
             self._release(missing)
             return
         if not refused:
-            self._answers.node_settled(missing, StatusCode.UNKNOWN_NODE)  # it was deferred, and is not sent again
+            self._acknowledgements.node_settled(
+                missing, StatusCode.UNKNOWN_NODE
+            )  # it was deferred, and does not return
         status = StatusCode.MALFORMED if unwritten else StatusCode.OK if refused else StatusCode.UNKNOWN_NODE
         lost = [missing]
         while lost:
@@ -289,7 +291,7 @@ class Arrivals:
                     self._unwritten[id] = None
                 elif not refused:
                     self._add_lost(id)
-                self._answers.node_settled(id, status)
+                self._acknowledgements.node_settled(id, status)
                 lost.append(id)
 
     def _evicted(self, ids: list[str]) -> None:
@@ -297,7 +299,7 @@ class Arrivals:
         self._refused(CROWDED)
         for id in ids:
             self._add_lost(id)
-            self._answers.node_settled(id, StatusCode.UNKNOWN_NODE)
+            self._acknowledgements.node_settled(id, StatusCode.UNKNOWN_NODE)
 
     def _node_arrived(self, here: str) -> None:
         """Continue with the nodes that wait for *here*, which arrived on another connection."""

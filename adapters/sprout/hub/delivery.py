@@ -1,8 +1,8 @@
-"""How a message reaches all who listen: at once where its line is there, else in its turn, once it is made.
+"""Delivers messages to all listeners of a channel in order: at once if the line is signed, else when it is.
 
-A line that is still being signed holds back what is said behind it in the same channel, and nothing else: no
-connection has to keep a place for it. What waits is bounded for each channel, and for all of them by its bytes: there,
-the listeners of the channel with most of it are cut off.
+A line that is not signed yet delays later messages in the same channel, and nothing else: no connection reserves a
+place for it. The queue of each channel is bounded by its messages, and all of them by their bytes: beyond that, the
+listeners of the channel with most bytes are disconnected.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final, NamedTuple
 from gateway.core.message import Form, Message, PendingForm
 from gateway.core.session import Session
 
-MAX_UNSIGNED: Final = 8192  # messages of one channel that wait for a line; a signature takes half a millisecond
-MAX_BYTES: Final = 32 << 20  # of what messages that wait say, in all channels, and of what each takes besides
-_EACH: Final = 2048  # bytes that a message takes beside what it says: it, its line to be, who signs it
+MAX_UNSIGNED: Final = 8192  # queued messages of one channel; a signature takes half a millisecond
+MAX_BYTES: Final = 32 << 20  # of queued messages, in all channels, with the memory that each takes
+_EACH: Final = 2048  # bytes that a queued message takes besides its content
 
 
 class _Queued(NamedTuple):
-    """A message whose turn has not come, and who is to hear it."""
+    """A queued message, and its recipients."""
 
     line: Form
     sessions: Sequence[Session]
@@ -30,7 +30,7 @@ class _Queued(NamedTuple):
 
 
 class OrderedDelivery:
-    """Hands messages over, in the order of their channel; *said* gives the line of one."""
+    """Delivers messages in the order of their channel; *said* gives the line of a message."""
 
     def __init__(self, said: Callable[[Message], Form]) -> None:
         self._line_of = said
@@ -39,7 +39,7 @@ class OrderedDelivery:
         self.size = 0
 
     def deliver(self, message: Message, sessions: Sequence[Session], origin: Session | None) -> int:
-        """Announce *message* to all *sessions* but *origin*; return to how many."""
+        """Announce *message* to all *sessions* except *origin*; return to how many."""
         line, unmade = self._line_of(message), self._queues.get(message.channel)
         if isinstance(line, PendingForm) and line.done:
             line = line.data or b""
@@ -59,7 +59,7 @@ class OrderedDelivery:
         return len(sessions) - (origin in sessions)
 
     def _line_ready(self, channel: str) -> None:
-        """A line is there, or has failed: hand over what is first and there."""
+        """Deliver the first messages in the queue whose lines are signed; skip those that failed."""
         unmade = self._queues.get(channel)
         while unmade:
             line, sessions, origin, size = unmade[0]
@@ -79,7 +79,7 @@ class OrderedDelivery:
         self.size += size
 
     def _drop_channel(self, channel: str) -> None:
-        """More is said than can be signed: who listens misses something, and is told so by the connection's end."""
+        """Drop the queue of *channel*, and disconnect its listeners: they miss messages, and must notice."""
         self.size -= self._sizes.pop(channel)
         for session in {each: None for unmade in self._queues.pop(channel) for each in unmade.sessions}:
             session.overflow()

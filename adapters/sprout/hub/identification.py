@@ -1,8 +1,8 @@
-"""Whose connection it is. Sprout has no login, so this is a guess from what arrives, and a narrow one.
+"""Decides which author a connection belongs to. Sprout has no login, so this is inferred, cautiously, from its nodes.
 
-A signed node proves who wrote it, and nothing about who brings it: relays bring everybody's. What a connection is
-given as somebody (docs/protocols.md, "Who a Sprout connection is") is only what a genuine client could not do without:
-direct messages to its author, and its place among those who are present. It never gets a right to read by it.
+A signed node proves who wrote it, and nothing about who sends it: relays send everybody's. An identified connection
+(docs/protocols.md, "Who a Sprout connection is") gets only what a genuine client needs: direct messages to its author,
+and presence. It never gets a right to read by it.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from .connection import SproutConnection
 
 Identify = Literal["fresh", "never"]
 
-MAX_AGE: Final = 60_000  # ms between a node's making and its arrival, either way: lines are slow
+MAX_AGE: Final = 60_000  # ms between a node's creation and its arrival, either way: networks are slow
 CLOCK_SKEW: Final = (
     2_000  # ms by which a client's clock may be behind, so that what it says at once is from its connection
 )
 
 
 class ConnectionIdentifier:
-    """Takes connections of *bus* for those of authors, as far as *identify* allows."""
+    """Binds connections of *bus* to authors, as far as the setting *identify* allows."""
 
     def __init__(self, bus: Bus, identify: Identify) -> None:
         self._bus = bus
         self._enabled = identify == "fresh"
 
     def identify(self, session: SproutConnection, line: NodeLine, node: Reply, author: Peer) -> None:
-        """*session* brought a *node* by *author* that was never here: is it the author's, or a link of several?
+        """Bind *session*, which sent a new *node* by *author*, to the author if it is the author's own connection.
 
-        A connection that is somebody's and brings what another one says is a link from then on, and nobody's.
+        A bound connection that sends a new node by another author becomes a link, and belongs to nobody.
         """
         if line.answered or session.link or node.created < self._bus.clock() - LATE_AFTER:
             return
@@ -42,10 +42,10 @@ class ConnectionIdentifier:
             self._bus.bind(session, author)
 
     def _is_author(self, session: SproutConnection, node: Reply, author: Peer) -> bool:
-        """Whether the node was made while this connection was open, a moment ago, and nobody else is its author.
+        """Whether the node was just created, while this connection was open, and no other connection is its author's.
 
-        So a node that was read elsewhere has to be brought at once and by who was connected already, and nobody can
-        join an author who is here, but from the same network address.
+        So an impostor would have to send a node that it read elsewhere at once, on a connection that was open already;
+        and nobody can join an author who is connected, except from the same network address.
         """
         now = self._bus.clock()
         return (

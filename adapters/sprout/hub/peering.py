@@ -1,10 +1,10 @@
-"""A connection that this gateway dials to another relay: both are to hold the same communities, and stay so.
+"""A connection that this gateway dials to another relay, to hold the same communities on both sides.
 
-What a `Peering` asks for is what genuine relays ask when they dial one (sprout-go's Worker): the list of communities,
-then for each of them a subscription and its newest nodes. What those lack, an author or an ancestor, is asked for as
-on every other connection. Besides, what the other side lacks is announced to it: a relay that is dialled never asks.
+A `Peering` sends the requests that a genuine relay sends when it dials (sprout-go's Worker): the list of communities,
+then for each of them a subscription and its newest nodes. Their missing authors and ancestors are requested as on every
+other connection. It also announces what the other side lacks: a relay that is dialled never asks.
 
-Every community is followed once for each connection: those of the other side, ours, and those that come later.
+Every community is exchanged once for each connection: those of the other side, those held here, and later ones.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from .rights import PEER
 from .session import MAX_OUTBOX, SproutSession
 from .waiting import REQUEST_TIMEOUT
 
-WINDOW: Final = 8  # communities that are caught up with at the same time
-MAX_ANCESTRIES: Final = 32  # nodes of one community whose ancestors are asked for at the same time
-SLICE: Final = 64  # nodes of an answer that are taken before others have their turn
+WINDOW: Final = 8  # communities that are exchanged at the same time
+MAX_ANCESTRIES: Final = 32  # open requests for ancestors in one community
+SLICE: Final = 64  # nodes of a response that are taken in one turn
 MAX_REREQUESTED: Final = MAX_BODY // MAX_LINE  # nodes cut from an answer that are requested at a time: they fit
-MAX_KNOWN: Final = 50_000  # ids that are remembered of one connection; beyond it some things are said twice
-PLAIN: Final = "tcp://"  # before the address of a peer that has no TLS
+MAX_KNOWN: Final = 50_000  # ids remembered of one connection; beyond it some nodes are announced twice
+PLAIN: Final = "tcp://"  # the prefix of addresses without TLS
 
 
 class Address(NamedTuple):
-    """Where a relay listens, and whether it speaks TLS."""
+    """The address of a relay, and whether it uses TLS."""
 
     host: str
     port: int
@@ -50,7 +50,7 @@ class Address(NamedTuple):
 
 
 def read_address(text: str) -> Address:
-    """Read `host:port` (TLS) or `tcp://host:port` (plain); a `ValueError` says what is wrong."""
+    """Parse `host:port` (TLS) or `tcp://host:port` (plain); raise `ValueError` for anything else."""
     host, colon, port = text.removeprefix(PLAIN).rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or "/" in host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
@@ -60,15 +60,15 @@ def read_address(text: str) -> Address:
 
 @dataclass
 class _CatchUp:
-    """A community that is caught up with, and the nodes whose ancestors were asked for."""
+    """A community that is being exchanged, and the nodes whose ancestors were requested."""
 
     channel: str
     asked: set[str] = field(default_factory=set)
-    left: set[str] = field(default_factory=set)  # of these, those without an answer
+    left: set[str] = field(default_factory=set)  # of these, those without a response
 
 
 class _AnswerBatch(NodeBatch):
-    """An answer, and the ids of the nodes for which it had no room and that are still to be asked for."""
+    """A response, and the ids of nodes that were cut from it and are still to be requested."""
 
     cut: tuple[str, ...] = ()
 
@@ -77,17 +77,17 @@ OnAnswer = Callable[[_AnswerBatch, Frame], None]  # called with an answer, and a
 
 
 class Peering(SproutSession):
-    """The dialled side of a connection between two relays. It is a link: many speak through it."""
+    """The dialling side of a connection between two relays. It is a link: it carries nodes of many authors."""
 
     def __init__(self, bus: Any, principal: Principal, hub: Hub, refused: Callable[[str], None]) -> None:
         super().__init__(bus, principal, hub, refused)
         self.link = True
         self._asked: dict[int, OnAnswer] = {}
-        self._requested_authors = BoundedMap[str, None](MAX_KNOWN)  # authors that it was asked for, and answered
-        self._known_to_peer = BoundedMap[str, None](MAX_KNOWN)  # nodes that it told us, or we it
-        self.post: Callable[[Callable[[], None]], None] = _no_loop  # runs a call when others had their turn
-        self._sliced = False  # an answer is being taken; it goes on in a moment
-        self._progress = bus.clock()  # when it last answered, or was asked after a silence
+        self._requested_authors = BoundedMap[str, None](MAX_KNOWN)  # authors that were requested, and answered
+        self._known_to_peer = BoundedMap[str, None](MAX_KNOWN)  # nodes that one side announced to the other
+        self.post: Callable[[Callable[[], None]], None] = _no_loop  # runs a call in a later turn of the loop
+        self._sliced = False  # a response is being taken, and continues in a later turn
+        self._progress = bus.clock()  # when it last answered, or was asked after a pause
         self._listed = False
         self._followed: dict[str, None] = {}
         self._next_communities: deque[str] = deque()
@@ -96,41 +96,41 @@ class Peering(SproutSession):
         self._announcing = False
         self.ask(codec.List(NO_ID, COMMUNITY, MAX_NODES), self._on_list)
 
-    # What the shell and others of this adapter call
+    # Called by the shell and by other parts of this adapter
 
     @property
     def saturated(self) -> bool:
-        """Whether what arrives has to wait: much later than elsewhere.
+        """Whether the next message has to wait, at a much higher mark than on other connections.
 
-        Two relays that each read nothing until the other has read would wait for ever; so the one that dialled reads
-        on while its own announces wait, up to half of what may wait at all.
+        Two relays that each stop reading until the other has read would wait for ever; so the dialling side keeps
+        reading while its own announces wait, up to half of the limit of the outbox.
         """
         return self._throttled or self._answering is not None or self.bus.congested or self._size >= MAX_OUTBOX // 2
 
     @property
     def unwritable(self) -> bool:
-        """Never: what it tells waits on the wire for as long as the log fails."""
+        """False: its messages wait on the wire as long as the log fails."""
         return False
 
     def tick(self, now: int) -> None:
-        """Hang up on who does not answer; it is dialled again. A relay that is dialled need not speak first."""
+        """Close the connection if the relay does not answer; it is dialled again. It need not speak first."""
         self.handshake = None
         if self._asked and now - self._progress > REQUEST_TIMEOUT:
             self.close(1002, "it does not answer")
         super().tick(now)
 
     def record_malformed(self) -> None:
-        """Nothing: the operator chose it, and what is of no use in its answers is counted."""
+        """Ignore malformed messages: the operator chose the relay, and refused nodes are counted."""
 
     def community_added(self, community: str) -> None:
-        """A community is a channel: exchange what there is of it, once."""
+        """Exchange the nodes of a new community, once."""
         if self._listed and community not in self._followed and len(self._followed) < self.bus.subscriptions:
             self._followed[community] = None
             self._next_communities.append(community)
             self._advance()
 
     def ask(self, frame: Frame, then: OnAnswer) -> None:
-        """Send a request; *then* is called with its answer."""
+        """Send a request; *then* is called with its response."""
         if not self._asked:
             self._progress = self.bus.clock()
         self._asked[self.request(frame)] = then
@@ -139,7 +139,7 @@ class Peering(SproutSession):
         return id in self._asked or super()._expects(id)
 
     def report(self) -> dict[str, Any]:
-        """How far the two are, for `GET /v1/stats`."""
+        """The progress of the exchange, for `GET /v1/stats`."""
         behind, missing = len(self._next_communities) + self._in_progress, self._arrivals.missing_count
         caught_up = self._listed and not behind and not missing
         return {"communities": len(self._followed), "behind": behind, "missing": missing, "caughtUp": caught_up}
@@ -162,7 +162,7 @@ class Peering(SproutSession):
         more = super()._step()
         if self._sliced:
             self._sliced = False
-            self.post(self._go_on)  # or, where nobody can, at the next tick
+            self.post(self._go_on)  # or, without a loop, at the next tick
         return more
 
     def _go_on(self) -> None:
@@ -171,7 +171,7 @@ class Peering(SproutSession):
         self.wake()
 
     def _enter(self, batch: NodeBatch) -> None:
-        """Take the next nodes of a batch; with more of them, be called again when others had their turn."""
+        """Take the next slice of a batch; raise `Throttled` if there is more, to be called again later."""
         rest = [batch.nodes.pop() for _ in range(len(batch.nodes) - SLICE)]
         try:
             super()._enter(batch)
@@ -182,7 +182,7 @@ class Peering(SproutSession):
             raise Throttled(0)
 
     def _on_list(self, batch: _AnswerBatch, frame: Frame) -> None:
-        """It told its communities: those and ours are to be the same."""
+        """Take the relay's list of communities; then exchange these and those held here."""
         if self._request_authors(batch, partial(self._on_list, batch, frame)):
             return
         self._enter(batch)
@@ -197,7 +197,7 @@ class Peering(SproutSession):
             self._follow(self._next_communities.popleft())
 
     def _follow(self, community: str) -> None:
-        """Subscribe both sides to a community, and ask for the newest of it."""
+        """Subscribe both sides to a community, and request its newest nodes."""
         channel = self._nodes.channel(community)
         if channel is None or not self.bus.allowed(self.principal, "subscribe", channel):
             return
@@ -211,7 +211,7 @@ class Peering(SproutSession):
         self.ask(codec.LeavesOf(NO_ID, community, MAX_NODES), partial(self._on_leaves, _CatchUp(channel)))
 
     def _on_leaves(self, gap: _CatchUp, batch: _AnswerBatch, frame: Frame) -> None:
-        """It told what it has of a community: that is taken, and the rest of ours is announced."""
+        """Take the relay's nodes of a community; then announce those that it lacks."""
         again = partial(self._on_leaves, gap, batch, frame)
         if self._request_authors(batch, again) or self._request_ancestors(gap, batch, again):
             return
@@ -224,7 +224,7 @@ class Peering(SproutSession):
             self.stream(self._nodes_to_announce())
 
     def _request_authors(self, batch: NodeBatch, again: Callable[[], None]) -> bool:
-        """Ask for the authors of a batch that are not here, all at once, and go on *again* when they are."""
+        """Request the missing authors of a batch; return whether there are any. *again* is called with them here."""
         authors = {node.author for _, node in _readable(batch) if node.author not in self._requested_authors}
         missing = tuple(id for id in authors if id != NULL_ID and self._nodes.store.seq(id) is None)
         if not missing:
@@ -232,7 +232,7 @@ class Peering(SproutSession):
 
         def on_authors(answer: _AnswerBatch, _frame: Frame) -> None:
             answer.asked = True
-            _remember(self._requested_authors, missing)  # those that it has not are not asked for again
+            _remember(self._requested_authors, missing)  # those that it lacks are not requested again
             self._enter(answer)
             if not self._request_rest(answer, on_authors):
                 again()
@@ -241,7 +241,7 @@ class Peering(SproutSession):
         return True
 
     def _request_ancestors(self, gap: _CatchUp, batch: NodeBatch, again: Callable[[], None]) -> bool:
-        """Ask for what is above the nodes of a batch, where that is neither here nor among them; some at a time."""
+        """Request missing ancestors of nodes of a batch, some at a time; return whether there are any."""
         here = {line.id for line in batch.nodes}
         orphans = [
             (line.id, node.depth)
@@ -269,7 +269,7 @@ class Peering(SproutSession):
             again()
 
     def _request_rest(self, batch: _AnswerBatch, then: OnAnswer) -> bool:
-        """Ask for some of what an answer had no room for; *then* takes it, and asks on. Each node is asked for once."""
+        """Request some of the nodes cut from a response, each once; *then* takes them, and requests the rest."""
         some, rest = batch.cut[:MAX_REREQUESTED], batch.cut[MAX_REREQUESTED:]
         if not some:
             return False
@@ -282,10 +282,10 @@ class Peering(SproutSession):
         self.ask(codec.Query(NO_ID, some), on_some)
         return True
 
-    # What it lacks
+    # What the relay lacks
 
     def _nodes_to_announce(self) -> Iterator[Form]:
-        """What it lacks, oldest first, made as fast as it reads; neighbours leave in one announce."""
+        """The nodes that the relay lacks, oldest first, made as fast as it reads."""
         while self._gaps:
             gap = self._gaps.popleft()
             if self.bus.allowed(self.principal, "history", gap.channel):
@@ -297,9 +297,9 @@ class Peering(SproutSession):
         self._announcing = False
 
     def _with_ancestors(self, line: Form | None) -> Iterator[Form]:
-        """The node on *line*, its ancestors and their authors first, but for what the other side knows.
+        """The node on *line* after its ancestors and their authors, except those that the other side knows.
 
-        One that is still being made comes alone: what it needs is asked for.
+        One that is not signed yet comes alone: the other side requests what it needs.
         """
         data = line.data if isinstance(line, PendingForm) else line
         if data is None:
@@ -319,14 +319,14 @@ class Peering(SproutSession):
         return node.parent if isinstance(node, Reply) else NULL_ID
 
     def _author_of(self, line: bytes) -> Iterator[bytes]:
-        """The line of the author, unless the other side knows it."""
+        """The line of the author of a node, unless the other side knows it."""
         author = decode(base64url.decode(line.partition(b" ")[2])).author
         if author not in self._known_to_peer and (told := self._ready(author)) is not None:
             _remember(self._known_to_peer, (author,))
             yield told
 
     def _ready(self, id: str) -> bytes | None:
-        """The line of the node *id*, if that is here and made."""
+        """The line of the node *id*; None if it is not held, or not signed yet."""
         info = None if id == NULL_ID else self._nodes.info(id)
         line = None if info is None else self._nodes.line_at(info.seq)
         return line.data if isinstance(line, PendingForm) else line
@@ -336,10 +336,10 @@ Open = Callable[[type[SproutSession], Principal], SproutSession]
 
 
 def link(name: str, open: Open, post: Callable[[Callable[[], None]], None], **tls: Any) -> OutboundLink:
-    """The link to the peer at *name*, an address.
+    """The link to the peer with the address *name*.
 
-    *open* makes a session of a kind, *post* runs a call when the loop comes to it, *tls* says how certificates are
-    checked (`gateway.adapter.OutboundLink`).
+    *open* makes a session of a kind, *post* runs a call in a later turn of the loop, *tls* are the options of
+    `gateway.adapter.OutboundLink` for certificates.
     """
     host, port, secure = read_address(name)
 
@@ -362,7 +362,7 @@ def _id_of(line: bytes) -> str:
 
 
 def _readable(batch: NodeBatch) -> Iterator[tuple[NodeLine, Node]]:
-    """The nodes of a batch, but for what is none."""
+    """The nodes of a batch, except lines that cannot be decoded."""
     for line in batch.nodes:
         with suppress(NodeError):
             yield line, decode(line.raw)
@@ -374,8 +374,8 @@ def _remember(known: BoundedMap[str, None], ids: Iterable[str]) -> None:
 
 
 def _no_loop(_call: Callable[[], None]) -> None:
-    """Without a loop there is the tick."""
+    """Do nothing: without a loop, `tick` continues."""
 
 
 def _ignore(_batch: NodeBatch, _frame: Frame) -> None:
-    """The answer says nothing new."""
+    """Ignore a response."""

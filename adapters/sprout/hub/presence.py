@@ -1,10 +1,10 @@
-"""Who is there, in Arbor's words: invisible replies to a community that say that their author is active, or not.
+"""Presence in Arbor: invisible replies to a community that say that their author is active, or inactive.
 
-Those of Arbor's own authors are passed on as they came, and are the author's word to everybody else. For peers of
-other protocols the gateway writes them: when they come, when they leave and every `INTERVAL`, but only while somebody
-on Arbor listens who is to be told. Changes are looked at once a second, so who comes and goes within it costs no
-signature. Nothing of this is logged or found again, but who has just subscribed is told what holds; and a word that
-somebody answers is kept for the answer's sake (`intake`).
+Those of Arbor's authors are forwarded as they came, and announced to the other protocols. For peers of other protocols
+the gateway signs them: when they join, when they leave and every `INTERVAL`, but only while a listener on Arbor is to
+be told. Changes are collected for a second, so a peer that joins and leaves within it costs no signature. None of these
+nodes is logged, but a new subscriber is told the current ones; and one that somebody replied to is logged for the sake
+of the reply (`special_replies`).
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ PresenceMode = Literal["tell", "silent"]
 
 ACTIVE: Final = b"0"
 INACTIVE: Final = b"1"
-INTERVAL: Final = 5 * 60_000  # ms after which a peer that stays is said to be there again
-VALIDITY: Final = 2 * INTERVAL  # ms for which a word holds that names no end
-MAX_VALIDITY: Final = 60 * 60_000  # ms for which any word holds
-MAX_PEERS: Final = 200  # of other protocols that are told of in one community
-MAX_AUTHORS: Final = 1000  # of one community whose last word is kept
-MAX_STATUSES: Final = 10_000  # of all communities together, at most 40 MiB
-MAX_LINE: Final = 4096  # characters of a node that says no more than who is there
-MAX_ANNOUNCED: Final = 2000  # words that newcomers are told in a second, some 4 ms
+INTERVAL: Final = 5 * 60_000  # ms after which a peer is announced again
+VALIDITY: Final = 2 * INTERVAL  # ms for which an announcement without expiration is valid
+MAX_VALIDITY: Final = 60 * 60_000  # ms for which any announcement is valid at most
+MAX_PEERS: Final = 200  # of other protocols that are announced in one community
+MAX_AUTHORS: Final = 1000  # of one community whose last announcement is kept
+MAX_STATUSES: Final = 10_000  # announcements of all communities together, at most 40 MiB
+MAX_LINE: Final = 4096  # characters of a node that announces presence
+MAX_ANNOUNCED: Final = 2000  # announcements to newcomers in a second, some 4 ms
 PACE: Final = 50  # nodes of one community that are signed in a second
 LOOKED_AT: Final = 8_192  # peers that are looked at in one turn of the loop, some 2 ms
 _PEERS_PER_COMMUNITY: Final = 128  # peers that take as long as a community without any
 
 
 class PresenceStatus(NamedTuple):
-    """The last that somebody said of himself, or the gateway of him: when (ms), and the line of it."""
+    """The last announcement of a peer, by itself or the gateway: its time (ms), line and end of validity (ms)."""
 
     peer: Peer
     time: int
@@ -55,10 +55,11 @@ class PresenceStatus(NamedTuple):
 
 
 class SproutPresence:
-    """Passes on, keeps for a while, and writes who is in which community.
+    """Forwards, keeps and signs announcements of presence.
 
-    All who listen are told, or where it is *silent* those who have told of themselves: to other clients each word is an
-    empty message. A word that was made before the connection is not its client's own: all announce what they hold.
+    All listeners are told or, by the mode `silent`, those that announce presence themselves: other clients display each
+    announcement as an empty message. A node that is older than the connection does not count as the client's own, since
+    all clients announce the nodes that they hold.
     """
 
     def __init__(
@@ -78,20 +79,21 @@ class SproutPresence:
         self._signer = signer
         self._identifier = identifier
         self._post = post
-        self._received: dict[
-            str, BoundedMap[str, PresenceStatus]
-        ] = {}  # of Arbor's authors, by channel and author; the oldest first
-        self._received_count = 0  # that were heard
-        self._forgotten = 0  # the latest time of a word that was heard and is kept no more
-        self._announced: dict[str, dict[int, PresenceStatus]] = {}  # of others, by channel and number; the oldest first
+        # Of Arbor's authors, by channel and author; the oldest first.
+        self._received: dict[str, BoundedMap[str, PresenceStatus]] = {}
+        self._received_count = 0  # in all channels
+        self._forgotten = 0  # the latest time of a dropped announcement
+        # By the gateway, by channel and number; the oldest first.
+        self._announced: dict[str, dict[int, PresenceStatus]] = {}
         self._changed: set[str] = set()
-        self._due: dict[str, None] = {}  # of those, what is told of in this second
-        self._newcomers: dict[str, dict[SproutConnection, set[int]]] = {}  # and of whom each has heard since it came
+        self._due: dict[str, None] = {}  # of those, the channels to announce in this second
+        # By channel, with the peers that were announced to each since it joined.
+        self._newcomers: dict[str, dict[SproutConnection, set[int]]] = {}
 
-    # What Arbor says
+    # Announcements by Arbor's authors
 
     def receive(self, line: NodeLine, node: Reply, said: bytes, channel: str, session: SproutConnection) -> None:
-        """Take what the author of a node *said* of himself, unless it is old, long, or the gateway's own word."""
+        """Take the presence that a *node* announces (*said*), unless it is old, long, or made by the gateway."""
         if not line.answered and not session.announces_presence and node.created >= session.since - CLOCK_SKEW:
             session.announces_presence = True
             for each in session.channels:
@@ -110,48 +112,48 @@ class SproutPresence:
         peer, until = self._peer(node.author), min(expires_at(node) or now + VALIDITY, now + MAX_VALIDITY)
         self._keep(channel, node.author, PresenceStatus(peer, node.created, _done(line.line), until))
         self._announce(channel, peer.number, line.line, session)
-        if session.identity is None and node.created > self._forgotten:  # any other may be a copy
+        if session.identity is None and node.created > self._forgotten:  # an older one may be a copy
             self._identifier.identify(session, line, node, peer)
         if said == ACTIVE:
             self._bus.presence.announce_present(channel, peer, until)
         else:
             self._bus.presence.announce_absent(channel, peer)
 
-    def _keep(self, channel: str, author: str, word: PresenceStatus) -> None:
-        words = self._received.pop(channel, None) or BoundedMap(MAX_AUTHORS, self._drop)
-        self._received[channel] = words
-        self._received_count += author not in words
-        words[author] = word
+    def _keep(self, channel: str, author: str, status: PresenceStatus) -> None:
+        statuses = self._received.pop(channel, None) or BoundedMap(MAX_AUTHORS, self._drop)
+        self._received[channel] = statuses
+        self._received_count += author not in statuses
+        statuses[author] = status
         if self._received_count > MAX_STATUSES:
             quiet, others = next(iter(self._received.items()))
             others.drop_oldest()
             if not others:
                 del self._received[quiet]
 
-    def _drop(self, _author: str, word: PresenceStatus) -> None:
+    def _drop(self, _author: str, status: PresenceStatus) -> None:
         self._received_count -= 1
-        self._forgotten = max(self._forgotten, word.time)
+        self._forgotten = max(self._forgotten, status.time)
 
     def _peer(self, author: str) -> Peer:
         node = self._nodes.node(author)
         name = node.name.text if isinstance(node, Identity) else None
         return self._bus.peers.identity(NAME, author, name or None)
 
-    # What Arbor is told
+    # Announcements to Arbor
 
     def changed(self, channel: str) -> None:
-        """Somebody came to *channel*, or left."""
+        """Note that a peer joined or left *channel*."""
         self._changed.add(channel)
 
     def joined(self, channel: str, session: SproutConnection) -> None:
-        """*session* listens to *channel* from now on, or to what is said of those in it."""
+        """Note that *session* is to be told of the peers in *channel* from now on."""
         if not self._wants_presence(session):
             return
         self._newcomers.setdefault(channel, {})[session] = set()
         self._changed.add(channel)
 
     def tick(self, now: int) -> None:
-        """A second has passed: tell what changed, and again what was told long ago; newcomers all that holds."""
+        """Announce changes, repeat what was announced long ago, and tell newcomers what is valid, once a second."""
         self._forget(now)
         due, self._due = self._due, self._due | dict.fromkeys(self._changed)
         self._changed = set()
@@ -166,7 +168,7 @@ class SproutPresence:
                 room -= self._announce_to_newcomers(channel, room)
 
     def _announce_due(self) -> None:
-        """Tell what changed in a few communities; of others in the next turns of the loop."""
+        """Announce changes in a few communities, and in the others in the next turns of the loop."""
         room, now = LOOKED_AT, self._bus.clock()
         while self._due and room > 0:
             channel = next(iter(self._due))
@@ -176,36 +178,38 @@ class SproutPresence:
             self._post(self._announce_due)
 
     def _forget(self, now: int) -> None:
-        for channel, words in list(self._received.items()):
-            for author, word in [entry for entry in words.items() if entry[1].until <= now]:
-                words.pop(author)
-                self._drop(author, word)
-            if not words:
+        for channel, statuses in list(self._received.items()):
+            for author, status in [entry for entry in statuses.items() if entry[1].until <= now]:
+                statuses.pop(author)
+                self._drop(author, status)
+            if not statuses:
                 del self._received[channel]
 
     def _announce_to_newcomers(self, channel: str, room: int) -> int:
-        """Tell newcomers of everybody who is there, but for those of whom each has heard already; how many words.
+        """Announce all peers in *channel* to newcomers, except those that each was told of; return how many lines.
 
-        Who finds no *room* any more hears of it a second later.
+        Newcomers beyond *room* are told a second later.
         """
         has = self._bus.presence.contains
-        heard = self._received.get(channel)
-        words = [*self._announced.get(channel, {}).values(), *(word for _, word in (heard.items() if heard else ()))]
-        words = [word for word in words if has(channel, word.peer.number) and word.line.data is not None][-MAX_PEERS:]
+        received = self._received.get(channel)
+        from_arbor = [status for _, status in received.items()] if received else []
+        statuses = [*self._announced.get(channel, {}).values(), *from_arbor]
+        statuses = [each for each in statuses if has(channel, each.peer.number) and each.line.data is not None]
+        statuses = statuses[-MAX_PEERS:]
         sessions, told = self._newcomers[channel], 0
         while sessions and told < room:
             session = next(iter(sessions))
             known = sessions.pop(session)
-            told += 1 + len(words)
-            for word in words if channel in session.channels else ():
-                if word.peer.number != session.who.number and word.peer.number not in known:
-                    session.announce(word.line)
+            told += 1 + len(statuses)
+            for status in statuses if channel in session.channels else ():
+                if status.peer.number != session.who.number and status.peer.number not in known:
+                    session.announce(status.line)
         if not sessions:
             del self._newcomers[channel]
         return told
 
     def _update(self, channel: str, now: int) -> int:
-        """Tell of the peers of other protocols that came, left, or were told of long ago; the rest in a second.
+        """Announce peers of other protocols that joined, left, or were announced long ago; the rest in a second.
 
         Return how many peers were looked at.
         """
@@ -215,7 +219,7 @@ class SproutPresence:
             return listeners
         told, here = self._announced.setdefault(channel, {}), self._bus.presence.peers(channel)
         gone = [number for number in told if number not in here or here[number].protocol == NAME]
-        again = [number for number, word in told.items() if number not in gone and word.time <= now - INTERVAL]
+        again = [number for number, status in told.items() if number not in gone and status.time <= now - INTERVAL]
         others = (number for number, peer in here.items() if peer.protocol != NAME and number not in told)
         new = list(islice(others, max(0, MAX_PEERS - len(told) + len(gone))))
         for number in islice((*gone, *new, *again), PACE):
@@ -231,7 +235,7 @@ class SproutPresence:
         return listeners + len(here)
 
     def _write(self, peer: Peer, channel: str, said: bytes, now: int) -> PresenceStatus:
-        """Have a node signed for *peer*, and tell it to whoever listens when that is done."""
+        """Sign a node for *peer*, and announce it to the listeners when that is done."""
         metadata = twig.encode({ACTIVITY: said, EXPIRATION: expiration(now + VALIDITY), INVISIBLE: b"true"})
         line = self._signer.sign_presence(peer, channel, now, metadata).line
 
@@ -243,7 +247,7 @@ class SproutPresence:
         return PresenceStatus(peer, now, line)
 
     def _announce(self, channel: str, number: int, line: bytes, origin: SproutConnection | None = None) -> None:
-        """Tell a word of the peer with *number*, or about it, to all who listen but *origin*, which knows it."""
+        """Announce *line*, about the peer with *number*, to all listeners except *origin*, which sent it."""
         newcomers = self._newcomers.get(channel, {})
         for session in self._listeners(channel):
             if session is not origin:

@@ -1,7 +1,7 @@
-"""What is read of the forest: the answers to `list`, `query`, `ancestry` and `leaves_of`, as lines.
+"""Finds the nodes for responses to `list`, `query`, `ancestry` and `leaves_of`.
 
-A peer gets what it may read, and nothing tells it of the rest. Lines come one by one, those that matter most first, and
-None where a step found nothing to show: each step takes little, so that whoever asks can stop and go on later.
+A peer gets the nodes that it may read, and learns nothing of others. Nodes come one by one, the most important first;
+None is a step that found none. Each step takes little time, so that the caller can pause.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .answers import FoundNode
 from .nodes import NodeDirectory
 from .rights import Rights
 
-MAX_PASSED: Final = 4096  # nodes that an answer passes over because the peer may not read them
+MAX_PASSED: Final = 4096  # nodes that are skipped for one response, since the peer may not read them
 
 FoundNodes = Iterator[FoundNode | None]
 
 
 class NodeReader:
-    """Finds nodes for those who ask; the lines of some may still be being made."""
+    """Finds nodes for requests; some lines may not be signed yet."""
 
     def __init__(self, bus: Bus, nodes: NodeDirectory, rights: Rights) -> None:
         self._bus = bus
@@ -42,19 +42,19 @@ class NodeReader:
         return self._lines_of(asker, self._store.of_type(type, quantity) if type < REPLY else ())
 
     def by_id(self, asker: Session, ids: Iterable[str]) -> FoundNodes:
-        """The nodes with these ids, as far as they are held."""
+        """The nodes with these ids that are held."""
         self._store.refresh()
         return self._lines_of(asker, map(self._nodes.info, ids))
 
     def ancestors(self, asker: Session, id: str) -> Callable[[int], FoundNodes] | None:
-        """Finds so many nodes above the node *id*, the deepest first; None where that is unknown."""
+        """A function that finds so many ancestors of the node *id*, deepest first; None if the node is unknown."""
         info = self._readable(asker, id)
         if info is None:
             return None
         return lambda levels: self._lines_of(asker, self._ancestors(info, levels))
 
     def _readable(self, asker: Session, id: str) -> NodeInfo | None:
-        """Where the node *id* stands, if *asker* may be offered it."""
+        """What is known of the node *id*; None unless it may be offered to *asker*."""
         self._store.refresh()
         info = self._nodes.info(id)
         readable = info is not None and self._rights.may_read(asker, info) and self._lineage.is_complete(info.seq)
@@ -66,7 +66,7 @@ class NodeReader:
             yield info
 
     def descendants(self, asker: Session, id: str, quantity: int) -> FoundNodes:
-        """The newest nodes that are, or are below, the node *id*; newest first."""
+        """The newest nodes among the node *id* and its descendants, newest first."""
         info = self._readable(asker, id)
         if info is None:
             return iter(())
@@ -85,7 +85,7 @@ class NodeReader:
         return self._store.descendants(info.channel, info.key)
 
     def _names(self, id: str, info: NodeInfo) -> list[str]:
-        """What replies may call a conversation: by its id, and by the name under which the gateway minted it."""
+        """The names of a conversation in its replies: its id, and the name for which the gateway minted it."""
         entry = self._store.entry(info.seq)
         name = entry.fields.get("what") if isinstance(entry, Fact) else None
         return [id] if name is None else [id, name]
@@ -105,7 +105,7 @@ class NodeReader:
     def _lines_at(
         self, asker: Session, places: Iterable[NodeOrder | None], quantity: int, own: int | None = None
     ) -> FoundNodes:
-        """The lines of the first *quantity* replies that *asker* may read; the node at *own* it may."""
+        """The first *quantity* replies at *places* that *asker* may read; it may read the node at *own*."""
         may = partial(self._bus.allowed, asker.principal, "history")
         readable: dict[str, bool] = {"": False}
         passed = 0
@@ -125,7 +125,7 @@ class NodeReader:
 
 
 def _with(places: Iterable[NodeOrder | None], own: NodeOrder) -> Iterator[NodeOrder | None]:
-    """*places*, which are newest first, and *own* among them."""
+    """*places*, which are newest first, with *own* inserted in order."""
     left: NodeOrder | None = own
     for place in places:
         if place is not None and left is not None and place < left:

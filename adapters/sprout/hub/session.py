@@ -1,8 +1,8 @@
-"""One Sprout connection: what each verb does on the bus, and what we ask the peer ourselves.
+"""One Sprout connection: what each verb does on the bus, and the gateway's own requests.
 
-Every request has one answer. A malformed one is status 1, as is one that the peer has no right to; an ancestry of a
-node that is not held is status 4; what becomes of an announce is in `arrivals`. A peer that is too fast is not refused
-but read more slowly. Where the reference does otherwise is in docs/protocols.md.
+Every request has one answer: status 1 if it is malformed or the peer has no right to it, status 4 for the ancestry of a
+node that is not held; `arrivals` takes announces. A peer that exceeds its rate is not refused, but read more slowly.
+docs/protocols.md lists where the reference differs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, Self
 
 from adapters.sprout.mint.reply_signer import ReplySigner
@@ -24,7 +24,7 @@ from gateway.core.message import Message, Peer
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 
-from .answers import AnswerLine, FindNodes, PendingAnswer, StreamedResponse, fitting
+from .answers import AnswerLine, FindNodes, PendingAnswer, StreamedResponse
 from .arrivals import MAX_RUN, Arrivals
 from .auto_subscriber import AutoSubscriber
 from .batch import NodeBatch
@@ -32,12 +32,12 @@ from .connection import SproutConnection
 from .hub import Hub
 
 MAX_OUTBOX: Final = 8 << 20  # a response of 4 MiB and as much in deliveries
-MESSAGE_SECONDS: Final = 60  # for a message, or a part of a long announce, from its first byte to its last
-MAX_NODES_ANNOUNCED: Final = 256  # nodes in one announce of ours; genuine peers take each of them in on its own
+MESSAGE_SECONDS: Final = 60  # for a message, or a part of a long announce, to arrive
+MAX_NODES_ANNOUNCED: Final = 256  # nodes in one announce of the gateway
 
 _PER_WANTED: Final = 200  # bytes that a subscription takes
 _FIRST: Final = itemgetter(0)
-_NODE: Final = ord("S")  # how a node's line begins, and no verb
+_NODE: Final = ord("S")  # the first byte of a node's line, and of no verb
 
 
 class SproutSession(SproutConnection):
@@ -58,15 +58,15 @@ class SproutSession(SproutConnection):
         self._next_id = 0
         self._work: Callable[[], None] | None = None
         self._throttled = False  # until the next tick
-        self._answering: PendingAnswer | None = None  # that is still being gathered, or made
-        self._silent_seconds = 0  # seconds since the beginning of a message without its end
-        self.handshake: float | None = None  # seconds for the first message; None once it is there, or is not awaited
+        self._answering: PendingAnswer | None = None  # the response that is being collected or signed
+        self._silent_seconds = 0  # since the beginning of an incomplete message
+        self.handshake: float | None = None  # seconds for the first message; None once it arrived
 
-    # What the shell and the bus call
+    # Called by the shell and the bus
 
     @property
     def saturated(self) -> bool:
-        """Whether the next request has to wait; also for the next second, or for an answer that is being made."""
+        """Whether the next request has to wait; also for the next second, or for a response in progress."""
         return self._throttled or self._answering is not None or super().saturated
 
     @property
@@ -75,12 +75,12 @@ class SproutSession(SproutConnection):
         return self.bus.failing is not None
 
     def handle(self, data: bytes) -> None:
-        """Act on what arrived, request by request, as long as there is room for answers."""
+        """Handle the requests in *data*, as long as there is room for answers."""
         self._parser.feed(data)
         try:
             while self.closing is None:
                 if self.saturated:
-                    self._backlog.appendleft(b"")  # there may be more in the parser
+                    self._backlog.appendleft(b"")  # the parser may have more
                     return
                 if not self._step():
                     return
@@ -93,36 +93,36 @@ class SproutSession(SproutConnection):
 
     @classmethod
     def deliver_all(cls, run: Sequence[Message], sessions: Sequence[Self], origin: Session | None) -> int:
-        """Announce messages to all who listen, but for those that are too long for Arbor."""
+        """Announce messages to all listeners, except those that are not delivered to Arbor."""
         tell = sessions[0]._hub.delivery.deliver
         return sum(tell(message, sessions, origin) for message in run if NAME not in message.undelivered)
 
-    def peer_joined(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # it is told a moment later, once for all
-        """Somebody came; see `presence`."""
+    def peer_joined(self, channel: str, peer: Peer) -> None:  # noqa: ARG002  # it is announced later, to all
+        """Announce presence later; see `presence`."""
         self._presence.changed(channel)
 
     def peer_left(self, channel: str, peer: Peer) -> None:  # noqa: ARG002
-        """Somebody left; likewise."""
+        """Announce presence later, likewise."""
         self._presence.changed(channel)
 
     def fits(self, message: Message) -> bool:
-        """Whether Arbor has room for a direct message."""
+        """Whether a direct message fits into a node."""
         return NAME in message.forms or ReplySigner.has_room(message.content)
 
     def all_to_send(self) -> None:
-        """Nothing: what is queued has to be put into announces first."""
+        """Return None: queued nodes have to be put into announces first."""
 
     def data_to_send(self) -> list[bytes]:
-        """What can be written now; nodes that follow each other go into one announce."""
+        """What can be written now; successive nodes share one announce."""
         return self._announced(super().data_to_send())
 
     def tick(self, now: int) -> None:
-        """Give up what was asked too long ago, and go on where there was too much at once."""
+        """Check timeouts, and resume reading if the peer was throttled, once a second."""
         self._arrivals.tick(now)
         self._auto_subscriber.subscribe()
         self.take_ready()
         if (self._parser.in_message or self.handshake is not None) and not self._backlog:
-            self._silent_seconds += 1  # whatever trickles in meanwhile
+            self._silent_seconds += 1  # also if a few bytes arrive meanwhile
             if self._silent_seconds > (MESSAGE_SECONDS if self.handshake is None else self.handshake):
                 self.close(1002, "half a message" if self._parser.in_message else "it says nothing")
         if self._throttled:
@@ -131,13 +131,13 @@ class SproutSession(SproutConnection):
             self.wake()
 
     def receive_eof(self) -> None:
-        """The connection is over."""
+        """Release everything at the end of the connection."""
         self._hub.audience.sessions.pop(self, None)
         self._drop_all()
         super().receive_eof()
 
     def release_memory(self) -> None:
-        """Let go of all that is kept for the peer: the gateway is short of memory."""
+        """Drop everything that is kept for the peer, since the gateway is short of memory."""
         self._drop_all()
         super().release_memory()
 
@@ -149,7 +149,7 @@ class SproutSession(SproutConnection):
 
     @property
     def held_size(self) -> int:
-        """About how many bytes are kept for the peer."""
+        """The approximate memory kept for the peer, in bytes."""
         gathered = 0 if self._answering is None else self._answering.size
         left = (
             sum(form.left for form in self._queue if isinstance(form, StreamedResponse)) if self._pending_count else 0
@@ -164,36 +164,36 @@ class SproutSession(SproutConnection):
         )
 
     def _expects(self, id: int) -> bool:
-        """Whether the request *id* is one of ours that waits for nodes."""
+        """Whether the request *id* is one of the gateway's that waits for nodes."""
         return self._arrivals.is_expected(id) or self._auto_subscriber.is_expected(id)
 
-    # What others of this adapter call
+    # Called by other parts of this adapter
 
     def take_ready(self) -> None:
-        """Take what waited, and is to be taken now."""
+        """Take the nodes that waited and are ready."""
         if self._arrivals.ready_batches and not self._backlog:
             self._backlog.append(b"")
             self.resume()
             self.wake()
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Run *call* when others had their turn."""
+        """Run *call* in a later turn of the loop."""
         self._hub.post(call)
 
     def community_added(self, community: str) -> None:
-        """A community is a channel from now on."""
+        """Join the channel of a community that has just got one, if the peer wants it."""
         if community in self.wanted and (channel := self._nodes.channel(community)) is not None:
             self.join(channel)
         self._auto_subscriber.community_added(community)
 
     def join(self, channel: str) -> None:
-        """Listen to the channel of a community that is wanted, if that is allowed."""
+        """Subscribe to *channel*, if that is allowed."""
         if channel not in self.channels and self.bus.allowed(self.principal, "subscribe", channel):
             self.bus.subscribe(self, channel)
             self._presence.joined(channel, self)
 
     def request(self, frame: Frame) -> int:
-        """Make a request of ours; its id."""
+        """Send a request to the peer; return its id."""
         id = self._request_id()
         self.send(codec.encode(frame._replace(id=id)))
         return id
@@ -201,7 +201,7 @@ class SproutSession(SproutConnection):
     # Requests
 
     def _step(self) -> bool:
-        """Act on the next frame, or go on with the last; False when there is none."""
+        """Handle the next frame, or continue with the last; return False if there is none."""
         try:
             if self._work is None:
                 self._work = self._next_work()
@@ -216,7 +216,7 @@ class SproutSession(SproutConnection):
             self._arrivals.drop_partial()
             self._refused("malformed")
             self.status(error.message_id, error.status)
-        except ProtocolError:  # the connection ends, but not without a word
+        except ProtocolError:  # the connection ends after a status
             self._refused("malformed")
             self.status(self._parser.message_id, StatusCode.MALFORMED)
             raise
@@ -238,7 +238,7 @@ class SproutSession(SproutConnection):
         return self._begin(frame)
 
     def _message_read(self) -> None:
-        """A whole message is here: from now on the peer may be silent for as long as it likes."""
+        """Reset the timeouts: after a complete message the peer may be silent for any time."""
         self._silent_seconds, self.handshake = 0, None
 
     def _begin(self, frame: Frame) -> Callable[[], None]:
@@ -253,7 +253,7 @@ class SproutSession(SproutConnection):
         return partial(self._do, frame)
 
     def _burst(self, first: NodeBatch) -> Callable[[], None]:
-        """Announces of one node each that are there together are taken together."""
+        """Take announces of one node each together if they arrived together."""
         burst = deque((first,))
         while len(burst) < MAX_RUN and (another := self._parser.next_announce()) is not None:
             burst.append(self._arrivals.batch_of(another))
@@ -277,23 +277,23 @@ class SproutSession(SproutConnection):
             raise SproutError(str(error), message_id=frame.id) from None
 
     def _version(self, frame: codec.Version) -> None:
-        """Every version 0 will do; others were refused when they were read."""
+        """Accept every version 0; the codec refuses all others."""
         self.status(frame.id, StatusCode.OK)
 
     def _list(self, frame: codec.List) -> None:
-        """The newest nodes of a type, newest first."""
+        """Respond with the newest nodes of a type, newest first."""
         self._rights.pace(self, "")
         quantity = min(frame.quantity, MAX_NODES)
         self._auto_subscriber.peer_lists(frame)
         self._answer(frame.id, lambda: self._reader.newest(self, frame.node_type, quantity))
 
     def _query(self, frame: codec.Query) -> None:
-        """Those that are held, in the order in which they were asked for."""
+        """Respond with the nodes that are held, in the order of the request."""
         self._rights.pace(self, "")
         self._answer(frame.id, lambda: self._reader.by_id(self, frame.node_ids))
 
     def _ancestry(self, frame: codec.Ancestry) -> None:
-        """The nodes above one, shallowest first."""
+        """Respond with the ancestors of a node, shallowest first."""
         self._rights.pace(self, "")
         levels, above = min(frame.levels, MAX_NODES), self._reader.ancestors(self, frame.node_id)
         if above is None:
@@ -301,13 +301,13 @@ class SproutSession(SproutConnection):
         self._answer(frame.id, lambda: above(levels), nearest_last=True)
 
     def _leaves_of(self, frame: codec.LeavesOf) -> None:
-        """The newest nodes that are, or are below, one; oldest first."""
+        """Respond with the newest nodes among a node and its descendants, oldest first."""
         self._rights.pace(self, "")
         quantity = min(frame.quantity, MAX_NODES)
         self._answer(frame.id, lambda: self._reader.descendants(self, frame.node_id, quantity), nearest_last=True)
 
     def _subscribe(self, frame: codec.Subscribe) -> None:
-        """Any id will do: a community that nobody knows yet is joined when it comes."""
+        """Subscribe to a community, known or not: an unknown one is joined when it arrives."""
         self._auto_subscriber.peer_subscribes(frame.node_id)
         if len(self.wanted) >= self.bus.subscriptions and frame.node_id not in self.wanted:
             raise SproutError("too many subscriptions")
@@ -321,7 +321,7 @@ class SproutSession(SproutConnection):
         self._auto_subscriber.subscribe()
 
     def _unsubscribe(self, frame: codec.Unsubscribe) -> None:
-        """Whether it was subscribed to or not."""
+        """Unsubscribe from a community; it need not be subscribed to."""
         self.wanted.pop(frame.node_id, None)
         channel = self._nodes.channel(frame.node_id)
         if channel in self.channels:
@@ -329,22 +329,22 @@ class SproutSession(SproutConnection):
         self.status(frame.id, StatusCode.OK)
 
     def _acknowledged(self, frame: codec.Status) -> None:
-        """An announce of ours was taken or not, which is the peer's affair; or a question has no answer."""
+        """Handle a status: of an announce it is ignored, of a request it means that no nodes follow."""
         self._arrivals.refused(frame.id)
         self._auto_subscriber.handle_status(frame)
 
     # Answers
 
     def _answer(self, id: int, find: FindNodes, *, nearest_last: bool = False) -> None:
-        """Respond with the nodes that *find* finds: at once, or when they are gathered and the last of them is made."""
+        """Respond with the nodes that *find* finds, once they are collected and signed."""
         response = StreamedResponse(self._nodes.reread_line, self._schedule, self._answer_lost)
 
         def done(lines: list[AnswerLine] | None) -> None:
             self._answering = None
             if lines is None:
-                response.fill(codec.encode_status(id, StatusCode.MALFORMED))  # half an answer must not look whole
+                response.fill(codec.encode_status(id, StatusCode.MALFORMED))  # it must not look complete
                 return
-            lines = fitting(lines)
+            lines = codec.fitting(lines, attrgetter("size"))
             response.answer(id, lines[::-1] if nearest_last else lines)
 
         self._answering = PendingAnswer(find, self._schedule, done)
@@ -352,16 +352,16 @@ class SproutSession(SproutConnection):
         self.put(response)
 
     def _schedule(self, call: Callable[[], None]) -> None:
-        """Run *call*, a slice of an answer, when this peer's turn has come."""
+        """Run *call*, a slice of a response, in this peer's turn."""
         self._hub.answer_scheduler.schedule(call, self.network)
 
     def _answer_lost(self) -> None:
-        """What has been answered in part cannot be read any more: it must not look whole."""
+        """Close the connection: the rest of a response cannot be read, and it must not look complete."""
         self._discard()
         self.close(1011, "an answer cannot be read any more")
 
     def _request_id(self) -> int:
-        """The id of our next request; what is to be announced before it gets its own first."""
+        """The id of the next request; announces that precede it get their ids first."""
         self._rewrite(self._announced)
         return self._take_id()
 
@@ -370,7 +370,7 @@ class SproutSession(SproutConnection):
         return id
 
     def _announced(self, data: list[bytes]) -> list[bytes]:
-        """*data* with its node lines in announces; everything else is a message already."""
+        """*data* with its node lines put into announces; all other elements are complete messages."""
         messages: list[bytes] = []
         for first, run in groupby(data, _FIRST):
             parts = list(run)
@@ -380,7 +380,7 @@ class SproutSession(SproutConnection):
     def _announces(self, lines: list[bytes]) -> Iterator[bytes]:
         at = 0
         while at < len(lines):
-            part = codec.fitting(lines[at : at + MAX_NODES_ANNOUNCED])
+            part = codec.fitting(lines[at : at + MAX_NODES_ANNOUNCED], len)
             at += len(part)
             yield codec.encode_announce(self._take_id(), *part)
 
@@ -400,4 +400,4 @@ VERBS: Final[dict[type, Callable[[SproutSession, Any], None]]] = {
 
 
 def _nothing() -> None:
-    """An answer to a question that we did not ask."""
+    """Ignore a response that was not requested."""

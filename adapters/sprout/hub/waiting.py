@@ -1,7 +1,7 @@
-"""Nodes that arrived before their author or parent, and what we have asked the peer for; one of each a connection.
+"""Nodes that arrived before their author or parent, and the gateway's open requests, for each connection.
 
-A node waits for one missing node at a time, the first that stood in its way, and is looked at anew when that has
-come. Of a node for which there is no more room only the id is kept, and it is asked for again when the time has come.
+A node waits for one missing node at a time, the first that was found missing, and is checked again when that arrives.
+Of a node for which there is no room only the id is kept: it is deferred, and requested again when it can be taken.
 Everything is bounded, for each connection and for all of them (`WaitingQuota`), and a request ends after
 `REQUEST_TIMEOUT`.
 """
@@ -16,21 +16,21 @@ from adapters.sprout.wire.codec import NO_ID, Frame, NodeLine, Query
 
 MAX_WAITING: Final = 1024  # nodes
 MAX_WAITING_BYTES: Final = 4 << 20
-MAX_DEFERRED: Final = 16_384  # nodes of which only the id is kept, some 200 bytes each
-MAX_RECALLED: Final = 1024  # nodes that are asked for again at once, unless more have the same parent
-MAX_QUERIED: Final = 40  # in one question: nodes of the usual largest size fill no more than `MAX_BODY`
-MAX_ASKED: Final = 64  # questions without an answer; further ones queue, at most two for each node that waits
+MAX_DEFERRED: Final = 16_384  # deferred nodes, some 200 bytes each
+MAX_RECALLED: Final = 1024  # deferred nodes that are requested again together, unless more have the same parent
+MAX_QUERIED: Final = 40  # ids in one query: nodes of the usual largest size fit into `MAX_BODY`
+MAX_ASKED: Final = 64  # open requests; further ones queue, at most two for each node that waits
 REQUEST_TIMEOUT: Final = 60_000  # ms, as the reference's
-MAX_TOTAL_BYTES: Final = 32 << 20  # bytes that all that wait take, on all connections together
+MAX_TOTAL_BYTES: Final = 32 << 20  # that waiting nodes take, on all connections together
 
-# Bytes beside what a node says: its id, twice, and its places in the tables here.
+# Bytes besides the node itself: its id, twice, and the entries in these tables.
 _PER_NODE: Final = 600
 _PER_ID: Final = 300
 _PER_QUESTION: Final = 400
 
 
 class WaitingQuota:
-    """What all connections together keep waiting, at most *limit* bytes; who keeps most makes room for the others."""
+    """Bounds what waits on all connections by *limit* bytes; the connections that keep most are evicted first."""
 
     def __init__(self, limit: int = MAX_TOTAL_BYTES) -> None:
         self.size = 0
@@ -39,27 +39,27 @@ class WaitingQuota:
         self._awaited: dict[str, dict[WaitingNodes, None]] = {}
 
     def await_node(self, missing: str, holder: WaitingNodes) -> None:
-        """*holder* keeps something until *missing* is there."""
+        """Note that a node of *holder* waits for *missing*."""
         self._awaited.setdefault(missing, {})[holder] = None
 
     def stop_awaiting(self, missing: str, holder: WaitingNodes) -> None:
-        """*holder* keeps nothing any more that waits for *missing*."""
+        """Note that no node of *holder* waits for *missing* any more."""
         if (holders := self._awaited.get(missing)) is not None:
             holders.pop(holder, None)
             if not holders:
                 del self._awaited[missing]
 
     def is_awaited(self, id: str) -> bool:
-        """Whether anything waits for the node *id* on any connection."""
+        """Whether a node waits for the node *id* on any connection."""
         return id in self._awaited
 
     def node_arrived(self, id: str) -> None:
-        """The node *id* is there: whoever waits for it still is told."""
+        """Tell all holders that still wait for the node *id* that it arrived."""
         for holder in list(self._awaited.get(id, ())):
             holder.node_arrived(id)
 
     def admits(self, holder: WaitingNodes, size: int) -> bool:
-        """Whether *holder* may keep *size* bytes more; those who keep more than it does are emptied for that."""
+        """Whether *holder* may keep *size* bytes more; holders that keep more than it does are evicted for that."""
         if self.size + size > self._limit:
             self._evict_largest(holder, size)
         if self.size + size > self._limit:
@@ -68,11 +68,11 @@ class WaitingQuota:
         return True
 
     def leave(self, holder: WaitingNodes) -> None:
-        """*holder* keeps nothing any more."""
+        """Forget *holder*, which keeps nothing any more."""
         self._holders.pop(holder, None)
 
     def _evict_largest(self, holder: WaitingNodes, size: int) -> None:
-        """Empty the largest, until a quarter is free: so that not everybody is looked at again for the next node."""
+        """Evict the largest holders until a quarter is free, so that the next node does not need a search again."""
         larger = [each for each in self._holders if each.size > holder.size + size]
         for each in sorted(larger, key=_size_of, reverse=True):
             each.evict()
@@ -81,10 +81,10 @@ class WaitingQuota:
 
 
 class WaitingNodes:
-    """The nodes that wait, by what they wait for.
+    """The nodes of one connection that wait, by the node that they wait for.
 
-    *lost* is called with their ids when all of them have to go, for want of room, and *came* with the id of a node
-    that some wait for, when it came by another connection.
+    *lost* is called with their ids when they are evicted, *node_arrived* with the id of a node that some wait for and
+    that arrived on another connection.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class WaitingNodes:
         return id in self._ids or id in self._deferred_ids
 
     def add(self, missing: str, line: NodeLine) -> bool:
-        """Keep *line*, or its id alone, until *missing* is there; False where that would be too much."""
+        """Keep *line*, or its id alone, until *missing* arrives; return False if there is no room."""
         if line.id in self:
             return True
         if len(self._ids) < MAX_WAITING and self._lines_size + len(line.line) <= MAX_WAITING_BYTES:
@@ -131,13 +131,13 @@ class WaitingNodes:
         return False
 
     def evict(self) -> None:
-        """Others need the room more: nothing waits here any more."""
+        """Give up all nodes, in favour of other connections."""
         ids = [*self._ids, *self._deferred_ids]
         self.leave()
         self._lost(ids)
 
     def leave(self) -> None:
-        """Nothing waits any more."""
+        """Drop all nodes."""
         for missing in (*self._nodes, *self._deferred):
             self._quota.stop_awaiting(missing, self)
         for kept in (self._nodes, self._ids, self._deferred, self._deferred_ids):
@@ -150,12 +150,8 @@ class WaitingNodes:
         self.size += size
         self._quota.size += size
 
-    def awaited(self, missing: str) -> bool:
-        """Whether anything waits for *missing*."""
-        return missing in self._nodes or missing in self._deferred
-
     def pop(self, missing: str) -> list[NodeLine]:
-        """Those that wait for *missing*, in the order in which they came; they wait no more."""
+        """Take out the nodes that wait for *missing*, in the order of their arrival."""
         lines = self._nodes.pop(missing, None)
         if lines is None:
             return []
@@ -167,7 +163,7 @@ class WaitingNodes:
         return lines
 
     def take_deferred_below(self, here: str) -> list[str]:
-        """The ids of those put off until *here* is there, and of those below them, parents first; no more put off."""
+        """Take out the ids of nodes deferred until *here* arrives, and of those below them, parents first."""
         found: list[str] = []
         parents = deque([here])
         while parents and len(found) < MAX_RECALLED:
@@ -177,7 +173,7 @@ class WaitingNodes:
         return found
 
     def take_deferred(self, missing: str) -> list[str]:
-        """The ids of those put off until *missing* is there; they are put off no more."""
+        """Take out the ids of nodes deferred until *missing* arrives."""
         ids = self._deferred.pop(missing, [])
         if missing not in self._nodes:
             self._quota.stop_awaiting(missing, self)
@@ -187,7 +183,7 @@ class WaitingNodes:
 
 
 def _size(line: NodeLine) -> int:
-    """What a node that waits takes: its bytes and its line are both kept."""
+    """The memory that a waiting node takes, in bytes: it is kept decoded and as a line."""
     return len(line.raw) + len(line.line) + _PER_NODE
 
 
@@ -196,14 +192,14 @@ def _size_of(waiting: WaitingNodes) -> int:
 
 
 class OpenRequest(NamedTuple):
-    """What a request of ours asks for, and when we stop waiting for the answer (ms)."""
+    """The nodes that a request asks for, and when it is given up (ms)."""
 
     missing: tuple[str, ...]
     deadline: int
 
 
 class OpenRequests:
-    """Our own requests: those that are not answered yet, by message id, and those that still have to be made."""
+    """The gateway's requests on a connection: the open ones, by message id, and those that queue."""
 
     def __init__(self) -> None:
         self._open: dict[int, OpenRequest] = {}
@@ -211,48 +207,48 @@ class OpenRequests:
         self._missing: set[str] = set()
 
     def __bool__(self) -> bool:
-        """Whether any still has to be made."""
+        """Whether any request queues."""
         return bool(self._queue)
 
     @property
     def size(self) -> int:
-        """About how many bytes they take."""
+        """The approximate memory that they take, in bytes."""
         return _PER_QUESTION * len(self._missing)
 
     def is_open(self, id: int) -> bool:
-        """Whether the request *id* is one of these, and not answered yet."""
+        """Whether the request *id* is open."""
         return id in self._open
 
     def is_requested(self, missing: str) -> bool:
-        """Whether there is a question for *missing*, made or not."""
+        """Whether a request for *missing* is open or queues."""
         return missing in self._missing
 
     def queue(self, frame: Frame, *missing: str) -> None:
-        """The request *frame* is to be made, for what is *missing*."""
+        """Queue the request *frame* for the *missing* nodes."""
         self._queue.append((missing, frame))
         self._missing.update(missing)
 
     def queue_ids(self, ids: Iterable[str]) -> None:
-        """The nodes with these ids are to be asked for, unless they are."""
+        """Queue queries for the nodes with these ids, unless they are requested already."""
         left = [id for id in ids if id not in self._missing]
         for at in range(0, len(left), MAX_QUERIED):
             part = left[at : at + MAX_QUERIED]
             self.queue(Query(NO_ID, tuple(part)), *part)
 
     def next(self) -> tuple[tuple[str, ...], Frame] | None:
-        """The next request that can be made now, and what it asks for."""
+        """The next request that can be sent now, and the nodes that it asks for; None if there is none."""
         return self._queue.popleft() if self._queue and len(self._open) < MAX_ASKED else None
 
     def add(self, id: int, missing: tuple[str, ...], now: int) -> None:
-        """The request *id* asks for what is *missing*."""
+        """Note that the request *id*, for the *missing* nodes, was sent."""
         self._open[id] = OpenRequest(missing, now + REQUEST_TIMEOUT)
 
     def drop(self, missing: tuple[str, ...]) -> None:
-        """There is no question for these any more."""
+        """Forget that these nodes are requested."""
         self._missing.difference_update(missing)
 
     def answered(self, id: int) -> tuple[str, ...]:
-        """What the request *id* asked for; nothing where it is none of ours, or answered."""
+        """Close the request *id*; return the nodes that it asked for, none if it is not open."""
         question = self._open.pop(id, None)
         if question is None:
             return ()
@@ -260,6 +256,6 @@ class OpenRequests:
         return question.missing
 
     def overdue(self, now: int) -> list[str]:
-        """What has been waited for too long; it is no more."""
+        """Close overdue requests; return the nodes that they asked for."""
         late = [id for id, question in self._open.items() if question.deadline <= now]
         return [missing for id in late for missing in self.answered(id)]

@@ -1,4 +1,4 @@
-"""What is said in Sprout, described for programs, from the table of verbs."""
+"""The messages of Sprout for `/asyncapi.json`, made from the table of verbs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WORD = r"[^ \n]+"
 
 
 def messages() -> Iterator[WireMessage]:
-    """A message is a line of a verb and its fields; where it has a body, the last of them counts the lines behind."""
+    """Describe each verb: a line of fields, the last of which counts the lines of the body, if it has one."""
     for name, verb in VERBS.items():
         lines = [" ".join([name.decode(), *[WORD] * len(verb.fields)])]
         if verb.body is not None:

@@ -1,8 +1,8 @@
-"""The messages of Sprout 0.0: verbs, ids, counts, and nodes in base64url. How they are found is `parser`'s.
+"""The messages of Sprout 0.0: verbs, ids, counts, and nodes in base64url. `parser` finds them in a stream.
 
-Lexing is that of the reference (Go's fmt.Fscanf): fields are separated by any amount of white space, which
-may lead and trail; lines end in LF or CRLF; numbers may have a sign and leading zeros. It closes the
-connection, or crashes, on everything that is a `SproutError` here.
+Lexing follows the reference (Go's fmt.Fscanf): fields are separated by any amount of white space, which
+may lead and trail; lines end in LF or CRLF; numbers may have a sign and leading zeros. The reference closes
+the connection, or crashes, on everything that is a `SproutError` here.
 """
 
 from __future__ import annotations
@@ -11,27 +11,29 @@ import re
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from gateway.core.errors import RequestError
 
 from . import base64url
 
-# A reply with 65,535 bytes of content and as much metadata makes 175,506 characters behind an id of 55; the
-# usual largest one, 65,535 bytes of content alone, 87,974. Room is left for keys and signatures of other sizes.
+L = TypeVar("L")
+
+# A reply with 65,535 bytes of content and as much metadata takes 175,506 characters after an id of 55; with the
+# content alone 87,974. The rest is for keys and signatures of other sizes.
 MAX_LINE: Final = 1 << 18
-# Genuine clients ask for 1,024 nodes at a time when they start; nobody was seen to send more.
+# Genuine clients request 1,024 nodes at a time when they start; none was seen to send more.
 MAX_NODES: Final = 1024
-# The text of a body that is kept in memory, and of a response that we write; a usual node is below 1 KiB.
+# Bytes of a body that is kept in memory, and of a response that the gateway writes; most nodes are below 1 KiB.
 MAX_BODY: Final = 1 << 22
-# The nodes of one announce: more than anybody has. It is read in parts of at most so many nodes, and so many bytes
-# and one line, so it needs no more memory than a short one.
+# Nodes of one announce, which no peer reaches. It is read in parts of at most `MAX_PART` nodes, and `MAX_PART_BYTES`
+# and one line, so that a long one needs no more memory than a short one.
 MAX_ANNOUNCED: Final = 1 << 24
 MAX_PART: Final = 256
 MAX_PART_BYTES: Final = 1 << 20
-# Levels of ancestry and numbers of leaves: nobody needs more than a depth can say, which is an unsigned 32.
+# Levels of ancestry and numbers of leaves: no more than a depth can express, which has 32 bits, unsigned.
 MAX_QUANTITY: Final = (1 << 32) - 1
-# The id in the answer to a line that had none; genuine clients count from 0.
+# The id in the answer to a line without one; genuine clients count from 0.
 NO_ID: Final = -1
 
 
@@ -46,10 +48,10 @@ class StatusCode(IntEnum):
 
 
 class SproutError(RequestError):
-    """A message that is answered by a status other than 0; the connection lives.
+    """A message that is answered with a status other than 0; the connection stays open.
 
-    `message_id` is that of the refused request, `NO_ID` where none could be read or where the line was an
-    answer: its id then counts what we asked, not what the peer did. `status` is the code to answer with.
+    `message_id` is that of the refused request, `NO_ID` if none could be read or if the message was an answer,
+    whose id is that of a request of the receiver. `status` is the code to answer with.
     """
 
     def __init__(self, reason: str, status: int = StatusCode.MALFORMED, message_id: int = NO_ID) -> None:
@@ -59,9 +61,9 @@ class SproutError(RequestError):
 
 
 class NodeLine(NamedTuple):
-    """A node on the wire: the id it is said to have (unchecked), its bytes, and its line without the newline.
+    """A node on the wire: its claimed id (not verified), its bytes, and its line without the newline.
 
-    `answered` is a node of a response: it says nothing about who is at the other end, also where it has to wait.
+    `answered` marks a node of a response: it does not identify the peer, even if it has to wait.
     """
 
     id: str
@@ -71,14 +73,14 @@ class NodeLine(NamedTuple):
 
 
 class Version(NamedTuple):
-    """The sender's version, major and minor; every major number but 0 is refused when it is read."""
+    """The sender's version, major and minor; decoding refuses every major number except 0."""
 
     id: int
     version: tuple[int, int] = (0, 0)
 
 
 class List(NamedTuple):
-    """Asks for the newest nodes of a type."""
+    """Requests the newest nodes of a type."""
 
     id: int
     node_type: int
@@ -86,14 +88,14 @@ class List(NamedTuple):
 
 
 class Query(NamedTuple):
-    """Asks for the nodes with these ids."""
+    """Requests the nodes with these ids."""
 
     id: int
     node_ids: tuple[str, ...]
 
 
 class Ancestry(NamedTuple):
-    """Asks for so many ancestors of a node."""
+    """Requests so many ancestors of a node."""
 
     id: int
     node_id: str
@@ -101,7 +103,7 @@ class Ancestry(NamedTuple):
 
 
 class LeavesOf(NamedTuple):
-    """Asks for the newest nodes below a node, itself included."""
+    """Requests the newest nodes among a node and its descendants."""
 
     id: int
     node_id: str
@@ -109,21 +111,21 @@ class LeavesOf(NamedTuple):
 
 
 class Subscribe(NamedTuple):
-    """Asks for the news of a community."""
+    """Subscribes to a community."""
 
     id: int
     node_id: str
 
 
 class Unsubscribe(NamedTuple):
-    """Asks for no more news of a community."""
+    """Unsubscribes from a community."""
 
     id: int
     node_id: str
 
 
 class Announce(NamedTuple):
-    """Tells of new nodes; `unreadable` says of each line that held none why. `more` lines of it are still to come."""
+    """Announces nodes; `unreadable` has a reason for each line that is not a node. `more` lines of it follow."""
 
     id: int
     nodes: tuple[NodeLine, ...]
@@ -134,7 +136,7 @@ class Announce(NamedTuple):
 class Response(NamedTuple):
     """Answers the request *id* of the receiver with nodes; `unreadable` as in an announce.
 
-    `cut` are the ids on the lines beyond `MAX_BODY`, which are not kept: they can be asked for again.
+    `cut` are the ids of nodes beyond `MAX_BODY`, which are not kept: they can be requested again.
     """
 
     id: int
@@ -154,7 +156,7 @@ Frame = Version | List | Query | Ancestry | LeavesOf | Subscribe | Unsubscribe |
 
 
 def encode(frame: Frame) -> bytes:
-    """Write any frame, newline included."""
+    """Encode any frame, including the final newline."""
     name, verb = _NAMES[type(frame)]
     values: tuple[Any, ...] = frame
     if verb.body is None:
@@ -163,22 +165,22 @@ def encode(frame: Frame) -> bytes:
 
 
 def encode_announce(message_id: int, *lines: bytes) -> bytes:
-    """Write an announce of node lines that exist already."""
+    """Encode an announce of encoded node lines."""
     return _with_body(b"announce", message_id, lines)
 
 
 def encode_status(message_id: int, code: int) -> bytes:
-    """Write a status."""
+    """Encode a status."""
     return b"status %d %d\n" % (message_id, code)
 
 
 def encode_response(message_id: int, lines: Iterable[bytes]) -> bytes:
-    """Write a response of node lines that exist already."""
+    """Encode a response of encoded node lines."""
     return _with_body(b"response", message_id, lines)
 
 
 def response_head(message_id: int, lines: int) -> bytes:
-    """The first line of a response of so many *lines*, without its end."""
+    """The first line of a response of so many *lines*, without its newline."""
     return b"response %d %d" % (message_id, lines)
 
 
@@ -188,14 +190,14 @@ def node_line(id: str, raw: bytes) -> NodeLine:
 
 
 class FieldCodec(NamedTuple):
-    """One field, or one line of a body: how it is read (or refused by a `SproutError`) and written."""
+    """How one field, or one line of a body, is read (raising `SproutError`) and written."""
 
     read: Callable[[bytes], Any]
     write: Callable[[Any], bytes]
 
 
 class BodyCodec(NamedTuple):
-    """The lines behind a header. Where *whole*, one bad line refuses the message; where *parted*, it may be long."""
+    """How the lines after a header are read. *atomic*: one bad line refuses the message; *chunked*: read in parts."""
 
     words: int
     read: Callable[[bytes, list[bytes]], Any]
@@ -205,7 +207,7 @@ class BodyCodec(NamedTuple):
 
 
 class Verb(NamedTuple):
-    """The fields behind a verb, the last of them a count where lines follow; a response is no *request*."""
+    """The fields after a verb, the last of them a count if lines follow; *request* is false for answers."""
 
     frame: Callable[..., Any]
     fields: tuple[FieldCodec, ...]
@@ -242,7 +244,7 @@ def _read_version(word: bytes) -> tuple[int, int]:
 
 
 def read_node_id(word: bytes) -> str:
-    """The id of a node; a `SproutError` where *word* is none."""
+    """The node id in *word*; raise `SproutError` if it is not valid."""
     if _NODE_ID.fullmatch(word) is None:
         raise SproutError("not a node id")
     return word.decode()
@@ -259,12 +261,12 @@ def _read_node_line(line: bytes, words: list[bytes]) -> NodeLine:
     except ValueError:
         raise SproutError("not base64url without padding") from None
     if line[len(id)] != _SPACE or len(line) != len(id) + 1 + len(text):
-        line = b"%b %b" % (id, text)  # it was written otherwise
+        line = b"%b %b" % (id, text)  # with other white space
     return NodeLine(read_node_id(id), raw, line)
 
 
 def read_usual_node(line: bytes) -> NodeLine | None:
-    """Read a node's line as nearly all are written, at a third of the cost; None for any other."""
+    """Read a node's line in the most frequent form, at a third of the cost; None for any other."""
     if (id := _USUAL_ID.match(line)) is None:
         return None
     try:
@@ -274,7 +276,7 @@ def read_usual_node(line: bytes) -> NodeLine | None:
 
 
 def read_usual_header(line: bytes) -> int | None:
-    """The id of an announce of one node, as nearly all are written; None for any other line."""
+    """The id of an announce of one node, in the most frequent form; None for any other line."""
     header = _USUAL_HEADER.fullmatch(line)
     return None if header is None else int(header[1])
 
@@ -284,7 +286,7 @@ def _read_answer(line: bytes, words: list[bytes]) -> NodeLine:
 
 
 def parse_message_id(words: list[bytes]) -> int:
-    """The message id among the *words* of a header that cannot be read; `NO_ID` where there is none."""
+    """The message id among the *words* of a malformed header; `NO_ID` if there is none."""
     try:
         id: int = ID.read(words[1])
     except (SproutError, IndexError):
@@ -293,16 +295,16 @@ def parse_message_id(words: list[bytes]) -> int:
 
 
 _SPACE: Final = ord(" ")
-_USUAL_DIGITS: Final = 19  # fewer than that always fit into 64 bits, so `int` is all there is to do
+_USUAL_DIGITS: Final = 19  # fewer digits always fit into 64 bits
 _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,20}")
 _VERSION: Final = re.compile(rb"([+-]?[0-9]{1,18})\.([0-9]{1,18})")
-# Any qualified hash; that we hold no node with a hash of another length is not the codec's business.
+# Any qualified hash, also those of lengths that no node here has.
 _NODE_ID: Final = re.compile(rb"[A-Za-z0-9]{1,16}_B[0-9]{1,5}__[A-Za-z0-9_-]{0,86}")
 _USUAL_ID: Final = re.compile(rb"(SHA512_B32__[A-Za-z0-9_-]{43}) (?=.)")
 _USUAL_HEADER: Final = re.compile(rb"announce ([0-9]{1,18}) 1")
 
 # fmt: off
-ID        = _number(-(1 << 63), (1 << 63) - 1)  # as the reference: any int, echoed as it is
+ID        = _number(-(1 << 63), (1 << 63) - 1)  # as in the reference: any int, echoed unchanged
 NODE_TYPE = _number(0, 255)
 QUANTITY  = _number(0, MAX_QUANTITY)
 COUNT     = _number(0, MAX_NODES)
@@ -331,9 +333,9 @@ VERBS: Final[dict[bytes, Verb]] = {
 _NAMES: Final = {verb.frame: (name, verb) for name, verb in VERBS.items()}
 
 
-def fitting(lines: list[bytes]) -> list[bytes]:
-    """As many of the first *lines* as one message may have."""
-    if sum(map(len, lines)) + len(lines) <= MAX_BODY:
-        return lines  # nearly always
-    sizes = accumulate(len(line) + 1 for line in lines)
+def fitting(lines: list[L], size_of: Callable[[L], int]) -> list[L]:
+    """As many of the first *lines*, whose sizes in bytes *size_of* gives, as fit into one message."""
+    if sum(map(size_of, lines)) + len(lines) <= MAX_BODY:
+        return lines  # true of nearly all
+    sizes = accumulate(size_of(line) + 1 for line in lines)
     return lines[: max(1, sum(size <= MAX_BODY for size in sizes))]

@@ -1,17 +1,17 @@
-"""Sprout's messages, read from bytes that may be cut anywhere.
+"""Parses Sprout's messages from a stream of bytes.
 
 The law of this file: **a line whose first word is a verb is a header, any other line belongs to a body.**
-No node id looks like a verb, so the next message is found again behind anything that ends in a newline:
-- A bad header (unknown verb, a field too many or too few, a blank line, a malformed number, a quantity or
-  count out of bounds) is a `SproutError` with status 1, and the connection lives. Where a body would
-  follow, whatever stands there is skipped without a word, up to the next line that starts with a verb.
-- A body that is shorter than its count is refused as a whole when the next header comes.
-- A body line that is no node is told beside the nodes that are; a query with a bad id is refused.
-- A response to nothing that was asked is passed over, line by line, without keeping it.
-- A long announce comes in parts: a genuine relay that dials another tells it all of a community's leaves at once.
-- A header that ends like the first line of a request of HTTP ends the connection: else any web page that a user
-  visits could speak through their browser, by what it posts.
-Framing is lost only by a line over `MAX_LINE`; `Parser.message_id` then tells which request is to be answered.
+No node id looks like a verb, so the parser finds the next message after anything that ends in a newline:
+- A malformed header (unknown verb, a field too many or too few, a blank line, a malformed number, a quantity
+  or count out of bounds) is a `SproutError` with status 1, and the connection stays open. If a body follows,
+  it is skipped silently, up to the next line that starts with a verb.
+- A body that is shorter than its count is refused as a whole when the next header arrives.
+- A body line that is not a node is reported beside the valid nodes; a query with a malformed id is refused.
+- A response that was not requested is skipped, line by line.
+- A long announce is parsed in parts: a genuine relay that dials announces all leaves of a community at once.
+- A header that ends like the first line of an HTTP request ends the connection: otherwise any web page could
+  send messages through the browser of a visitor, in the body of a POST.
+Only a line over `MAX_LINE` loses the framing; `Parser.message_id` then tells which request is to be answered.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from .codec import (
     read_usual_node,
 )
 
-_ID_BYTES: Final = 128  # bytes at the beginning of a line that is too long in which its id is looked for
+_ID_BYTES: Final = 128  # at the beginning of a line that is too long, in which its id is searched
 _HTTP: Final = re.compile(rb"HTTP/[0-9.]+")  # the third and last word of a request's first line (RFC 9112, section 3)
 
 
 class Parser:
-    """Reads frames from bytes that may be cut anywhere.
+    """Parses frames from chunks of bytes.
 
-    Call `feed` with what arrived, then `next_frame` until it returns None. A `SproutError` is to be answered,
-    after which reading goes on; a `ProtocolError` is raised again by every later call. *expects* tells whether the
-    response with an id is waited for.
+    Call `feed` with each chunk, then `next_frame` until it returns None. After a `SproutError`, which is to be
+    answered, parsing continues; a `ProtocolError` is raised again by every later call. *expects* tells whether a
+    response with this id is expected.
     """
 
     def __init__(self, expects: Callable[[int], bool] = lambda _id: True) -> None:
@@ -63,24 +63,24 @@ class Parser:
 
     @property
     def in_message(self) -> bool:
-        """Whether a message has begun of which the rest has not arrived."""
+        """Whether a message has begun and is incomplete."""
         return self._open is not None or bool(self._rest)
 
     @property
     def size(self) -> int:
-        """About how many bytes are kept of messages that are not whole."""
+        """The approximate memory that incomplete messages take, in bytes."""
         return len(self._rest) + sum(map(len, self._lines)) + (0 if self._open is None else 2 * self._open.size)
 
     @property
     def message_id(self) -> int:
-        """The id of the request that is being read; `NO_ID` where there is none, or none can be read."""
+        """The id of the request that is being parsed; `NO_ID` if there is none."""
         if self._open is not None:
             return self._open.answer_to
         line = self._lines[0] if self._lines else self._rest
         return parse_message_id(bytes(line[:_ID_BYTES]).split())
 
     def feed(self, data: bytes) -> None:
-        """Take what the peer sent."""
+        """Add a chunk of bytes."""
         first, *lines = data.split(b"\n")
         self._rest += first
         if lines:
@@ -89,7 +89,7 @@ class Parser:
             self._lines.extend(lines)
 
     def next_frame(self) -> Frame | None:
-        """The next whole frame, or None until more is fed."""
+        """The next frame; None until more is fed."""
         while self._lines:
             frame = self._body(self._open) if self._open is not None else self.next_announce() or self._header()
             if frame is not None:
@@ -99,7 +99,7 @@ class Parser:
         return None
 
     def next_announce(self) -> Announce | None:
-        """The next frame if it is a whole announce of one node, written as nearly all are; else None."""
+        """The next frame if it is a complete announce of one node in the most frequent form; None otherwise."""
         lines = self._lines
         if self._open is not None or len(lines) < 2 or len(lines[1]) > MAX_LINE:
             return None
@@ -113,7 +113,7 @@ class Parser:
         return Announce(id, (node,))
 
     def _header(self) -> Frame | None:
-        """Read a line that no message is open for."""
+        """Parse a line outside of a body."""
         line = self._lines[0]
         if len(line) > MAX_LINE:
             raise _too_long()
@@ -150,7 +150,7 @@ class Parser:
         return None
 
     def _body(self, open: _Open) -> Frame | None:
-        """Read the lines of a message, as far as they are there."""
+        """Parse the lines of a body that have arrived."""
         lines = self._lines
         while lines:
             line = lines[0]
@@ -172,7 +172,7 @@ class Parser:
 
 
 class _Open:
-    """A message whose body is being read, of which so many lines are *left*."""
+    """A message whose body is being parsed, with so many lines *left*."""
 
     __slots__ = ("body", "cut", "id", "items", "left", "size", "unreadable", "verb")
 
@@ -192,11 +192,11 @@ class _Open:
 
     @property
     def is_full(self) -> bool:
-        """Whether enough of a long message has come for a part of it."""
+        """Whether enough of a long message has arrived for a part of it."""
         return self.size >= MAX_PART_BYTES or len(self.items) + len(self.unreadable) >= MAX_PART
 
     def take_usual(self, line: bytes) -> bool:
-        """Take a *line* that has a node on it as nearly all are written; whether it has."""
+        """Add a *line* with a node in the most frequent form; return False for any other."""
         if not self.body.chunked or (node := read_usual_node(line)) is None:
             return False
         self.left -= 1
@@ -205,7 +205,7 @@ class _Open:
         return True
 
     def add(self, line: bytes, words: list[bytes]) -> None:
-        """Take a *line*, which has these *words*."""
+        """Add a *line*, which consists of these *words*."""
         body = self.body
         self.left -= 1
         self.size += len(line)
@@ -222,13 +222,13 @@ class _Open:
             self.unreadable.append(str(error))
 
     def part(self) -> Frame:
-        """What has come of a long message."""
+        """The next part of a long message."""
         part = Announce(self.id, tuple(self.items), tuple(self.unreadable), self.left)
         self.items, self.unreadable, self.size = [], [], 0
         return part
 
     def frame(self) -> Frame:
-        """The whole message, or the last part of it."""
+        """The complete message, or its last part."""
         frame: Frame
         if self.body.atomic:
             if self.unreadable:

@@ -22,9 +22,7 @@ def lobby(place: Any, alice: Any, announce: Callable[..., str]) -> str:
     return community
 
 
-def test_who_answers_a_question_is_not_the_author_of_the_answer(
-    place: Any, lobby: str, alice: Any, bob: Any, announce: Any
-) -> None:
+def test_a_response_does_not_identify_the_peer(place: Any, lobby: str, alice: Any, bob: Any, announce: Any) -> None:
     line, new = place.connect(), bob.reply(lobby, "new")
     announce(line, bob.identity, bob.reply(new, "old", created=place.clock.now - LATE_AFTER - 1))
     line.ask(f"response 0 1\n{new}\n")
@@ -34,7 +32,7 @@ def test_who_answers_a_question_is_not_the_author_of_the_answer(
     assert line.session.who.identity == alice.id
 
 
-def test_nor_is_it_where_the_answer_has_to_wait(place: Any, lobby: str, bob: Any, announce: Any) -> None:
+def test_a_response_that_waits_does_not_identify_the_peer(place: Any, lobby: str, bob: Any, announce: Any) -> None:
     long_ago = place.clock.now - LATE_AFTER - 1
     line, missing = place.connect(), bob.reply(lobby, "missing", created=long_ago)
     announce(line, bob.identity, bob.reply(bob.reply(lobby, "asked for"), "old", created=long_ago))
@@ -46,7 +44,9 @@ def test_nor_is_it_where_the_answer_has_to_wait(place: Any, lobby: str, bob: Any
     assert line.session.identity is None
 
 
-def test_a_direct_message_in_an_answer_says_not_who_is_there(place: Any, lobby: str, bob: Any, announce: Any) -> None:
+def test_a_direct_message_in_a_response_does_not_identify_the_peer(
+    place: Any, lobby: str, bob: Any, announce: Any
+) -> None:
     toy, line = place.toy(), place.connect()
     direct = bob.reply(lobby, "psst", f"to/1\0{toy.peer.number}".encode())
     announce(line, bob.identity, bob.reply(direct, "below"))

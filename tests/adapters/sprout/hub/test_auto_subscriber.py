@@ -34,7 +34,7 @@ def load(place: Any, *communities: str) -> Any:
 
 
 @pytest.mark.parametrize("empty", [True, False])
-def test_what_it_begins_is_followed_on_both_sides(
+def test_a_community_of_the_relay_is_followed_on_both_sides(
     place: Any, alice: Any, request: pytest.FixtureRequest, empty: bool
 ) -> None:
     relay = load(place, *(() if empty else (request.getfixturevalue("old"),)))
@@ -53,7 +53,7 @@ def test_what_it_begins_is_followed_on_both_sides(
     assert len([text for text in lines(relay.read()) if text.startswith("SHA512")]) == 2, "its author, and the reply"
 
 
-def test_what_begins_here_is_followed_as_well(place: Any, old: str) -> None:
+def test_a_community_that_begins_here_is_followed(place: Any, old: str) -> None:
     relay, toy = load(place, old), place.toy()
     toy.say("first", "new")
     place.settle()
@@ -67,13 +67,13 @@ def test_what_begins_here_is_followed_as_well(place: Any, old: str) -> None:
     assert any(text.startswith("SHA512") for text in lines(relay.read()))
 
 
-def test_what_begins_while_it_subscribes_is_followed_once_it_has(place: Any, old: str, alice: Any) -> None:
+def test_a_community_that_begins_while_it_subscribes_is_followed_later(place: Any, old: str, alice: Any) -> None:
     relay, community = load(place), alice.community("young")
     assert "subscribe" not in relay.ask(f"announce 8 2\n{alice.identity}\n{community}\n")
     assert lines(relay.ask(f"subscribe 9 {id_of(old)}\n")) == ["status 9 0", f"subscribe 0 {id_of(community)}"]
 
 
-def test_what_it_cannot_subscribe_to_keeps_it_from_nothing(
+def test_a_refused_subscription_stops_no_other(
     make_place: Callable[..., Any], alice: Any, bob: Any, announce: Callable[..., str]
 ) -> None:
     """A community that has expired is not told of, one that it may not hear it is refused."""
@@ -90,7 +90,7 @@ def test_what_it_cannot_subscribe_to_keeps_it_from_nothing(
     assert sorted(told) == sorted(["status 8 0", f"subscribe 0 {id_of(young)}"])
 
 
-def test_who_has_chosen_or_asks_for_nothing_is_left_alone(place: Any, old: str, alice: Any) -> None:
+def test_a_client_that_chose_communities_is_left_alone(place: Any, old: str, alice: Any) -> None:
     community = alice.community("young")
     chose, quiet = load(place), place.connect()
     chose.ask(f"subscribe 1 {id_of(alice.community('none of these'))}\n")
@@ -99,7 +99,7 @@ def test_who_has_chosen_or_asks_for_nothing_is_left_alone(place: Any, old: str, 
     assert "subscribe" not in chose.read() + quiet.read()
 
 
-def test_who_does_not_follow_is_told_nothing(place: Any, old: str, alice: Any) -> None:
+def test_a_peer_that_refuses_is_told_nothing(place: Any, old: str, alice: Any) -> None:
     relay, community, toy = load(place, old), alice.community("young"), place.toy()
     relay.ask(f"announce 8 2\n{alice.identity}\n{community}\n")
     assert relay.ask("status 0 1\n") == ""

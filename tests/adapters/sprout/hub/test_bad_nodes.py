@@ -75,7 +75,7 @@ def test_a_community_is_named_by_how_its_id_begins(
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_node_that_shows_a_fault_is_refused_and_the_others_are_taken(
+def test_a_node_that_triggers_a_fault_is_refused_alone(
     path: Callable[..., None], place: Any, alice: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good, bad, better = (alice.community(name) for name in ("good", "bad", "better"))
@@ -92,9 +92,7 @@ def test_a_node_that_shows_a_fault_is_refused_and_the_others_are_taken(
     assert place.gateway.metrics.counts["faults"]["node",] == 1
 
 
-def test_a_fault_in_a_burst_is_charged_to_the_node_that_shows_it(
-    place: Any, alice: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_in_a_burst_refuses_one_node(place: Any, alice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lobby = alice.community("lobby")
     replies = [alice.reply(lobby, text) for text in ("one", "two", "three")]
     by_announce(place, Path(), alice.identity, lobby)
@@ -113,7 +111,7 @@ def test_a_fault_in_a_burst_is_charged_to_the_node_that_shows_it(
     assert (counts["faults"]["node",], counts["refused"]["sprout", FAULT]) == (1, 1)
 
 
-def test_a_name_that_is_taken_in_every_length_is_no_crash(place: Any, alice: Any) -> None:
+def test_a_name_taken_in_every_length_is_refused(place: Any, alice: Any) -> None:
     node = community(alice, FAR)
     for name in ("lobby", *(f"lobby~{digest_of(node)[:size]}" for size in range(DIGEST, 44))):
         place.bus.channels.register(name)

@@ -45,7 +45,7 @@ def listen(place: Any, lobby: str) -> Any:
     return ear
 
 
-def test_a_line_that_is_being_made_holds_back_its_channel_alone(
+def test_an_unsigned_line_delays_its_channel_alone(
     place: Any, lobby: str, alice: Any, announce: Any, signing: SigningJob
 ) -> None:
     ear, toy, mouth, den = listen(place, lobby), place.toy(), place.connect(), alice.community("den")
@@ -63,7 +63,7 @@ def test_a_line_that_is_being_made_holds_back_its_channel_alone(
     assert ear.read().splitlines()[1:] == ["SHA512_B32__one x", reply, "SHA512_B32__three x"]
 
 
-def test_a_line_that_cannot_be_made_is_skipped(place: Any, lobby: str, signing: SigningJob) -> None:
+def test_a_line_that_cannot_be_signed_is_skipped(place: Any, lobby: str, signing: SigningJob) -> None:
     ear, toy = listen(place, lobby), place.toy()
     toy.say("one")
     toy.say("two")
@@ -72,7 +72,7 @@ def test_a_line_that_cannot_be_made_is_skipped(place: Any, lobby: str, signing: 
     assert ear.read().splitlines()[1:] == ["SHA512_B32__two x"]
 
 
-def test_who_has_left_hears_no_more(place: Any, lobby: str, signing: SigningJob) -> None:
+def test_nothing_is_delivered_after_unsubscribing(place: Any, lobby: str, signing: SigningJob) -> None:
     ear, gone, toy = listen(place, lobby), listen(place, lobby), place.toy()
     toy.say("one")
     gone.send(f"unsubscribe 1 {lobby.split(' ')[0]}\n")
@@ -80,7 +80,7 @@ def test_who_has_left_hears_no_more(place: Any, lobby: str, signing: SigningJob)
     assert (len(ear.read()), gone.read()) == (len("announce 0 1\nSHA512_B32__one x\n"), "")
 
 
-def test_only_so_much_waits_to_be_signed(
+def test_messages_queued_for_a_channel_are_bounded(
     place: Any, lobby: str, signing: SigningJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery, "MAX_UNSIGNED", 3)
@@ -95,7 +95,7 @@ def test_only_so_much_waits_to_be_signed(
     assert ear.read() == ""
 
 
-def test_only_so_many_bytes_wait_to_be_signed_in_all_channels(
+def test_bytes_queued_for_all_channels_are_bounded(
     place: Any, lobby: str, alice: Any, announce: Any, signing: SigningJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery, "MAX_BYTES", 100_000)

@@ -31,7 +31,7 @@ def lobby(place: Any, alice: Any, announce: Callable[..., str]) -> str:
 
 
 @pytest.mark.parametrize("kept", ["in memory", "on disk", "after a restart"])
-def test_what_has_expired_is_not_told_of(
+def test_expired_nodes_are_not_offered(
     place: Any, lobby: str, alice: Any, announce: Any, make_place: Any, kept: str
 ) -> None:
     short = alice.reply(lobby, "short", expiring(place))
@@ -60,7 +60,7 @@ def test_what_has_expired_is_not_told_of(
     assert announce(line, alice.reply(below, "deeper")) == "status 77 0\n", "what is below it is not lost"
 
 
-def test_a_peer_is_not_told_of_it_either(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+def test_expired_nodes_are_not_announced_to_relays(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     short = alice.reply(lobby, "short", expiring(place))
     announce(place.connect(), short)
     spot = place.adapter.hub.nodes.info(id_of(short))

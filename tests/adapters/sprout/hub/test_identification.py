@@ -51,7 +51,7 @@ def alices(place: Any, lobby: str, alice: Any, announce: Callable[..., str]) -> 
     return line
 
 
-def test_who_says_something_now_is_its_author(place: Any, alices: Any, alice: Any) -> None:
+def test_a_fresh_node_identifies_its_author(place: Any, alices: Any, alice: Any) -> None:
     assert alices.session.who.identity == alice.id
     assert whisper_to(place, alice.id) == 1
 
@@ -64,7 +64,7 @@ def test_who_says_something_now_is_its_author(place: Any, alices: Any, alice: An
         (0, 3 * MAX_AGE, SECOND),  # not made yet
     ],
 )
-def test_who_brings_what_was_read_elsewhere_is_not(
+def test_a_node_read_elsewhere_identifies_nobody(
     opened: int, made: int, arrives: int, place: Any, lobby: str, alice: Any, announce: Any
 ) -> None:
     start = place.clock.now
@@ -79,7 +79,7 @@ def test_who_brings_what_was_read_elsewhere_is_not(
     assert whisper_to(place, alice.id) == 0
 
 
-def test_nobody_joins_an_author_who_is_here(place: Any, lobby: str, alices: Any, alice: Any, announce: Any) -> None:
+def test_nobody_joins_a_connected_author(place: Any, lobby: str, alices: Any, alice: Any, announce: Any) -> None:
     thief, ear = connect(place, ELSEWHERE), place.toy()
     thief.send(f"subscribe 0 {id_of(lobby)}\n")
     place.bus.subscribe(ear, "lobby")
@@ -105,7 +105,7 @@ def test_a_second_device_at_the_same_address_is_the_authors_too(
     assert whisper_to(place, alice.id) == 2
 
 
-def test_who_has_left_can_come_back_from_elsewhere(
+def test_an_author_can_reconnect_from_another_address(
     place: Any, lobby: str, alices: Any, alice: Any, announce: Any
 ) -> None:
     alices.close()
@@ -114,14 +114,14 @@ def test_who_has_left_can_come_back_from_elsewhere(
     assert moved.session.who.identity == alice.id
 
 
-def test_what_is_old_makes_no_author_but_a_link(place: Any, lobby: str, alices: Any, bob: Any, announce: Any) -> None:
+def test_an_old_node_makes_a_link_and_no_author(place: Any, lobby: str, alices: Any, bob: Any, announce: Any) -> None:
     place.clock.now += 2 * MAX_AGE
     announce(alices, bob.reply(lobby, "a minute ago", created=place.clock.now - MAX_AGE - SECOND))
     assert alices.session.link, "who brings what others say is a relay"
     assert alices.session.identity is None
 
 
-def test_a_word_of_presence_makes_nobody_an_author_later(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+def test_an_old_announcement_of_presence_identifies_nobody(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     word = alice.reply(lobby, "", twig.encode({"activity/1": b"0", "invisible/1": b"true"}))
     line = connect(place)
     place.clock.now += MAX_AGE + SECOND
@@ -138,7 +138,7 @@ def strict(make_place: Callable[..., Any], alice: Any, bob: Any, announce: Any) 
     return place
 
 
-def test_never_means_that_no_connection_is_anybodys(strict: Any, alice: Any, announce: Any) -> None:
+def test_never_identifies_no_connection(strict: Any, alice: Any, announce: Any) -> None:
     line, toy = connect(strict), strict.toy()
     strict.bus.subscribe(toy, "lobby")
     line.send(f"subscribe 0 {id_of(strict.community)}\n")
@@ -168,7 +168,7 @@ def closed(make_place: Callable[..., Any], alice: Any) -> Any:
     return place
 
 
-def test_an_author_who_may_publish_may_whoever_brings_it(closed: Any, alice: Any, bob: Any, announce: Any) -> None:
+def test_an_authors_right_to_publish_holds_on_any_connection(closed: Any, alice: Any, bob: Any, announce: Any) -> None:
     line = connect(closed)
     assert announce(line, alice.identity) == "status 77 0\n"
     assert announce(line, closed.community) == "status 77 0\n"
@@ -177,7 +177,7 @@ def test_an_author_who_may_publish_may_whoever_brings_it(closed: Any, alice: Any
     assert announce(line, alice.community("elsewhere")) == "status 77 1\n", "no right there"
 
 
-def test_what_an_author_may_is_no_right_to_read(closed: Any, alice: Any, announce: Any) -> None:
+def test_an_authors_rights_include_no_reading(closed: Any, alice: Any, announce: Any) -> None:
     line = connect(closed)
     hello = alice.reply(closed.community, "hi")
     announce(line, alice.identity, closed.community, hello)

@@ -103,7 +103,7 @@ def forged(author: Any, parent: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_thousand_leaves_in_one_announce_bring_what_is_above_them(place: Any, lobby: str, alice: Any) -> None:
+def test_a_thousand_leaves_in_one_announce_bring_their_ancestors(place: Any, lobby: str, alice: Any) -> None:
     tops = [alice.reply(lobby, f"top {number}") for number in range(1000)]
     leaves = [alice.reply(top, "leaf") for top in tops]
     peer = Peer(place.connect(), [lobby, *tops, *leaves])
@@ -125,9 +125,7 @@ def test_a_deep_thread_comes_in_any_order(place: Any, lobby: str, alice: Any, fi
     assert len(peer.open) < 100, "not node by node"
 
 
-def test_more_than_may_wait_are_asked_for_again(
-    place: Any, lobby: str, bob: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deferred_nodes_are_requested_again(place: Any, lobby: str, bob: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "MAX_WAITING", 2)
     replies = [bob.reply(lobby, str(number)) for number in range(100)]
     peer = Peer(place.connect(), [bob.identity, *replies])
@@ -135,7 +133,7 @@ def test_more_than_may_wait_are_asked_for_again(
     assert held(place, replies) == 100
 
 
-def test_what_is_put_off_may_come_in_several_answers(
+def test_deferred_nodes_may_arrive_in_several_responses(
     place: Any, lobby: str, alice: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "MAX_WAITING", 1)
@@ -149,7 +147,7 @@ def test_what_is_put_off_may_come_in_several_answers(
     assert held(place, [top, one, two, three]) == 3
 
 
-def test_who_is_given_up_for_want_of_room_hears_so(
+def test_evicted_announces_are_answered(
     place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "MAX_WAITING", 2)
@@ -165,7 +163,7 @@ def test_who_is_given_up_for_want_of_room_hears_so(
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_who_waits_is_taken_when_its_parent_comes_by_another_connection(
+def test_a_parent_on_another_connection_releases_waiting_nodes(
     place: Any, lobby: str, alice: Any, announce: Any, ended: bool
 ) -> None:
     line, top = place.connect(), alice.reply(lobby, "top")
@@ -180,7 +178,7 @@ def test_who_waits_is_taken_when_its_parent_comes_by_another_connection(
     assert not refused(place)
 
 
-def test_a_whole_thread_that_waits_on_many_connections_is_taken_at_once(place: Any, lobby: str, alice: Any) -> None:
+def test_a_thread_that_waits_on_many_connections_is_taken_at_once(place: Any, lobby: str, alice: Any) -> None:
     chain = thread(alice, lobby, 6)[1:]
     lines = [place.connect() for _ in chain]
     for line, node in list(zip(lines, chain, strict=True))[:0:-1]:
@@ -193,9 +191,7 @@ def test_a_whole_thread_that_waits_on_many_connections_is_taken_at_once(place: A
     assert not place.adapter.hub.quota._awaited
 
 
-def test_who_waits_below_a_direct_message_is_told_when_that_comes(
-    place: Any, lobby: str, alice: Any, announce: Any
-) -> None:
+def test_a_direct_message_releases_waiting_replies(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     """What is never logged wakes those who wait for it as well."""
     private = alice.reply(lobby, "private", b"private/1\0true")
     below, line = alice.reply(private, "below"), place.connect()
@@ -206,9 +202,7 @@ def test_who_waits_below_a_direct_message_is_told_when_that_comes(
     assert held(place, [private, below]) == 0
 
 
-def test_who_waits_too_long_is_told_so_and_taken_all_the_same(
-    place: Any, lobby: str, alice: Any, announce: Any
-) -> None:
+def test_an_overdue_announce_is_answered_and_still_taken(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     line, top = place.connect(), alice.reply(lobby, "top")
     leaf, beside = alice.reply(top, "leaf"), alice.reply(lobby, "beside")
     announce(line, leaf, beside)
@@ -234,16 +228,14 @@ def test_the_same_node_may_wait_in_several_announces(place: Any, lobby: str, ali
     assert line.read() == "status 1 0\nstatus 2 0\n"
 
 
-def test_so_many_announces_are_answered_later(
-    place: Any, lobby: str, alice: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unanswered_announces_are_bounded(place: Any, lobby: str, alice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adapters.sprout.hub.acknowledgements.MAX_UNANSWERED", 3)
     leaf, line = alice.reply(alice.reply(lobby, "top"), "leaf"), place.connect()
     told = line.ask("".join(f"announce {number} 1\n{leaf}\n" for number in range(5)))
     assert [text for text in told.splitlines() if text.startswith("status")] == ["status 0 4", "status 1 4"]
 
 
-def test_what_came_meanwhile_is_not_asked_for(
+def test_nodes_that_arrived_meanwhile_are_not_requested(
     place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "MAX_ASKED", 1)
@@ -255,7 +247,7 @@ def test_what_came_meanwhile_is_not_asked_for(
     assert held(place, leaves) == 2
 
 
-def test_what_an_answer_has_no_room_for_is_asked_for_again(
+def test_nodes_cut_from_a_response_are_requested_again(
     place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     top = alice.reply(lobby, "top")
@@ -269,7 +261,7 @@ def test_what_an_answer_has_no_room_for_is_asked_for_again(
     assert held(place, [top, middle, leaf]) == 3
 
 
-def test_who_waits_for_one_that_is_refused_is_refused(place: Any, lobby: str, alice: Any, bob: Any) -> None:
+def test_nodes_below_a_refused_one_are_refused(place: Any, lobby: str, alice: Any, bob: Any) -> None:
     lie = forged(bob, lobby)
     below = [alice.reply(lie, str(number)) for number in range(3)]
     line = place.connect()
@@ -279,7 +271,7 @@ def test_who_waits_for_one_that_is_refused_is_refused(place: Any, lobby: str, al
     assert not any(id_of(node) in line.session._arrivals._waiting for node in below)
 
 
-def test_who_waits_is_asked_for_where_the_announce_ends_early(
+def test_parents_are_requested_if_the_announce_ends_early(
     place: Any, lobby: str, alice: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("adapters.sprout.wire.parser.MAX_PART", 1)
@@ -289,7 +281,7 @@ def test_who_waits_is_asked_for_where_the_announce_ends_early(
 
 
 @pytest.mark.timeout(30)
-def test_who_waits_for_a_node_that_is_damaged_in_the_log_gets_it_back(
+def test_a_damaged_parent_is_requested_and_logged_again(
     make_place: Callable[..., Any], alice: Any, announce: Callable[..., str], tmp_path: Path
 ) -> None:
     """What cannot be read is as good as not held: it is asked for, and logged once more."""
@@ -353,7 +345,7 @@ def test_announces_are_refused_while_the_log_cannot_be_written(
     assert line.ask(f"announce 4 2\n{beside}\n{later}\n") == "status 4 0\n"
 
 
-def test_what_a_dialled_relay_tells_waits_while_the_log_cannot_be_written(
+def test_a_dialled_relay_waits_while_the_log_cannot_be_written(
     place: Any, lobby: str, alice: Any, full: Callable[[bool], None]
 ) -> None:
     """It would not tell it again."""

@@ -50,7 +50,7 @@ def signed(author: Any, parent: str, text: str, **pairs: str) -> str:
 # What it asks
 
 
-def test_it_asks_what_genuine_relays_ask(place: Any, alice: Any) -> None:
+def test_it_sends_the_requests_of_genuine_relays(place: Any, alice: Any) -> None:
     community = alice.community("woods")
     reply = alice.reply(community, "hello")
     line = dial(place)
@@ -66,7 +66,7 @@ def test_it_asks_what_genuine_relays_ask(place: Any, alice: Any) -> None:
     assert line.session.report() == {"communities": 1, "behind": 0, "missing": 0, "caughtUp": True}
 
 
-def test_what_is_missing_of_an_answer_is_asked_for(place: Any, alice: Any, bob: Any) -> None:
+def test_missing_ancestors_of_a_response_are_requested(place: Any, alice: Any, bob: Any) -> None:
     community = alice.community("woods")
     first = bob.reply(community, "first")
     second = alice.reply(first, "second")
@@ -79,9 +79,7 @@ def test_what_is_missing_of_an_answer_is_asked_for(place: Any, alice: Any, bob: 
     assert place.store.seq(id_of(second)) is not None
 
 
-def test_what_it_lacks_is_announced_and_what_it_has_is_not(
-    place: Any, alice: Any, announce: Callable[..., str]
-) -> None:
+def test_only_nodes_that_the_relay_lacks_are_announced(place: Any, alice: Any, announce: Callable[..., str]) -> None:
     community = alice.community("woods")
     replies = [alice.reply(community, str(number)) for number in range(4)]
     announce(place.connect(), alice.identity, community, *replies)
@@ -100,7 +98,7 @@ def test_what_it_lacks_is_announced_and_what_it_has_is_not(
     ]
 
 
-def test_what_others_said_is_sealed_for_it(place: Any) -> None:
+def test_messages_of_other_protocols_are_signed_for_a_relay(place: Any) -> None:
     place.toy().say({"n": 1})
     place.settle()
     line = dial(place)
@@ -112,7 +110,7 @@ def test_what_others_said_is_sealed_for_it(place: Any) -> None:
     assert (node.community, json.loads(node.content.blob)) == (community, {"n": 1})
 
 
-def test_channels_that_come_later_are_followed_as_well(place: Any) -> None:
+def test_later_channels_are_followed(place: Any) -> None:
     line, toy = dial(place), place.toy()
     line.ask(response(0))
     toy.say({"n": 1}, "new")
@@ -127,13 +125,13 @@ def test_channels_that_come_later_are_followed_as_well(place: Any) -> None:
     assert len([text for text in lines(line.read()) if text.startswith("SHA512")]) == 1
 
 
-def test_a_refused_list_is_no_end(place: Any, alice: Any, announce: Callable[..., str]) -> None:
+def test_a_refused_list_does_not_end_the_exchange(place: Any, alice: Any, announce: Callable[..., str]) -> None:
     announce(place.connect(), alice.identity, alice.community("woods"))
     line = dial(place)
     assert "subscribe" in line.ask("status 0 1\n")
 
 
-def test_so_many_communities_at_a_time(place: Any, alice: Any, announce: Callable[..., str]) -> None:
+def test_communities_are_exchanged_in_a_window(place: Any, alice: Any, announce: Callable[..., str]) -> None:
     announce(place.connect(), alice.identity, *(alice.community(f"c{n}") for n in range(WINDOW + 2)))
     line = dial(place)
     asked = [text for text in lines(line.ask(response(0))) if text.startswith("leaves_of")]
@@ -142,7 +140,7 @@ def test_so_many_communities_at_a_time(place: Any, alice: Any, announce: Callabl
     assert len([text for text in more if text.startswith("leaves_of")]) == 1
 
 
-def test_who_does_not_answer_is_hung_up_on(place: Any) -> None:
+def test_a_relay_that_does_not_answer_is_disconnected(place: Any) -> None:
     line = dial(place)
     line.session.tick(place.clock.now + REQUEST_TIMEOUT)
     assert not line.session.closing
@@ -150,14 +148,14 @@ def test_who_does_not_answer_is_hung_up_on(place: Any) -> None:
     assert line.session.closing.reason == "it does not answer"
 
 
-def test_what_it_may_not_hear_is_not_shared(make_place: Callable[..., Any], alice: Any, announce: Any) -> None:
+def test_channels_without_a_right_are_not_shared(make_place: Callable[..., Any], alice: Any, announce: Any) -> None:
     place = make_place(auth={"grants": {PEER: ["*:open"], "sprout:friend": ["*:*"]}})
     announce(place.connect("sprout:friend"), alice.identity, alice.community("open"), alice.community("closed"))
     told = lines(dial(place).ask(response(0)))
     assert len([text for text in told if text.startswith("subscribe")]) == 1
 
 
-def test_it_reads_on_while_its_own_announces_wait(place: Any) -> None:
+def test_it_keeps_reading_while_its_announces_wait(place: Any) -> None:
     dialled, accepted = dial(place).session, place.connect().session
     for session in (dialled, accepted):
         session.send(b"x" * LOW_WATER)
@@ -165,7 +163,7 @@ def test_it_reads_on_while_its_own_announces_wait(place: Any) -> None:
     assert not accepted.ask_to_read()
 
 
-def test_it_is_not_paced(make_place: Callable[..., Any], alice: Any) -> None:
+def test_it_is_not_throttled(make_place: Callable[..., Any], alice: Any) -> None:
     one = {"rate": 0.1, "burst": 1.0}
     place = make_place(limits={"peer": one, "channel": one, "address": one})
     community = alice.community("woods")
@@ -194,7 +192,7 @@ def test_answers_of_any_length_are_taken_in_slices(place: Any, alice: Any, bob: 
     assert line.session.report()["caughtUp"]
 
 
-def test_what_an_answer_has_no_room_for_is_asked_for_again(place: Any, alice: Any, bob: Any) -> None:
+def test_nodes_cut_from_a_response_are_requested_again(place: Any, alice: Any, bob: Any) -> None:
     community = alice.community("woods")
     largest = "x" * 65_000
     replies = [
@@ -219,7 +217,7 @@ def test_what_an_answer_has_no_room_for_is_asked_for_again(place: Any, alice: An
     assert refused == {"malformed": 1}
 
 
-def test_what_comes_too_long_again_is_asked_for_no_more(place: Any, alice: Any) -> None:
+def test_nodes_cut_twice_are_not_requested_again(place: Any, alice: Any) -> None:
     community = alice.community("woods")
     replies = [alice.reply(community, "x" * 65_000 + str(number)) for number in range(2 + MAX_BODY // 87_000)]
     line = dial(place)
@@ -253,7 +251,7 @@ def test_more_orphans_than_may_wait_are_all_taken(place: Any, alice: Any, bob: A
     assert all(place.store.seq(id_of(node)) is not None for node in (*tops, *replies))
 
 
-def test_it_is_nobodys_connection(place: Any, alice: Any) -> None:
+def test_a_link_belongs_to_no_author(place: Any, alice: Any) -> None:
     community = alice.community("woods")
     line = dial(place)
     line.ask(response(0, community))
@@ -277,7 +275,7 @@ def test_addresses(text: str, address: Address) -> None:
 @pytest.mark.parametrize(
     "text", ["", "arbor.example", ":7777", "a:0", "a:65536", "a:x", "a:-1", "http://a:80", "a/b:7", "a:٣"]
 )
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_addresses(text: str) -> None:
     with pytest.raises(ValueError, match="is not HOST:PORT"):
         read_address(text)
 
@@ -291,7 +289,7 @@ def test_what_is_no_address(text: str) -> None:
         ("authorities", __file__, "holds no certificates"),
     ],
 )
-def test_settings_that_are_of_no_use(setting: str, value: Any, reason: str) -> None:
+def test_invalid_settings(setting: str, value: Any, reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         SproutSettings.model_validate({setting: value})
 
@@ -311,7 +309,7 @@ def community_for(author: Any, channel: str, name: str = "any name") -> str:
     return str(author.line(sign_community(name, author.id, author.key, author._moment(), metadata)))
 
 
-def test_a_believed_community_is_the_channel_that_it_says(trusting: Any, alice: Any, bob: Any, announce: Any) -> None:
+def test_a_trusted_community_is_the_channel_that_it_claims(trusting: Any, alice: Any, bob: Any, announce: Any) -> None:
     own, strange = community_for(alice, "the hall"), community_for(bob, "the hall", "stranger")
     announce(trusting.connect(), bob.identity, strange, alice.identity, own)
     assert trusting.bus.channels.address("sprout", "the hall") == id_of(own)
@@ -319,13 +317,17 @@ def test_a_believed_community_is_the_channel_that_it_says(trusting: Any, alice: 
 
 
 @pytest.mark.parametrize("channel", ["gateway/stats", "", "bad\x07", "a/@b"])
-def test_a_believed_community_can_be_no_such_channel(channel: str, trusting: Any, alice: Any, announce: Any) -> None:
+def test_a_trusted_community_cannot_claim_an_invalid_channel(
+    channel: str, trusting: Any, alice: Any, announce: Any
+) -> None:
     made = community_for(alice, channel, "plain")
     announce(trusting.connect(), alice.identity, made)
     assert trusting.bus.channels.channel("sprout", id_of(made)) == "plain"
 
 
-def test_a_second_community_is_the_same_channel(trusting: Any, alice: Any, announce: Any, make_place: Any) -> None:
+def test_a_second_community_is_an_alias_of_the_channel(
+    trusting: Any, alice: Any, announce: Any, make_place: Any
+) -> None:
     place, toy = trusting, trusting.toy()
     place.bus.subscribe(toy, "lobby")
     place.toy().say({"n": 1})
@@ -359,7 +361,7 @@ def nodes(text: str) -> dict[str, Any]:
     return {id: decode(base64url.decode(wire.encode())) for id, wire in pairs}
 
 
-def test_a_copy_of_what_is_held_goes_nowhere_and_is_kept(place: Any, bob: Any, announce: Any) -> None:
+def test_a_copy_of_a_held_message_is_kept_and_not_published(place: Any, bob: Any, announce: Any) -> None:
     said = place.toy().say({"content": "once"})
     place.settle()
     line, toy = place.connect(), place.toy()
@@ -380,7 +382,7 @@ def test_a_copy_of_what_is_held_goes_nowhere_and_is_kept(place: Any, bob: Any, a
     assert toy.heard[-1].parent == said.id
 
 
-def test_what_a_believed_gateway_says_is_known_by_its_origin(
+def test_messages_of_a_trusted_gateway_are_known_by_their_origin(
     trusting: Any, alice: Any, bob: Any, announce: Any
 ) -> None:
     place, toy, line = trusting, trusting.toy(), trusting.connect()

@@ -103,7 +103,7 @@ def in_one(nodes: list[str]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("way", [together, in_one])
-def test_what_comes_together_becomes_what_it_becomes_one_by_one(
+def test_a_run_has_the_outcomes_of_single_nodes(
     make_place: Callable[..., Any], alice: Forge, bob: Forge, way: Callable[[list[str]], list[bytes]]
 ) -> None:
     random = Random(20261122)
@@ -125,7 +125,7 @@ def test_what_comes_together_becomes_what_it_becomes_one_by_one(
     assert all(len(each.toys) >= 15 for each in outcomes[0])
 
 
-def test_a_burst_beyond_the_rate_goes_on_where_it_stopped(place: Any, alice: Forge, announce: Any) -> None:
+def test_a_throttled_burst_continues_where_it_stopped(place: Any, alice: Forge, announce: Any) -> None:
     community = str(alice.community("lobby"))
     announce(place.connect(), alice.identity, community)
     left = 5
@@ -148,7 +148,7 @@ def test_a_burst_beyond_the_rate_goes_on_where_it_stopped(place: Any, alice: For
     assert told == [f"status {n} 0" for n in range(12)]
 
 
-def test_who_is_published_together_is_one_run(
+def test_replies_that_arrive_together_are_one_run(
     place: Any, alice: Forge, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     community = str(alice.community("lobby"))

@@ -21,7 +21,7 @@ def ticks(place: Any, count: int) -> None:
 
 
 @pytest.mark.parametrize("said", ["", "vers", "announce 1 2\nhalf", "query 1 2\n"])
-def test_who_says_nothing_whole_is_hung_up_on(place: Any, said: str) -> None:
+def test_a_silent_peer_is_disconnected(place: Any, said: str) -> None:
     line = place.connect()
     line.send(said)
     ticks(place, SECONDS)
@@ -37,7 +37,7 @@ def test_how_long_is_a_setting(make_place: Any) -> None:
     assert line.session.closing is not None
 
 
-def test_what_trickles_in_buys_no_time(place: Any) -> None:
+def test_trickling_bytes_do_not_extend_the_timeout(place: Any) -> None:
     line = place.connect()
     for _ in range(SECONDS + 1):
         line.send("x")
@@ -46,7 +46,7 @@ def test_what_trickles_in_buys_no_time(place: Any) -> None:
 
 
 @pytest.mark.parametrize("said", ["version 0 0.0\n", "nonsense\n"])
-def test_who_has_said_something_may_be_silent_for_ever(place: Any, said: str) -> None:
+def test_a_peer_may_be_silent_after_its_first_message(place: Any, said: str) -> None:
     line = place.connect()
     line.send(said)
     ticks(place, 1000)
@@ -94,7 +94,7 @@ def test_forged_nodes_without_end_end_the_connection(strict: Any, alice: Any) ->
     assert line.session.closing is not None
 
 
-def test_what_is_only_refused_is_no_offence(strict: Any, alice: Any, bob: Any) -> None:
+def test_refused_nodes_are_not_malformed(strict: Any, alice: Any, bob: Any) -> None:
     line = strict.connect()
     unknown, late = bob.reply(strict.lobby, "by a stranger"), alice.reply(strict.lobby, "x" * 9, created=1)
     for number in range(MAX_MALFORMED + 10):
@@ -102,7 +102,7 @@ def test_what_is_only_refused_is_no_offence(strict: Any, alice: Any, bob: Any) -
     assert line.session.closing is None
 
 
-def test_a_good_node_excuses_the_forged_ones_beside_it(strict: Any, alice: Any) -> None:
+def test_a_valid_node_excuses_forged_ones_beside_it(strict: Any, alice: Any) -> None:
     line, node = strict.connect(), forged(alice, strict.lobby)
     for number in range(MAX_MALFORMED + 10):
         line.send(f"announce {number} 2\n{node}\n{alice.identity}\n")

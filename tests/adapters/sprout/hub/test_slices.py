@@ -50,7 +50,7 @@ KINDS = ["list", "query", "ancestry", "leaves_of a community", "leaves_of a conv
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_step_looks_for_more_than_a_slice(
+def test_no_step_looks_up_more_than_a_slice(
     kind: str, place: Any, thread: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line, (request, expected) = place.connect(), requests(thread)[kind]
@@ -79,7 +79,7 @@ def test_no_step_looks_for_more_than_a_slice(
 
 
 @pytest.mark.usefixtures("thread")
-def test_what_is_asked_behind_a_long_answer_waits_for_it(place: Any) -> None:
+def test_requests_after_a_long_response_wait_for_it(place: Any) -> None:
     line = place.connect()
     assert line.send("list 1 2 150\nversion 2 0.0\n") == ""
     heard = line.ask("version 3 0.0\n")
@@ -91,7 +91,7 @@ def test_what_is_asked_behind_a_long_answer_waits_for_it(place: Any) -> None:
 
 
 @pytest.mark.usefixtures("thread")
-def test_an_answer_to_who_has_left_is_gathered_no_more(place: Any) -> None:
+def test_collection_stops_when_the_peer_leaves(place: Any) -> None:
     line = place.connect()
     line.send("list 1 2 150\n")
     assert line.session.held_size > SLICE * 100, "what was gathered is told"
@@ -101,7 +101,9 @@ def test_an_answer_to_who_has_left_is_gathered_no_more(place: Any) -> None:
 
 
 @pytest.mark.usefixtures("thread")
-def test_half_an_answer_is_refused_and_the_next_is_whole(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_response_is_refused_and_the_next_is_complete(
+    place: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     line = place.connect()
     line.send("list 1 2 150\n")
     with monkeypatch.context() as patch:
@@ -130,7 +132,7 @@ def test_a_slice_has_so_many_bytes_and_an_answer_too() -> None:
     assert MAX_BODY < gathering.size <= MAX_BODY + 2 * size
 
 
-def test_what_is_found_first_stays_where_it_cannot_be_looked_for_again() -> None:
+def test_the_first_collection_is_used_if_the_second_fails() -> None:
     pending, rounds = PendingForm(), 0
 
     def find() -> Iterator[FoundNode | None]:
@@ -168,7 +170,7 @@ def waiting(place: Any, thread: list[str], monkeypatch: pytest.MonkeyPatch) -> A
     return line
 
 
-def test_a_long_answer_is_read_again_as_the_peer_takes_it(place: Any, thread: list[str], waiting: Any) -> None:
+def test_a_long_response_is_read_again_as_the_peer_takes_it(place: Any, thread: list[str], waiting: Any) -> None:
     place.settle()
     assert waiting.reads == SLICE, "one part, and no more until that is taken"
     assert SLICE * 100 < waiting.session.held_size < 2 * SLICE * 600, "nothing else is kept"
@@ -179,7 +181,7 @@ def test_a_long_answer_is_read_again_as_the_peer_takes_it(place: Any, thread: li
     assert waiting.session.held_size == 0
 
 
-def test_what_is_said_meanwhile_comes_behind_a_long_answer(thread: list[str], waiting: Any) -> None:
+def test_messages_follow_a_long_response(thread: list[str], waiting: Any) -> None:
     said = "SHA512_B32__said said"
     waiting.session.announce(said.encode())
     heard = waiting.ask("")
@@ -188,7 +190,7 @@ def test_what_is_said_meanwhile_comes_behind_a_long_answer(thread: list[str], wa
 
 
 @pytest.mark.parametrize("entry", [None, "another"])
-def test_half_an_answer_that_cannot_be_read_on_ends_the_connection(
+def test_a_long_response_that_becomes_unreadable_ends_the_connection(
     place: Any, waiting: Any, entry: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.settle()

@@ -90,7 +90,9 @@ def listen(place: Any, lobby: str) -> Any:
 # From Arbor
 
 
-def test_others_see_an_author_come_and_leave(place: Any, lobby: str, alice: Any, announce: Any, watcher: Any) -> None:
+def test_other_protocols_see_an_author_join_and_leave(
+    place: Any, lobby: str, alice: Any, announce: Any, watcher: Any
+) -> None:
     line = place.connect()
     assert announce(line, word(alice, lobby)) == "status 77 0\n"
     assert watcher.seen == [("+", alice.id)]
@@ -102,9 +104,7 @@ def test_others_see_an_author_come_and_leave(place: Any, lobby: str, alice: Any,
     assert not watcher.heard, "it is no message"
 
 
-def test_members_hear_of_it_word_for_word_and_nobody_finds_it_later(
-    place: Any, lobby: str, alice: Any, announce: Any
-) -> None:
+def test_presence_is_forwarded_verbatim_and_not_stored(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     mouth, ear, elsewhere = listen(place, lobby), listen(place, lobby), place.connect()
     settle(place)
     ear.read()
@@ -122,7 +122,7 @@ def test_members_hear_of_it_word_for_word_and_nobody_finds_it_later(
     assert not any(id.encode() in data for data in files)
 
 
-def test_who_listens_is_there_already_and_gets_a_name(
+def test_a_listener_is_present_already_and_gets_a_name(
     place: Any, lobby: str, alice: Any, announce: Any, watcher: Any
 ) -> None:
     line = listen(place, lobby)
@@ -138,7 +138,7 @@ def test_who_listens_is_there_already_and_gets_a_name(
     assert watcher.seen[4:] == [("+", alice.id), ("-", alice.id)]
 
 
-def test_who_leaves_while_away_is_not_said_to_leave_again(
+def test_a_peer_that_left_while_inactive_is_not_announced_again(
     place: Any, lobby: str, alice: Any, announce: Any, watcher: Any
 ) -> None:
     line = listen(place, lobby)
@@ -151,7 +151,7 @@ def test_who_leaves_while_away_is_not_said_to_leave_again(
 
 
 @pytest.mark.parametrize(("pairs", "stays"), [({}, VALIDITY), ({"expiration/1": b"2026-11-21T05:48:00Z"}, 80_000)])
-def test_a_word_holds_until_it_expires(
+def test_an_announcement_is_valid_until_it_expires(
     place: Any, lobby: str, alice: Any, announce: Any, watcher: Any, pairs: Any, stays: int
 ) -> None:
     announce(place.connect(), word(alice, lobby, ACTIVE | pairs))
@@ -162,14 +162,14 @@ def test_a_word_holds_until_it_expires(
     assert watcher.seen == [("+", alice.id), ("-", alice.id)]
 
 
-def test_no_word_holds_for_ever(place: Any, lobby: str, alice: Any, announce: Any, watcher: Any) -> None:
+def test_no_announcement_is_valid_for_ever(place: Any, lobby: str, alice: Any, announce: Any, watcher: Any) -> None:
     announce(place.connect(), word(alice, lobby, ACTIVE | {"expiration/1": b"2099-01-01T00:00:00Z"}))
     place.clock.now += presence.MAX_VALIDITY
     place.gateway.tick()
     assert watcher.seen == [("+", alice.id), ("-", alice.id)]
 
 
-def test_what_is_old_long_or_nonsense_goes_nowhere(
+def test_old_long_or_malformed_announcements_are_dropped(
     place: Any, lobby: str, alice: Any, announce: Any, watcher: Any
 ) -> None:
     line, ear = place.connect(), listen(place, lobby)
@@ -190,7 +190,7 @@ def test_what_is_old_long_or_nonsense_goes_nowhere(
     assert line.session.identity is None
 
 
-def test_a_copy_says_nothing_and_an_older_word_does_not_count(
+def test_copies_and_older_announcements_are_ignored(
     place: Any, lobby: str, alice: Any, announce: Any, watcher: Any
 ) -> None:
     line, other = place.connect(), place.connect()
@@ -204,7 +204,7 @@ def test_a_copy_says_nothing_and_an_older_word_does_not_count(
     assert watcher.seen == [("+", alice.id), ("-", alice.id)]
 
 
-def test_what_was_made_before_a_client_came_does_not_say_who_it_is(
+def test_nodes_older_than_a_connection_do_not_identify_it(
     make_place: Callable[..., Any], place: Any, lobby: str, alice: Any, announce: Any
 ) -> None:
     said = word(alice, lobby)
@@ -217,7 +217,7 @@ def test_what_was_made_before_a_client_came_does_not_say_who_it_is(
     assert [peer.identity for peer in again.bus.peers_in("lobby")] == [alice.id], "what it says still holds"
 
 
-def test_a_connection_of_one_author_may_pass_on_what_another_says(
+def test_a_connection_may_forward_presence_of_another_author(
     place: Any, lobby: str, alice: Any, bob: Any, announce: Any, watcher: Any
 ) -> None:
     line = place.connect()
@@ -228,7 +228,7 @@ def test_a_connection_of_one_author_may_pass_on_what_another_says(
     assert watcher.seen == [("+", alice.id)]
 
 
-def test_who_may_not_publish_says_nothing_of_himself(make_place: Callable[..., Any], alice: Any, announce: Any) -> None:
+def test_presence_needs_the_right_to_publish(make_place: Callable[..., Any], alice: Any, announce: Any) -> None:
     grants = {"sprout:anonymous": ["subscribe:*", "history:*"], "sprout:owner": ["*:*"]}
     place = make_place(auth={"grants": grants})
     lobby = alice.community("lobby")
@@ -237,7 +237,7 @@ def test_who_may_not_publish_says_nothing_of_himself(make_place: Callable[..., A
     assert place.bus.peers_in("lobby") == []
 
 
-def test_only_so_many_last_words_are_kept(
+def test_announcements_kept_of_a_community_are_bounded(
     place: Any, lobby: str, alice: Any, bob: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "MAX_AUTHORS", 1)
@@ -248,7 +248,7 @@ def test_only_so_many_last_words_are_kept(
 
 
 @pytest.mark.parametrize("limit", ["MAX_AUTHORS", "MAX_STATUSES"])
-def test_who_makes_the_gateway_forget_a_word_is_not_taken_for_its_author(
+def test_dropping_an_announcement_identifies_nobody(
     place: Any, lobby: str, alice: Any, bob: Any, announce: Any, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     monkeypatch.setattr(presence, limit, 1)
@@ -259,9 +259,7 @@ def test_who_makes_the_gateway_forget_a_word_is_not_taken_for_its_author(
     assert eve.session.identity is None
 
 
-def test_who_waits_until_a_word_is_forgotten_is_not_taken_for_its_author(
-    place: Any, lobby: str, alice: Any, announce: Any
-) -> None:
+def test_an_expired_announcement_identifies_nobody(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     eve = listen(place, lobby)
     announce(place.connect(), hers := word(alice, lobby, created=place.clock.now + 9 * MINUTE))
     place.clock.now += VALIDITY
@@ -270,7 +268,7 @@ def test_who_waits_until_a_word_is_forgotten_is_not_taken_for_its_author(
     assert eve.session.identity is None
 
 
-def test_only_so_many_are_kept_of_all_communities_together(
+def test_announcements_kept_of_all_communities_are_bounded(
     place: Any, lobby: str, alice: Any, bob: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "MAX_STATUSES", 2)
@@ -290,7 +288,7 @@ def test_only_so_many_are_kept_of_all_communities_together(
 
 
 @pytest.mark.usefixtures("watcher")
-def test_who_subscribes_is_told_who_is_there(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+def test_a_subscriber_is_told_who_is_present(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     mouth = listen(place, lobby)
     announce(mouth, word(alice, lobby))
     settle(place)
@@ -303,7 +301,7 @@ def test_who_subscribes_is_told_who_is_there(place: Any, lobby: str, alice: Any,
     assert told(late) == []
 
 
-def test_who_has_just_subscribed_hears_of_a_newcomer_once(
+def test_a_new_subscriber_is_told_of_a_newcomer_once(
     place: Any, lobby: str, alice: Any, bob: Any, announce: Any
 ) -> None:
     line = listen(place, lobby)
@@ -316,7 +314,7 @@ def test_who_has_just_subscribed_hears_of_a_newcomer_once(
 
 
 @pytest.mark.usefixtures("watcher")
-def test_who_subscribes_while_a_word_is_signed_hears_it_once(place: Any, lobby: str) -> None:
+def test_a_subscriber_is_told_once_while_a_node_is_signed(place: Any, lobby: str) -> None:
     listen(place, lobby)
     place.clock.now += 1000
     place.gateway.tick()
@@ -327,7 +325,7 @@ def test_who_subscribes_while_a_word_is_signed_hears_it_once(place: Any, lobby: 
 
 
 @pytest.mark.usefixtures("watcher")
-def test_who_subscribes_when_words_are_said_again_hears_them_once(place: Any, lobby: str) -> None:
+def test_a_subscriber_is_told_once_while_nodes_are_repeated(place: Any, lobby: str) -> None:
     listen(place, lobby)
     settle(place)
     place.clock.now += INTERVAL - 1000
@@ -337,7 +335,7 @@ def test_who_subscribes_when_words_are_said_again_hears_them_once(place: Any, lo
     assert [said for _, said in told(line)] == ["0"]
 
 
-def test_arbor_hears_who_comes_and_leaves(place: Any, lobby: str, watcher: Any) -> None:
+def test_arbor_is_told_who_joins_and_leaves(place: Any, lobby: str, watcher: Any) -> None:
     line = listen(place, lobby)
     settle(place)
     name = f"peer {watcher.peer.number} (Toys)"
@@ -357,7 +355,7 @@ def test_arbor_hears_who_comes_and_leaves(place: Any, lobby: str, watcher: Any) 
 
 
 @pytest.mark.usefixtures("watcher")
-def test_what_the_gateway_says_of_others_is_valid(place: Any, lobby: str) -> None:
+def test_nodes_about_other_peers_are_valid(place: Any, lobby: str) -> None:
     line = listen(place, lobby)
     settle(place)
     text = line.read() + line.send(f"query 1 1\n{lobby.split(' ')[0]}\n")
@@ -368,7 +366,7 @@ def test_what_the_gateway_says_of_others_is_valid(place: Any, lobby: str) -> Non
     assert sum(isinstance(node, Reply) for node in known.values()) == 1
 
 
-def test_who_comes_and_goes_at_once_costs_nothing(place: Any, lobby: str) -> None:
+def test_a_peer_that_leaves_at_once_costs_no_signature(place: Any, lobby: str) -> None:
     line, toy = listen(place, lobby), place.toy()
     settle(place)
     line.read()
@@ -381,7 +379,7 @@ def test_who_comes_and_goes_at_once_costs_nothing(place: Any, lobby: str) -> Non
 
 
 @pytest.mark.usefixtures("watcher")
-def test_who_stays_is_said_to_be_there_again(place: Any, lobby: str) -> None:
+def test_a_peer_that_stays_is_announced_again(place: Any, lobby: str) -> None:
     line = listen(place, lobby)
     settle(place)
     ((_, _),) = told(line)
@@ -411,7 +409,7 @@ def test_nothing_is_signed_while_nobody_on_arbor_listens(place: Any, lobby: str,
     assert [said for _, said in told(again)] == ["0"]
 
 
-def test_many_are_told_of_a_few_at_a_time_and_only_so_many(place: Any, lobby: str) -> None:
+def test_announcements_are_paced_and_bounded(place: Any, lobby: str) -> None:
     toys = [place.toy() for _ in range(MAX_PEERS + 10)]
     for toy in toys:
         place.bus.subscribe(toy, "lobby")
@@ -426,7 +424,7 @@ def test_many_are_told_of_a_few_at_a_time_and_only_so_many(place: Any, lobby: st
     assert sorted(said for _, said in told(line)) == ["0", "1"], "one leaves, and there is room for another"
 
 
-def test_what_the_gateway_said_itself_does_not_come_back_as_anothers(
+def test_the_gateways_own_announcements_are_not_taken_again(
     place: Any, lobby: str, watcher: Any, announce: Any
 ) -> None:
     line = listen(place, lobby)
@@ -437,7 +435,7 @@ def test_what_the_gateway_said_itself_does_not_come_back_as_anothers(
     assert [peer.number for peer in place.bus.peers_in("lobby")] == [line.session.peer.number]
 
 
-def test_a_peer_from_elsewhere_is_addressed_by_who_it_is_in_arbor(
+def test_a_peer_of_another_protocol_is_addressed_by_its_identity(
     place: Any, lobby: str, alice: Any, announce: Any, watcher: Any
 ) -> None:
     line = listen(place, lobby)
@@ -452,7 +450,7 @@ def test_a_peer_from_elsewhere_is_addressed_by_who_it_is_in_arbor(
     assert announce(line, nobody) == "status 77 4\n", "the gateway itself is no peer"
 
 
-def test_many_who_subscribe_at_once_are_told_in_turns(
+def test_many_new_subscribers_are_told_in_turns(
     place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "MAX_ANNOUNCED", 4)
@@ -478,7 +476,7 @@ def silent(make_place: Callable[..., Any], alice: Any, bob: Any, announce: Any) 
     return place, line
 
 
-def test_what_changed_in_many_communities_is_looked_at_in_turns(
+def test_changes_in_many_communities_take_turns(
     place: Any, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "LOOKED_AT", 2 * presence._PEERS_PER_COMMUNITY)
@@ -508,7 +506,7 @@ def test_what_changed_in_many_communities_is_looked_at_in_turns(
     assert sorted(looked_at) == [f"room {number}" for number in range(9)]
 
 
-def test_clients_that_do_not_tell_of_themselves_are_told_of_nobody(
+def test_clients_that_announce_no_presence_are_told_of_nobody(
     silent: tuple[Any, str], alice: Any, announce: Any
 ) -> None:
     place, lobby = silent
@@ -525,7 +523,7 @@ def test_clients_that_do_not_tell_of_themselves_are_told_of_nobody(
     assert quiet.read() == ""
 
 
-def test_a_client_that_tells_of_itself_is_told_of_the_others(
+def test_a_client_that_announces_presence_is_told_of_others(
     silent: tuple[Any, str], alice: Any, bob: Any, announce: Any
 ) -> None:
     place, lobby = silent
@@ -546,7 +544,7 @@ def test_a_client_that_tells_of_itself_is_told_of_the_others(
     assert told(quiet) == []
 
 
-def test_who_only_announces_what_it_was_shown_elsewhere_has_not_told_of_itself(
+def test_announcing_older_nodes_is_not_announcing_presence(
     silent: tuple[Any, str], alice: Any, bob: Any, announce: Any
 ) -> None:
     """Clients announce all that they hold whenever they connect, also words that they do not know."""
@@ -572,7 +570,7 @@ def test_who_only_announces_what_it_was_shown_elsewhere_has_not_told_of_itself(
 
 @pytest.mark.parametrize("later", [0, VALIDITY, 24 * 60 * MINUTE])
 @pytest.mark.parametrize("whose", ["the gateway's", "an author's"])
-def test_an_answer_to_it_is_said_below_what_it_stands_below(
+def test_a_reply_to_presence_replies_to_its_parent(
     place: Any, lobby: str, alice: Any, bob: Any, announce: Any, watcher: Any, whose: str, later: int, make_place: Any
 ) -> None:
     """A client that does not know these words shows an empty message, and its user answers that."""
@@ -597,7 +595,7 @@ def test_an_answer_to_it_is_said_below_what_it_stands_below(
     assert load(place, lobby) == {text.split(" ")[0] for text in (said, reply, more)}
 
 
-def test_below_a_message_it_is_an_answer_to_that_message(
+def test_a_reply_to_presence_below_a_message_replies_to_the_message(
     place: Any, lobby: str, alice: Any, bob: Any, announce: Any, watcher: Any
 ) -> None:
     top, line = alice.reply(lobby, "top"), place.connect()
@@ -611,7 +609,7 @@ def test_below_a_message_it_is_an_answer_to_that_message(
     assert load(place, lobby) == {text.split(" ")[0] for text in (top, said, reply)}
 
 
-def test_another_gateway_gets_the_answer_with_what_it_is_below(
+def test_another_gateway_gets_the_reply_and_its_parent(
     place: Any, lobby: str, alice: Any, bob: Any, announce: Any, make_place: Any
 ) -> None:
     line, said = place.connect(), word(bob, lobby, ACTIVE | {"expiration/1": b"2026-11-21T05:56:00Z"})

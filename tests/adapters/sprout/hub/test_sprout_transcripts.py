@@ -100,7 +100,7 @@ def grove(place: Any, valid: dict[str, str], announce: Callable[..., str]) -> An
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name < "62" and name not in NOT_REPLAYED])
-def test_a_client_hears_what_the_reference_says(grove: Any, name: str) -> None:
+def test_a_client_gets_the_answers_of_the_reference(grove: Any, name: str) -> None:
     replay = Replay(grove)
     replay.play(name)
     assert replay.heard == {"": INSTEAD_OF_CLOSING.get(name, replay.expected[""])}
@@ -120,7 +120,7 @@ def young() -> dict[str, str]:
     return dict(zip(names, (line for line in lines if line.startswith("SHA512")), strict=False))
 
 
-def test_70_a_reply_is_taken_from_who_did_not_subscribe(grove: Any) -> None:
+def test_70_a_reply_needs_no_subscription(grove: Any) -> None:
     replay = Replay(grove)
     replay.play("70-announce-unsubscribed")
     assert replay.heard == replay.expected
@@ -129,7 +129,7 @@ def test_70_a_reply_is_taken_from_who_did_not_subscribe(grove: Any) -> None:
     assert grove.connect().send(f"query 5 1\n{id}\n") == f"response 5 1\n{node}\n"
 
 
-def test_71_and_72_who_subscribes_hears_and_who_unsubscribes_does_not(grove: Any) -> None:
+def test_71_and_72_subscribing_and_unsubscribing(grove: Any) -> None:
     replay = Replay(grove)
     for name in ("71-fanout", "72-unsubscribe-stops"):
         replay.play(name)
@@ -146,7 +146,7 @@ def test_74_a_community_goes_to_everybody(grove: Any, young: dict[str, str], ann
     assert replay.heard["X"] == replay.expected["X"]
 
 
-def test_75_what_is_above_a_reply_is_asked_for(grove: Any, young: dict[str, str], announce: Callable[..., str]) -> None:
+def test_75_ancestors_of_a_reply_are_requested(grove: Any, young: dict[str, str], announce: Callable[..., str]) -> None:
     announce(grove.connect(), young["identity"], young["community"])
     replay = Replay(grove)
     replay.play("75-unknown-parent-ancestry")
@@ -157,7 +157,7 @@ def test_75_what_is_above_a_reply_is_asked_for(grove: Any, young: dict[str, str]
     assert grove.connect().send(f"query 5 1\n{id}\n") == f"response 5 1\n{young['reply3']}\n"
 
 
-def test_76_and_77_an_author_is_asked_for_and_may_be_unknown(grove: Any) -> None:
+def test_76_and_77_an_author_is_requested_and_may_be_unknown(grove: Any) -> None:
     replay = Replay(grove)
     for name in ("76-unknown-author-query", "77-unknown-author-status4"):
         replay.play(name)
@@ -185,7 +185,7 @@ def nodes(lines: list[str]) -> list[str]:
     return [line for line in lines if line.startswith("SHA512")]
 
 
-def test_90_what_wisteria_says_when_it_starts_and_talks(grove: Any, announce: Callable[..., str]) -> None:
+def test_90_the_messages_of_wisteria(grove: Any, announce: Callable[..., str]) -> None:
     replay = Replay(grove)
     replay.play("90-wisteria-live")
     *answers, head, node = replay.expected["c0"]  # what another client announced at the end
@@ -194,7 +194,7 @@ def test_90_what_wisteria_says_when_it_starts_and_talks(grove: Any, announce: Ca
     assert replay.lines["c0"].read().splitlines() == [head, node]
 
 
-def test_91_what_a_genuine_relay_asks_when_it_dials_us(place: Any, announce: Callable[..., str]) -> None:
+def test_91_the_requests_of_a_genuine_relay_that_dials(place: Any, announce: Callable[..., str]) -> None:
     told = dict.fromkeys(nodes([line.text for line in said("91-relay-peers-relay") if line.direction == "<"]))
     announce(place.connect(), *told)
     place.adapter.hub.rights.may_read = lambda _session, spot: spot.key != place.adapter.mint.id
@@ -214,11 +214,11 @@ DOCUMENT = (Path(__file__).parents[4] / "docs/protocols.md").read_text()
 
 
 @pytest.mark.parametrize("name", [*INSTEAD_OF_CLOSING, *NOT_REPLAYED, *LEFT_OUT])
-def test_what_is_otherwise_here_is_documented(name: str) -> None:
+def test_differences_from_the_reference_are_documented(name: str) -> None:
     assert f"`{name}`" in DOCUMENT
 
 
-def test_every_invalid_vector_that_is_otherwise_here_is_documented(vectors: Path) -> None:
+def test_differences_in_invalid_vectors_are_documented(vectors: Path) -> None:
     waits = {"unknown_parent", "unknown_author", "community_unknown_author"}  # as there: asked for
     names = {vector["name"] for vector in json.loads((vectors / "invalid.json").read_text())} - waits
     assert {name for name in names if f"`{name}`" not in DOCUMENT} == set()

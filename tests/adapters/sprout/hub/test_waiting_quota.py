@@ -43,7 +43,7 @@ def fill(place: Any, nodes: list[str]) -> Any:
     return line
 
 
-def test_orphans_of_many_connections_share_one_room(place: Any, lobby: str, alice: Any) -> None:
+def test_orphans_of_many_connections_share_one_quota(place: Any, lobby: str, alice: Any) -> None:
     nodes, room = orphans(alice, lobby, 30), place.adapter.hub.quota
     many = [fill(place, nodes) for _ in range(20)]
     assert MAX_TOTAL_BYTES // 2 < room.size <= MAX_TOTAL_BYTES
@@ -53,7 +53,7 @@ def test_orphans_of_many_connections_share_one_room(place: Any, lobby: str, alic
     assert room.size == 0
 
 
-def test_the_largest_make_room_for_who_needs_little(place: Any, lobby: str, alice: Any) -> None:
+def test_the_largest_holders_are_evicted_for_small_ones(place: Any, lobby: str, alice: Any) -> None:
     missing = alice.reply(lobby, "never shown")
     place.adapter.hub.quota._limit = 1 << 20
     greedy = fill(place, orphans(alice, lobby, 8))
@@ -71,7 +71,7 @@ def test_the_largest_make_room_for_who_needs_little(place: Any, lobby: str, alic
     assert place.gateway.metrics.counts["refused"]["sprout", CROWDED] >= 1
 
 
-def test_who_keeps_most_is_refused_more(place: Any, lobby: str, alice: Any) -> None:
+def test_the_largest_holder_is_refused(place: Any, lobby: str, alice: Any) -> None:
     place.adapter.hub.quota._limit = 1 << 20
     line = fill(place, orphans(alice, lobby, 8))
     (another,) = orphans(alice, lobby, 1, "y" * HEAP)
@@ -79,7 +79,7 @@ def test_who_keeps_most_is_refused_more(place: Any, lobby: str, alice: Any) -> N
     assert line.session.held_size <= 1 << 20
 
 
-def test_ids_that_are_put_off_take_room_too() -> None:
+def test_deferred_ids_count_towards_the_quota() -> None:
     room = WaitingQuota(limit=1 << 20)
     waiting = WaitingNodes(room, lambda _ids: None)
     line = node_line("SHA512_B32__" + "A" * 43, b"x")
@@ -93,19 +93,19 @@ def test_ids_that_are_put_off_take_room_too() -> None:
 
 
 @pytest.mark.parametrize("half", ["x" * 50_000, "announce 1 2\nx" + "x" * 50_000])
-def test_half_a_message_is_told(place: Any, half: str) -> None:
+def test_an_incomplete_message_is_reported(place: Any, half: str) -> None:
     line = place.connect()
     line.send(half)
     assert 50_000 <= line.session.held_size < 60_000
 
 
-def test_nodes_of_a_long_announce_that_wait_for_the_rest_are_told(place: Any, lobby: str, alice: Any) -> None:
+def test_waiting_nodes_of_a_long_announce_are_reported(place: Any, lobby: str, alice: Any) -> None:
     line, nodes = place.connect(), orphans(alice, lobby, 3)
     line.send("\n".join((f"announce 1 {len(nodes) + 1}", *nodes, "")))
     assert line.session.held_size >= 3 * HEAP
 
 
-def test_an_answer_that_nobody_asked_for_is_not_kept(place: Any, lobby: str, alice: Any) -> None:
+def test_an_unrequested_response_is_not_kept(place: Any, lobby: str, alice: Any) -> None:
     line = place.connect()
     line.send("version 0 0.0\n")
     for node in orphans(alice, lobby, 5):
@@ -114,7 +114,7 @@ def test_an_answer_that_nobody_asked_for_is_not_kept(place: Any, lobby: str, ali
     assert line.send("version 1 0.0\n") == "status 1 0\n"
 
 
-def test_subscriptions_are_told(place: Any) -> None:
+def test_subscriptions_are_reported(place: Any) -> None:
     line = place.connect()
     for number in range(100):
         line.send(f"subscribe {number} SHA512_B32__{number:043}\n")

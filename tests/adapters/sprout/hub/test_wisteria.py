@@ -95,7 +95,7 @@ def check(place: Any, others: list[Any]) -> None:
     assert not [path for path in files if secret in path.read_bytes()]
 
 
-def test_what_it_was_told_in_private_stays_so(make_place: Callable[..., Any], alice: Any, bob: Any, lobby: str) -> None:
+def test_private_nodes_stay_private(make_place: Callable[..., Any], alice: Any, bob: Any, lobby: str) -> None:
     place = make_place()
     alices, bobs = Wisteria(alice, lobby), Wisteria(bob, lobby)
     alices.connect(place)
@@ -134,7 +134,7 @@ def test_what_it_was_told_in_private_stays_so(make_place: Callable[..., Any], al
         toy.heard.clear()
 
 
-def test_after_a_restart_it_tells_again_what_nobody_remembers(
+def test_private_nodes_announced_again_after_a_restart_are_dropped(
     make_place: Callable[..., Any], alice: Any, bob: Any, lobby: str
 ) -> None:
     place = make_place()
@@ -185,9 +185,7 @@ def test_below_a_private_node_that_is_forgotten_nothing_new_is_taken(
     check(again, [eve])
 
 
-def test_what_reached_nobody_is_told_once_to_each_connection_that_says_it_anew(
-    place: Any, alice: Any, bob: Any, lobby: str
-) -> None:
+def test_an_undelivered_direct_message_is_refused_once(place: Any, alice: Any, bob: Any, lobby: str) -> None:
     alices, bobs = Wisteria(alice, lobby), Wisteria(bob, lobby)
     alices.connect(place)
     whisper = alice.reply(lobby, SECRET, twig.encode({"to/1": bob.id.encode()}))
@@ -215,9 +213,7 @@ def test_no_text_of_a_direct_message_is_kept(place: Any, alice: Any, lobby: str)
     assert (direct.node.content.blob, direct.node.metadata.blob) == (b"", b"")
 
 
-def test_who_makes_the_gateway_forget_a_direct_message_is_not_taken_for_its_author(
-    place: Any, alice: Any, bob: Any, lobby: str
-) -> None:
+def test_forgetting_a_direct_message_identifies_nobody(place: Any, alice: Any, bob: Any, lobby: str) -> None:
     place.adapter.hub.nodes.directs._directs.limit = 1
     alices, bobs = Wisteria(alice, lobby), Wisteria(bob, lobby)
     alices.connect(place)
@@ -232,7 +228,7 @@ def test_who_makes_the_gateway_forget_a_direct_message_is_not_taken_for_its_auth
     assert another.session.identity is None
 
 
-def test_a_direct_message_that_is_not_made_yet_goes_nowhere(place: Any, alice: Any, bob: Any, lobby: str) -> None:
+def test_a_direct_message_from_the_future_is_dropped(place: Any, alice: Any, bob: Any, lobby: str) -> None:
     alices, bobs = Wisteria(alice, lobby), Wisteria(bob, lobby)
     alices.connect(place)
     bobs.connect(place)
@@ -250,7 +246,7 @@ def bob_number(place: Any, bob: Any) -> int:
     return number
 
 
-def test_the_client_here_is_asked_and_answers(place: Any, alice: Any, lobby: str) -> None:
+def test_the_gateways_client_answers_requests(place: Any, alice: Any, lobby: str) -> None:
     client = Wisteria(alice, lobby)
     client.connect(place)
     first = alice.reply(lobby, "first")
