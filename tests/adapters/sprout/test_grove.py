@@ -38,7 +38,7 @@ def grove(vectors: Path) -> Path:
     return vectors / "vector-grove"
 
 
-def test_a_grove_of_the_reference_goes_in_and_comes_out_byte_for_byte(place: Any, grove: Path, tmp_path: Path) -> None:
+def test_a_grove_is_imported_and_exported_byte_for_byte(place: Any, grove: Path, tmp_path: Path) -> None:
     given = files(grove)
     report = import_grove(place.adapter, grove, place.settle)
     assert (report.done, report.known, report.flaws) == (len(given), 0, [])
@@ -53,9 +53,7 @@ def test_a_grove_of_the_reference_goes_in_and_comes_out_byte_for_byte(place: Any
     assert (again.done, again.known) == (0, len(given))
 
 
-def test_what_others_said_is_written_too_and_good_elsewhere(
-    place: Any, make_place: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_messages_of_other_protocols_are_exported(place: Any, make_place: Callable[..., Any], tmp_path: Path) -> None:
     toy = place.toy()
     for number in range(300):  # more than are gathered at a time
         toy.say({"n": number})
@@ -98,7 +96,7 @@ def test_files_that_are_of_no_use_are_named_and_passed_over(place: Any, alice: A
     )
 
 
-def test_good_nodes_that_nobody_keeps_are_named_apart(
+def test_valid_nodes_that_are_not_kept_are_reported_apart(
     make_place: Callable[..., Any], alice: Any, tmp_path: Path
 ) -> None:
     place = make_place(log={"keep_days": 30})
@@ -118,9 +116,7 @@ def test_good_nodes_that_nobody_keeps_are_named_apart(
     )
 
 
-def test_what_nobody_keeps_for_itself_is_kept_above_what_is(
-    make_place: Callable[..., Any], alice: Any, bob: Any, tmp_path: Path
-) -> None:
+def test_ancestors_of_kept_nodes_are_kept(make_place: Callable[..., Any], alice: Any, bob: Any, tmp_path: Path) -> None:
     place, day = make_place(log={"keep_days": 30}), 86_400_000
     ends = {"expiration/1": b"2026-11-21T00:00:00Z"}
     bob.identity = bob.line(sign_identity("brief", bob.key, place.clock.now - 40 * day, twig.encode(ends)))
@@ -138,7 +134,7 @@ def test_what_nobody_keeps_for_itself_is_kept_above_what_is(
     assert import_grove(place.adapter, folder, place.settle).known == 8
 
 
-def test_the_command_names_what_nobody_keeps(alice: Any, tmp_path: Path) -> None:
+def test_the_command_reports_nodes_that_are_not_kept(alice: Any, tmp_path: Path) -> None:
     community = alice.community("a grove")
     direct = alice.reply(community, "psst", b"to/1\x005")
     folder = write(tmp_path / "grove", alice.identity, community, direct)
@@ -175,7 +171,7 @@ def trellis(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_the_command_takes_and_writes_groves(grove: Path, tmp_path: Path) -> None:
+def test_the_command_imports_and_exports_groves(grove: Path, tmp_path: Path) -> None:
     data, out, count = str(tmp_path / "data"), tmp_path / "out", len(files(grove))
     code, output = trellis("import", "--grove", str(grove), "--data", data)
     assert (code, f"{count} nodes imported, 0 known already, faults: 0\n" in output) == (0, True)

@@ -70,7 +70,7 @@ def test_a_name_that_cannot_be_a_channels(place: Any, alice: Any, announce: Any,
     assert channel_of(place, community) == f"community~{digest[:6]}"
 
 
-def test_who_listens_already_hears_the_community_that_comes(place: Any, alice: Any, announce: Any) -> None:
+def test_subscribers_hear_a_community_that_arrives(place: Any, alice: Any, announce: Any) -> None:
     toy, community = place.toy(), alice.community("lobby")
     place.bus.subscribe(toy, "lobby")
     announce(place.connect(), alice.identity, community, alice.reply(community, "hi"))
@@ -168,7 +168,7 @@ def test_only_a_node_that_may_be_older_is_looked_up(
     assert place.store.lookup(id_of(new), alice.now + 100) is None
 
 
-def test_what_was_taken_lately_is_known_whatever_its_date(
+def test_recent_nodes_are_known_whatever_their_date(
     place: Any, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recent, "MAX_RECENT", 4)
@@ -218,7 +218,7 @@ def test_no_question_scans_a_table_or_sorts(place: Any, name: str) -> None:
 # What retention takes
 
 
-def test_what_is_retired_is_forgotten_here_too(make_place: Callable[..., Any], alice: Any, announce: Any) -> None:
+def test_retired_messages_leave_the_tables(make_place: Callable[..., Any], alice: Any, announce: Any) -> None:
     place = make_place()
     community, line = alice.community("lobby"), place.connect()
     old = alice.reply(community, "old")

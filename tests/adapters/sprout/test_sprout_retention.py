@@ -73,7 +73,7 @@ def short(make_place: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> An
     return short_log(make_place)
 
 
-def test_a_forest_goes_with_its_replies_and_comes_back(short: Any, alice: Any, announce: Any) -> None:
+def test_a_forest_is_removed_with_its_replies_and_returns(short: Any, alice: Any, announce: Any) -> None:
     line = short.connect()
     community = alice.community("old")
     first = alice.reply(community, "first")
@@ -104,7 +104,7 @@ def test_a_forest_goes_with_its_replies_and_comes_back(short: Any, alice: Any, a
     check(short)
 
 
-def test_an_author_whose_clock_lags_is_heard_whatever_was_retired(short: Any, alice: Any, announce: Any) -> None:
+def test_an_author_with_a_slow_clock_is_heard(short: Any, alice: Any, announce: Any) -> None:
     line = short.connect()
     community = alice.community("lobby")
     announce(line, alice.identity, community)
@@ -121,7 +121,7 @@ def test_an_author_whose_clock_lags_is_heard_whatever_was_retired(short: Any, al
     assert said == [b'{"content":"late"}']
 
 
-def test_what_is_above_a_reply_that_is_kept_stays(short: Any, alice: Any, bob: Any, announce: Any) -> None:
+def test_ancestors_of_a_kept_reply_are_kept(short: Any, alice: Any, bob: Any, announce: Any) -> None:
     line = short.connect()
     community = alice.community("lasting")
     first = alice.reply(community, "first")
@@ -146,7 +146,7 @@ def test_what_is_above_a_reply_that_is_kept_stays(short: Any, alice: Any, bob: A
     assert community in heard
 
 
-def test_what_was_minted_is_minted_again_as_it_was(short: Any, make_place: Callable[..., Any]) -> None:
+def test_minted_nodes_are_minted_again_with_the_same_bytes(short: Any, make_place: Callable[..., Any]) -> None:
     """The conversation of a day and an identity that nobody needs go; the gateway's own identity and community stay."""
     short.bus.channels.register("lobby")
     short.settle()

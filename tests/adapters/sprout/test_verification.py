@@ -36,14 +36,14 @@ def message(raw: bytes) -> Message:
     return Message("lobby", Peer(0, "sprout"), "sprout", b'{"content":"hi"}', native=native, wire=encode(raw))
 
 
-def test_what_is_signed_is_good(nodes: dict[str, bytes]) -> None:
+def test_valid_signatures_are_accepted(nodes: dict[str, bytes]) -> None:
     proof = SignatureVerifier()
     assert proof(fact(nodes["identity"])) is None
     assert proof(fact(nodes["community"])) is None
     assert proof(message(nodes["reply"])) is None
 
 
-def test_what_is_not_is_named(nodes: dict[str, bytes]) -> None:
+def test_invalid_signatures_are_reported(nodes: dict[str, bytes]) -> None:
     proof = SignatureVerifier()
     assert "its author is not in the log" in (proof(fact(nodes["community"])) or "")
     proof(fact(nodes["identity"]))

@@ -51,7 +51,7 @@ def count(place: Any, question: str) -> int:
 
 
 @pytest.mark.parametrize("vector", VALID, ids=lambda vector: vector["name"])
-def test_what_was_written_anew_is_known_by_its_genuine_id(vector: Any) -> None:
+def test_other_encodings_are_known_by_the_canonical_id(vector: Any) -> None:
     id, wire = vector["node"]["id"], vector["node"]["raw_b64u"]
     for line in (f"{id} {wire}", *anew(f"{id} {wire}")):
         name, _, text = line.partition(" ")
@@ -59,9 +59,7 @@ def test_what_was_written_anew_is_known_by_its_genuine_id(vector: Any) -> None:
         assert canonical_id(name, forest.decode(raw), raw) == id
 
 
-def test_a_copy_written_anew_is_not_heard_and_tells_nobodys_identity(
-    place: Any, lobby: str, alice: Any, announce: Any
-) -> None:
+def test_a_copy_with_another_signature_encoding_is_ignored(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     toy = place.toy()
     place.bus.subscribe(toy, "lobby")
     author, other = place.connect(), place.connect()
@@ -75,9 +73,7 @@ def test_a_copy_written_anew_is_not_heard_and_tells_nobodys_identity(
     assert len(toy.heard) == 2
 
 
-def test_what_came_first_written_anew_is_said_once_and_found_in_both_ways(
-    make_place: Any, place: Any, lobby: str, alice: Any, announce: Any
-) -> None:
+def test_both_encodings_find_one_message(make_place: Any, place: Any, lobby: str, alice: Any, announce: Any) -> None:
     """Some programs may sign in a way of their own: that is no fault."""
     toy = place.toy()
     place.bus.subscribe(toy, "lobby")
@@ -97,7 +93,7 @@ def test_what_came_first_written_anew_is_said_once_and_found_in_both_ways(
             assert response(each.connect().ask(f"query 1 1\n{id_of(line)}\n")).splitlines()[1:] == [line]
 
 
-def test_what_was_said_before_a_restart_is_not_said_again_otherwise(
+def test_other_encodings_are_recognised_after_a_restart(
     make_place: Any, place: Any, lobby: str, alice: Any, announce: Any
 ) -> None:
     reply = alice.reply(lobby, "once")
@@ -111,7 +107,7 @@ def test_what_was_said_before_a_restart_is_not_said_again_otherwise(
     assert other.session.identity is None
 
 
-def test_who_may_not_publish_keeps_no_copies_here(
+def test_other_encodings_need_the_right_to_publish(
     make_place: Any, place: Any, lobby: str, alice: Any, announce: Any
 ) -> None:
     reply = alice.reply(lobby, "once")
@@ -122,7 +118,7 @@ def test_who_may_not_publish_keeps_no_copies_here(
     assert count(again, f"leaves_of 1 {id_of(lobby)} 99\n") == before
 
 
-def test_an_answer_to_either_is_an_answer_to_what_was_said(
+def test_replies_to_either_encoding_reply_to_the_message(
     place: Any, lobby: str, alice: Any, bob: Any, announce: Any
 ) -> None:
     toy = place.toy()
@@ -134,7 +130,7 @@ def test_an_answer_to_either_is_an_answer_to_what_was_said(
     assert answer.parent == said.id
 
 
-def test_identities_and_communities_are_there_once(
+def test_identities_and_communities_are_held_once(
     make_place: Any, place: Any, lobby: str, alice: Any, bob: Any, announce: Any
 ) -> None:
     before = [count(place, f"list 1 {kind} 99\n") for kind in (0, 1)]
@@ -152,7 +148,7 @@ def test_identities_and_communities_are_there_once(
     assert count(again, "list 1 0 99\n") == before[0] + 2
 
 
-def test_what_the_gateway_signed_is_there_once(place: Any, community: str, announce: Any) -> None:
+def test_another_encoding_of_the_gateways_node_is_one_message(place: Any, community: str, announce: Any) -> None:
     toy, ear = place.toy(), place.connect()
     ear.send(f"subscribe 0 {community}\n")
     toy.say({"content": "hello"})
@@ -164,7 +160,7 @@ def test_what_the_gateway_signed_is_there_once(place: Any, community: str, annou
     assert (count(place, f"leaves_of 1 {community} 99\n"), count(place, "list 1 0 99\n")) == before
 
 
-def test_a_direct_message_written_anew_is_not_handed_over(
+def test_a_direct_message_with_another_encoding_is_not_delivered(
     place: Any, lobby: str, alice: Any, bob: Any, announce: Any
 ) -> None:
     author, reader, other = place.connect(), place.connect(), place.connect()
@@ -184,7 +180,7 @@ def test_a_direct_message_written_anew_is_not_handed_over(
     assert len(ids(reader.read())) == 1
 
 
-def test_what_the_gateway_lost_is_not_what_somebody_wrote_anew(
+def test_another_encoding_does_not_recover_a_lost_node(
     make_place: Any, place: Any, community: str, announce: Any
 ) -> None:
     toy, ear = place.toy(), place.connect()

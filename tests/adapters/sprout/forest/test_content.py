@@ -23,14 +23,14 @@ PLAIN = st.fixed_dictionaries({"content": JSON}, optional={"inReplyTo": st.sampl
 
 
 @given(JSON | PLAIN, st.sampled_from([None, "a"]))
-def test_a_value_that_goes_to_arbor_and_back_is_the_same(value: Any, parent: str | None) -> None:
+def test_content_survives_the_round_trip(value: Any, parent: str | None) -> None:
     content = json.dumps(value).encode()
     text, is_json = encode_content(content, parent)
     assert json.loads(decode_content(Content(text), is_json, parent)) == value
 
 
 @given(st.binary(), st.booleans(), st.sampled_from([1, 2]), st.sampled_from([None, "a"]))
-def test_whatever_a_reply_says_is_json_on_one_line(blob: bytes, is_json: bool, kind: int, parent: str | None) -> None:
+def test_decoded_content_is_json_on_one_line(blob: bytes, is_json: bool, kind: int, parent: str | None) -> None:
     content = decode_content(Content(blob, kind), is_json, parent)
     json.loads(content)
     assert b"\n" not in content
@@ -38,7 +38,7 @@ def test_whatever_a_reply_says_is_json_on_one_line(blob: bytes, is_json: bool, k
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=JSON | PLAIN)
-def test_any_value_becomes_a_node_that_says_it(place: Any, ear: Any, value: Any) -> None:
+def test_any_value_becomes_a_node(place: Any, ear: Any, value: Any) -> None:
     message = place.toy().say(value)
     place.settle()
     *_, (_, node, _) = nodes(ear.read())
@@ -48,7 +48,7 @@ def test_any_value_becomes_a_node_that_says_it(place: Any, ear: Any, value: Any)
 
 @pytest.mark.parametrize("unit", ["[],", "1e999,", '"\\ud800",'])
 @pytest.mark.parametrize("name", ["content", "other"])
-def test_no_value_is_made_of_what_is_no_text(unit: str, name: str) -> None:
+def test_values_that_are_not_texts_are_not_decoded(unit: str, name: str) -> None:
     """Values of a MiB of lists took tens of milliseconds and of MiBs, to find out that it is too long."""
     content = b'{"%b":[%b]}' % (name.encode(), (unit * 50_000)[:-1].encode())
     tracemalloc.start()
@@ -60,5 +60,5 @@ def test_no_value_is_made_of_what_is_no_text(unit: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b'{"content":"a","inReplyTo":null}', b'{"content":"\\ud800"}', b'{"content":1}'])
-def test_what_is_not_exactly_a_text_is_json(content: bytes) -> None:
+def test_values_that_are_not_exactly_texts_are_json(content: bytes) -> None:
     assert encode_content(content, None) == (content, True)

@@ -162,7 +162,7 @@ def test_an_id_is_sha512_256_and_not_a_cut_sha512() -> None:
         Community(forest.node_id(b"").removeprefix("SHA512_B32__"), 0, 0, Content(b""), NULL_ID, Content(b""), b""),
     ],
 )
-def test_what_a_field_cannot_hold_is_not_written(node: Node) -> None:
+def test_values_out_of_range_are_not_encoded(node: Node) -> None:
     with pytest.raises(NodeError):
         forest.encode(node)
 
@@ -231,7 +231,7 @@ def verdict(read: Any, raw: bytes) -> Any:
 
 
 @given(st.data())
-def test_the_quick_way_reads_what_the_table_reads(data: st.DataObject) -> None:
+def test_the_fast_decoder_agrees_with_the_table(data: st.DataObject) -> None:
     raw = bytearray(data.draw(st.sampled_from([raw_of(vector) for vector in VALID])))
     for _ in range(data.draw(st.integers(0, 2))):
         at = data.draw(st.integers(0, min(len(raw) - 1, 250)) | st.integers(0, len(raw) - 1))
@@ -240,7 +240,7 @@ def test_the_quick_way_reads_what_the_table_reads(data: st.DataObject) -> None:
     assert verdict(forest.decode, cut) == verdict(forest._decode, cut)
 
 
-def test_replies_are_read_in_the_quick_way() -> None:
+def test_replies_are_decoded_by_the_fast_decoder() -> None:
     replies = [raw for raw in map(raw_of, VALID) if isinstance(forest._decode(raw), Reply)]
     assert len(replies) > 5
     assert all(forest._decode_usual(raw) == forest._decode(raw) for raw in replies)

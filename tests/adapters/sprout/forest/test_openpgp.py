@@ -177,7 +177,7 @@ def unsigned_parts(signature: bytes, area: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["reply_depth1", "identity_carol_gpg"])
-def test_nobody_else_can_write_a_signature_anew(name: str) -> None:
+def test_a_signature_has_one_accepted_encoding(name: str) -> None:
     """Each spelling is another node, with an id of its own, that says the same: it would come again and again."""
     data, signature = signed(name)
     public = public_key_of(author_of(name))
@@ -210,7 +210,7 @@ INFO = bytes.fromhex("3031300d060960864801650304020105000420")
         lambda digest: b"\0\1" + b"\xff" * 201 + b"\xfe\0" + INFO + digest,
     ],
 )
-def test_what_is_padded_otherwise_is_no_signature(padded: Callable[[bytes], bytes]) -> None:
+def test_other_padding_is_refused(padded: Callable[[bytes], bytes]) -> None:
     key, data = key_of("alice"), b"data"
     public = PublicKey(key.public_key)
     public.verify(data, signed_as(key, data, lambda digest: b"\0\1" + b"\xff" * 202 + b"\0" + INFO + digest))
@@ -235,7 +235,7 @@ def test_a_certification_is_not_a_signature_of_data() -> None:
         PublicKey(key.public_key).verify(data + user_id.body, packets.write_packet(*certification))
 
 
-def test_an_expired_key_still_says_what_it_said_before() -> None:
+def test_earlier_signatures_of_an_expired_key_are_valid() -> None:
     secrets = pysequoia.Tsk.from_bytes(new_key().file)
     # Sequoia writes lifetimes of keys from the present on.
     expiry = int(datetime.now(UTC).timestamp()) + 1000
@@ -304,7 +304,7 @@ def test_only_the_first_entity_counts() -> None:
         PublicKey(alone + key_of("alice").public_key)
 
 
-def test_what_is_made_after_the_end_of_openpgp_time_can_be_signed() -> None:
+def test_times_after_the_end_of_openpgp_time_can_be_signed() -> None:
     key = new_key()
     PublicKey(key.public_key).verify(b"x", key.sign(b"x", 1 << 40))
 
@@ -355,12 +355,12 @@ def primary_with(modulus: int, exponent: int) -> bytes:
         (b"\xc6\xff\0", "a packet that is cut off"),
     ],
 )
-def test_what_is_no_key_is_refused(data: bytes, reason: str) -> None:
+def test_invalid_keys_are_refused(data: bytes, reason: str) -> None:
     with pytest.raises(OpenPGPError, match=reason):
         PublicKey(data)
 
 
-def test_what_is_no_key_file_is_refused() -> None:
+def test_invalid_key_files_are_refused() -> None:
     file = key_of("alice").file
     public = packets.read_packets(key_of("alice").public_key)[0].body
     secret = packets.read_packets(file)[0].body
@@ -441,7 +441,7 @@ def test_any_bytes_end_in_a_key_file_or_the_error(file: bytes) -> None:
     assert key.fingerprint == key_of("alice").fingerprint
 
 
-def test_the_quick_way_reads_a_signature_as_the_other_does() -> None:
+def test_the_fast_signature_reader_agrees_with_the_other() -> None:
     key = SecretKey((VECTORS / "keys/alice.privkey").read_bytes())
     issuer = packets.usual_issuer(key.fingerprint)
     made = [key.sign(bytes([n]), n << 24) for n in range(8)]
@@ -455,7 +455,7 @@ def test_the_quick_way_reads_a_signature_as_the_other_does() -> None:
     assert packets.read_usual_signature(made[0] + b"\0", issuer) is None
 
 
-def test_the_quick_way_writes_a_signature_as_the_other_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fast_signature_writer_agrees_with_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     key = SecretKey((VECTORS / "keys/alice.privkey").read_bytes())
     moments = [n << 22 for n in range(600)]
     quick = [key.sign(b"%d" % n, n) for n in moments]
@@ -479,7 +479,7 @@ def test_a_key_may_certify_itself_a_few_times() -> None:
         PublicKey(certified_often(openpgp.MAX_CERTIFICATIONS + 1))
 
 
-def test_a_key_has_so_many_packets() -> None:
+def test_packets_of_a_key_are_bounded() -> None:
     primary, user_id, certification, *_ = packets.read_packets(key_of("alice").public_key)
     parts = [primary, user_id, certification]
     parts += [packets.OpenPGPPacket(packets.USER_ID, b"")] * (packets.MAX_PACKETS - len(parts))

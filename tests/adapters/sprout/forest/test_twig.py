@@ -59,7 +59,7 @@ def test_examples(blob: bytes, pairs: dict[str, bytes]) -> None:
         b"a/18446744073709551616\0x",
     ],
 )
-def test_what_is_no_twig_is_refused(blob: bytes) -> None:
+def test_invalid_twig_is_refused(blob: bytes) -> None:
     with pytest.raises(TwigError):
         twig.decode(blob)
 
@@ -67,6 +67,6 @@ def test_what_is_no_twig_is_refused(blob: bytes) -> None:
 @pytest.mark.parametrize(
     "pairs", [{"a/1": b"\0"}, {"a": b""}, {"/1": b""}, {"a\0/1": b""}, {"a/01": b""}, {"\ud800/1": b""}]
 )
-def test_what_twig_cannot_carry_is_not_written(pairs: dict[str, bytes]) -> None:
+def test_values_that_twig_cannot_express_are_not_encoded(pairs: dict[str, bytes]) -> None:
     with pytest.raises(TwigError):
         twig.encode(pairs)

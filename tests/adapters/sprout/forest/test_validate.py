@@ -119,7 +119,7 @@ def relay_on(name: str) -> ReferenceAction:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_the_table_says_what_the_relay_was_seen_to_do(name: str) -> None:
+def test_the_table_agrees_with_the_reference_relay(name: str) -> None:
     (rule,) = (rule for rule in RULES if rule.reason == REFUSED[name])
     assert rule.reference is relay_on(name)
 
@@ -234,7 +234,7 @@ def test_a_node_expires_at_its_time(time: bytes, ends_ms: int) -> None:
 
 
 @pytest.mark.parametrize("time", [b"0001-01-01T00:00:00+23:59", b"9999-12-31T23:59:59-23:59", b"0000-01-01T00:00:00Z"])
-def test_the_ends_of_time_break_nothing(time: bytes) -> None:
+def test_extreme_times_are_valid(time: bytes) -> None:
     verdict_on(resigned(replace(TOP, metadata=metadata(expiration=time))))
 
 

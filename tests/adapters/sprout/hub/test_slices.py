@@ -117,7 +117,7 @@ def test_an_unreadable_response_is_refused_and_the_next_is_complete(
     assert line.ask("list 2 2 150\n").startswith("response 2 150\n")
 
 
-def test_a_slice_has_so_many_bytes_and_an_answer_too() -> None:
+def test_bytes_of_slices_and_responses_are_bounded() -> None:
     size = SLICE_BYTES // 2 + 1
 
     def find() -> Iterator[FoundNode | None]:

@@ -43,7 +43,7 @@ def lobby(place: Any, alice: Any, announce: Callable[..., str]) -> str:
 # Announces
 
 
-def test_a_reply_is_heard_by_all_protocols_and_not_by_its_announcer(place: Any, lobby: str, alice: Any) -> None:
+def test_a_reply_reaches_all_protocols_but_not_its_announcer(place: Any, lobby: str, alice: Any) -> None:
     mouth, ear, toy = place.connect(), place.connect(), place.toy()
     for line in (mouth, ear):
         assert line.send(f"subscribe 0 {id_of(lobby)}\n") == "status 0 0\n"
@@ -59,7 +59,7 @@ def test_a_reply_is_heard_by_all_protocols_and_not_by_its_announcer(place: Any, 
     assert place.gateway.index.message(id_of(reply)).id == message.id
 
 
-def test_a_reply_to_a_reply_says_what_it_answers(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+def test_a_reply_to_a_reply_names_its_parent(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     toy = place.toy()
     place.bus.subscribe(toy, "lobby")
     first = alice.reply(lobby, "first")
@@ -84,7 +84,7 @@ def test_status_0_comes_when_it_is_on_disk_and_not_before(place: Any, lobby: str
     assert line.read() == "status 1 0\n"
 
 
-def test_a_known_node_is_fine_and_goes_nowhere(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+def test_a_known_node_is_accepted_and_not_published(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     ear, reply = place.connect(), alice.reply(lobby, "hi")
     ear.send(f"subscribe 0 {id_of(lobby)}\n")
     mouth = place.connect()
@@ -108,7 +108,7 @@ def test_an_identity_and_a_community_go_to_everybody_else(place: Any, bob: Any, 
     assert place.bus.channels.channel("sprout", id_of(community)) == "bobs"
 
 
-def test_a_forged_node_is_refused_and_heard_by_nobody(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+def test_a_forged_node_is_refused_and_not_published(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     toy = place.toy()
     place.bus.subscribe(toy, "lobby")
     raw = bytearray(base64url.decode(alice.reply(lobby, "forged").split(" ")[1].encode()))
@@ -175,7 +175,7 @@ def test_an_old_reply_is_history_for_other_protocols(place: Any, lobby: str, ali
     assert message.timestamp == place.clock.now - 11 * MINUTE
 
 
-def test_who_says_something_new_is_its_author_and_who_speaks_for_two_is_a_link(
+def test_a_connection_of_one_author_is_bound_and_of_two_a_link(
     place: Any, lobby: str, alice: Any, bob: Any, announce: Any
 ) -> None:
     line = place.connect()
@@ -186,9 +186,7 @@ def test_who_says_something_new_is_its_author_and_who_speaks_for_two_is_a_link(
     assert line.session.who == line.session.peer
 
 
-def test_what_is_said_while_nobody_reads_comes_in_one_announce(
-    place: Any, lobby: str, alice: Any, announce: Any
-) -> None:
+def test_messages_queued_for_a_reader_share_one_announce(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     ear, mouth = place.connect(), place.connect()
     ear.send(f"subscribe 0 {id_of(lobby)}\n")
     one, two, three = (alice.reply(lobby, text) for text in ("one", "two", "three"))
@@ -210,7 +208,7 @@ def test_answers_keep_their_place_among_announces(place: Any, lobby: str, alice:
     assert told[3:] == [f"ancestry 1 {id_of(orphan)} 2", "announce 2 1", two], "ids only grow"
 
 
-def test_what_was_said_before_a_request_of_ours_has_the_lower_id(place: Any, lobby: str, alice: Any) -> None:
+def test_announces_before_a_request_have_lower_ids(place: Any, lobby: str, alice: Any) -> None:
     ear, toy = place.connect(), place.toy()
     ear.send(f"subscribe 0 {id_of(lobby)}\n")
     place.bus.subscribe(toy, "lobby")
@@ -223,7 +221,7 @@ def test_what_was_said_before_a_request_of_ours_has_the_lower_id(place: Any, lob
     assert told == ["announce 0 2", f"ancestry 1 {id_of(orphan)} 2"], "ids only grow"
 
 
-def test_a_request_of_ours_leaves_what_waits_counted(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+def test_a_request_keeps_the_size_of_the_outbox(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     ear, mouth = place.connect(), place.connect()
     ear.send(f"subscribe 0 {id_of(lobby)}\n")
     announce(mouth, alice.reply(lobby, "one"))
@@ -234,7 +232,7 @@ def test_a_request_of_ours_leaves_what_waits_counted(place: Any, lobby: str, ali
     assert before - ear.session.held_size == len(told), "its announce is longer than the nodes in it"
 
 
-def test_an_announce_has_only_so_many_nodes(
+def test_nodes_of_an_announce_are_bounded(
     place: Any, lobby: str, alice: Any, announce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "MAX_NODES_ANNOUNCED", 2)
@@ -250,7 +248,7 @@ def test_an_announce_has_only_so_many_nodes(
     assert ids(heard) == [id_of(reply) for reply in replies]
 
 
-def test_an_announce_has_only_so_many_bytes(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+def test_bytes_of_an_announce_are_bounded(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     ear, big = place.connect(), [alice.reply(lobby, f"{n}" + "x" * 65_000) for n in range(60)]
     ear.send(f"subscribe 0 {id_of(lobby)}\n")
     mouth = place.connect()
@@ -301,7 +299,7 @@ def test_children_may_come_before_their_parents(place: Any, alice: Any, announce
     assert [json.loads(message.content)["content"] for message in toy.heard] == ["one", "two", "three"]
 
 
-def test_what_is_missing_is_asked_for_and_taken_in_order(place: Any, alice: Any, announce: Any) -> None:
+def test_missing_nodes_are_requested_and_taken_in_order(place: Any, alice: Any, announce: Any) -> None:
     community = alice.community("tree")
     one = alice.reply(community, "one")
     two = alice.reply(one, "two")
@@ -321,7 +319,7 @@ def test_an_answer_may_have_to_wait_as_well(place: Any, lobby: str, alice: Any, 
     assert ids(line.send(f"leaves_of 5 {id_of(parent)} 9\n")) == [id_of(parent), id_of(child)]
 
 
-def test_who_waits_for_one_that_is_given_up_is_given_up_too(place: Any, alice: Any, announce: Any) -> None:
+def test_nodes_below_one_that_is_given_up_are_given_up(place: Any, alice: Any, announce: Any) -> None:
     community = alice.community("tree")
     line = place.connect()
     assert announce(line, community, alice.reply(community, "hi")) == f"query 0 1\n{alice.id}\n"
@@ -330,9 +328,7 @@ def test_who_waits_for_one_that_is_given_up_is_given_up_too(place: Any, alice: A
 
 
 @pytest.mark.parametrize("answer", ["response 0 0\n", "status 0 4\n"])
-def test_what_nobody_brings_is_waited_for_no_more(
-    place: Any, lobby: str, alice: Any, announce: Any, answer: str
-) -> None:
+def test_nodes_that_do_not_arrive_are_given_up(place: Any, lobby: str, alice: Any, announce: Any, answer: str) -> None:
     line = place.connect()
     orphan = alice.reply(alice.reply(lobby, "never sent"), "orphan")
     assert announce(line, orphan) == f"ancestry 0 {id_of(orphan)} 2\n"
@@ -341,7 +337,7 @@ def test_what_nobody_brings_is_waited_for_no_more(
     assert announce(line, orphan) == f"ancestry 1 {id_of(orphan)} 2\n", "it may try again"
 
 
-def test_nobody_waits_for_ever(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+def test_waiting_ends_after_a_timeout(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     line = place.connect()
     announce(line, alice.reply(alice.reply(lobby, "never sent"), "orphan"))
     place.clock.now += waiting.REQUEST_TIMEOUT - 1
@@ -352,7 +348,7 @@ def test_nobody_waits_for_ever(place: Any, lobby: str, alice: Any, announce: Any
     assert refused(place) == {"its author or parent is unknown": 1}
 
 
-def test_what_is_older_than_what_is_kept_comes_only_for_what_is_below_it(
+def test_retired_replies_are_taken_only_for_kept_ones(
     make_place: Callable[..., Any], alice: Any, announce: Any
 ) -> None:
     place = make_place(log={"keep_days": 1})
@@ -370,7 +366,7 @@ def test_what_is_older_than_what_is_kept_comes_only_for_what_is_below_it(
     assert ids(line.send(f"leaves_of 1 {id_of(oldest)} 9\n")) == [id_of(node) for node in (oldest, old, new)]
 
 
-def test_an_answer_that_was_not_asked_for_brings_nothing(place: Any, lobby: str, alice: Any) -> None:
+def test_an_unrequested_response_is_ignored(place: Any, lobby: str, alice: Any) -> None:
     line, reply = place.connect(), alice.reply(lobby, "hi")
     assert line.ask(f"response 0 1\n{reply}\n") == ""
     assert line.send(f"query 1 1\n{id_of(reply)}\n") == "response 1 0\n"
@@ -379,7 +375,7 @@ def test_an_answer_that_was_not_asked_for_brings_nothing(place: Any, lobby: str,
 # Subscriptions
 
 
-def test_a_community_that_nobody_knows_yet_is_joined_when_it_comes(place: Any, alice: Any, announce: Any) -> None:
+def test_an_unknown_community_is_joined_when_it_arrives(place: Any, alice: Any, announce: Any) -> None:
     ear, community = place.connect(), alice.community("later")
     assert ear.send(f"subscribe 0 {id_of(community)}\n") == "status 0 0\n"
     reply = alice.reply(community, "hi")
@@ -387,7 +383,7 @@ def test_a_community_that_nobody_knows_yet_is_joined_when_it_comes(place: Any, a
     assert ids(ear.read()) == [alice.id, id_of(community), id_of(reply)]
 
 
-def test_who_unsubscribes_in_time_does_not_join(place: Any, alice: Any, announce: Any) -> None:
+def test_unsubscribing_before_a_community_arrives(place: Any, alice: Any, announce: Any) -> None:
     ear, community = place.connect(), alice.community("later")
     ear.send(f"subscribe 0 {id_of(community)}\nunsubscribe 1 {id_of(community)}\n")
     announce(place.connect(), alice.identity, community)
@@ -450,7 +446,7 @@ def test_a_deep_thread_works(place: Any, lobby: str, alice: Any, announce: Any) 
 # Limits and rights
 
 
-def test_who_is_too_fast_is_read_more_slowly(make_place: Callable[..., Any], alice: Any) -> None:
+def test_a_peer_beyond_its_rate_is_read_more_slowly(make_place: Callable[..., Any], alice: Any) -> None:
     slow = {"rates": "on", "peer": {"rate": 1, "burst": 3}}
     place = make_place(limits=slow)
     line, community = place.connect(), alice.community("lobby")
@@ -464,7 +460,7 @@ def test_who_is_too_fast_is_read_more_slowly(make_place: Callable[..., Any], ali
     assert len(place.gateway.index.history("lobby")) == 6
 
 
-def test_one_who_asks_much_slows_nobody_else(make_place: Callable[..., Any]) -> None:
+def test_a_busy_peer_slows_no_other(make_place: Callable[..., Any]) -> None:
     place = make_place(limits={"channel": {"rate": 1, "burst": 1}})
     many, one = place.connect(), place.connect()
     assert many.send("list 0 1 9\n" * 50) == "response 0 0\n" * 50
@@ -486,7 +482,7 @@ def test_rights_are_asked_at_each_verb(make_place: Callable[..., Any], alice: An
     assert refused(place)["Forbidden"] == 1
 
 
-def test_who_may_do_nothing_makes_and_learns_no_identities(make_place: Callable[..., Any], alice: Any) -> None:
+def test_peers_without_rights_make_and_learn_no_identities(make_place: Callable[..., Any], alice: Any) -> None:
     place = make_place(auth={"grants": {"key:ada": ["publish:lobby"]}})
     line = place.connect()
     last = place.gateway.log.next_seq
@@ -511,7 +507,7 @@ def test_half_a_message_is_not_waited_for_for_ever(place: Any) -> None:
     assert line.session.closing is not None
 
 
-def test_what_trickles_in_does_not_begin_anew(place: Any) -> None:
+def test_trickling_bytes_do_not_reset_the_timeout(place: Any) -> None:
     line = place.connect()
     line.send("version 0 0.0\n")
     line.send("query 1 2\n")
@@ -525,7 +521,7 @@ def test_what_trickles_in_does_not_begin_anew(place: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["on 0 0.0\nversi", "sense\nnon"])
-def test_who_says_something_whole_now_and_then_is_not_cut_off(place: Any, text: str) -> None:
+def test_complete_messages_reset_the_timeout(place: Any, text: str) -> None:
     line = place.connect()
     line.send("version 0 0.0\n")
     for _ in range(3):

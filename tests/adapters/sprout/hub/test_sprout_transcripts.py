@@ -136,7 +136,9 @@ def test_71_and_72_subscribing_and_unsubscribing(grove: Any) -> None:
         assert replay.heard == replay.expected
 
 
-def test_74_a_community_goes_to_everybody(grove: Any, young: dict[str, str], announce: Callable[..., str]) -> None:
+def test_74_a_community_is_announced_to_all_connections(
+    grove: Any, young: dict[str, str], announce: Callable[..., str]
+) -> None:
     announce(grove.connect(), young["identity"])
     replay = Replay(grove)
     replay.play("74-community-to-all")

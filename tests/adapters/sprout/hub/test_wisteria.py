@@ -159,7 +159,7 @@ def test_private_nodes_announced_again_after_a_restart_are_dropped(
     check(again, [eve])
 
 
-def test_below_a_private_node_that_is_forgotten_nothing_new_is_taken(
+def test_replies_below_a_forgotten_private_node_are_refused(
     make_place: Callable[..., Any], alice: Any, bob: Any, lobby: str
 ) -> None:
     place = make_place()

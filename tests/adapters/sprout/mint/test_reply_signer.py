@@ -46,7 +46,7 @@ def test_a_channel_becomes_a_community_of_the_gateways(place: Any, community: st
     assert identity.name.text.startswith("Trellis ")
 
 
-def test_a_new_community_goes_to_every_connection(place: Any) -> None:
+def test_a_new_community_is_announced_to_every_connection(place: Any) -> None:
     lines = [place.connect(), place.connect()]
     place.bus.channels.register("new")
     place.settle()
@@ -55,7 +55,7 @@ def test_a_new_community_goes_to_every_connection(place: Any) -> None:
         assert node.name.text == "new"
 
 
-def test_what_others_say_arrives_behind_the_identity_of_who_said_it(place: Any, ear: Any, community: str) -> None:
+def test_messages_of_others_follow_their_identity(place: Any, ear: Any, community: str) -> None:
     other, toy = place.connect(), place.toy()
     message = toy.say({"content": "hello, forest"})
     place.settle()
@@ -175,7 +175,7 @@ def test_the_first_answer_keeps_the_newest(place: Any, community: str) -> None:
     assert [node.content.blob for _, node, _ in nodes(answer)] == [b"1", b"2", b"3"]
 
 
-def test_what_is_deep_in_a_thread_is_found_at_once(
+def test_deep_replies_are_found_at_once(
     place: Any, ear: Any, community: str, monkeypatch: pytest.MonkeyPatch, make_place: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(index, "GATHER_SECONDS", 0.5)  # until then nothing of it is in the tables
@@ -201,7 +201,7 @@ def test_what_is_deep_in_a_thread_is_found_at_once(
     assert community
 
 
-def test_a_thread_of_arbor_and_others_goes_on_after_a_restart(
+def test_a_mixed_thread_continues_after_a_restart(
     make_place: Callable[..., Any], community: str, alice: Any, announce: Any
 ) -> None:
     """Each is one deeper than what it answers, in the same conversation, in whatever run that was said."""
@@ -236,7 +236,7 @@ def test_a_thread_of_arbor_and_others_goes_on_after_a_restart(
     assert len([*nodes(answer)]) == 10
 
 
-def test_too_deep_a_thread_begins_anew(place: Any, community: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_is_too_deep_opens_a_new_one(place: Any, community: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reply_signer, "MAX_DEPTH", 4)
     toy, parent, depths = place.toy(), None, []
     for n in range(6):
@@ -247,7 +247,7 @@ def test_too_deep_a_thread_begins_anew(place: Any, community: str, monkeypatch: 
     del community
 
 
-def test_what_is_too_long_for_a_node_is_undelivered(place: Any, ear: Any) -> None:
+def test_messages_too_long_for_a_node_are_undelivered(place: Any, ear: Any) -> None:
     toy = place.toy()
     longest = {"content": "ü" * 32_767 + "x"}
     assert toy.say(longest).undelivered == ()
@@ -259,9 +259,7 @@ def test_what_is_too_long_for_a_node_is_undelivered(place: Any, ear: Any) -> Non
     assert [len(reply.content.blob) for reply in replies] == [65_535, 60_000]
 
 
-def test_nothing_is_sealed_before_somebody_needs_it(
-    place: Any, community: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_signed_before_it_is_needed(place: Any, community: str, monkeypatch: pytest.MonkeyPatch) -> None:
     signed: list[int] = []
     sign = SecretKey.sign
 
@@ -300,9 +298,7 @@ def forms(place: Any) -> int:
     return sum(b'"kind":"form"' in line.data for line in place.gateway.log.segments.scan())
 
 
-def test_after_a_restart_it_is_the_same_and_nothing_is_logged_again(
-    make_place: Callable[..., Any], place: Any, community: str
-) -> None:
+def test_a_restart_changes_nothing_and_logs_nothing(make_place: Callable[..., Any], place: Any, community: str) -> None:
     before, logged = said_before(place, community), forms(place)
     assert logged == 3
     again = make_place()
@@ -310,7 +306,7 @@ def test_after_a_restart_it_is_the_same_and_nothing_is_logged_again(
     assert forms(again) == logged
 
 
-def test_making_the_index_anew_signs_nothing(
+def test_rebuilding_the_index_signs_nothing(
     make_place: Callable[..., Any], place: Any, community: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = said_before(place, community)
@@ -337,7 +333,7 @@ def cut_behind_the_messages(place: Any) -> None:
         file.unlink()
 
 
-def test_what_was_shown_comes_out_the_same_when_its_facts_were_lost(
+def test_nodes_are_signed_identically_after_their_facts_were_lost(
     make_place: Callable[..., Any], place: Any, community: str
 ) -> None:
     """A crash right behind the messages: neither identity nor conversation nor community nor form is on disk."""
@@ -348,7 +344,7 @@ def test_what_was_shown_comes_out_the_same_when_its_facts_were_lost(
     assert asked_again(again, community) == before
 
 
-def test_what_was_shown_and_lost_may_come_back_from_who_saw_it(
+def test_lost_nodes_are_recovered_from_peers(
     make_place: Callable[..., Any], place: Any, community: str, announce: Any
 ) -> None:
     """A crash, as above; the client announces what it holds before anybody needs any of it."""
@@ -378,7 +374,7 @@ def test_what_was_shown_and_lost_may_come_back_from_who_saw_it(
     assert [type(node) for _, node, _ in nodes(client.read())] == [Reply, Reply], "its author is known"
 
 
-def test_a_form_that_comes_out_otherwise_is_a_fault_and_is_not_shown(
+def test_a_node_with_another_id_than_before_is_a_fault(
     make_place: Callable[..., Any], place: Any, community: str
 ) -> None:
     message = place.toy().say({"n": 1})
@@ -391,7 +387,7 @@ def test_a_form_that_comes_out_otherwise_is_a_fault_and_is_not_shown(
     assert again.gateway.metrics.counts["faults"]["form",] == 2, "looked for, and once more"
 
 
-def test_what_is_signed_at_the_same_time_comes_in_its_order(place: Any, ear: Any) -> None:
+def test_nodes_signed_at_the_same_time_keep_their_order(place: Any, ear: Any) -> None:
     toy = place.toy()
     first = toy.say({"content": "0"})
     place.settle()
@@ -407,7 +403,7 @@ def test_what_is_signed_at_the_same_time_comes_in_its_order(place: Any, ear: Any
     assert [node.parent for _, node in heard[-10:]] == [ids[message.id] for message in thread[:-1]]
 
 
-def test_a_form_that_cannot_be_made_holds_nobody_up(place: Any, ear: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_cannot_be_signed_delays_nothing(place: Any, ear: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     toy = place.toy()
     with monkeypatch.context() as patch:
         patch.setattr(SecretKey, "sign", None)
@@ -447,5 +443,5 @@ def test_without_a_key_there_is_none_and_a_new_one_is_read_again(tmp_path: Path)
         (Peer(9, "rest", "x", "ü" * 200), "ü" * 128),
     ],
 )
-def test_what_a_sender_is_called(peer: Peer, name: str) -> None:
+def test_names_of_senders(peer: Peer, name: str) -> None:
     assert display_name(peer, "topic relay") == name

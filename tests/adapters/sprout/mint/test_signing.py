@@ -49,7 +49,7 @@ def fail() -> bytes:
     raise ValueError("no such key")
 
 
-def test_what_waits_for_a_thread_is_signed_together_and_in_order(desk: Desk) -> None:
+def test_waiting_nodes_are_signed_in_batches_and_in_order(desk: Desk) -> None:
     begun, go = Event(), Event()
 
     def first() -> bytes:
@@ -81,7 +81,7 @@ def made_at(made: list[PendingNode], raw: bytes) -> int:
     return next(place for place, each in enumerate(made) if each.id == id)
 
 
-def test_what_names_a_node_that_is_being_made_is_signed_after_it(desk: Desk) -> None:
+def test_a_node_is_signed_after_those_it_refers_to(desk: Desk) -> None:
     parent, child = PendingNode(), PendingNode()
     desk.signing.submit(parent, SigningJob(lambda: b"parent", True), lambda _: None)
     desk.signing.submit(child, SigningJob(lambda: b"below " + parent.id.encode(), bool(parent.id)), lambda _: None)

@@ -65,7 +65,7 @@ def test_arbor_to_arbor_by_the_authors_id(place: Any, alice: Any, bob: Any, anno
     assert ear.read().splitlines()[-1] == whisper, "verbatim"
 
 
-def test_an_answer_to_a_direct_message_goes_back(place: Any, ear: Any, alice: Any, announce: Any) -> None:
+def test_a_reply_to_a_direct_message_is_routed_back(place: Any, ear: Any, alice: Any, announce: Any) -> None:
     toy = place.toy()
     place.bus.subscribe(toy, "lobby")
     place.bus.direct(Message("lobby", toy.who, "toy", b'{"content":"psst"}'), ear.session.peer.number)

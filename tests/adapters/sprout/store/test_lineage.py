@@ -104,7 +104,7 @@ def test_a_subtree_expires_with_its_root(
     assert line.ask(f"leaves_of 3 {id_of(below)} 3\n") == "response 3 0\n"
 
 
-def test_what_is_said_below_it_is_heard_elsewhere_only(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+def test_replies_below_it_reach_other_protocols_only(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     short = alice.reply(lobby, "short", expiring(place))
     announce(place.connect(), short)
     ear, toy = place.connect(), place.toy()
@@ -118,7 +118,7 @@ def test_what_is_said_below_it_is_heard_elsewhere_only(place: Any, lobby: str, a
     assert nodes(ear.read()) == [beside]
 
 
-def test_an_answer_to_it_from_elsewhere_stands_below_its_day(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+def test_a_reply_from_another_protocol_stands_below_its_day(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     short = alice.reply(lobby, "short", expiring(place))
     below = alice.reply(short, "below")
     announce(place.connect(), short, below)
@@ -136,7 +136,7 @@ def test_an_answer_to_it_from_elsewhere_stands_below_its_day(place: Any, lobby: 
     assert len(offered) == 2, "it, and the conversation of its day"
 
 
-def test_a_community_takes_all_with_it(place: Any, alice: Any, announce: Any) -> None:
+def test_a_community_expires_with_all_its_replies(place: Any, alice: Any, announce: Any) -> None:
     community = alice.line(sign_community("brief", alice.id, alice.key, alice.now, expiring(place)))
     reply = alice.reply(community, "hi")
     line, ear, toy = place.connect(), place.connect(), place.toy()
@@ -154,9 +154,7 @@ def test_a_community_takes_all_with_it(place: Any, alice: Any, announce: Any) ->
     assert not nodes(line.ask(f"query 1 2\n{id_of(community)}\n{id_of(reply)}\nlist 2 1 9\nlist 3 2 9\n"))
 
 
-def test_an_identity_is_told_of_as_long_as_there_is_something_to_check_with_it(
-    place: Any, lobby: str, bob: Any, announce: Any
-) -> None:
+def test_an_expired_identity_is_offered_while_it_is_needed(place: Any, lobby: str, bob: Any, announce: Any) -> None:
     bob.identity = bob.line(sign_identity("brief", bob.key, bob.now, expiring(place)))
     reply = bob.reply(lobby, "hi")
     announce(place.connect(), bob.identity, reply)
@@ -190,7 +188,7 @@ def kept(place: Any, replies: Iterable[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_what_retention_left_without_a_parent_is_not_offered(
+def test_replies_to_retired_messages_are_not_offered(
     make_place: Callable[..., Any], alice: Any, announce: Any, restarted: bool
 ) -> None:
     place = make_place(log=SMALL)
@@ -219,7 +217,7 @@ def half_retired(place: Any, alice: Any, announce: Any) -> tuple[str, list[str]]
     return community, chain
 
 
-def test_who_goes_on_with_a_thread_is_asked_for_what_retention_took_of_it(
+def test_retired_ancestors_of_a_new_reply_are_requested(
     make_place: Callable[..., Any], alice: Any, announce: Any
 ) -> None:
     place = make_place(log=SMALL)
@@ -244,7 +242,7 @@ def test_who_goes_on_with_a_thread_is_asked_for_what_retention_took_of_it(
     assert load(place, community) == ids(*chain, again)
 
 
-def test_it_is_taken_all_the_same_where_nobody_brings_that(
+def test_a_reply_is_taken_if_its_ancestors_do_not_arrive(
     make_place: Callable[..., Any], alice: Any, announce: Any
 ) -> None:
     place = make_place(log=SMALL)
@@ -262,9 +260,7 @@ def test_it_is_taken_all_the_same_where_nobody_brings_that(
     assert load(place, community) == set()
 
 
-def test_an_answer_from_elsewhere_to_a_thread_that_retention_cut_begins_anew(
-    make_place: Callable[..., Any], alice: Any, announce: Any
-) -> None:
+def test_a_reply_to_a_retired_thread_opens_a_new_one(make_place: Callable[..., Any], alice: Any, announce: Any) -> None:
     place = make_place(log=SMALL)
     community, chain = half_retired(place, alice, announce)
     answer = place.toy().say("I answer", parent=id_of(chain[-1]))
@@ -273,7 +269,7 @@ def test_an_answer_from_elsewhere_to_a_thread_that_retention_cut_begins_anew(
     assert place.adapter.hub.nodes.store.form_id(answer.seq) in offered
 
 
-def test_a_long_thread_is_looked_at_in_slices_and_judged_by_its_conversation(
+def test_a_long_thread_is_looked_up_in_slices(
     make_place: Callable[..., Any], place: Any, lobby: str, alice: Any, announce: Any
 ) -> None:
     root = alice.reply(lobby, "short", expiring(place))
@@ -294,7 +290,7 @@ def test_a_long_thread_is_looked_at_in_slices_and_judged_by_its_conversation(
     assert len(lineage._chains) > len(chain)
 
 
-def test_what_is_judged_so_is_not_offered_where_it_cannot_be_checked(
+def test_provisionally_complete_nodes_are_checked_later(
     make_place: Callable[..., Any], place: Any, lobby: str, alice: Any, announce: Any
 ) -> None:
     """In the middle of a long thread something has expired, and nobody remembers that when somebody goes on with it."""
@@ -317,7 +313,7 @@ def test_what_is_judged_so_is_not_offered_where_it_cannot_be_checked(
 # Peers
 
 
-def test_a_peer_is_told_of_nothing_that_it_cannot_check(place: Any, lobby: str, alice: Any, announce: Any) -> None:
+def test_incomplete_nodes_are_not_announced_to_relays(place: Any, lobby: str, alice: Any, announce: Any) -> None:
     short = alice.reply(lobby, "short", expiring(place))
     below, long = alice.reply(short, "below"), alice.reply(lobby, "long")
     announce(place.connect(), short, below, long)
@@ -345,7 +341,7 @@ def test_a_link_that_lacks_something_has_not_caught_up(place: Any, alice: Any) -
     assert line.session.report()["caughtUp"], "it came another way"
 
 
-def test_what_stands_below_something_refused_is_not_missing(place: Any, lobby: str, alice: Any) -> None:
+def test_nodes_below_a_refused_one_are_not_missing(place: Any, lobby: str, alice: Any) -> None:
     """The other side still offers what has expired."""
     short = alice.reply(lobby, "short", expiring(place))
     below = alice.reply(short, "below")

@@ -30,7 +30,7 @@ def test_large_nodes_are_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch)
     assert kept(nodes, 22) == [21]
 
 
-def test_what_is_kept_again_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_added_twice_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_cache, "MAX_BYTES", 10_000)
     nodes = NodeCache()
     for n in (0, 1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1):
@@ -38,7 +38,7 @@ def test_what_is_kept_again_counts_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert kept(nodes, 3) == [0, 1, 2]
 
 
-def test_there_are_only_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_cache, "MAX_CACHED", 3)
     nodes = NodeCache()
     for n in range(5):

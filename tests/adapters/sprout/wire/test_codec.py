@@ -150,7 +150,7 @@ USUAL_NODES = [
 
 @pytest.mark.parametrize("before", [b"", b"announce x 1\n", b"frobnicate 1\n", b"announce 3 1\n", b"response 3 1\n"])
 @pytest.mark.parametrize("header", USUAL_HEADERS)
-def test_what_is_usual_is_read_as_everything_else_is(before: bytes, header: bytes) -> None:
+def test_the_fast_readers_agree_with_the_others(before: bytes, header: bytes) -> None:
     wires = [b"%b%b\n%b\nodd\nversion 1 0.0\n" % (before, header, node) for node in USUAL_NODES]
     usual = [typed(outcomes([wire])) for wire in wires]
     with pytest.MonkeyPatch.context() as patch:
@@ -251,7 +251,7 @@ def test_a_body_that_cannot_be_counted_is_skipped_without_a_word() -> None:
     assert answers(b"announce 1 99999999999\n" + body + b"version 2 0.0\n") == [(1, 1), (2, 0)]
 
 
-def test_a_line_without_a_node_is_told_beside_the_nodes() -> None:
+def test_an_unreadable_line_is_reported_beside_the_nodes() -> None:
     good = codec.node_line(A, b"node")
     lines = [
         b"%b bm9kZQ==" % A.encode(),
@@ -298,7 +298,7 @@ def test_lost_framing_stays_lost() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "PRI", "announce", "version"])
 @pytest.mark.parametrize("end", ["\r\n", "\n", " \r\n"])
-def test_a_web_page_says_nothing_here(method: str, end: str) -> None:
+def test_an_http_request_ends_the_connection(method: str, end: str) -> None:
     good = codec.node_line(A, b"node").line
     for before in (b"", b"announce 1 99999999999\nskipped\n"):
         reader = Parser()
@@ -317,7 +317,7 @@ def test_a_reply_as_large_as_arbor_allows_fits_on_a_line() -> None:
     assert len(codec.node_line(A, bytes(largest)).line) <= MAX_LINE
 
 
-def test_a_body_over_its_bound_keeps_what_came_before() -> None:
+def test_a_body_over_its_bound_keeps_the_nodes_before_it() -> None:
     line = codec.node_line(A, bytes(65_000)).line
     count = MAX_BODY // len(line) + 3
     response = announce([line] * count).replace(b"announce", b"response", 1)
@@ -346,7 +346,7 @@ def test_a_long_announce_comes_in_parts(size: int) -> None:
 
 
 @pytest.mark.parametrize("wire", [b"vers", b"announce 1 1\n", b"query 1 2\n" + A.encode() + b"\n"])
-def test_an_end_inside_a_message_is_told(wire: bytes) -> None:
+def test_an_end_inside_a_message_is_reported(wire: bytes) -> None:
     reader = Parser()
     reader.feed(wire)
     assert reader.next_frame() is None
@@ -391,7 +391,7 @@ def conversations(path: Path) -> dict[tuple[str, str], list[bytes]]:
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
-def test_what_genuine_peers_said_is_read(path: Path) -> None:
+def test_messages_of_genuine_peers_are_parsed(path: Path) -> None:
     for (_, direction), lines in conversations(path).items():
         wire = b"".join(line + b"\n" for line in lines)
         said = outcomes([wire])
@@ -408,5 +408,5 @@ def test_a_request_in_three_writes_is_one() -> None:
     assert outcomes([b"ver", b"sion 1 0", b".0\n"]) == [Version(1)]
 
 
-def test_what_is_refused_in_transcripts_is_in_transcripts() -> None:
+def test_refusals_are_in_the_transcripts() -> None:
     assert BETTER.keys() | BAD_NODES.keys() <= {path.stem for path in TRANSCRIPTS}
