@@ -151,7 +151,9 @@ class Adapter(ABC):
     paths: ClassVar[tuple[str, ...]] = ()  # of its WebSocket
     tables: ClassVar[str] = ""  # SQL that makes its tables in the index
     versions: ClassVar[tuple[str, ...]] = ()  # what it speaks, for `GET /v1/protocols`
-    carries: ClassVar[Mapping[str, str | None]] = {}  # of `OPERATIONS`: how it is said here, None where it cannot be
+    carries: ClassVar[
+        Mapping[str, str | None]
+    ] = {}  # of `OPERATIONS`: how the protocol expresses it; None if it cannot
     limits: ClassVar[Mapping[str, str]] = {}  # of `LIMIT_NAMES`: how much of it there may be
     principals: ClassVar[str] = "anonymous"  # a regular expression: what may follow its name in `auth.grants`
 
@@ -204,7 +206,7 @@ class Adapter(ABC):
         """*channel* exists from now on, or has another address; what has to be made for it is made now."""
 
     def preparing(self, channel: str) -> PendingForm | None:  # noqa: ARG002  (most addresses follow from the name)
-        """What is still to be made until *channel*, which exists, has its address here; begun anew where it failed."""
+        """What is still to be made until *channel*, which exists, has its address here; started again if it failed."""
         return None
 
     def describe(self, address: str) -> dict[str, Any]:
@@ -212,7 +214,7 @@ class Adapter(ABC):
         return {self.name: address}
 
     def names(self, peer: Peer) -> Any:  # noqa: ARG002  (most have no word for others)
-        """What *peer* is called here, for `GET /v1/peers/{number}`; None where it has no name yet, or never."""
+        """What *peer* is called here, for `GET /v1/peers/{number}`; None if it has no name, or none yet."""
         return None
 
     def rows(self, entries: Sequence[Message | Fact]) -> Iterable[Row]:  # noqa: ARG002  (the default adds nothing)

@@ -77,7 +77,7 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
 
 
 def _start(app: FastAPI) -> None:
-    """Start the gateway; where its data cannot be used, `app.state.failure` says so to whoever runs *app*."""
+    """Start the gateway; if its data cannot be used, `app.state.failure` tells the server that runs *app* why."""
     gateway = app.state.gateway
     try:
         gateway.start(_post())

@@ -80,7 +80,7 @@ class Gateway:
         self.adapters = [row(settings.section(row), self.home) for row in adapters if settings.section(row).enabled]
         self.ready = False
         self.watchdog = Watchdog(self._stalled, self._late)
-        self.links: list[Dialler] = []  # whoever has a loop runs them
+        self.links: list[Dialler] = []  # the application runs them on its loop
         self.at_goodbye: set[Callable[[], None]] = set()  # how those that are no session learn of it
         self._retain_at = 0.0  # on the clock that does not jump
         self._minute = self.started // MINUTE * MINUTE  # of which nothing is told yet

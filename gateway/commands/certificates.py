@@ -89,7 +89,7 @@ def _subject(text: str) -> x509.GeneralName:
 
 
 def _authority(certificate: Path, key: Path) -> Issuer:
-    """The authority in these files; made where there is none."""
+    """The authority in these files, created if there is none."""
     if certificate.exists() != key.exists():
         raise CommandError(f"of {certificate} and {key} only one is there; move it away or choose another --folder")
     if not certificate.exists():

@@ -169,7 +169,7 @@ async def _directs(peers: DemoPeers, http: str) -> Matrix:
 
 
 async def _numbers(http: str) -> dict[str, int]:
-    """The number of whoever listens, by protocol."""
+    """The peer number of each listener, by protocol."""
     async with httpx.AsyncClient() as client:
         found = (await client.get(f"http://{http}/v1/channels/{CHANNEL}/peers")).json()["peers"]
     return {peer["protocol"]: peer["number"] for peer in found}

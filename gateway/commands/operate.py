@@ -1,4 +1,4 @@
-"""Commands for whoever runs a gateway: look at its configuration, and at its log; take it elsewhere."""
+"""Commands for operators: check the configuration and the log, export and import the log."""
 
 from __future__ import annotations
 

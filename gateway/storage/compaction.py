@@ -334,8 +334,8 @@ class Compaction:
 
     # Threads
 
-    def _in_index(self, chore: Callable[[], T]) -> T:
-        return self._run_in(self._index.submit, chore)
+    def _in_index(self, task: Callable[[], T]) -> T:
+        return self._run_in(self._index.submit, task)
 
     def _on_loop(self, call: Callable[[], T]) -> T:
         return self._run_in(self._post, call)

@@ -62,7 +62,7 @@ class Index(Lookup):
         self._failure: str | None = None  # of the last write
         self._level = 0  # the last sequence that was applied; of the thread
         self._number_end = 0  # the first number that nobody has, never less than before
-        self.rebuilds = 0  # how often the tables were made anew since the start
+        self.rebuilds = 0  # of the tables since the start
         self._rebuild_requests: SimpleQueue[threading.Event] = SimpleQueue()
         self._tables.on_damage = lambda: self._queue.put(_EMPTY_BATCH)
         self._thread = threading.Thread(target=self._run, name="index", daemon=True)
@@ -71,7 +71,7 @@ class Index(Lookup):
     def trouble(self) -> str | None:
         """Why the tables cannot be used, in a sentence for operators; None if they can."""
         if self._tables.damage is not None:
-            return f"the index is damaged ({self._tables.damage}) and is being made anew from the log"
+            return f"the index is damaged ({self._tables.damage}) and is being rebuilt from the log"
         return None if self._failure is None else f"the index cannot be written: {self._failure}"
 
     @property
@@ -259,7 +259,7 @@ class Index(Lookup):
         """Rebuild the tables, retrying until it succeeds; return False if the index stops first."""
         done = False
         while not done and not self._stopping.is_set():
-            self._tables.damage = self._tables.damage or "it was of no use"
+            self._tables.damage = self._tables.damage or "a rebuild was requested"
             try:
                 self._post(self._segments.reserve.lend(self._tables.replace))
                 self.rebuilds += 1

@@ -161,7 +161,7 @@ class Tables:
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         """Execute a query; raises `Unavailable` if the file cannot be read."""
         if self.damage is not None:
-            raise Unavailable(f"the index is being made anew: {self.damage}")
+            raise Unavailable(f"the index is being rebuilt: {self.damage}")
         try:
             return _execute(self._read, sql, values).fetchall()
         except sqlite3.Error as error:
@@ -245,4 +245,4 @@ def _open(path: Path, schema: str) -> sqlite3.Connection:
                 raise
         connection.close()
         _remove(path)
-    raise sqlite3.DatabaseError(f"{path} cannot be made anew; move it away and start again")
+    raise sqlite3.DatabaseError(f"{path} cannot be rebuilt; move it away and start again")
