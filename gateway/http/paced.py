@@ -1,17 +1,17 @@
 """HTTP responses of any length, made at the pace at which clients read them.
 
-An answer is an iterator of slices: each `next` is a little work and gives some bytes, perhaps none. Slices are made in
-the turns that `AnswerScheduler` gives, the next only when the one before it was taken, so that an answer of any length
-holds one piece of memory. What fits in one piece is an ordinary response. Until the first piece is made the request may
-still be refused; what fails later ends the connection, as half an answer must not look whole. Whether its reader may
-still have it is asked before each slice: keys, tokens and rights end while an answer is under way.
+A response is an iterator of slices: each `next` does a little work and returns some bytes, perhaps none. Slices are
+made in the turns that `AnswerScheduler` gives, the next one only after the one before it was sent, so a response of any
+length holds one piece in memory. A response that fits in one piece is an ordinary one. Until the first piece is made
+the request may still be refused; a later failure ends the connection, since half a response must not look complete.
+The authorization of the reader is checked before each slice, since keys, tokens and rights may end meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import anyio
@@ -25,8 +25,8 @@ from gateway.core.budget import Budget
 from gateway.core.errors import RequestError, Throttled
 from gateway.core.outbox import LOW_WATER
 
-MAX_WRITE = 2 * LOW_WATER  # bytes that are sent at once
-STALLED_SECONDS = 60.0  # for a client to take a piece; then the answer ends where it is
+MAX_WRITE = 2 * LOW_WATER  # bytes that are written at once
+STALLED_SECONDS = 60.0  # for a client to read a piece; then the response ends where it is
 
 Result = TypeVar("Result")
 Check = Callable[[], object]
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 async def run_in_turn(scheduler: AnswerScheduler, network: str, make: Callable[[], Result]) -> Result:
-    """What *make* returns or raises, called when the turn of *network* has come; never once nobody waits for it."""
+    """Call *make* in a turn of *network*, and return or raise its result; if cancelled before, never call it."""
     done = anyio.Event()
     wanted = True
     results: list[Result] = []
@@ -68,9 +68,9 @@ async def paced_response(
     media_type: str,
     check: Check,
 ) -> Response:
-    """The response that carries *slices* to *network*; `Throttled` where too many long answers are under way.
+    """Return the response that sends *slices* to *network*; `Throttled` if too many long answers are under way.
 
-    *check* raises `RequestError` where the reader may not have them, or not any more.
+    *check* raises `RequestError` if the reader may not read them, or no longer.
     """
     slot = await _slot(scheduler, network)
     try:
@@ -100,7 +100,7 @@ async def _slot(scheduler: AnswerScheduler, network: str) -> AnswerSlot:
 
 
 class _ChunkBuilder:
-    """The slices of an answer, put together to pieces that are worth a write."""
+    """Joins the slices of a response to pieces that are worth a write."""
 
     def __init__(self, scheduler: AnswerScheduler, network: str, slices: Iterator[bytes], check: Check) -> None:
         self.network = network
@@ -121,7 +121,7 @@ class _ChunkBuilder:
         self._scheduler.charge(WRITE_SECONDS * len(self.piece))
 
     def discard(self) -> None:
-        """Let go of what is left: anyio keeps whoever was cancelled until a collection of garbage."""
+        """Discard the rest, since anyio keeps a cancelled task until a garbage collection."""
         self.piece, self._slices = b"", iter(())
 
     def _next(self) -> bytes | None:
@@ -130,7 +130,7 @@ class _ChunkBuilder:
 
 
 class _PacedResponse(StreamingResponse):
-    """Sends pieces; a holder of the memory budget. Whatever its end is, it gives back its slot."""
+    """Sends pieces; a holder of the memory budget. However it ends, it releases its slot."""
 
     def __init__(self, pieces: _ChunkBuilder, slot: AnswerSlot, budget: Budget | None, media_type: str) -> None:
         super().__init__((), media_type=media_type)
@@ -142,16 +142,16 @@ class _PacedResponse(StreamingResponse):
 
     @property
     def held_size(self) -> int:
-        """The bytes that wait for the client."""
+        """Return how many bytes wait for the client."""
         return len(self._pieces.piece)
 
     def release_memory(self) -> None:
-        """Let go of them: the answer ends where it is."""
+        """Discard them; the response ends where it is."""
         self._pieces.piece = b""
         self._sending.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it all, as far as the client reads."""
+        """Send the response as fast as the client reads."""
         if self._budget is not None:
             self._budget.enter(self)
         try:
@@ -163,36 +163,30 @@ class _PacedResponse(StreamingResponse):
                 self._budget.leave(self)
 
     async def stream_response(self, send: Send) -> None:
-        """Send the pieces, and the end only behind the last of them."""
-        with self._sending, suppress(_Stalled):
+        """Send the pieces, and the end of the response only after the last of them."""
+        with self._sending:
             try:
                 await self._stream(send)
             except RequestError as error:
                 logger.warning("an answer was cut off: %s", error)
             except anyio.get_cancelled_exc_class() as error:
-                error.__traceback__ = None  # anyio has a frame that holds it: those here would stay, with their pieces
+                error.__traceback__ = None  # a frame of anyio holds it, and would keep these frames with their pieces
                 raise
 
     async def _stream(self, send: Send) -> None:
-        await _send_or_stall(
-            send, {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        )
+        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        await self._send(send, start)
         pieces = self._pieces
         while pieces.piece:
-            for at in range(0, len(pieces.piece), MAX_WRITE):  # a transport keeps what it is given at once
+            for at in range(0, len(pieces.piece), MAX_WRITE):  # a transport buffers each write as a whole
                 body = pieces.piece[at : at + MAX_WRITE]
-                await _send_or_stall(send, {"type": "http.response.body", "body": body, "more_body": True})
+                await self._send(send, {"type": "http.response.body", "body": body, "more_body": True})
             pieces.piece = b""
             await pieces.make()
-        await _send_or_stall(send, {"type": "http.response.body", "body": b"", "more_body": False})
+        await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
 
-
-async def _send_or_stall(send: Send, event: Event | dict[str, Any]) -> None:
-    with anyio.move_on_after(STALLED_SECONDS) as sending:
+    async def _send(self, send: Send, event: Event | dict[str, Any]) -> None:
+        """Send *event*; a client that does not read it within `STALLED_SECONDS` ends the response."""
+        self._sending.deadline = anyio.current_time() + STALLED_SECONDS
         await send(event)
-    if sending.cancelled_caught:
-        raise _Stalled
-
-
-class _Stalled(Exception):
-    """A client takes nothing more."""
+        self._sending.deadline = math.inf
