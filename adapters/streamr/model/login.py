@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from adapters.streamr.crypto.signing import is_signed_by
+from gateway.core.errors import RequestError
 
 from .logouts import Logouts
 
@@ -57,7 +58,7 @@ class _TokenClaims(NamedTuple):
     id: bytes
 
 
-class LoginError(Exception):
+class LoginError(RequestError):
     """The challenge is not the gateway's, has expired, is signed by another address, or its token was logged out."""
 
 

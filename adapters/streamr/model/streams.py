@@ -17,8 +17,9 @@ from pydantic.alias_generators import to_camel
 
 from adapters.streamr.wire import message as kinds
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address, stream_of
-from adapters.streamr.wire.invalid import invalid
+from adapters.streamr.wire.validation_errors import invalid_message
 from gateway.access.auth import ANONYMOUS, Right
+from gateway.core.errors import RequestError
 from gateway.core.jsontext import dumps, loads
 from gateway.storage.facts import Lifetime
 from gateway.storage.lookup import PAGE
@@ -113,12 +114,12 @@ class StreamRules(NamedTuple):
     def check(self, message: StreamMessage) -> None:
         """Raise unless *message* is signed and encrypted as required; the error has the validator's text."""
         if self.require_signed_data and not message.signature:
-            raise invalid("Stream data is required to be signed", message)
+            raise invalid_message("Stream data is required to be signed", message)
         if self.require_encrypted_data and message.encryption_type == kinds.NONE:
-            raise invalid("Non-public streams require data to be encrypted", message)
+            raise invalid_message("Non-public streams require data to be encrypted", message)
 
 
-class InvalidDescription(Exception):
+class InvalidDescription(RequestError):
     """A description or permission is refused; the text says why."""
 
 

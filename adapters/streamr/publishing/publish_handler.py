@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 from adapters.streamr.model.positions import PublisherPositions
 from adapters.streamr.model.stored import MessageRange
 from adapters.streamr.wire.ids import NAME
-from adapters.streamr.wire.invalid import invalid
 from adapters.streamr.wire.message import parse_message
+from adapters.streamr.wire.validation_errors import invalid_message
 from gateway.access.auth import KEY_PREFIX
 from gateway.core.bounded import BoundedMap
 from gateway.core.errors import Forbidden, RequestError
@@ -107,7 +107,7 @@ class PublishHandler:
         if not self._is_new(requester, message, channel) and self._is_copy(requester, message, ids):
             return None
         if signed and message.id.timestamp < self.kept_since:
-            raise invalid("The message is older than the history that is kept here", message)
+            raise invalid_message("The message is older than the history that is kept here", message)
         sender = self.sender(requester, request)
         if self._context.streams.decrypts(message.id.stream_id):
             publish = partial(self._publish, ids, channel, sender, origin, request.version)
@@ -146,13 +146,13 @@ class PublishHandler:
         for user in (requester.authenticate(request), requester.user):
             if user is not None and user.may_publish_as(publisher) and (peer := user.peer(peers)) is not None:
                 return peer
-        raise invalid("An unsigned message can name no publisher but its own connection's user", message)
+        raise invalid_message("An unsigned message can name no publisher but its own connection's user", message)
 
     def check_signature(self, message: StreamMessage) -> None:
         """Raise unless the publisher signed *message*, and is not an address that the gateway signs by."""
         check_signature(message)
         if self.is_gateway_publisher(message):
-            raise invalid(NOT_SAID, message)
+            raise invalid_message(NOT_SAID, message)
         self._external[message.id.publisher_id.lower()] = None  # only the holder of its key could sign
 
     def is_gateway_publisher(self, message: StreamMessage) -> bool:
@@ -168,9 +168,9 @@ class PublishHandler:
         found = next(filter(None, stored), None)
         shown = None if found is None else self._forms.stream_message(found)
         if shown is None:
-            raise invalid(NOT_SAID, message)
+            raise invalid_message(NOT_SAID, message)
         if shown.content != message.content:
-            raise invalid(OTHER_CONTENT, message)
+            raise invalid_message(OTHER_CONTENT, message)
 
     def _check_publisher(self, requester: Requester, request: PublishRequest, verb: str, channel: str) -> None:
         """Raise unless the publisher's address may *verb* without a token, or the requester's API key may."""
@@ -180,7 +180,7 @@ class PublishHandler:
         if not allowed(principal, verb, channel):
             user, _ = requester.authenticate(request)
             if not user.name.startswith(KEY_PREFIX) or not allowed(user, verb, channel):
-                raise invalid(f"{publisher} is not a publisher on stream {stream}", request.message)
+                raise invalid_message(f"{publisher} is not a publisher on stream {stream}", request.message)
 
     def _is_new(self, requester: Requester, message: StreamMessage, channel: str) -> bool:
         """Whether the position of *message* alone shows that it is no copy."""
@@ -195,7 +195,7 @@ class PublishHandler:
         return 0 if newest is None else newest.timestamp
 
     def _is_copy(self, requester: Requester, message: StreamMessage, ids: Ids) -> bool:
-        """Whether *message* was taken before; raises `Invalid` if its id was, with other content."""
+        """Whether *message* was taken before; raises `InvalidMessage` if its id was, with other content."""
         # Only others have a reason to split a signed text into other fields: one lookup is enough for the publisher.
         own = requester.address == message.id.publisher_id.lower()
         _, names = ids
@@ -204,7 +204,7 @@ class PublishHandler:
             entry = None if receipt is None else self._context.services.index.entry(receipt.seq)
             if isinstance(entry, Message) and entry.protocol == NAME and entry.wire is not None:
                 if parse_message(entry.wire).content != message.content:
-                    raise invalid(OTHER_CONTENT, message)
+                    raise invalid_message(OTHER_CONTENT, message)
                 return True
         return False
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from adapters.streamr.crypto.signing import verify
 from adapters.streamr.wire import message as kinds
 from adapters.streamr.wire.errors import FUTURE_TIMESTAMP, StreamrError
-from adapters.streamr.wire.invalid import Invalid, forged, invalid
 from adapters.streamr.wire.message import StreamMessage
+from adapters.streamr.wire.validation_errors import InvalidMessage, invalid_message, invalid_signature
 from gateway.core import jsontext
 from gateway.core.bus import DIRECT_ID_LIFETIME
 
@@ -26,18 +26,20 @@ def check(message: StreamMessage, now: int, partitions: int) -> None:
     """Raise unless *message* may be published on a stream with so many *partitions*; *now* is in ms."""
     check_time(message, now)
     if message.message_type not in STREAM_TYPES:
-        raise invalid(
+        raise invalid_message(
             f"{message.message_type} can only occur on stream ids of form SYSTEM/keyexchange/{{address}}", message
         )
     if message.id.stream_partition >= partitions:
-        raise invalid(out_of_range(message.id.stream_partition, partitions), message)
+        raise invalid_message(out_of_range(message.id.stream_partition, partitions), message)
     if len(message.id.msg_chain_id) > MAX_CHAIN or not _is_text(message.id.publisher_id + message.id.msg_chain_id):
-        raise invalid(f"A msgChainId has at most {MAX_CHAIN} characters, and none of them is half of one", message)
+        raise invalid_message(
+            f"A msgChainId has at most {MAX_CHAIN} characters, and none of them is half of one", message
+        )
     if message.encryption_type == kinds.NONE and not jsontext.is_json(message.content):
         try:
             message.check_content()  # its error names the fault
         except StreamrError as error:
-            raise Invalid(error.message) from None
+            raise InvalidMessage(error.message) from None
 
 
 def check_direct(message: StreamMessage, now: int, started: int) -> None:
@@ -47,18 +49,22 @@ def check_direct(message: StreamMessage, now: int, started: int) -> None:
     name, so only a signed one has to be younger than the gateway.
     """
     if abs(message.id.timestamp - now) > DIRECT_SKEW:
-        raise invalid(f"The timestamp of a direct message must be within {DIRECT_SKEW} ms of the gateway's", message)
+        raise invalid_message(
+            f"The timestamp of a direct message must be within {DIRECT_SKEW} ms of the gateway's", message
+        )
     if is_signed(message) and message.id.timestamp < started:
-        raise invalid("The direct message was signed before the gateway started, and may be a copy", message)
+        raise invalid_message("The direct message was signed before the gateway started, and may be a copy", message)
 
 
 def check_key_exchange(message: StreamMessage, now: int) -> None:
     """Raise unless *message* may pass through a key-exchange stream, where every message must be signed."""
     check_time(message, now)
     if message.message_type == kinds.MESSAGE or message.id.stream_partition != 0:
-        raise invalid("Key exchange streams have partition 0 and group-key messages only", message)
+        raise invalid_message("Key exchange streams have partition 0 and group-key messages only", message)
     if not message.signature:
-        raise invalid(f"Received unsigned {message.message_type} (it must be signed to avoid MitM attacks)", message)
+        raise invalid_message(
+            f"Received unsigned {message.message_type} (it must be signed to avoid MitM attacks)", message
+        )
     check_signature(message)
 
 
@@ -71,9 +77,9 @@ def check_time(message: StreamMessage, now: int) -> None:
 
 
 def check_signature(message: StreamMessage) -> None:
-    """Raise `Forged` unless the publisher signed *message*."""
+    """Raise `InvalidSignature` unless the publisher signed *message*."""
     if not verify(message):
-        raise forged(message)
+        raise invalid_signature(message)
 
 
 def out_of_range(partition: int, partitions: int) -> str:

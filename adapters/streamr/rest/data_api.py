@@ -20,10 +20,10 @@ from adapters.streamr.publishing.validation import out_of_range
 from adapters.streamr.wire.checks import MAX_INTEGER
 from adapters.streamr.wire.control import PublishRequest
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address
-from adapters.streamr.wire.invalid import Invalid
 from adapters.streamr.wire.layouts import LAYOUTS
 from adapters.streamr.wire.message import LATEST, NONE, StreamMessage, decode_message
 from adapters.streamr.wire.partition import partition_of
+from adapters.streamr.wire.validation_errors import InvalidMessage
 from gateway.access.auth import key_identity
 from gateway.core import jsontext
 from gateway.core.errors import Forbidden, RequestError, UnknownChannel
@@ -134,7 +134,7 @@ class DataApi:
         )
         if not any(allowed(asker, "publish", channel) for channel in channels):
             if query.get("signature"):
-                raise Invalid(f"{query.get('address', '')} is not a publisher on stream {stream}")
+                raise InvalidMessage(f"{query.get('address', '')} is not a publisher on stream {stream}")
             raise Forbidden("publish", stream)
 
     def produce(self, caller: RestCaller, stream: str, query: Mapping[str, str], body: bytes) -> None:
@@ -224,7 +224,7 @@ class DataApi:
         if not self._core_api.exists(stream):
             raise UnknownChannel(stream)
         if int(partition) >= (partitions := self._context.streams.partitions(stream)):
-            raise Invalid(out_of_range(int(partition), partitions))
+            raise InvalidMessage(out_of_range(int(partition), partitions))
         self._core_api.throttle(caller, channel)
         return channel
 

@@ -14,8 +14,8 @@ from fastapi import APIRouter, Request, Response
 
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.ids import NAME
-from adapters.streamr.wire.invalid import Invalid
 from adapters.streamr.wire.refusals import Unauthenticated
+from adapters.streamr.wire.validation_errors import InvalidMessage
 from gateway.access.auth import bearer_token
 from gateway.core.errors import Forbidden, UnknownChannel
 from gateway.core.jsontext import dumps
@@ -66,7 +66,7 @@ class _Endpoints:
         parts, _, data = self._running()
         bus, stream = parts.context.bus, path_name(request, "stream")
         data.admit(caller_of(request), stream, request.query_params)
-        async with read_body(request, MAX_BODY, bus.read_pacer, (Invalid, StreamrError, BadQuery)) as body:
+        async with read_body(request, MAX_BODY, bus.read_pacer, (InvalidMessage, StreamrError, BadQuery)) as body:
             data.produce(caller_of(request), stream, request.query_params, body)
         await wait_until_synced(bus.ledger, bus.ledger.next_seq - 1)
         return Response()
@@ -198,7 +198,7 @@ def _explain(error: Exception) -> tuple[int, str]:
             return 403, DENIED
         case UnknownChannel():
             return 404, f"Stream {error} not found."
-        case StreamrError() | Invalid() | BadQuery():
+        case StreamrError() | InvalidMessage() | BadQuery():
             return 400, str(error)
         case _:
             return explain(error)

@@ -17,8 +17,8 @@ from adapters.streamr.wire.control import (
     UnsubscribeRequest,
 )
 from adapters.streamr.wire.ids import NAME
-from adapters.streamr.wire.invalid import Forged, Invalid
 from adapters.streamr.wire.refusals import refusal
+from adapters.streamr.wire.validation_errors import InvalidMessage, InvalidSignature
 from gateway.core.errors import RequestError
 from gateway.core.frames import text_frame
 from gateway.core.message import Peer
@@ -99,7 +99,7 @@ class ClientSession(Session):
             if not token or token in self._users or (user := self._parts.trust.user_of_token(token)) is None:
                 continue
             if len(self._users) >= MAX_TOKENS:
-                raise Invalid(f"not more than {MAX_TOKENS} session tokens and keys on one connection")
+                raise InvalidMessage(f"not more than {MAX_TOKENS} session tokens and keys on one connection")
             self._users[token] = user
             if (peer := user.peer(self.bus.peers)) is not None:
                 self.bus.bind(self, peer)
@@ -108,7 +108,7 @@ class ClientSession(Session):
 
     def refuse(self, frame: ControlFrame, error: RequestError) -> None:
         """Answer *frame* with the *error*; a forged signature counts as malformed input."""
-        if isinstance(error, Forged):
+        if isinstance(error, InvalidSignature):
             self.record_malformed()
         self.send(self.error_frame(*refusal(frame, error), frame.request_id))
 

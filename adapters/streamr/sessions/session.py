@@ -21,8 +21,8 @@ from adapters.streamr.wire.control import (
 )
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.ids import NAME, Inbox, channel_of, inbox_of, key_exchange_address
-from adapters.streamr.wire.invalid import Invalid
 from adapters.streamr.wire.message import GROUP_KEY_ROTATE
+from adapters.streamr.wire.validation_errors import InvalidMessage
 from gateway.core.errors import AlreadySubscribed, Forbidden, NotSubscribed, RequestError, UnknownChannel
 from gateway.core.message import Message, Peer
 from gateway.core.outbox import MAX_STREAMS
@@ -177,7 +177,7 @@ class StreamrSession(ClientSession):
         inbox, address = inbox_of(stream), key_exchange_address(stream)
         partitions = self._parts.context.streams.partitions(stream)
         if partition >= partitions:
-            raise Invalid(out_of_range(partition, partitions))
+            raise InvalidMessage(out_of_range(partition, partitions))
         if address is not None:
             self._parts.key_exchange.subscribe(self, address, self._authorize_key_listening(request, address))
         elif inbox is not None:
@@ -227,7 +227,7 @@ class StreamrSession(ClientSession):
         stream, partition = request.stream_id, request.stream_partition
         partitions = self._parts.context.streams.partitions(stream)
         if partition >= partitions:
-            raise Invalid(out_of_range(partition, partitions))
+            raise InvalidMessage(out_of_range(partition, partitions))
         found: Iterator[Message | None] = iter(())  # key exchanges and inboxes are never stored
         authorization = None
         if key_exchange_address(stream) is None and inbox_of(stream) is None:

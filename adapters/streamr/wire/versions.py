@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from gateway.core.errors import RequestError
+
 from .control import CONTROL
 from .layouts import LAYOUTS
 
@@ -18,7 +20,7 @@ _INTEGER = re.compile(r"\s*([+-]?[0-9]+)")
 Versions = tuple[int | None, int | None]  # of control frames and of messages; None if the client requests none
 
 
-class UnsupportedVersion(Exception):
+class UnsupportedVersion(RequestError):
     """A client requests an unsupported version; the text is the reference's."""
 
 

@@ -9,24 +9,24 @@ from .message import LATEST, StreamMessage
 MAX_SHOWN = 1_000  # characters of a refused message that the error repeats
 
 
-class Invalid(RequestError):
+class InvalidMessage(RequestError):
     """A message that may not be published; the text is the validator's."""
 
 
-class Forged(Invalid):
+class InvalidSignature(InvalidMessage):
     """A message that its publisher did not sign."""
 
 
-def invalid(reason: str, message: StreamMessage) -> Invalid:
+def invalid_message(reason: str, message: StreamMessage) -> InvalidMessage:
     """The error of the library's validator, which shows the message."""
-    return Invalid(f"{reason}. Message: {shown(message)}")
+    return InvalidMessage(f"{reason}. Message: {excerpt(message)}")
 
 
-def forged(message: StreamMessage) -> Forged:
+def invalid_signature(message: StreamMessage) -> InvalidSignature:
     """The error of a message with a signature that is not its publisher's."""
-    return Forged(f"Signature validation failed for message: {shown(message)}")
+    return InvalidSignature(f"Signature validation failed for message: {excerpt(message)}")
 
 
-def shown(message: StreamMessage) -> str:
+def excerpt(message: StreamMessage) -> str:
     """The beginning of *message*, in the latest version."""
     return message.encode(LATEST).decode()[:MAX_SHOWN]
