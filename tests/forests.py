@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from functools import cache
+from itertools import count, islice
 from pathlib import Path
 
 from adapters.sprout.forest import forest
 from adapters.sprout.forest.forest import Community, Content, Reply
 from adapters.sprout.forest.openpgp import SecretKey
+from adapters.sprout.wire import base64url
 
 
 @cache
@@ -51,3 +53,30 @@ def write_forest(folder: Path, name: str, nodes: int, *, authors: int = 3, commu
         assert isinstance(node, Reply)
         tree.append((write(raw), node))
     return roots
+
+
+def make_crowd(communities: int, odd: int = 25) -> tuple[str, list[str]]:
+    """The line of an identity, and those of so many communities by it, the oldest first, all of one name.
+
+    Their ids are random, but for the newest: those are *odd*, as one in a hundred is anyhow.
+    """
+    moment = int(time.time() * 1000) - 3_600_000
+    key = _key(0)
+    identity = forest.sign_identity("crowd", key, moment)
+    author = forest.node_id(identity)
+    made = (_line(forest.sign_community("lobby", author, key, moment + n)) for n in count())
+    return _line(identity), [*islice(made, communities - odd), *islice(filter(is_odd, made), odd)]
+
+
+def is_odd(line: str) -> bool:
+    """Whether the digest of a node, by its line or its id, has two underscores, as an id has before its digest."""
+    return "__" in digest_of(line)
+
+
+def digest_of(line: str) -> str:
+    """The digest in the id of a node."""
+    return line.partition(" ")[0].removeprefix("SHA512_B32__")
+
+
+def _line(raw: bytes) -> str:
+    return f"{forest.node_id(raw)} {base64url.encode(raw).decode()}"

@@ -5,20 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from adapters.sprout.forest.forest import sign_community
-from tests.adapters.sprout.conftest import Forge
 from tests.arbor import WAIT, Arbor, arbor, require_arbor, run
-from tests.forests import write_forest
+from tests.forests import digest_of, is_odd, make_crowd, write_forest
 from tests.server import Server
 
 from .test_arbor_relay import QUIET, caught_up, names, secure, trellis
@@ -155,24 +151,56 @@ def test_a_relay_that_dialled_in_follows_what_begins_later(program: Path, tmp_pa
         assert "Traceback" not in server.log
 
 
-def test_a_relay_hears_of_every_community_whatever_its_id(program: Path, tmp_path: Path) -> None:
-    """All of them have one name; the digests of some have two underscores, one in a hundred has."""
-    author, now = Forge(), int(time.time() * 1000)
-    made = (author.line(sign_community("lobby", author.id, author.key, now + n)) for n in count())
-    found = [*islice(made, 20), *islice((line for line in made if "__" in line[12:55]), 5)]
+def test_genuine_programs_follow_ten_thousand_communities_whatever_their_ids(program: Path, tmp_path: Path) -> None:
+    """All have one name. A relay is there when they begin; a client comes later, and lists the newest thousand."""
+    identity, communities = make_crowd(10_000)
+    ids = {line.partition(" ")[0] for line in communities}
+    odd = [id for id in ids if is_odd(id)]
 
     async def scenario(server: Server) -> None:
-        async with arbor(program, "relay", "-peers", server.ready["sprout_tls"]) as relay:
-            host, _, port = server.sprout.rpartition(":")
-            reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 20)
-            writer.write("\n".join((f"announce 1 {len(found) + 1}", author.identity, *found, "")).encode())
-            assert await asyncio.wait_for(reader.readline(), WAIT) == b"status 1 0\n"
-            for line in found:
-                await relay.next("stored", id=line.split(" ")[0])
-            writer.close()
+        async with (
+            arbor(program, "relay", "-peers", server.ready["sprout_tls"]) as relay,
+            httpx.AsyncClient(base_url=f"https://{server.http}", timeout=WAIT, verify=False) as http,
+        ):
+            await relay.settle(0.5)  # it lists what there is: nothing
+            await begin(server, identity, communities)
+            async with asyncio.timeout(WAIT):
+                while relay.log.count("Received leaves_of") < len(ids):  # what it is asked when it follows one
+                    await relay.settle(0.1)
+            assert ids <= set(relay.ids("stored"))
+            async with arbor(program, server.sprout) as client:
+                await client.do("bootstrap")
+                await client.settle(0.2)
+                listed = ids & set(client.ids("stored"))
+                assert len(listed) == 1024
+                assert len(listed.intersection(odd)) >= 25
+                relay.heard.clear()
+                for id in odd:
+                    path = f"/v1/channels/lobby~{digest_of(id)[:6]}/messages"
+                    (await http.post(path, json={"content": id})).raise_for_status()
+                    question = await relay.next("stored", type="reply", community=id, content=id)
+                    if id in listed:
+                        await client.next("stored", id=question["id"])
+                        said = await client.do(f"say {question['id']} an answer")
+                        await relay.next("stored", id=said["id"])
+                        asked, answer = (await http.get(path)).json()["messages"]
+                        assert answer["content"] == {"content": "an answer", "inReplyTo": asked["id"]}
+                assert not FAILED.findall(client.log)
+            assert not FAILED.findall(relay.log)
 
     flags = secure(tmp_path / "certs")
     with Server(tmp_path / "data", *flags) as server:
         run(partial(scenario, server))
         assert server.stop() == 0
         assert "Traceback" not in server.log
+
+
+async def begin(server: Server, identity: str, communities: list[str]) -> None:
+    """Announce *communities*; they are on disk then."""
+    host, _, port = server.sprout.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 20)
+    for at in range(0, len(communities), 1000):
+        nodes = [identity, *communities[at : at + 1000]]
+        writer.write("\n".join((f"announce {at} {len(nodes)}", *nodes, "")).encode())
+        assert await asyncio.wait_for(reader.readline(), WAIT) == b"status %d 0\n" % at
+    writer.close()

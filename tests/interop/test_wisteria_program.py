@@ -28,13 +28,14 @@ from websockets.sync.client import connect
 
 from adapters.sprout.forest import twig
 from tests.adapters.sprout.conftest import Forge
-from tests.forests import write_forest
+from tests.forests import digest_of, is_odd, make_crowd, write_forest
 from tests.server import Server
 
 from .test_arbor_relay import secure, trellis
 
 PROGRAM = os.environ.get("WISTERIA", "")
 SECONDS = 20.0
+MANY_SECONDS = 150.0  # for ten thousand nodes
 # It also reads files of its grove that it has not written yet, and complains, and reads them again.
 FAILED = re.compile(r"(?i)^.*(?:couldn't|failed (?!parsing)|validat|timed out|panic).*$", re.MULTILINE)
 ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\([A-Z0-9]|[=>])")
@@ -57,6 +58,7 @@ class Terminal:
             (home / "config.json").write_text(json.dumps(config | {"RuntimeDirectory": str(home)}))
         arguments = ["-insecure", "-nogpg", "-config", str(home / "config.json"), "-grove", str(self.grove)]
         self._text = ""
+        self._read_nodes: set[Path] = set()
         self.pid, self._terminal = pty.fork()
         if not self.pid:
             where = {"HOME": str(home), "TMPDIR": str(home), "TERM": "xterm"}
@@ -78,15 +80,37 @@ class Terminal:
         """Wait until it has shown a *word*."""
         until(lambda: word in self._text, lambda: (word, self._text[-2000:], self.log))
 
+    def holds(self, word: str) -> None:
+        """Wait until a node in its grove has a *word*; it shows only as much as there is room for."""
+
+        def found() -> bool:
+            new = [path for path in self.grove.iterdir() if path not in self._read_nodes]
+            holding = [path for path in new if word.encode() in path.read_bytes()]
+            self._read_nodes.update(new if not holding else ())
+            return bool(holding)
+
+        until(found, lambda: (word, self.log[-2000:]))
+
+    def rests(self) -> None:
+        """Wait until it has looked at all that it wrote into its grove."""
+        lengths = [0]
+
+        def quiet() -> bool:
+            time.sleep(1)
+            lengths.append(len(self.log))
+            return lengths[-1] == lengths[-2]
+
+        until(quiet, lambda: lengths, MANY_SECONDS)
+
     def type(self, keys: str) -> None:
         """Press *keys*."""
         os.write(self._terminal, keys.encode())
 
-    def answer(self, text: str) -> None:
-        """Answer the last line with *text*."""
+    def answer(self, text: str, pause: float = 0.2) -> None:
+        """Answer the last line with *text*; *pause* is the seconds that it needs to draw all that it holds."""
         for keys in ("G", "\r", text, "\r"):
             self.type(keys)
-            time.sleep(0.2)  # it draws an editor, or takes it away
+            time.sleep(pause)  # it draws an editor, or takes it away
 
     @property
     def log(self) -> str:
@@ -115,8 +139,8 @@ def wisteria(home: Path, *addresses: str) -> Iterator[Terminal]:
         terminal.end()
 
 
-def until(true: Any, told: Any = lambda: None) -> None:
-    end = time.monotonic() + SECONDS
+def until(true: Any, told: Any = lambda: None, seconds: float = SECONDS) -> None:
+    end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, told()
         time.sleep(0.05)
@@ -185,3 +209,61 @@ def test_it_gets_what_retention_left(tmp_path: Path, monkeypatch: pytest.MonkeyP
             path = f"https://{server.http}/v1/channels/old community 0/messages"
             http.post(path, json={"content": "said-later"}).raise_for_status()
             until(lambda: any(b"said-later" in file.read_bytes() for file in client.grove.iterdir()))
+
+
+@pytest.mark.timeout(300)
+def test_it_follows_ten_thousand_communities_that_begin_whatever_their_ids(tmp_path: Path) -> None:
+    """Its grove is looked at, not its terminal: that is far behind, since it reads the grove anew for each file."""
+    identity, communities = make_crowd(10_000)
+    ids = {line.partition(" ")[0] for line in communities}
+    flags = secure(tmp_path / "certs")
+    with (
+        Server(tmp_path / "data", *flags) as server,
+        httpx.Client(base_url=f"https://{server.http}", verify=False, timeout=SECONDS) as http,
+        wisteria(tmp_path / "home", server.ready["sprout_tls"]) as client,
+    ):
+        for at in range(0, len(communities), 1000):
+            announce(server, identity, *communities[at : at + 1000])
+        until(lambda: ids <= {path.name for path in client.grove.iterdir()}, seconds=MANY_SECONDS)
+        until(lambda: client.log.count("Received leaves_of") == len(ids), seconds=MANY_SECONDS)
+        for id in filter(is_odd, ids):
+            http.post(channel_of(id), json={"content": f"said in {id}"}).raise_for_status()
+            client.holds(f"said in {id}")
+        assert server.process.poll() is None
+        assert "Traceback" not in server.log
+
+
+@pytest.mark.timeout(300)
+def test_it_lists_the_newest_of_ten_thousand_communities_and_answers_whatever_their_ids(tmp_path: Path) -> None:
+    identity, communities = make_crowd(10_000)
+    ids = {line.partition(" ")[0] for line in communities}
+    flags = secure(tmp_path / "certs")
+    with (
+        Server(tmp_path / "data", *flags) as server,
+        httpx.Client(base_url=f"https://{server.http}", verify=False, timeout=SECONDS) as http,
+    ):
+        for at in range(0, len(communities), 1000):
+            announce(server, identity, *communities[at : at + 1000])
+        with wisteria(tmp_path / "home", server.ready["sprout_tls"]) as client:
+            until(lambda: client.log.count("Finished synchronizing") == 1024, seconds=MANY_SECONDS)
+            client.rests()
+            listed = ids & {path.name for path in client.grove.iterdir()}
+            assert len(listed) == 1024
+            first, *_ = odd = list(filter(is_odd, listed))
+            assert len(odd) >= 25
+            for id in odd:
+                http.post(channel_of(id), json={"content": f"said in {id}"}).raise_for_status()
+                client.holds(f"said in {id}")
+            client.shows(f"said in {first}")  # of the others it draws what is not there already
+            client.rests()
+            client.answer("said-by-wisteria", 2)
+            until(lambda: b"said-by-wisteria" in http.get(channel_of(id)).content, lambda: client.log[-2000:])
+            question, answer = http.get(channel_of(id)).json()["messages"]
+            assert answer["content"] == {"content": "said-by-wisteria", "inReplyTo": question["id"]}
+        assert server.stop() == 0
+        assert "Traceback" not in server.log
+
+
+def channel_of(community: str) -> str:
+    """The path of what is said in one of many communities of one name."""
+    return f"/v1/channels/lobby~{digest_of(community)[:6]}/messages"
