@@ -284,7 +284,7 @@ async def listen(
     close and every session says goodbye.
     """
     listeners = await anyio.create_tcp_listener(local_host=host, local_port=port, backlog=BACKLOG)
-    server = _Server(accept, tls, tasks, handshake_limit, handshake_seconds)
+    server = _TcpServer(accept, tls, tasks, handshake_limit, handshake_seconds)
     stack.push_async_callback(server.close)
     for listener in listeners.listeners:
         assert isinstance(listener, SocketListener)
@@ -293,7 +293,7 @@ async def listen(
     return int(listeners.extra(SocketAttribute.local_port))
 
 
-class _Server:
+class _TcpServer:
     def __init__(
         self,
         accept: Accept,
