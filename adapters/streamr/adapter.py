@@ -112,9 +112,8 @@ class StreamrAdapter(Adapter):
         self.bridge_signer.start(services.index)
         self.streams.start(services)
         self.publishers.start(services.index)
-        self.logouts.on_change = BackgroundFile(
-            self.home.secrets / logouts.LOGOUTS_FILE, self.logouts.data, services.work
-        ).save
+        path = self.home.secrets / logouts.LOGOUTS_FILE
+        self.logouts.on_change = BackgroundFile(path, self.logouts.data, services.work).save
         self.tracker = Tracker(services.bus.clock)
         self.context = self._make_context(services)
         self.parts = Parts.of(self.context, self.known_keys)
@@ -237,13 +236,11 @@ class StreamrAdapter(Adapter):
         """The message whose Streamr id is the text *id*, signed by its publisher or by the gateway."""
         if (found := message_ids.parse_message_id(id)) is None:
             return None
-        signed = self.bus.find(dumps(list(found)).decode())
-        if signed is not None:
+        if (signed := self.bus.find(dumps(list(found)).decode())) is not None:
             return signed.id
-        shown = message_ids.find_message(
-            found, self.services.index, self.bridge_signer.position, self.publishers.sender_number
-        )
-        return None if shown is None else shown.id
+        position, sender_number = self.bridge_signer.position, self.publishers.sender_number
+        bridged = message_ids.find_message(found, self.services.index, position, sender_number)
+        return None if bridged is None else bridged.id
 
     def routers(self) -> list[Any]:
         """The REST interface that Streamr clients expect beside the WebSocket."""
