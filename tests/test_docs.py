@@ -137,6 +137,15 @@ def test_each_kind_of_fault_is_named() -> None:
     assert all(f"`{kind}`" in OPERATIONS for kind in kinds), kinds
 
 
+def test_each_message_that_operators_look_for_is_written() -> None:
+    sources = [*(ROOT / "gateway").rglob("*.py"), *(ROOT / "adapters").rglob("*.py")]
+    program = "\n".join(path.read_text() for path in sources)
+    tables = re.sub(r"`[^`]*`", "", OPERATIONS.split("\n## Everyday tasks")[0])
+    messages = set(re.findall(r'"([a-z][^"\n]+)"', tables))
+    assert len(messages) > 10
+    assert {message for message in messages if message not in program} == set()
+
+
 def test_settings_without_effect_are_said_to_have_none() -> None:
     claimed = {
         key.strip("`") for key, _, text in rows(CONFIGURATION, "key", "default", "what it does") if NO_EFFECT in text
