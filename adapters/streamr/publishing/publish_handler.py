@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .participant import Participant
 
 OTHER_CONTENT = "The id of this message belongs to one with other content"
-NOT_SAID = "The publisher is an address of the gateway, which did not say this here"
+NOT_PUBLISHED = "The publisher is an address of the gateway, which did not publish this message here"
 NO_PRINCIPAL = Principal("")  # paces an author alone: the connection is paced by itself
 MAX_EXTERNAL = 65_536  # addresses that are remembered as not the gateway's
 
@@ -152,7 +152,7 @@ class PublishHandler:
         """Raise unless the publisher signed *message*, and is not an address that the gateway signs by."""
         check_signature(message)
         if self.is_gateway_publisher(message):
-            raise invalid_message(NOT_SAID, message)
+            raise invalid_message(NOT_PUBLISHED, message)
         self._external[message.id.publisher_id.lower()] = None  # only the holder of its key could sign
 
     def is_gateway_publisher(self, message: StreamMessage) -> bool:
@@ -168,7 +168,7 @@ class PublishHandler:
         found = next(filter(None, stored), None)
         shown = None if found is None else self._forms.stream_message(found)
         if shown is None:
-            raise invalid_message(NOT_SAID, message)
+            raise invalid_message(NOT_PUBLISHED, message)
         if shown.content != message.content:
             raise invalid_message(OTHER_CONTENT, message)
 

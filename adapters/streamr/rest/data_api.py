@@ -129,10 +129,8 @@ class DataApi:
         author = Principal(f"{NAME}:{query.get('address', '').lower()}", caller.network)
         if query.get("signature") and any(allowed(author, "publish", channel) for channel in channels):
             return
-        asker, _ = self._trust.authenticate(
-            (caller.token,), RestRequester(self._context, self._trust, caller).principal
-        )
-        if not any(allowed(asker, "publish", channel) for channel in channels):
+        principal, _ = self._core_api.authenticate(caller)
+        if not any(allowed(principal, "publish", channel) for channel in channels):
             if query.get("signature"):
                 raise InvalidMessage(f"{query.get('address', '')} is not a publisher on stream {stream}")
             raise Forbidden("publish", stream)
@@ -213,7 +211,7 @@ class DataApi:
         """The channel of a stream partition; raises `Forbidden` or `Unauthenticated` if the caller may not read it."""
         with _naming_stream(stream):
             channel = self._channel(stream, _number('Path parameter "partition"', partition))
-        principal, _ = self._trust.authenticate((caller.token,), Principal(f"{NAME}:anonymous", caller.network))
+        principal, _ = self._core_api.authenticate(caller)
         if not self._context.bus.allowed(principal, "history", channel):
             raise Forbidden("history", channel)
         return channel

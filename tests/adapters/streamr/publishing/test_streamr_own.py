@@ -16,7 +16,7 @@ from gateway.core.frames import payload
 from gateway.core.message import LATE_AFTER, Message, Peer
 from gateway.core.principal import Principal
 
-NOT_SAID = "The publisher is an address of the gateway, which did not say this here"
+NOT_PUBLISHED = "The publisher is an address of the gateway, which did not publish this message here"
 OTHER = "The id of this message belongs to one with other content"
 Door = Callable[[Any, list[Any]], str | None]
 TOY = Peer(7, "toy", "somebody")
@@ -113,7 +113,7 @@ def test_what_is_not_among_its_messages_is_refused(broker: Any, door: Door, reco
     row[1][3] = 5
     row[10] = sign_message(parse_message(json.dumps(row)), signer.key).signature
     assert recovered(row) == signer.address
-    assert (door(broker, row) or "").startswith(NOT_SAID)
+    assert (door(broker, row) or "").startswith(NOT_PUBLISHED)
     assert toy.take() == []
 
 
@@ -124,7 +124,7 @@ def test_a_direct_message_of_its_own_is_refused(broker: Any) -> None:
     assert broker.bus.direct(Message("s", broker.toy().peer, "toy", b"1"), receiver.peer.number) == 1
     [row] = rows(broker, receiver)
     [answer] = broker.ask(receiver, [2, 8, "r", row, None])
-    assert answer[3].startswith(f"Publish request failed: {NOT_SAID}")
+    assert answer[3].startswith(f"Publish request failed: {NOT_PUBLISHED}")
     assert receiver.identity is None
 
 
@@ -135,5 +135,5 @@ def test_what_it_signed_is_no_rotation_of_keys(broker: Any) -> None:
     [row] = rows(broker, reader)
     row[3] = 32
     [answer] = broker.ask(broker.open(), [2, 8, "r", row, None])
-    assert answer[3].startswith(f"Publish request failed: {NOT_SAID}")
+    assert answer[3].startswith(f"Publish request failed: {NOT_PUBLISHED}")
     assert rows(broker, reader) == []
