@@ -151,17 +151,10 @@ class SproutSession(SproutConnection):
     def held_size(self) -> int:
         """The approximate memory kept for the peer, in bytes."""
         gathered = 0 if self._answering is None else self._answering.size
-        left = (
-            sum(form.left for form in self._queue if isinstance(form, StreamedResponse)) if self._pending_count else 0
-        )
-        return (
-            super().held_size
-            - left
-            + gathered
-            + self._parser.size
-            + self._arrivals.size
-            + _PER_WANTED * len(self.wanted)
-        )
+        responses = [form for form in self._queue if isinstance(form, StreamedResponse)] if self._pending_count else []
+        unmade = sum(response.left for response in responses)
+        kept = gathered + self._parser.size + self._arrivals.size + _PER_WANTED * len(self.wanted)
+        return super().held_size - unmade + kept
 
     def _expects(self, id: int) -> bool:
         """Whether the request *id* is one of the gateway's that waits for nodes."""
