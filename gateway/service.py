@@ -54,6 +54,7 @@ def run(settings: Settings, again: Callable[[], Settings] | None = None) -> None
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `on_hangup` listens
     configure_logging(settings.log_format)
     machine.raise_descriptors()
+    machine.limit_arenas()
     sys.setswitchinterval(SWITCH_SECONDS)
     with _bind(settings.host, settings.port, "--port") as listener:
         try:
