@@ -23,7 +23,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
 
 
 def check_config(context: typer.Context, config: ConfigFile = None, data: Data = None) -> None:
-    """EntryCheck the configuration, and print it.
+    """Check the configuration, and print it.
 
     It is read as `serve` would, and printed as TOML. Every fault is named by its key, and the exit code is 2.
     """
@@ -34,7 +34,7 @@ def check_config(context: typer.Context, config: ConfigFile = None, data: Data =
 
 
 def verify(context: typer.Context, data: Data = None, config: ConfigFile = None) -> None:
-    """EntryCheck every record of the log.
+    """Check every record of the log.
 
     Checksums, sequences without a gap, times that never decrease; the ids of nodes, and every signature. Changes
     nothing; the gateway may run.
