@@ -53,6 +53,9 @@ class StreamrSettings(BaseModel):
     )
     streams: dict[str, ConfiguredStream] = Field({}, description="What the operator says of streams.")
     url: str | None = Field(None, description="Where other nodes reach `/network`; else what a node calls it.")
+    batch_verification: bool = Field(
+        False, description="Whether to check signatures that arrive together in one equation."
+    )
     max_outbox: int = Field(MAX_OUTBOX, ge=1 << 16, description="Bytes that may wait for a client that reads slowly.")
 
 
@@ -115,11 +118,7 @@ class StreamrAdapter(Adapter):
         path = self.home.secrets / logouts.LOGOUTS_FILE
         self.logouts.on_change = BackgroundFile(path, self.logouts.data, services.work).save
         self.tracker = Tracker(services.bus.clock)
-        self.context = self._make_context(services)
-        self.parts = Parts.of(self.context, self.known_keys)
-
-    def _make_context(self, services: Services) -> Context:
-        return Context(
+        self.context = Context(
             bus=services.bus,
             access=services.access,
             services=services,
@@ -129,7 +128,9 @@ class StreamrAdapter(Adapter):
             publishers=self.publishers,
             logins=self.logins,
             own=self.bridge_signer.keys.of("gateway", self.home.gateway_id, 0),
+            batch_verification=self.options.batch_verification,
         )
+        self.parts = Parts.of(self.context, self.known_keys)
 
     def tick(self, now: int) -> None:
         """A second has passed."""

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Made when the adapter starts. *own* is the account with which the gateway signs on its own behalf."""
+    """Made when the adapter starts.
+
+    *own* is the account with which the gateway signs on its own behalf; *batch_verification* is the setting.
+    """
 
     bus: Bus
     access: Access
@@ -29,3 +32,4 @@ class Context:
     publishers: Publishers
     logins: Logins
     own: EthereumAccount
+    batch_verification: bool

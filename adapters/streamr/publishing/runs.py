@@ -72,6 +72,7 @@ class PublishRun:
         self._sender = sender
         self._publisher = message.id.publisher_id.lower()
         self._signed = is_signed(message)
+        self._verify_together = self._signed and context.batch_verification
         self._plain = message.encryption_type == kinds.NONE
         self._by_other = self._signed and self._publisher != requester.address  # then its author is paced as well
         self._late = message.id.timestamp < now - LATE_AFTER
@@ -122,7 +123,7 @@ class PublishRun:
 
     def publish(self) -> None:
         """Publish the run; a message that is not genuine is refused in its turn."""
-        if self._signed:
+        if self._verify_together:
             mark_verified(self._publisher, [message for _, message in self._added])
         genuine: list[RequestedMessage] = []
         for requested in self._added:

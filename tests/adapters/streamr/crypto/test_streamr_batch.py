@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from os import urandom
 from random import Random
 
 import pytest
 from coincurve import PrivateKey, PublicKey
+from coincurve._libsecp256k1 import ffi
+from gmpy2 import mpz
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from adapters.streamr.crypto import batch, signing
 from adapters.streamr.crypto.batch import MAX_BATCH, MIN_BATCH, ORDER, Claim
@@ -67,6 +72,26 @@ def test_mixes_of_everything() -> None:
         assert batch.verify_all(mixed) == [signing.verify(replace(message)) for message in mixed]
 
 
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.tuples(st.sampled_from([*CHANGES, *["none"] * 12]), st.sampled_from(KEYS)), min_size=1, max_size=9))
+@example([("none", KEYS[0])] * 9)
+def test_together_is_one_by_one(mixed: list[tuple[str, PrivateKey]]) -> None:
+    messages = [CHANGES[name](said(key, number)) for number, (name, key) in enumerate(mixed)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch, "MIN_BATCH", 2)
+        assert batch.verify_all(messages) == [signing.verify(replace(message)) for message in messages]
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_one_is_judged_as_by_itself_at_every_position(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "MIN_BATCH", 2)
+    messages = [said(KEYS[0], number) for number in range(7)]
+    for place in range(len(messages)):
+        mixed = [*messages[:place], CHANGES[name](messages[place]), *messages[place + 1 :]]
+        alone = signing.verify(replace(mixed[place]))
+        assert batch.verify_all([replace(each) for each in mixed]) == [alone or at != place for at in range(len(mixed))]
+
+
 def test_all_that_may_have_been_signed_is_tried() -> None:
     legacy = [replace(said(KEYS[0], number), signature_type=ETH_LEGACY) for number in range(MANY)]
     legacy = [replace(each, signature=signing.sign(signing.signed_payloads(each)[0], KEYS[0])) for each in legacy]
@@ -95,8 +120,10 @@ def test_genuine_ones_are_proven_together() -> None:
     assert not replace(messages[0], content="2").verified, "what says something else has to be proven again"
 
 
-def cancelling(victim: PublicKey, messages: list[StreamMessage]) -> Iterator[StreamMessage]:
-    """Forgeries for two *messages* of *victim*, whose key is not needed: without weights, both equations add up.
+def cancelling(
+    victim: PublicKey, messages: list[StreamMessage], weights: tuple[int, int] = (1, 1)
+) -> Iterator[StreamMessage]:
+    """Forgeries for two *messages* of *victim*, whose key is not needed: their errors cancel out with these *weights*.
 
     The points R are made of the base and of the victim's key, with factors that are known; that leaves two linear
     equations for the two s.
@@ -108,11 +135,15 @@ def cancelling(victim: PublicKey, messages: list[StreamMessage]) -> Iterator[Str
     ]
     (r1, v1), (r2, v2) = [(int.from_bytes(raw[1:], "big"), raw[0] + 25) for raw in (p.format() for p in points)]
     z1, z2 = [int.from_bytes(signing.digest(signing.signed_payloads(message)[0]), "big") for message in messages]
-    base, key = sum(a for a, _ in factors), sum(b for _, b in factors)
+    base, key = (
+        sum(w * factor for w, factor in zip(weights, each, strict=True)) for each in zip(*factors, strict=True)
+    )
     scale = pow(z1 * r2 - z2 * r1, -1, ORDER)
-    inverses = (base * r2 - z2 * key) * scale, (z1 * key - base * r1) * scale
-    for message, r, v, inverse in zip(messages, (r1, r2), (v1, v2), inverses, strict=True):
-        yield replace(message, signature=f"0x{r:064x}{pow(inverse, -1, ORDER):064x}{v:02x}")
+    # Of w1/s1 and w2/s2.
+    scaled = (base * r2 - z2 * key) * scale, (z1 * key - base * r1) * scale
+    for message, r, v, inverse, weight in zip(messages, (r1, r2), (v1, v2), scaled, weights, strict=True):
+        s = weight * pow(inverse, -1, ORDER) % ORDER
+        yield replace(message, signature=f"0x{r:064x}{s:064x}{v:02x}")
 
 
 def test_forgeries_that_cancel_each_other_out_are_found() -> None:
@@ -123,6 +154,57 @@ def test_forgeries_that_cancel_each_other_out_are_found() -> None:
     # They would have been taken for genuine, had the equations only been added.
     assert unweighted(KEYS[0].public_key, forged)
     assert not unweighted(KEYS[0].public_key, [messages[0], forged[0]])
+
+
+@pytest.mark.parametrize("weights", [(1, 1), (3, 5), (1 << 127, (1 << 128) - 1)])
+def test_who_knows_the_weights_can_forge_and_who_does_not_cannot(
+    weights: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack is real: all that stands against it is that the weights are drawn afterwards, and differ."""
+    address = signing.address_of(KEYS[0].public_key)
+    messages = [said(KEYS[0], number) for number in range(4)]
+    for place in range(3):
+        mixed = list(messages)
+        mixed[place : place + 2] = cancelling(KEYS[0].public_key, mixed[place : place + 2], weights)
+        claims = [claim(message) for message in mixed]
+        assert not any(signing.verify(replace(message)) for message in mixed[place : place + 2])
+        assert all(batch.common_address(claims) != address for _ in range(20))
+        foreseen = [weights[0]] * 4
+        foreseen[place : place + 2] = weights
+        with monkeypatch.context() as patch:
+            patch.setattr(batch, "urandom", lambda _, drawn=foreseen: b"".join(each.to_bytes(16) for each in drawn))
+            assert batch.common_address(claims) == address
+            patch.setattr(
+                batch, "urandom", lambda _, drawn=foreseen: b"".join((each ^ 2).to_bytes(16) for each in drawn)
+            )
+            assert batch.common_address(claims) != address or weights[0] == weights[1]
+
+
+def test_weights_have_128_bits_of_chance_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+
+    def draw(count: int) -> bytes:
+        drawn.append(count)
+        return urandom(count)
+
+    monkeypatch.setattr(batch, "urandom", draw)
+    claims = [claim(said(KEYS[0], number)) for number in range(3)]
+    for _ in range(2):
+        assert batch.common_address(claims) == signing.address_of(KEYS[0].public_key)
+    assert drawn == [3 * 16] * 2, "anew each time"
+
+
+def test_every_bit_of_a_weight_counts() -> None:
+    top = 1 << 127
+    weights = [1, 2, 3, top, top + 1, 2 * top - 1, 2 * top - 2, 0xAAAA << 112, 0x5555 << 100, 0xDEADBEEF << 96]
+    claims = [claim(said(KEYS[0], number)) for number in range(len(weights))]
+    array = ffi.new("secp256k1_pubkey[]", 2 * len(weights))
+    points = [array + at for at in range(2 * len(weights))]
+    assert batch._parse_points(claims, points)
+    known = [PublicKey(bytes((raw[64] - signing.V_EVEN + 2,)) + raw[:32]) for raw, _ in claims]
+    sums = [point.multiply(weight.to_bytes(32)) for point, weight in zip(known, weights, strict=True)]
+    total = batch._sum(batch._terms_by_digit(points, [mpz(weight) for weight in weights]))
+    assert total == PublicKey.combine_keys(sums).format()
 
 
 def claim(message: StreamMessage) -> Claim:

@@ -134,9 +134,15 @@ sizes = st.integers(1, 10)
 class Room:
     """A broker where somebody may speak on some streams, *limit* requests pass, and two listen."""
 
-    def __init__(self, data: Path, limit: int) -> None:
+    def __init__(self, data: Path, limit: int, together: bool) -> None:
         self._data = data
-        self.broker = Broker(self._core, Toy(), ToySession, grants=GRANTS, partitions=1, streams=STREAMS)
+        self.broker = Broker(
+            *(self._core, Toy(), ToySession),
+            grants=GRANTS,
+            partitions=1,
+            streams=STREAMS,
+            batch_verification=together,
+        )
         asked: defaultdict[int, count[int]] = defaultdict(count)  # by who is paced: the connection, or an author
         self.listeners = [
             *(self.broker.listener(stream, partition) for stream, partition in (("s", 0), ("s", 11), ("s1", 0))),
@@ -194,10 +200,12 @@ class Room:
         )
 
 
-def after(limit: int, said: list[Any], speak: Callable[[StreamrSession, list[bytes]], None]) -> Any:
-    """What there is when the speaker spoke."""
+def after(
+    limit: int, said: list[Any], speak: Callable[[StreamrSession, list[bytes]], None], *, together: bool = False
+) -> Any:
+    """What there is when the speaker spoke; *together* sets `batch_verification`."""
     with TemporaryDirectory() as data:
-        room = Room(Path(data), limit)
+        room = Room(Path(data), limit, together)
         try:
             speak(room.speaker, room.texts(said))
             return room.state()
@@ -233,21 +241,25 @@ CUT_ANEW = ([CUT[0], ["s", 10, *CUT[1][2:]], *CUT[2:]], None)  # what is signed 
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
-@given(frames(), st.integers(3, 12))
-@example([*ALICE[:3], *says("bob", 0, 1), *ALICE[3:5]], 99)  # two publishers, of whom the connection is neither
-@example([*says("alice", 0, token="bob"), *ALICE[1:3], *says("alice", 3, 3, 2, token="bob")], 99)
-@example([*says(None, 0, 1, 1, 2), *says(None, 3, token="alice"), *says("alice", 3, 4, token="alice")], 99)
-@example([*says(None, 0, 1), *HALF_SIGNED, *says(None, 4)], 99)
-@example([HEARD, *ALICE[:3], [2, 10, "r", "s", 0], ALICE[5], ALICE[4]], 99)
-@example([HEARD, *ALICE[:2], SPOILT_ALICE[0], *ALICE[3:5]], 99)
-@example([*ALICE[:2], ANSWER, *ALICE[4:6]], 99)  # to what came at once with it
-@example([HEARD, *ALICE[:2], FORGED, *ALICE[3:5]], 99)  # who is refused hears that in its turn
-@example([*ALICE[:1], *SPOILT_ALICE, *ALICE[7:]], 99)
-@example([*ALICE[:5], *says(None, 5, 6, 7)], 4)
-@example([*says("alice", 0, 1, stream="closed", encryption=2, group_key="k"), *says("alice", 2, stream="closed")], 99)
-@example([*says("alice", 0, stream="s1"), *says("bob", 1), CUT_ANEW, *says("alice", 2, 3, partition=10)], 99)
-def test_at_once_is_one_by_one(said: list[Any], limit: int) -> None:
-    assert after(limit, said, at_once) == after(limit, said, one_by_one)
+@given(frames(), st.integers(3, 12), st.booleans())
+@example([*ALICE[:3], *says("bob", 0, 1), *ALICE[3:5]], 99, True)  # two publishers, of whom the connection is neither
+@example([*says("alice", 0, token="bob"), *ALICE[1:3], *says("alice", 3, 3, 2, token="bob")], 99, True)
+@example([*says(None, 0, 1, 1, 2), *says(None, 3, token="alice"), *says("alice", 3, 4, token="alice")], 99, True)
+@example([*says(None, 0, 1), *HALF_SIGNED, *says(None, 4)], 99, True)
+@example([HEARD, *ALICE[:3], [2, 10, "r", "s", 0], ALICE[5], ALICE[4]], 99, True)
+@example([HEARD, *ALICE[:2], SPOILT_ALICE[0], *ALICE[3:5]], 99, True)
+@example([*ALICE[:2], ANSWER, *ALICE[4:6]], 99, True)  # to what came at once with it
+@example([HEARD, *ALICE[:2], FORGED, *ALICE[3:5]], 99, True)  # who is refused hears that in its turn
+@example([*ALICE[:1], *SPOILT_ALICE, *ALICE[7:]], 99, True)
+@example([*ALICE[:5], *says(None, 5, 6, 7)], 4, True)
+@example(
+    [*says("alice", 0, 1, stream="closed", encryption=2, group_key="k"), *says("alice", 2, stream="closed")], 99, True
+)
+@example([*says("alice", 0, stream="s1"), *says("bob", 1), CUT_ANEW, *says("alice", 2, 3, partition=10)], 99, True)
+@example([HEARD, *ALICE[:2], FORGED, *ALICE[3:5]], 99, False)
+@example([*ALICE[:1], *SPOILT_ALICE, *ALICE[7:]], 99, False)
+def test_at_once_is_one_by_one(said: list[Any], limit: int, together: bool) -> None:
+    assert after(limit, said, at_once, together=together) == after(limit, said, one_by_one)
 
 
 def test_what_goes_on_is_said_as_a_run(broker: Broker, alice: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,8 +282,34 @@ def test_what_goes_on_is_said_as_a_run(broker: Broker, alice: Publisher, monkeyp
     assert broker.frames(speaker) == []
 
 
-def test_what_comes_too_fast_is_not_verified(broker: Broker, alice: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
-    verified: list[int] = []
+@pytest.mark.parametrize("options", [{}, {"batch_verification": False}, {"batch_verification": True}])
+def test_the_setting_decides_whether_signatures_are_checked_together(
+    options: dict[str, bool], make_broker: Callable[..., Broker], alice: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    equations: list[int] = []
+    solve = batch.common_address
+
+    def watch(claims: Sequence[batch.Claim]) -> str | None:
+        equations.append(len(claims))
+        return solve(claims)
+
+    monkeypatch.setattr(batch, "common_address", watch)
+    broker = make_broker(**options)
+    speaker, toy = broker.open(), broker.toy("s")
+    rows = [alice.message("s", number, broker.clock() + number) for number in range(5)]
+    rows[3] = SPOILT["forged"](rows[3])
+    texts = [json.dumps([2, 8, "r", row, None], separators=(",", ":")).encode() for row in rows]
+    speaker.receive_data(texts[0])
+    speaker.receive_all(texts[1:])
+    assert toy.take() == [b"0", b"1", b"2", b"4"]
+    assert [frame[1] for frame in broker.frames(speaker)] == [7]
+    assert equations == ([4] if options.get("batch_verification") else [])
+
+
+def test_what_comes_too_fast_is_not_verified(
+    make_broker: Callable[..., Broker], alice: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, verified = make_broker(batch_verification=True), list[int]()
     monkeypatch.setattr(runs, "mark_verified", lambda _, messages: verified.append(len(messages)))
     speaker, tokens = broker.open(), iter(range(4))
     broker.bus.throttle = lambda _, peer, __: float(peer.number == speaker.peer.number and next(tokens, None) is None)
