@@ -1,8 +1,8 @@
 """The progress of a job, and a lock against other processes that run it.
 
 A checkpoint is a directory with a lock, an id, and the plan of the current batch. The plan is written before the work,
-so that a repeated batch is the same batch; the manifest of the table, which names the checkpoint, says which batch was
-finished last. So the loss of either is detected.
+so that a repeated batch is the same batch. The manifest of the table names the checkpoint and the last finished batch,
+so the loss of either is detected.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Checkpoint:
             write_json(self.path / "state.json", told)
         elif not told:
             raise DamagedWarehouse(
-                f"the checkpoint {self.path} is gone, but {manifest.batch} batches were written with it: going on"
+                f"the checkpoint {self.path} is gone, but {manifest.batch} batches were written with it: another run"
                 " would write them again. Put it back, or remove the job's tables and run it from the beginning"
             )
         elif manifest.checkpoint not in ("", told["id"]) or (not manifest.checkpoint and self._planned() > 1):
             raise DamagedWarehouse(
-                f"the tables of {self.job} are not those that the checkpoint {self.path} speaks of: going on would"
+                f"the tables of {self.job} are not those that the checkpoint {self.path} belongs to: another run would"
                 " leave out what was in them. Put them back, or remove the checkpoint and all of the job's tables"
             )
         self.id = str(told["id"])

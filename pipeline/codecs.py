@@ -1,6 +1,7 @@
-"""What the gateway's codecs say about one wire text, as plain tuples that a table can hold.
+"""Decodes and verifies wire texts with the gateway's own codecs; the results are plain tuples that a table can hold.
 
-Each function takes a value of the log and answers fields, or a verdict; it never raises, whatever it is given.
+Each function takes a value from the log and returns fields or a verdict. It never raises: an invalid value has a
+`fault`, or the verdict `BAD`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _MAX_LONG: Final = (1 << 63) - 1
 
 
 class StreamFields(NamedTuple):
-    """A stream message."""
+    """The columns of a stream message; `fault` says why it cannot be read."""
 
     stream: str | None = None
     partition: int | None = None
@@ -47,7 +48,7 @@ class StreamFields(NamedTuple):
 
 
 class NodeFields(NamedTuple):
-    """A node; `raw` are its bytes."""
+    """The columns of a node: `raw` is its encoding; `fault` says why it cannot be read."""
 
     type: int | None = None
     parent: str | None = None
@@ -61,7 +62,7 @@ class NodeFields(NamedTuple):
 
 
 class PacketFields(NamedTuple):
-    """A packet of the topic relay; `extra` is what is not the protocol's own."""
+    """The columns of a packet of the topic relay; `extra` is the JSON text of its content."""
 
     type: int | None = None
     topic: str | None = None
@@ -70,14 +71,14 @@ class PacketFields(NamedTuple):
 
 
 class CheckResult(NamedTuple):
-    """What a check found, and why."""
+    """The verdict of one check: `OK`, `BAD` or `UNVERIFIABLE`, and the reason unless it is `OK`."""
 
     verdict: str
     reason: str | None = None
 
 
 class Check(NamedTuple):
-    """What the check of that name found, and why."""
+    """The verdict of the check called *check*, and the reason unless it is `OK`."""
 
     check: str
     verdict: str
@@ -85,9 +86,9 @@ class Check(NamedTuple):
 
 
 def stream(wire: str, content: str | None = None) -> StreamFields:
-    """The stream message *wire*; a reference without sequence number means 0, as its readers take it.
+    """Decode the stream message *wire*; a reference without a sequence number means 0, as in genuine clients.
 
-    *content* is that of the record: where the message is encrypted and the gateway could read it, the plain text.
+    *content* is the content of the record: the plain text of an encrypted message that the gateway could decrypt.
     """
     try:
         found = parse_message(wire)
@@ -113,12 +114,12 @@ def stream(wire: str, content: str | None = None) -> StreamFields:
 
 
 def _was_decrypted(message: StreamMessage, content: str) -> bool:
-    """Whether *content* is what the encrypted *message* says, not that it is encrypted."""
+    """Whether *content* is the plain text of the encrypted *message*, and not its ciphertext."""
     return message.encryption_type != NONE and content != message.json_content().decode()
 
 
 def node(wire: str) -> NodeFields:
-    """The node *wire*, base64url."""
+    """Decode the node *wire*, which is base64url."""
     try:
         raw = decode_base64url(wire)
         found = forest.decode(raw)
@@ -138,7 +139,7 @@ def node(wire: str) -> NodeFields:
 
 
 def packet(wire: str) -> PacketFields:
-    """The packet *wire*."""
+    """Decode the packet *wire*."""
     try:
         found = decode_packet(wire.encode())
     except (PacketError, ValueError) as error:
@@ -147,24 +148,24 @@ def packet(wire: str) -> PacketFields:
 
 
 def _check_name(signature_type: int | None) -> str:
-    """The name of the check of a signature of that type."""
+    """Return the name of the check for signatures of *signature_type*."""
     return "eth_legacy" if signature_type == ETH_LEGACY else "eth"
 
 
 def check_stream(wire: str) -> Check:
-    """Whether the publisher of the stream message *wire* signed it."""
+    """Verify the signature of the stream message *wire*."""
     return check_streams([wire])[0]
 
 
 def check_streams(wires: Sequence[str]) -> list[Check]:
-    """What `check_stream` says of each of *wires*; of many, those of one publisher are checked together."""
+    """Verify the signatures of *wires*, those of one publisher together; the result is that of `check_stream`."""
     claims = [_claim(wire) for wire in wires]
     genuine = iter(verify_all([claim for claim in claims if isinstance(claim, StreamMessage)]))
     return [_check_of(claim, next(genuine)) if isinstance(claim, StreamMessage) else claim for claim in claims]
 
 
 def _claim(wire: str) -> StreamMessage | Check:
-    """The stream message *wire* if it says that it is signed; otherwise what is to be said of it."""
+    """Return the stream message *wire* if it has a signature to verify, else its verdict."""
     try:
         found = parse_message(wire)
     except StreamrError as error:
@@ -182,7 +183,7 @@ def _check_of(message: StreamMessage, genuine: bool) -> Check:
 
 
 def node_bytes(text: str) -> bytes | None:
-    """The bytes of a node in the log, None where they are not base64url."""
+    """Decode the bytes of a node in the log; return None if *text* is not base64url."""
     try:
         return decode_base64url(text)
     except ValueError:
@@ -190,7 +191,7 @@ def node_bytes(text: str) -> bytes | None:
 
 
 def author_of(id: str, raw: bytes) -> str | None:
-    """The id of the identity whose key must have signed the node *raw*: an identity signs itself."""
+    """Return the id of the identity that signed the node *raw*: an identity signs itself. None if it is not a node."""
     try:
         found = forest.decode(raw)
     except forest.NodeError:
@@ -199,12 +200,12 @@ def author_of(id: str, raw: bytes) -> str | None:
 
 
 def check_id(native: str, raw: bytes) -> CheckResult:
-    """Whether the node *raw* has the id *native*."""
+    """Check that *native* is the id of the node *raw*."""
     return CheckResult(OK) if forest.node_id(raw) == native else CheckResult(BAD, "not the node of that id")
 
 
 def check_node(raw: bytes, identity: bytes | None) -> CheckResult:
-    """Whether the node *raw* is signed by its author, whose identity node is *identity*."""
+    """Verify the signature of the node *raw* with the key in its author's identity node *identity*."""
     try:
         found = forest.decode(raw)
         if identity is None:
@@ -224,5 +225,5 @@ def _key(identity: bytes) -> PublicKey:
 
 
 def without_surrogates(text: str) -> str:
-    """*text* without half characters, which no table holds."""
+    """Replace lone surrogates in *text*, which UTF-8 and so Parquet cannot encode."""
     return text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""What a run of the pipeline is told: typed, checked once, and passed along."""
+"""The options of a run of the pipeline: typed, and checked once."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from urllib.parse import urlsplit
 BATCH_BYTES = 256 << 20  # of segments that become one batch, unless one alone has more
 BATCH_SEGMENTS = 2_000
 HEAP_MEGABYTES = 1024
-INTERVAL_SECONDS = 5.0  # between two looks for something new, while following
-GRACE_SECONDS = 3600.0  # for which files that were replaced are kept
+INTERVAL_SECONDS = 5.0  # between two polls of the source with --follow
+GRACE_SECONDS = 3600.0  # how long replaced files are kept
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
 
 class BadOption(ValueError):
-    """An option that cannot be used; the text names it."""
+    """An option is not valid; the text names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """The directory that a gateway keeps its log in, or the data directory around it; or an exported file."""
+    """A gateway's log directory, the data directory that contains it, or an exported file."""
 
     given: Path
 
     @property
     def directory(self) -> Path:
-        """The log itself; asked each time, since a gateway makes it when it starts first."""
+        """The log directory; looked up at each access, because a gateway creates it at its first start."""
         inner = self.given / "log"
         return inner if inner.is_dir() else self.given
 
 
 @dataclass(frozen=True, slots=True)
 class HttpSource:
-    """A gateway that is asked for its log; *key* is an API key with the right `admin`."""
+    """A gateway whose log is read over HTTP; *key* is an API key with the right `admin`."""
 
     url: str
     key: str | None = None
@@ -59,10 +59,10 @@ Source = LogSource | HttpSource | GroveSource | DumpSource
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything that a job needs to know.
+    """Everything that a job can be told.
 
-    *heap_megabytes* are those of the driver and of each executor. *publish* is the URL of a gateway that is told the
-    statistics, *key* an API key for it and for the source.
+    *heap_megabytes* is the heap of the driver and of each executor. *publish* is the URL of the gateway on which
+    statistics are published, *key* an API key for it and for the source.
     """
 
     warehouse: Path
@@ -82,9 +82,9 @@ class Options:
 
 
 def source(text: str, key: str | None = None) -> Source:
-    """Read `log:DIR`, `http:URL` (a bare URL will do), `grove:DIR` or `streamr:PATH`; `BadOption` where it is none.
+    """Parse `log:DIR`, `http:URL` (a bare URL will do), `grove:DIR` or `streamr:PATH`; raise `BadOption` for others.
 
-    DIR is the log itself or the data directory around it; what was exported may be one file.
+    DIR is a log directory or the data directory that contains it; an exported log may be one file.
     """
     kind, _, rest = text.partition(":")
     if kind == "log" and rest:
@@ -101,8 +101,8 @@ def source(text: str, key: str | None = None) -> Source:
 
 
 def warehouse(text: str) -> Path:
-    """The directory of the tables; `BadOption` for what is no directory of a mounted file system."""
+    """Parse the directory of the tables; raise `BadOption` for a URL of anything but a mounted file system."""
     path = text.removeprefix("file://")
     if _SCHEME.match(path):
-        raise BadOption(f"--warehouse {text!r}: only directories that every node has mounted; object stores not yet")
+        raise BadOption(f"--warehouse {text!r}: no object stores; name a directory that all nodes have mounted")
     return Path(path).absolute()

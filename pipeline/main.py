@@ -1,4 +1,4 @@
-"""Runs jobs: once, or again and again as long as there may be something new."""
+"""Runs a job once, or repeatedly until it is stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = (*ORDER, IMPORT, ALL)
 
 
 def execute(name: str, options: Options) -> int:
-    """Run the job *name* with *options*; the exit code: 0 done, 1 failed."""
+    """Run the job *name* with *options*; return the exit code: 0 done, 1 failed."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -39,7 +39,7 @@ def execute(name: str, options: Options) -> int:
 
 
 def repeat(name: str, run: Run, stop: threading.Event) -> None:
-    """Run the job until there is nothing more to do; where *run* follows, until *stop* is set."""
+    """Run the job *name* once or, with the option *follow*, until *stop* is set."""
     do = job(name)
     with Checkpoint(run.options.warehouse, f"run-{name}", patience_seconds=0):
         done = do(run)

@@ -1,4 +1,4 @@
-"""Functions of rows, as Spark runs them: a column at a time, over Arrow, which needs no pandas."""
+"""Turns functions of rows into Arrow UDFs, which Spark calls with whole columns; pandas is not needed."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pyspark.sql.types import DataType, StructType
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-_ARROW: Callable[..., Callable[..., Column]] = arrow_udf  # its types name every number of columns but not any number
+_ARROW: Callable[..., Callable[..., Column]] = arrow_udf  # PySpark's types do not allow a variable number of columns
 
 
 def rowwise(function: Callable[..., Any], kind: DataType) -> Callable[..., Column]:
-    """*function*, which takes the values of one row and answers one of *kind* (of a struct: a tuple), for columns.
+    """Turn *function* of the values of one row into a UDF that returns a column of *kind*; a struct is a tuple.
 
-    A null among the values is None; *function* must be importable by the workers.
+    A null value is passed as None. The workers must be able to import *function*.
     """
     return columnwise(lambda *columns: [function(*row) for row in zip(*columns, strict=True)], kind)
 
 
 def columnwise(function: Callable[..., Sequence[Any]], kind: DataType) -> Callable[..., Column]:
-    """As `rowwise`, of a *function* that takes the values of many rows, a list for each column, and answers as many."""
+    """Turn *function*, which takes a list for each column and returns a value for each row, into a UDF."""
     if isinstance(kind, StructType):
         names, kinds = kind.fieldNames(), [to_arrow_type(field.dataType) for field in kind]
 

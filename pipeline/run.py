@@ -1,4 +1,4 @@
-"""What a job works with: the session, the options, the tables, and a place for messages."""
+"""The context of a job: Spark's session, the options, the tables, and the output for progress messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Run:
 
 @dataclass(slots=True)
 class BatchCounts:
-    """What a batch did, for `ops/batches` and for the terminal."""
+    """The counts of one batch, for `ops/batches` and for the terminal."""
 
     job: str
     batch: int
@@ -58,7 +58,7 @@ class BatchCounts:
 
 
 def record_batch(run: Run, counts: BatchCounts, began: float) -> None:
-    """Write *counts* to `ops/batches`, replacing those of an unfinished attempt; *began* is by `time.monotonic`."""
+    """Write *counts* to `ops/batches`, replacing those of an unfinished attempt; *began* is from `time.monotonic`."""
     table = run.table(BATCHES, counts.job)
     seconds = round(time.monotonic() - began, 3)
     row = (

@@ -1,4 +1,4 @@
-"""The tables: one schema each, the folder it lives in, and the key that no two of its rows share.
+"""The tables: for each its folder, its schema and its primary key.
 
 Times are milliseconds since 1970, as in the log, in columns called `time`, `timestamp`, `ts` or `created`; `day` and
 `minute` are Spark's date and timestamp, in UTC.
@@ -28,7 +28,7 @@ _TEXTS, _FLAG, _REAL = ArrayType(StringType()), BooleanType(), DoubleType()
 
 
 class TableSpec(NamedTuple):
-    """A table: where it lives below the warehouse, what its rows are, what identifies one."""
+    """A table: its path below the warehouse, its schema, and the columns of its primary key."""
 
     name: str
     schema: StructType
@@ -39,7 +39,7 @@ def _table(name: str, key: str, /, **columns: DataType) -> TableSpec:
     return TableSpec(name, StructType([StructField(c, kind) for c, kind in columns.items()]), tuple(key.split()))
 
 
-# The log record, typed. `content`, `native` and `refs` are JSON text, `fact` that of a whole record that is no message.
+# A record of the log. `content`, `native` and `refs` are JSON text; `fact` is the text of a record that is no message.
 MESSAGES: Final = _table(
     "bronze/messages",
     "gateway_id seq",

@@ -1,4 +1,4 @@
-"""The Spark session: one for a process, quiet, and small enough for a laptop."""
+"""Creates the Spark session: one for each process, with little output and memory for a laptop."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .jvm import class_sharing_options, find_java, java_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PARTITION_BYTES = 16 << 20  # of input that one task reads: bounds its memory
-SUBMITTED_VARIABLE = "PYSPARK_GATEWAY_PORT"  # is in the environment of what spark-submit starts
+PARTITION_BYTES = 16 << 20  # input of one task, which bounds its memory
+SUBMITTED_VARIABLE = "PYSPARK_GATEWAY_PORT"  # spark-submit sets it for the program that it starts
 SHUFFLE_PARTITIONS = 8  # partitions after a shuffle; adaptive execution merges those that stay small
 
 
 def start(options: Options) -> SparkSession:
-    """The session for *options*; the first call starts a JVM, `NoJava` where there is none.
+    """Return the session for *options*; the first call starts a JVM and raises `NoJava` if there is no Java for it.
 
-    Under `spark-submit` the JVM runs already, on the master that it was told, and what it was told counts.
+    Under `spark-submit` the JVM runs already, and the settings and the master of spark-submit take precedence.
     """
     share = ""
     if submitted := SUBMITTED_VARIABLE in os.environ:
@@ -45,7 +45,7 @@ def start(options: Options) -> SparkSession:
 
 
 def prepare(environment: os._Environ[str], *, local: bool) -> None:
-    """Say in *environment* which Java and which Python Spark is to run."""
+    """Set the variables in *environment* that tell Spark which Java and which Python to run."""
     environment["JAVA_HOME"] = str(java_home(environment))
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -55,15 +55,15 @@ def prepare(environment: os._Environ[str], *, local: bool) -> None:
 
 
 def _submitted_settings() -> dict[str, str]:
-    """What `spark-submit` was told, by its arguments or by Spark's own files."""
+    """Return the settings of `spark-submit`: its arguments and Spark's configuration files."""
     from pyspark import SparkConf, SparkContext
 
-    SparkContext._ensure_initialized()  # otherwise nothing has been read yet
+    SparkContext._ensure_initialized()  # before this no setting has been read
     return dict(SparkConf().getAll())
 
 
 def _export_python_path(environment: os._Environ[str]) -> None:
-    """Let the Python processes that Spark starts find this very code, wherever it is installed."""
+    """Add the folder of this package to PYTHONPATH, so that Spark's Python workers import the same code."""
     root = str(Path(__file__).parents[1])
     paths = environment.get("PYTHONPATH", "").split(os.pathsep)
     if root not in paths:
@@ -71,12 +71,12 @@ def _export_python_path(environment: os._Environ[str]) -> None:
 
 
 def settings(options: Options, share: str = "") -> dict[str, str]:
-    """What Spark is told. Sessions count in UTC, write zstd, and leave no files beside those of the tables.
+    """Return Spark's settings: UTC, zstd, and no marker files beside those of the tables.
 
-    *share* are options for the driver's Java alone.
+    *share* holds options for the driver's Java alone.
     """
     log4j = files("pipeline").joinpath("log4j2.properties")
-    quiet = f"-Dlog4j2.configurationFile=file:{log4j}" if Path(str(log4j)).is_file() else ""  # no file inside a zip
+    quiet = f"-Dlog4j2.configurationFile=file:{log4j}" if Path(str(log4j)).is_file() else ""  # no file in a zip
     return {
         "spark.driver.memory": f"{options.heap_megabytes}m",
         "spark.executor.memory": f"{options.heap_megabytes}m",

@@ -9,7 +9,7 @@ Spans = list[list[int]]
 
 
 def union(*sets: Iterable[Span]) -> Spans:
-    """Everything that is in any of *sets*; spans that touch become one."""
+    """Return the union of *sets*; adjacent spans become one."""
     joined: Spans = []
     for first, last in sorted((span[0], span[1]) for spans in sets for span in spans):
         if joined and first <= joined[-1][1] + 1:
@@ -20,7 +20,7 @@ def union(*sets: Iterable[Span]) -> Spans:
 
 
 def minus(spans: Iterable[Span], taken: Iterable[Span]) -> Spans:
-    """What is in *spans* and not in *taken*."""
+    """Return *spans* without *taken*."""
     left: Spans = union(spans)
     for first, last in union(taken):
         cut: Spans = []
@@ -37,6 +37,6 @@ def minus(spans: Iterable[Span], taken: Iterable[Span]) -> Spans:
 
 
 def overlap(spans: Iterable[Span], others: Iterable[Span]) -> Spans:
-    """What is in both."""
+    """Return the intersection of *spans* and *others*."""
     whole = union(spans)
     return minus(whole, minus(whole, others))

@@ -1,4 +1,4 @@
-"""What `spark-submit` is given: `spark-submit --py-files trellis.zip pipeline/submit.py JOB ...` (docs/pipeline.md)."""
+"""The program for `spark-submit --py-files trellis.zip pipeline/submit.py JOB ...` (docs/pipeline.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jobs: one short module each, with `run(run)`, which does what there is to do and says how much it was."""
+"""The jobs: one module each, whose `run(run)` does the pending work and returns the number of batches."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 
 from pipeline.run import Run
 
-# In the order in which `all` does them: each reads what those before it have written.
+# In the order of `all`: each job reads what the jobs before it have written.
 ORDER: Final = ("ingest", "decode", "integrity", "gaps", "forest", "stats", "compact", "report")
 ALL: Final = "all"
-IMPORT: Final = "import"  # what others have; no part of `all`
+IMPORT: Final = "import"  # not part of `all`
 
 
 def job(name: str) -> Callable[[Run], int]:
-    """What the job *name* does; it answers how many batches it did, or 0 where there was nothing to do."""
+    """Return the function that runs the job *name*; it returns the number of batches, 0 if nothing was pending."""
     if name == ALL:
         return _all
     found: Callable[[Run], int] = import_module(f"pipeline.jobs.{name}{'_' if name == IMPORT else ''}").run

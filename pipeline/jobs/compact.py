@@ -1,4 +1,4 @@
-"""Merges small files, and lets go of messages that are too old; nobody who reads meanwhile gets a wrong answer."""
+"""Merges small files, and removes messages that are too old; readers meanwhile see the old files or the new ones."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pipeline.schemas import ARBOR_NODES, INTEGRITY, MESSAGES, REJECTS, STREAMR,
 from pipeline.sinks.parquet import Manifest, Part, Staged, Table, part_of, sweep
 
 JOB = "compact"
-TARGET_BYTES = 128 << 20  # of a merged part
-MIN_PARTS = 8  # parts that are merged at least
+TARGET_BYTES = 128 << 20  # size of a merged part
+MIN_PARTS = 8  # fewer parts are not worth merging
 
-# The tables that grow, and whose job's lock is needed to change them.
+# The tables that grow, and the job that writes each, whose lock is needed to change it.
 GROWN: dict[TableSpec, str] = {
     MESSAGES: "ingest",
     REJECTS: "ingest",
@@ -28,7 +28,7 @@ GROWN: dict[TableSpec, str] = {
 
 
 def run(run: Run) -> int:
-    """Merge what is worth it in every table that grows; how many tables were changed."""
+    """Merge small parts of every table that grows; return the number of tables that were changed."""
     changed = 0
     with Checkpoint(run.options.warehouse, JOB):
         sweep(run.options.warehouse, JOB, run.options.grace_seconds)
@@ -69,14 +69,14 @@ def _compact(run: Run, table: Table) -> bool:
 
 
 def _oldest(run: Run, spec: TableSpec) -> str | None:
-    """The first day of messages that are kept, None where all are."""
+    """Return the first day whose messages are kept (ISO 8601); None if all are kept."""
     if run.options.keep_days is None or spec is not MESSAGES:
         return None
     return (datetime.now(UTC) - timedelta(days=run.options.keep_days)).date().isoformat()
 
 
 def _groups(parts: list[Part], *, everything: bool) -> list[list[Part]]:
-    """Neighbours of one gateway that become one part: small ones, up to the target together."""
+    """Group *parts* to merge: small neighbours of one gateway, up to `TARGET_BYTES` together."""
     groups: list[list[Part]] = []
     for _, neighbours in groupby(parts, key=lambda part: part.gateway):
         size = TARGET_BYTES
@@ -91,7 +91,7 @@ def _groups(parts: list[Part], *, everything: bool) -> list[list[Part]]:
 
 
 def _merged(group: list[Part], staged: Staged) -> Part:
-    """One part for *group*; its name says that it is one, so that no former name comes again."""
+    """Return the part that replaces *group*; its name contains the time, so no earlier name is used again."""
     gateways = {gateway for part in group for gateway in part.spans}
     covers = {gateway: spans.union(*(part.spans.get(gateway, []) for part in group)) for gateway in sorted(gateways)}
     segments = sorted(first for part in group for first in part.segments)

@@ -1,4 +1,4 @@
-"""What was said in each protocol: `silver/streamr`, `silver/arbor_nodes`, `silver/topic_packets`."""
+"""Decodes the messages of each protocol: `silver/streamr`, `silver/arbor_nodes`, `silver/topic_packets`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ JOB = "decode"
 
 
 def run(run: Run) -> int:
-    """Decode every record that has not been decoded yet."""
+    """Decode every record that has not been decoded yet; return the number of batches."""
     return update(
         run,
         JOB,

@@ -1,4 +1,4 @@
-"""Where every Arbor node stands: `gold/forest`."""
+"""Finds the place of every Arbor node in the forest: `gold/forest`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JOB = "forest"
 
 
 def run(run: Run) -> int:
-    """Draw the forest again if it has grown."""
+    """Rebuild the table if there are new nodes; return 1 if so, else 0."""
     return rebuild(run, JOB, [ARBOR_NODES, MESSAGES], {FOREST: _forest})
 
 

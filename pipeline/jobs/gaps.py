@@ -1,4 +1,4 @@
-"""What is missing in the chains of stream messages: `audit/gaps`."""
+"""Finds what is missing in the chains of stream messages: `audit/gaps`."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ JOB = "gaps"
 
 
 def run(run: Run) -> int:
-    """Look at all chains again if there are new messages."""
+    """Examine all chains again if there are new messages; return 1 if so, else 0."""
     return rebuild(run, JOB, [STREAMR], {GAPS: lambda run: gaps(run.table(STREAMR).frame(run.spark))})

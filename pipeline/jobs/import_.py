@@ -1,4 +1,4 @@
-"""What comes from elsewhere becomes a folder of segments, which `trellis import` appends to a log."""
+"""Turns groves, dumps and exported logs into a folder of segments, which `trellis import` appends to a log."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ REJECTS = "rejects.jsonl"
 
 
 def run(run: Run) -> int:
-    """Write the folder, all of it or nothing; 0, since nothing follows from it."""
+    """Write the folder atomically; return 0, because no other job depends on it."""
     began, output = time.monotonic(), run.options.output
     if output is None:
-        raise PipelineError("import needs to know where its segments go: --output FOLDER")
+        raise PipelineError("import needs a folder for its segments: --output FOLDER")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise PipelineError(f"{output} is not empty; segments of two imports would be mixed there")
+        raise PipelineError(f"{output} is not empty; choose another folder with --output")
     folder = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
     folder.mkdir(parents=True)
     try:
@@ -57,7 +57,7 @@ def run(run: Run) -> int:
 
 
 def _write(run: Run, folder: Path) -> tuple[int, list[Row]]:
-    """Write the segments; how many records are in them, and what is in none."""
+    """Write the segments; return the number of their records, and the rejects."""
     match run.options.source:
         case GroveSource(path) if path.is_dir():
             return _write_sorted(imports.grove(run.spark, path), folder)
@@ -68,11 +68,11 @@ def _write(run: Run, folder: Path) -> tuple[int, list[Row]]:
         case None:
             raise PipelineError("import needs a source: grove:DIR, streamr:PATH or log:PATH")
         case source:
-            raise PipelineError(f"there is nothing to import in {source}")
+            raise PipelineError(f"nothing to import was found in {source}")
 
 
 def _write_sorted(told: Any, folder: Path) -> tuple[int, list[Row]]:
-    """Write what nobody has said yet, in the order in which it is to be said."""
+    """Write entries that no gateway has published yet, in the order in which they are to be published."""
     judged = told.persist(StorageLevel.MEMORY_AND_DISK)
     rejects = judged.filter(lambda one: one[0] is None).map(lambda one: one[1]).collect()
     good = judged.filter(lambda one: one[0] is not None).map(lambda one: one[0])
@@ -85,7 +85,7 @@ def _write_sorted(told: Any, folder: Path) -> tuple[int, list[Row]]:
 
 
 def _write_segments(folder: Path, lines: Iterator[bytes]) -> int:
-    """Write *lines*, whose records are dense from 1 on, as segments; how many there were."""
+    """Write *lines*, whose sequences have no gaps from 1 on, as segments; return how many there were."""
     count = 0
     waiting: list[bytes] = []
     size = 0
@@ -109,7 +109,7 @@ def _write_segment(folder: Path, first: int, lines: list[bytes]) -> None:
 
 
 def _copy_all(run: Run, files: list[Path], folder: Path) -> tuple[int, list[Row]]:
-    """Copy the good lines of an exported log, file by file, each on some worker."""
+    """Copy the valid lines of an exported log on the workers; return how many there were, and the rejects."""
     told = run.spark.sparkContext.parallelize(files, max(1, len(files))).map(partial(_copy, folder)).collect()
     return sum(count for count, _ in told), [reject for _, rejects in told for reject in rejects]
 

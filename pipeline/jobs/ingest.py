@@ -1,4 +1,4 @@
-"""What the gateway logged becomes `bronze/messages`, once; what cannot be read becomes `bronze/rejects`."""
+"""Turns every record of the log into one row of `bronze/messages`; invalid lines become rows of `bronze/rejects`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pipeline.sources import segments
 from pipeline.sources.segments import Segment
 
 JOB = "ingest"
-CONFLICT_REASON = "foreign: record {} is in the table already, and is another one"
+CONFLICT_REASON = "foreign: the table has a different record {}"
 
 Plan = dict[str, Any]
 
 
 class ReadResult(NamedTuple):
-    """What came of a plan: rows that are staged, rejects, and how many lines there were."""
+    """The result of a plan: staged rows, rejects, and the number of lines."""
 
     staged: Staged
     rejects: list[tuple[Any, ...]]
@@ -34,7 +34,7 @@ class ReadResult(NamedTuple):
 
 
 def run(run: Run) -> int:
-    """Take in everything that is there and not in the table yet; how many batches that were."""
+    """Ingest all records that are not in the table yet; return the number of batches."""
     done = 0
     with Checkpoint(run.options.warehouse, JOB) as checkpoint:
         messages = run.table(MESSAGES, JOB)
@@ -52,12 +52,12 @@ def run(run: Run) -> int:
 
 
 def _next_plan(run: Run, manifest: Manifest) -> Plan | None:
-    """What to take in next: the new segments of a log, or the next records of a gateway; None if there is nothing."""
+    """Plan the next batch: new segments of a log, or the next records of a gateway; None if there are none."""
     match run.options.source:
         case LogSource() as source:
             directory = source.directory
             if not directory.is_dir():
-                raise PipelineError(f"there is no log in {directory}; say where it is with --source log:DIR")
+                raise PipelineError(f"there is no log in {directory}; name its directory with --source log:DIR")
             gateway = segments.gateway_id(directory)
             if gateway is None:
                 return None
@@ -67,11 +67,11 @@ def _next_plan(run: Run, manifest: Manifest) -> Plan | None:
             return {"gateway": gateway, "segments": [segment.dump() for segment in found]} if found else None
         case HttpSource() as source:
             return remote.plan(source, lambda gateway: _covered(manifest, gateway))
-    raise PipelineError("ingest needs to know where the log is: --source log:DIR or http:URL")
+    raise PipelineError("ingest needs a source: --source log:DIR or http:URL")
 
 
 def _ingest_batch(run: Run, messages: Table, manifest: Manifest, plan: Plan) -> BatchCounts:
-    """Do what *plan* says; the same plan always gives the same part."""
+    """Carry out *plan*; the same plan always gives the same part."""
     began = time.monotonic()
     gateway = plan["gateway"]
     counts = BatchCounts(JOB, manifest.batch + 1)
@@ -98,7 +98,7 @@ def _ingest_batch(run: Run, messages: Table, manifest: Manifest, plan: Plan) -> 
 
 
 def _read_segments(run: Run, messages: Table, found: list[Segment], gateway: str) -> ReadResult:
-    """The rows of *found*."""
+    """Stage the rows of the segments *found*."""
     folder = messages.staging()
     rejects = segments.write_records(run.spark, found, gateway, folder)
     staged = finished(folder)
@@ -106,7 +106,7 @@ def _read_segments(run: Run, messages: Table, found: list[Segment], gateway: str
 
 
 def _read_remote(run: Run, messages: Table, plan: Plan) -> ReadResult:
-    """The rows of the records that a gateway answers."""
+    """Stage the rows of the records in *plan*, requested from a gateway."""
     source = run.options.source
     assert isinstance(source, HttpSource)
     rows = remote.rows(run.spark, source, plan)
@@ -119,7 +119,7 @@ def _read_remote(run: Run, messages: Table, plan: Plan) -> ReadResult:
 def _without_known(
     run: Run, messages: Table, manifest: Manifest, read: ReadResult, gateway: str, covers: spans.Spans
 ) -> ReadResult:
-    """*read* without the records that the table has: those of a segment that came twice, or late with others in it."""
+    """Remove the records that the table has already: those of a segment that was read before, in whole or in part."""
     both = spans.overlap(covers, _covered(manifest, gateway))
     if not both:
         return read
@@ -142,7 +142,7 @@ def _covered(manifest: Manifest, gateway: str) -> spans.Spans:
 
 
 def _put_rejects(run: Run, name: str, rejects: list[tuple[Any, ...]]) -> None:
-    """Write *rejects*, in the place of those of an attempt that was not finished."""
+    """Write *rejects*, replacing those of an unfinished attempt."""
     table = run.table(REJECTS, JOB)
     manifest = table.manifest()
     if rejects or any(part.name == f"batch={name}" for part in manifest.parts):

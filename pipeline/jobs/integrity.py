@@ -1,4 +1,4 @@
-"""Whether ids and signatures are what they say: `audit/integrity`. Every record is verified once."""
+"""Verifies ids and signatures: `audit/integrity`. Every record is verified once."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ RECORD = ("gateway_id", "log_seq")
 
 
 def run(run: Run) -> int:
-    """Verify every record that has been decoded and not been verified yet."""
+    """Verify every decoded record that has not been verified yet; return the number of batches."""
     done = update(run, JOB, {INTEGRITY: _verdicts}, after=[ARBOR_NODES])
     if done:
-        _look_again(run)
+        _verify_late_authors(run)
     return done
 
 
@@ -35,8 +35,8 @@ def _verdicts(run: Run, rows: DataFrame) -> DataFrame:
     return integrity.streamr(rows, now).unionByName(integrity.arbor(rows, _identities(run), now))
 
 
-def _look_again(run: Run) -> None:
-    """Verify those nodes whose author was not in the log then and is now: something came late."""
+def _verify_late_authors(run: Run) -> None:
+    """Verify the nodes whose author's identity was logged after them."""
     with Checkpoint(run.options.warehouse, JOB):
         table = run.table(INTEGRITY, JOB)
         verdicts = table.frame(run.spark)

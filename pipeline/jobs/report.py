@@ -1,4 +1,4 @@
-"""The report: one HTML page, written in one step."""
+"""Writes the report: one HTML page, replaced atomically."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILE = "report.html"
 
 
 def run(run: Run) -> int:
-    """Write the report, by default into the warehouse; 0, since nothing follows from it."""
+    """Write the report, by default into the warehouse; return 0, because no other job depends on it."""
     began = time.monotonic()
     path = run.options.output or run.options.warehouse / FILE
     text = page(gather(run), time.time_ns() // 1_000_000)

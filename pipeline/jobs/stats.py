@@ -1,4 +1,4 @@
-"""How much was said, and how long it took: `gold/channel_minute`, `gold/latency_minute`, and back on the bus."""
+"""Counts traffic and latency (`gold/channel_minute`, `gold/latency_minute`), and publishes both on the bus."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JOB = "stats"
 
 
 def run(run: Run) -> int:
-    """Count again if there is something new, and tell the gateway which minutes are over."""
+    """Rebuild the tables if there are new records, and publish complete minutes; return 1 if rebuilt, else 0."""
     done = rebuild(
         run,
         JOB,
@@ -40,7 +40,7 @@ def run(run: Run) -> int:
 
 
 def publish(run: Run, url: str) -> int:
-    """Tell the gateway at *url* about the minutes that are over and were not told yet; how many messages that were."""
+    """Publish the complete minutes that the gateway at *url* does not have yet; return the number of messages."""
     with Checkpoint(run.options.warehouse, "publish") as checkpoint:
         told = checkpoint.note()
         since, until = told.get(url), watermark(run)
@@ -55,9 +55,9 @@ def publish(run: Run, url: str) -> int:
 
 
 def watermark(run: Run) -> int | None:
-    """The minute (ms) before which nothing more is to come; None while nothing is known.
+    """Return the minute (ms) before which the tables are complete; None without records.
 
-    Records come in order of time: up to the first one that is missing, everything before the newest is there.
+    Records have increasing times, so up to the first missing one nothing older than the newest can follow.
     """
     ends: list[int] = []
     messages = run.table(MESSAGES)
@@ -76,7 +76,7 @@ def _rows(run: Run, spec: TableSpec, since: int | None, until: int) -> Iterator[
     at = F.unix_millis("minute")
     rows = run.table(spec).frame(run.spark).where((at < until) & (at >= (since or 0)))
     order = ["minute", "channel"] if spec is CHANNEL_MINUTE else ["minute"]
-    # As text and back: `collect` would give the times of this machine's time zone.
+    # Convert to text and back, because `collect` would return times in this machine's time zone.
     told = rows.withColumn("minute", F.date_format("minute", "yyyy-MM-dd HH:mm")).orderBy(*order).collect()
     for row in told:
         minute = datetime.strptime(row.minute, "%Y-%m-%d %H:%M").replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Pictures as inline SVG, drawn so that only shapes are scaled and all words stay HTML: readable on any width."""
+"""Charts as inline SVG. Only shapes are scaled; all text is HTML, so it is readable at any width."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
-# Told apart also by people who do not see all colours, and in grey: each has its own lightness.
+# Each colour has its own lightness, so that they differ in greyscale and for colour-blind readers.
 COLOURS: Final = {"sprout": "#2a6f3e", "streamr": "#d9822b", "topic_relay": "#3b6fb6", "rest": "#9b4f96"}
 OTHER: Final = "#7a7a7a"
 VERDICTS: Final = {"ok": "#2a6f3e", "bad": "#b3261e", "unverifiable": "#9aa0a6"}
@@ -15,9 +15,9 @@ _HEIGHT: Final = 100
 
 
 def bars_over_time(rows: Sequence[tuple[int, str, int]], step_ms: int) -> str:
-    """Stacked bars of (time, protocol, n), with words below: when, and how many at most."""
+    """Draw stacked bars of (time in ms, protocol, n), with the maximum above and the times below."""
     if not rows:
-        return placeholder("Nothing was said yet.")
+        return placeholder("There are no messages yet.")
     first, last = min(row[0] for row in rows), max(row[0] for row in rows)
     sums: dict[int, int] = {}
     for time, _, n in rows:
@@ -43,13 +43,13 @@ def bars_over_time(rows: Sequence[tuple[int, str, int]], step_ms: int) -> str:
 
 
 def legend(protocols: Iterable[str]) -> str:
-    """Which colour is which protocol."""
+    """Explain which colour is which protocol."""
     keys = "".join(f'<li><i style="background:{colour(name)}"></i>{escape(name)}</li>' for name in sorted(protocols))
     return f'<ul class="legend">{keys}</ul>'
 
 
 def bar(shares: Sequence[tuple[float, str]]) -> str:
-    """One bar of the whole width, of parts (share of 1, colour)."""
+    """Draw one bar over the whole width from parts (fraction of 1, colour)."""
     drawn, at = [], 0.0
     for share, fill in shares:
         drawn.append(f'<rect x="{at:.3f}" y="0" width="{share * 100:.3f}" height="1" fill="{fill}"/>')
@@ -58,7 +58,7 @@ def bar(shares: Sequence[tuple[float, str]]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]], name: str) -> str:
-    """A table called *name*; numbers stand right, a picture (`Raw`, the last of a row) below the row's first words."""
+    """Write a table with the id *name*; a chart (`Raw`, last in a row) goes into the row's first cell."""
     told = list(rows)
     if not told:
         return placeholder("There is nothing to show yet.")
@@ -97,21 +97,21 @@ class Raw(str):
 
 
 def placeholder(text: str) -> str:
-    """What stands where there is nothing to draw."""
+    """Write *text* in place of an empty chart or table."""
     return f'<p class="nothing">{escape(text)}</p>'
 
 
 def colour(protocol: str) -> str:
-    """The colour of a protocol."""
+    """Return the colour of *protocol*."""
     return COLOURS.get(protocol, OTHER)
 
 
 def format_time(time: int | None) -> str:
-    """A time (ms) for people."""
+    """Format a time (ms) as date and minute in UTC; `-` for None."""
     return "-" if time is None else datetime.fromtimestamp(time / 1000, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _visible(text: str) -> str:
-    """*text* with control characters written out, and no longer than a line: peers chose it."""
+    """Escape control characters in *text*, which peers chose, and shorten it to 80 characters."""
     shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return shown if len(shown) <= 80 else f"{shown[:79]}…"

@@ -1,4 +1,4 @@
-"""What the report says, as plain numbers: gathered from the tables, a few hundred rows however large those are."""
+"""Gathers the numbers of the report from the tables: a few hundred rows, however large the tables are."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from pipeline.schemas import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-BUCKETS = 120  # of the traffic's picture
-TOP = 20  # channels that are listed
+BUCKETS = 120  # bars in the traffic chart
+TOP = 20  # number of channels listed
 
 Rows = list[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """Everything on the page.
+    """All numbers on the page.
 
-    `traffic` has (minute, protocol, n), where a minute is the first of `bucket_minutes`; `channels` (channel, n,
-    bytes); `flows` (from, to, n, undelivered, p50, p95, p99), the quantiles those of the worst minute; `integrity`
-    (check, verdict, n); `gaps` (state, n); `rejects` (reason, n); `batches` (job, batches, rows in, rows out, seconds).
-    Times are ms.
+    `traffic` has (start of the bar, protocol, n), a bar for each `bucket_minutes`; `channels` (channel, n, bytes);
+    `flows` (from, to, n, undelivered, p50, p95, p99), with the quantiles of the worst minute; `integrity` (check,
+    verdict, n); `gaps` (state, n); `rejects` (reason, n); `batches` (job, batches, rows in, rows out, seconds). Times
+    are ms.
     """
 
     gateways: list[str]
@@ -60,7 +60,7 @@ class ReportData:
 
 
 def gather(run: Run) -> ReportData:
-    """Read the tables of *run*'s warehouse; one that is not there yet is empty."""
+    """Read the tables of *run*'s warehouse; a table that does not exist yet is empty."""
     minutes = _frame(run, CHANNEL_MINUTE)
     records = _frame(run, MESSAGES)
     ends = records.agg(
@@ -103,7 +103,7 @@ def _counted(frame: DataFrame, *names: str) -> Rows:
 
 
 def _traffic(minutes: DataFrame) -> tuple[int, Rows]:
-    """How many minutes make one bar, and the bars."""
+    """Return the number of minutes in one bar, and the bars."""
     at = (F.unix_seconds("minute") / 60).cast("bigint")
     low, high = minutes.agg(F.min(at), F.max(at)).collect()[0]
     if low is None:

@@ -1,4 +1,4 @@
-"""The page: one file of HTML without scripts, which needs nothing from anywhere."""
+"""Writes the report's page: one HTML file without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ th.n,td.n{text-align:right;font-variant-numeric:tabular-nums}td.n{white-space:no
 
 
 def page(numbers: ReportData, made: int) -> str:
-    """The report; *made* is when (ms)."""
+    """Return the report as HTML; *made* is the time (ms) to show."""
     gateways = ", ".join(numbers.gateways) or "no gateway yet"
     sections = (
         ("Traffic", _traffic(numbers)),
@@ -44,15 +44,15 @@ def page(numbers: ReportData, made: int) -> str:
         ("Integrity", _integrity(numbers)),
         ("Gaps in streams", _gaps(numbers)),
         ("Arbor forest", _forest(numbers)),
-        ("Lines that are no records", table(("reason", "lines"), numbers.rejects, "rejects")),
+        ("Rejected lines", table(("reason", "lines"), numbers.rejects, "rejects")),
         ("The pipeline", table(("job", "batches", "rows in", "rows out", "seconds"), numbers.batches, "batches")),
     )
     body = "".join(f"<section><h2>{escape(title)}</h2>{text}</section>" for title, text in sections)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>Trellis: what was said</title><style>{STYLE}</style></head><body>"
-        f"<header><h1>What was said</h1><p>Gateway {escape(gateways)}. Made {format_time(made)} UTC.</p>"
+        f"<title>Trellis report</title><style>{STYLE}</style></head><body>"
+        f"<header><h1>Trellis report</h1><p>Gateway {escape(gateways)}. Generated {format_time(made)} UTC.</p>"
         f"{_facts(numbers)}</header><main>{body}</main></body></html>\n"
     )
 
@@ -74,7 +74,7 @@ def _traffic(numbers: ReportData) -> str:
     each = "minute" if step == 1 else f"{step} minutes"
     rows = [(protocol, n, size) for protocol, n, size in numbers.protocols]
     return (
-        f"<p>Messages in each {each}, by the protocol that they came by.</p>"
+        f"<p>Messages in each {each}, by the sender's protocol.</p>"
         f"{bars_over_time(numbers.traffic, step * 60_000)}{table(('protocol', 'messages', 'bytes'), rows, 'protocols')}"
     )
 
@@ -83,13 +83,13 @@ def _channels(numbers: ReportData) -> str:
     most = max((row[1] for row in numbers.channels), default=1)
     rows = [(name, n, size, Raw(bar([(n / most, colour("topic_relay"))]))) for name, n, size in numbers.channels]
     more = numbers.channel_count - len(rows)
-    note = f"<p>The busiest ones; {more:,} more are not shown.</p>" if more > 0 else ""
+    note = f"<p>The busiest channels; {more:,} more are not shown.</p>" if more > 0 else ""
     return note + table(("channel", "messages", "bytes"), rows, "channels")
 
 
 def _flows(numbers: ReportData) -> str:
     if not numbers.flows:
-        return placeholder("The log has no records of kind counts yet.")
+        return placeholder("The log has no latency counts yet.")
     most = max(row[2] for row in numbers.flows) or 1
     rows = [(*row, Raw(bar([(row[2] / most, colour(row[0]))]))) for row in numbers.flows]
     head = ("from", "to", "delivered", "undelivered", "p50 ms", "p95 ms", "p99 ms")
@@ -110,7 +110,7 @@ def _integrity(numbers: ReportData) -> str:
 def _gaps(numbers: ReportData) -> str:
     total = sum(row[1] for row in numbers.gaps) or 1
     rows = [(state, n, Raw(bar([(n / total, colour("streamr"))]))) for state, n in numbers.gaps]
-    return table(("state", "messages"), rows, "gaps") if rows else placeholder("Every chain is whole.")
+    return table(("state", "messages"), rows, "gaps") if rows else placeholder("Every chain is complete.")
 
 
 def _forest(numbers: ReportData) -> str:

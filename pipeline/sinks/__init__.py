@@ -1,1 +1,1 @@
-"""Where results go: tables of Parquet files, and back on the bus."""
+"""Where results go: tables of Parquet files, and messages on the bus."""

@@ -1,6 +1,6 @@
-"""Statistics back on the bus: one message for each minute and channel, on the channel `gateway/stats`.
+"""Publishes statistics on the bus: one message for each minute and channel, on the channel `gateway/stats`.
 
-Each is sent with an idempotency key made of job, window and channel, so that one that is sent again goes nowhere.
+The idempotency key of each message consists of job, window and channel, so a repeated one is not published twice.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import httpx
 from pipeline.errors import PipelineError
 
 CHANNEL: Final = "gateway/stats"
-TIMEOUT_SECONDS: Final = 30.0  # for an answer
+TIMEOUT_SECONDS: Final = 30.0  # for a response
 _PATH: Final = f"/v1/channels/{quote(CHANNEL, safe='')}/messages"
-_DONE: Final = (201, 422)  # 422: it was said before, in other words, since something came late
+_DONE: Final = (201, 422)  # 422: published before with other numbers, before a late record was counted
 
 Message = tuple[str, dict[str, Any]]
 
 
 def messages(minutes: Iterable[Any], latencies: Iterable[Any]) -> Iterator[tuple[datetime, Message]]:
-    """What is to be said of rows of the two gold tables, which come by time: the window, then key and content."""
+    """Yield the window, and the key and content of its message, for rows of the two gold tables, which come by time."""
     for (minute, channel), rows in groupby(minutes, lambda row: (row.minute, row.channel)):
         protocols = {
             row.protocol: {"n": row.n, "bytes": row.bytes, "senders": row.senders, "undelivered": row.undelivered}
@@ -41,7 +41,7 @@ def messages(minutes: Iterable[Any], latencies: Iterable[Any]) -> Iterator[tuple
 
 
 def publish(url: str, key: str | None, told: Iterable[Message]) -> int:
-    """Say each of *told* once on the gateway at *url*; how many there were."""
+    """Publish each of *told* once on the gateway at *url*; return how many there were."""
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     count = 0
     with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_SECONDS) as client:
@@ -51,7 +51,7 @@ def publish(url: str, key: str | None, told: Iterable[Message]) -> int:
             except httpx.TransportError as error:
                 raise PipelineError(f"{url} cannot be reached to publish statistics: {error}") from None
             if answer.status_code not in _DONE:
-                raise PipelineError(f"{url} does not take statistics ({answer.status_code}): {answer.text[:300]}")
+                raise PipelineError(f"{url} refused statistics ({answer.status_code}): {answer.text[:300]}")
             count += 1
     return count
 

@@ -1,14 +1,13 @@
-"""Tables as folders of Parquet files that every reader sees whole: Spark, DuckDB, or whoever lists the files.
+"""Tables as folders of Parquet files, which Spark, DuckDB and programs that list files see in a consistent state.
 
 Laws of this file.
 - A part is a directory, `batch=NAME`, written elsewhere and moved into the table by one rename; it never changes.
-- `_manifest.json` names the parts that count, with what they hold; it is replaced by one rename, and that is the
-  moment in which a batch is done. A part that was moved in and is not named yet is overwritten when the batch is
-  done again.
-- Many parts are exchanged for others by exchanging the whole folder (`renameat2`), so that who lists the files gets
-  all of the old or all of the new. The old folder stays for a while, for those that read in it.
+- `_manifest.json` names the valid parts and what they hold; it is replaced by one rename, which commits the batch. A
+  part that was moved into the table and is not named yet is overwritten when the batch is repeated.
+- Many parts are exchanged for others by exchanging the whole folder (`renameat2`), so a program that lists the files
+  gets either all of the old or all of the new. The old folder is kept for a while for its readers.
 Only the Python process that holds the checkpoint's lock moves anything; a JVM that outlives it writes into a staging
-directory that nobody will ever look at.
+directory that is never read.
 """
 
 from __future__ import annotations
@@ -40,16 +39,17 @@ PART = "batch="
 STAGING = ".staging"
 TRASH = ".trash"
 DICTIONARY_COLUMNS = ("gateway_id", "day", "kind", "channel", "protocol", "peer", "sender")
-ROW_GROUP = 50_000  # rows that are compressed together
+ROW_GROUP = 50_000  # rows in a row group
 _PATTERN = re.compile(r"[\\*?\[\]{}]")
 _AT_FDCWD, _EXCHANGE = -100, 2
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a manifest says of one part. *spans* are the sequences it covers: first and last, by gateway.
+    """A part in a manifest. *spans* are the sequences that it covers, by gateway: lists of first and last.
 
-    *segments* are the segments of the log that it was made of, by their first sequence, where it was made of some.
+    *segments* are the log's segments that it was made from, by their keys (`Segment.key`); empty if it was made from
+    none.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Part:
 
 @dataclass(slots=True)
 class Manifest:
-    """The parts of a table, the checkpoint it belongs to, and the last batch that is in it."""
+    """The valid parts of a table, its checkpoint, and the last batch in it."""
 
     checkpoint: str = ""
     batch: int = 0
@@ -72,7 +72,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A finished directory of Parquet files that is in no table yet."""
+    """A complete directory of Parquet files that is not in a table yet."""
 
     path: Path
     rows: int
@@ -80,7 +80,7 @@ class Staged:
 
 
 class Table:
-    """One table below *warehouse*, as *job* writes it or anybody reads it."""
+    """One table below *warehouse*; *job* names the job that writes it, for its staging directory."""
 
     def __init__(self, warehouse: Path, spec: TableSpec, job: str = "") -> None:
         self.spec = spec
@@ -91,7 +91,7 @@ class Table:
     # Reading
 
     def manifest(self) -> Manifest:
-        """What counts; `DamagedWarehouse` where there are parts and nothing says which of them do."""
+        """Read the manifest; raise `DamagedWarehouse` if it is unreadable, or missing although there are parts."""
         try:
             told = json.loads((self.path / MANIFEST).read_text())
         except FileNotFoundError:
@@ -105,7 +105,7 @@ class Table:
         return Manifest(told["checkpoint"], told["batch"], [Part(**part) for part in told["parts"]], told["notes"])
 
     def frame(self, spark: SparkSession, parts: Iterable[Part] | None = None) -> DataFrame:
-        """The rows of *parts*, by default of all that count."""
+        """Read the rows of *parts*, by default of all in the manifest."""
         chosen = self.manifest().parts if parts is None else parts
         paths = [escape_glob(self.path / part.name) for part in chosen if part.rows]
         if not paths:
@@ -115,14 +115,14 @@ class Table:
     # Writing
 
     def stage(self, frame: DataFrame) -> Staged:
-        """Run *frame* and write its rows where nobody looks; what is there is on disk when this returns."""
+        """Run *frame* and write its rows to a staging directory; they are on disk when this returns."""
         path = self.staging()
         names = self.spec.schema.fieldNames()
         frame.select(*names).write.mode("overwrite").parquet(str(path))
         return finished(path)
 
     def stage_rows(self, rows: list[tuple[Any, ...]]) -> Staged:
-        """Write a few *rows* from here, without Spark."""
+        """Write a few *rows* to a staging directory without Spark."""
         path = self.staging()
         path.mkdir(parents=True)
         schema = to_arrow_schema(self.spec.schema)
@@ -132,11 +132,11 @@ class Table:
         return finished(path)
 
     def discard(self, staged: Staged) -> None:
-        """Let go of what is not wanted after all."""
+        """Delete *staged*."""
         shutil.rmtree(staged.path)
 
     def install(self, staged: Staged, name: str) -> Path:
-        """Move *staged* into the table as the part *name*, in place of one that a former attempt left."""
+        """Move *staged* into the table as the part *name*, replacing that of an earlier attempt."""
         part = self.path / f"{PART}{name}"
         self.path.mkdir(parents=True, exist_ok=True)
         if part.exists():
@@ -148,20 +148,20 @@ class Table:
         return part
 
     def publish(self, manifest: Manifest) -> None:
-        """Make *manifest* the one that counts."""
+        """Replace the manifest by *manifest*, which commits it."""
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.path / MANIFEST, asdict(manifest))
 
     def append(self, staged: Staged, part: Part, manifest: Manifest) -> None:
-        """Put *staged* into the table as *part* and publish *manifest* with it; done again, it changes nothing."""
+        """Put *staged* into the table as *part* and publish *manifest* with it; idempotent."""
         if not (self.path / MANIFEST).exists():
-            self.publish(Manifest(manifest.checkpoint))  # from now on there is something that says what counts
+            self.publish(Manifest(manifest.checkpoint))  # parts without a manifest would be damage
         self.install(staged, part.name.removeprefix(PART))
         manifest.parts = [*(old for old in manifest.parts if old.name != part.name), part]
         self.publish(manifest)
 
     def replace(self, new: dict[str, Staged], manifest: Manifest) -> None:
-        """Exchange the folder for one that has the parts *manifest* names: *new* ones, and old ones as they are."""
+        """Exchange the folder for one with the parts in *manifest*: those in *new*, and the existing others."""
         folder = self.staging()
         folder.mkdir(parents=True)
         for part in manifest.parts:
@@ -180,7 +180,7 @@ class Table:
         _sync(self.path.parent)
 
     def staging(self) -> Path:
-        """A name for a directory in which nobody looks."""
+        """Return a new path for a staging directory, which no reader lists."""
         parent = self._warehouse / STAGING / self._job
         parent.mkdir(parents=True, exist_ok=True)
         return parent / f"{self.spec.name.replace('/', '.')}-{uuid.uuid4().hex}"
@@ -192,9 +192,9 @@ class Table:
 
 
 class Writer:
-    """Writes a file of `bronze/messages` from here, without Spark.
+    """Writes a file of `bronze/messages` without Spark.
 
-    Columns in which hardly a value comes twice have no dictionary: to look for it costs more than all the rest.
+    Columns whose values hardly repeat have no dictionary, which would cost more than everything else.
     """
 
     def __init__(self, path: Path) -> None:
@@ -211,7 +211,7 @@ class Writer:
         self._file.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add the rows of *batch*; those of several become one group of rows."""
+        """Add the rows of *batch*; several batches become one row group."""
         self._waiting.append(batch)
         self._rows += batch.num_rows
         if self._rows >= ROW_GROUP:
@@ -224,17 +224,17 @@ class Writer:
 
 
 def escape_glob(path: Path | str) -> str:
-    """*path* as Spark takes it, which reads some characters as patterns."""
+    """Escape the characters in *path* that Spark takes for patterns."""
     return _PATTERN.sub(r"\\\g<0>", str(path))
 
 
 def part_of(name: str, staged: Staged, **more: Any) -> Part:
-    """The manifest's words for *staged* as the part *name*."""
+    """Return the manifest's entry for *staged* as the part *name*."""
     return Part(f"{PART}{name}", staged.rows, staged.bytes, **more)
 
 
 def finished(path: Path) -> Staged:
-    """The directory *path*, once everything in it is on disk; files without rows are left out."""
+    """Sync everything in the directory *path*, and remove files without rows."""
     rows = size = 0
     path.mkdir(parents=True, exist_ok=True)
     for file in list(path.iterdir()):
@@ -249,7 +249,7 @@ def finished(path: Path) -> Staged:
 
 
 def sweep(warehouse: Path, job: str, grace_seconds: float) -> None:
-    """Remove what unfinished batches of *job* staged, and what was replaced more than *grace_seconds* ago."""
+    """Remove the staging directories of *job*, and what was replaced more than *grace_seconds* ago."""
     shutil.rmtree(warehouse / STAGING / job, ignore_errors=True)
     for folder in _listed(warehouse / TRASH):
         if int(folder.name.partition("-")[0]) + grace_seconds <= time.time():
@@ -257,7 +257,7 @@ def sweep(warehouse: Path, job: str, grace_seconds: float) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace the file *path* by *value*, durably, in one step."""
+    """Replace the file *path* by *value* as JSON, durably and atomically."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with temporary.open("w") as file:
         json.dump(value, file, separators=(",", ":"))
@@ -268,7 +268,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Let two directories change their names, in one step (Linux: renameat2(2), RENAME_EXCHANGE)."""
+    """Exchange the names of two directories atomically (Linux: renameat2(2), RENAME_EXCHANGE); raise `OSError`."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.renameat2(_AT_FDCWD, bytes(one), _AT_FDCWD, bytes(other), _EXCHANGE):
         error = ctypes.get_errno()

@@ -1,1 +1,1 @@
-"""Where records come from: the sealed files of a log, or a gateway over HTTP."""
+"""The sources of records: the sealed files of a log, a gateway over HTTP, and what is imported."""

@@ -2,8 +2,8 @@
 
 This does what `records.decode_row` does for nearly every line of a log, in a third of the time. It returns None for a
 line unless the gateway's own reader certainly accepts it with the same result (a property test checks that): the
-checksum agrees, there are no fields but those of a message, each of its type, and what is cut out as text stands where
-that reader looks for it. Duplicate names are not looked for: no gateway writes them.
+checksum matches, there are only the fields of a message, each of its type, and raw text is at the place where that
+reader looks for it. Duplicate names are not detected, because no gateway writes them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ MAX_TIME: Final = 253402300800000  # ms; the year 10000
 _DAY: Final = 86_400_000  # ms
 _TAIL: Final = len(',"crc":"12345678"}\n')
 _CONTENT: Final = b',"content":'
-_SHALLOW_BYTES: Final = 2 * MAX_DEPTH + 100  # bytes, beside the wire text; nested too deep is only what has more
-_ABSENT: Any = None  # a member that is not there; null is of no type that a member may be
+_SHALLOW_BYTES: Final = 2 * MAX_DEPTH + 100  # bytes beside the wire text; a shorter line cannot be nested too deeply
+_ABSENT: Any = None  # a missing member; a member that is null fails, since none has that type
 
 
 class _Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, tag_field="kind", tag="message"):
-    """A line that is a message; what is `Raw` is JSON text as it stands there."""
+    """The line of a message; `Raw` members are JSON text as in the line."""
 
     seq: Annotated[int, msgspec.Meta(gt=0, le=MAX_SEQ)]
     time: Annotated[int, msgspec.Meta(ge=0, lt=MAX_TIME)]
@@ -56,13 +56,13 @@ _decode: Final = msgspec.json.Decoder(_Message).decode
 
 
 def decode_fast(line: bytes, gateway: str) -> Row | None:
-    """A line, newline included, as a row of `bronze/messages`; None where somebody else has to look at it."""
+    """Decode a line, with its newline, into a row of `bronze/messages`; None if `decode_row` has to read it."""
     if not line.endswith(b',"crc":"%08x"}\n' % crc32(line[:-_TAIL])):
         return None
     try:
         m = _decode(line)
         if not line.isascii():
-            line.decode()  # what is cut out as text has not been looked at so closely
+            line.decode()  # msgspec does not check that raw members are UTF-8
         start = line.index(_CONTENT)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
@@ -70,8 +70,8 @@ def decode_fast(line: bytes, gateway: str) -> Row | None:
     content, native, refs = bytes(m.content), _text(m.native), _text(m.refs)
     if (
         not line.startswith(b'{"seq":%d,"time":%d,' % (seq, time))
-        or not line.startswith(content + b',"', start + len(_CONTENT))  # there is space around it
-        or line.rfind(b"{", 0, start)  # what was found may be in something else
+        or not line.startswith(content + b',"', start + len(_CONTENT))  # it has spaces around it
+        or line.rfind(b"{", 0, start)  # the name may be inside another member
         or not (native is None or native.startswith(b"{"))
         or not (refs is None or refs.startswith(b"{"))
         or not is_channel_name(m.channel)
@@ -92,7 +92,7 @@ def _text(raw: Raw | None) -> bytes | None:
 
 
 def day(time: int) -> date:
-    """The day, in UTC, of *time* (ms)."""
+    """Return the day of *time* (ms) in UTC."""
     return _day(time // _DAY)
 
 

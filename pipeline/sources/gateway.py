@@ -1,4 +1,4 @@
-"""A gateway's log over HTTP: `GET /v1/log` as a Python data source, in pieces that are read side by side."""
+"""Reads a gateway's log over HTTP: `GET /v1/log` as a Python data source, in ranges that are read in parallel."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAME = "trellis_log"
-BATCH_RECORDS = 100_000  # records that become one batch
+BATCH_RECORDS = 100_000  # records in one batch
 TASK_RECORDS = 10_000  # records that one task reads, with one request
-TIMEOUT_SECONDS = 60.0  # for an answer to begin, or to go on
+TIMEOUT_SECONDS = 60.0  # for a response to begin, or to continue
 _REASON = to_arrow_type(REJECTS.schema)
 
 
@@ -56,7 +56,7 @@ class LogReader(DataSourceReader):
         ]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """The records of one piece as they are in the table; what is none has a reason instead."""
+        """Yield the records of one range as rows of the table; a line that is not a record has a reason instead."""
         lines = self._lines(partition)
         for parsed in parse_lines(
             lines, f"{self._url}/v1/log", self._gateway, partition.after + 1, partition.until + 1
@@ -88,15 +88,15 @@ class RemoteLog(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is told."""
+        """Return the name for `format`."""
         return NAME
 
     def schema(self) -> StructType:
-        """The rows of `bronze/messages`, or why a line is none."""
+        """Return the columns of `bronze/messages`, and `reason`, a row of `bronze/rejects`."""
         return StructType([*MESSAGES.schema, StructField("reason", REJECTS.schema)])
 
     def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002  (Spark passes it)
-        """A reader for the options that were given."""
+        """Return a reader for the given options."""
         return LogReader(dict(self.options))
 
 
@@ -106,7 +106,7 @@ def _with_reason(records: pa.RecordBatch, reasons: pa.Array) -> pa.RecordBatch:
 
 
 def plan(source: HttpSource, covered: Callable[[str], spans.Spans]) -> dict[str, Any] | None:
-    """The next records of the gateway at *source* to read; *covered* says which ones of it are known already."""
+    """Plan the next records to read from the gateway at *source*, except those in *covered*; None if none are left."""
     try:
         with httpx.Client(base_url=source.url, headers=headers(source.key), timeout=TIMEOUT_SECONDS) as client:
             gateway, last = _gateway(client), _last(client)
@@ -122,7 +122,7 @@ def plan(source: HttpSource, covered: Callable[[str], spans.Spans]) -> dict[str,
 
 
 def rows(spark: SparkSession, source: HttpSource, plan: dict[str, Any]) -> DataFrame:
-    """What the lines of a plan are: rows of `bronze/messages`, with `reason`, which says why one is none."""
+    """Read the lines of *plan* as rows of `bronze/messages`; `reason` is set in those that are not records."""
     spark.dataSource.register(RemoteLog)
     options = {"url": source.url, **{name: plan[name] for name in ("gateway", "after", "until")}}
     reader = spark.read.format(NAME).options(**options)
@@ -130,24 +130,24 @@ def rows(spark: SparkSession, source: HttpSource, plan: dict[str, Any]) -> DataF
 
 
 def rejects(rows: DataFrame) -> list[Row]:
-    """Those of *rows* that are no records, as rows of `bronze/rejects`."""
+    """Collect the rows of `bronze/rejects` in *rows*."""
     return [tuple(row) for row in rows.where("reason is not null").select("reason.*").collect()]
 
 
 def headers(key: str | None) -> dict[str, str]:
-    """What identifies whoever has the API key *key*."""
+    """Return the request headers that carry the API key *key*."""
     return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 
 def _gateway(client: httpx.Client) -> str | None:
-    """Whose log it is: what the first record says; None while there is none."""
+    """Return the id of the gateway, which the first record names; None if there is no record yet."""
     answer = client.get("/v1/log", params={"after": 0, "limit": 1})
     _check(answer, str(answer.url))
     if not answer.content:
         return None
     entry = decode(answer.content)
     if isinstance(entry, Message) or entry.kind != "start":
-        raise PipelineError(f"{answer.url}: the first record does not say whose log it is")
+        raise PipelineError(f"{answer.url}: the first record does not name its gateway")
     return str(entry.fields["gateway"])
 
 
@@ -164,7 +164,7 @@ def _check(answer: httpx.Response, address: str) -> None:
 
 
 def _comes_after(line: bytes, until: int) -> bool:
-    """Whether a record comes after *until*: retention leaves gaps, and the limit counts records."""
+    """Whether the record on *line* comes after *until*: retention leaves gaps, and the limit counts records."""
     try:
         return verify_line(line + b"\n")[0] > until
     except BadRecord:

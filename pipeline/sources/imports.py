@@ -1,4 +1,4 @@
-"""Reads what is imported: groves, resends of a Streamr broker, exported logs; all workers read and check.
+"""Reads what is imported: groves, resends of a Streamr broker, exported logs. All workers read and verify them.
 
 The results are `ImportEntry` values, whose sort keys give the order of the log (authors before nodes, parents before
 children, messages by time), and rows of `bronze/rejects` for what is invalid.
@@ -27,37 +27,37 @@ if TYPE_CHECKING:
     from adapters.streamr.wire.message import StreamMessage
 
 TASKS = 8  # for each core
-PREFIX = "SHA512_"  # what is a node in a grove, by its name
+PREFIX = "SHA512_"  # of the names of node files in a grove
 
 SortKey = tuple[int, ...]
 
 
 class ImportEntry(NamedTuple):
-    """Something to be said, and where among the others."""
+    """A message or node to publish, and its place in the order."""
 
     sort_key: SortKey
     text: str  # a stream message's text, or a node in base64url
-    id: str  # of a node
+    id: str  # of a node; empty for a stream message
 
 
 ImportResult = tuple[ImportEntry | None, Row | None]
 
 
 def streamr(spark: SparkSession, path: Path) -> Any:
-    """The stream messages in the file *path*, or in all files of that folder: an RDD of `ImportResult`."""
+    """Read the stream messages in the file *path*, or in all files of that folder: an RDD of `ImportResult`."""
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     return _parallelize(spark, files).flatMap(_dump)
 
 
 def grove(spark: SparkSession, folder: Path) -> Any:
-    """The nodes in the grove *folder*: an RDD of `ImportResult`."""
+    """Read the nodes in the grove *folder*: an RDD of `ImportResult`."""
     files = _parallelize(spark, sorted(file for file in folder.iterdir() if file.name.startswith(PREFIX)))
     keys = dict(files.flatMap(_identity).collect())
     return files.map(partial(_node, spark.sparkContext.broadcast(keys)))
 
 
 def lines(path: Path) -> tuple[list[bytes], list[Row]]:
-    """The lines of one file of a log that are records, and rejects."""
+    """Return the valid lines of one file of a log, and the rejects."""
     good: list[bytes] = []
     bad: list[Row] = []
     with path.open("rb") as file:
@@ -71,7 +71,7 @@ def lines(path: Path) -> tuple[list[bytes], list[Row]]:
 
 
 def entry(good: ImportEntry, seq: int) -> Entry:
-    """The record of *good*, for a log that no gateway has taken yet."""
+    """Make the record of *good*, for a log that no gateway has imported yet."""
     if not good.id:
         return _message(parse_message(good.text), seq)
     native = {"sprout": good.id}
@@ -124,7 +124,7 @@ def _checked(file: Path, found: dumps.DumpEntry) -> ImportResult:
 
 
 def _identity(file: Path) -> list[tuple[str, bytes]]:
-    """The id and the bytes of *file* if it is an identity."""
+    """Return the id and the bytes of *file* if it is an identity, else nothing."""
     try:
         raw = file.read_bytes()
         return [(file.name, raw)] if isinstance(forest.decode(raw), forest.Identity) else []

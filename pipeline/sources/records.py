@@ -1,9 +1,9 @@
-"""Lines of the log as rows of `bronze/messages`, by the gateway's own reader, and rows as Arrow batches.
+"""Turns lines of the log into rows of `bronze/messages`, and rows into Arrow batches.
 
-What is a record is said by `gateway.storage.record`, which cuts the content out as it stands, so that no digit of it
-changes; this file gives it the shape of a row. `fast_decoder` reads most lines, with the same result in a third of the
-time. The workers of Spark run this in batches: the costs are the checksum, one reading of the JSON,
-and filling the columns (docs/pipeline.md has the figures).
+`gateway.storage.record` decides what is a record, and returns the content verbatim, so that no digit of it changes;
+this file arranges it as a row. `fast_decoder` reads most lines, with the same result in a third of the time. Spark's
+workers run this in batches; the costs are the checksum, parsing the JSON once, and filling the columns
+(docs/pipeline.md has the figures).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline.schemas import MESSAGES
 
 from .fast_decoder import MAX_TIME, Row, day, decode_fast
 
-# Words of the reasons for which a line is no record, and what kind of fault that is.
+# Words in the reasons for which a line is not a record, and the kind of each fault.
 REJECT_KINDS: Final = {
     "foreign:": "foreign",
     "duplicate:": "duplicate",
@@ -28,20 +28,20 @@ REJECT_KINDS: Final = {
     "checksum": "checksum",
 }
 ORDER_FAULTS: Final = {
-    "foreign": "does not belong into this segment",
-    "duplicate": "stands in this segment already",
+    "foreign": "does not belong in this segment",
+    "duplicate": "is in this segment already",
 }
 MAX_RAW: Final = 4096  # characters of an unreadable line that are kept
-BATCH_ROWS: Final = 2_500  # records that become one batch: as many as a processor has close by
+BATCH_ROWS: Final = 2_500  # records in one batch, which fits the processor's cache
 SCHEMA: Final = to_arrow_schema(MESSAGES.schema)
-_WIRE: Final = SCHEMA.names.index("wire")  # the one text that is what it is or nothing, as the gateway has it
+_WIRE: Final = SCHEMA.names.index("wire")  # kept verbatim or rejected, as in the gateway; other texts may be repaired
 _CONVERSION_ERRORS: Final = (pa.ArrowException, UnicodeEncodeError, TypeError, OverflowError)
 
-SlowRows = dict[int, tuple[int, bytes]]  # rows that `decode_fast` did not take, by their place: number and line
+SlowRows = dict[int, tuple[int, bytes]]  # rows that `decode_fast` did not decode, by index: line number and line
 
 
 class ParsedLines(NamedTuple):
-    """What came of some lines: rows of `bronze/messages` as a batch, and rows of `bronze/rejects`."""
+    """The result of some lines: rows of `bronze/messages` as a batch, and rows of `bronze/rejects`."""
 
     records: pa.RecordBatch
     rejects: list[Row]
@@ -50,9 +50,9 @@ class ParsedLines(NamedTuple):
 def parse_lines(
     lines: Iterable[tuple[int, bytes]], file: str, gateway: str, first: int, end: int
 ) -> Iterator[ParsedLines]:
-    """What the numbered *lines* of *file* are: records from *first* on, below *end*, in rising order; and what is none.
+    """Decode the numbered *lines* of *file*: records from *first* on, below *end*, in rising order; reject the others.
 
-    Answers come for about `BATCH_ROWS` records each; memory holds one of them.
+    Each result has about `BATCH_ROWS` records; one of them is in memory at a time.
     """
     due = first
     rows: list[Row] = []
@@ -84,7 +84,7 @@ def _order_fault(seq: int, first: int, end: int) -> str:
 
 
 def _parsed(rows: list[Row], slow: SlowRows, rejects: list[Row], file: str) -> ParsedLines:
-    """*rows* as a batch; where a column cannot hold a value, it is found out which of the *slow* rows it is."""
+    """Convert *rows* to a batch; if a column cannot hold a value, repair or reject the *slow* rows that have one."""
     try:
         return ParsedLines(batch(rows), rejects)
     except _CONVERSION_ERRORS:
@@ -102,7 +102,7 @@ def _parsed(rows: list[Row], slow: SlowRows, rejects: list[Row], file: str) -> P
 
 
 def decode_row(line: bytes, gateway: str) -> Row:
-    """A line, newline included, as a row of `bronze/messages`; `BadRecord` where it is none."""
+    """Decode a line, with its newline, into a row of `bronze/messages`; raise `BadRecord` if it is not a record."""
     if not line.endswith(b"\n"):
         raise BadRecord("torn: the line does not end")
     record, body = decode_fields(line)
@@ -110,7 +110,7 @@ def decode_row(line: bytes, gateway: str) -> Row:
     if not line.startswith(b'{"seq":%d,"time":%d,' % (seq, time)):
         raise BadRecord("it does not begin with its sequence and its time")
     if time >= MAX_TIME:
-        raise BadRecord("a time beyond all bounds")
+        raise BadRecord("its time is after the year 9999")
     crc = line[-11:-3].decode()
     if record["kind"] == "message":
         return (gateway, seq, time, day(time), "message", *_message(record), None, crc)
@@ -118,7 +118,7 @@ def decode_row(line: bytes, gateway: str) -> Row:
 
 
 def _message(record: dict[str, Any]) -> Row:
-    """The columns from `channel` to `wire`."""
+    """Return the columns from `channel` to `wire` of a message."""
     get = record.get
     native, refs = get("native"), get("refs")
     try:
@@ -146,12 +146,12 @@ def _message(record: dict[str, Any]) -> Row:
 
 
 def _fact(protocol: str | None) -> Row:
-    """The columns from `channel` to `wire` of what is no message."""
+    """Return the columns from `channel` to `wire` of a record that is not a message."""
     return (None, None, protocol, None, None, None, None, None, None, None, None, None, None, None, None)
 
 
 def batch(rows: list[Row]) -> pa.RecordBatch:
-    """*rows* as columns."""
+    """Convert *rows* to a batch of columns."""
     columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
     return pa.RecordBatch.from_arrays(
         [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
@@ -159,7 +159,7 @@ def batch(rows: list[Row]) -> pa.RecordBatch:
 
 
 def reject(file: str, line: int, reason: str, raw: bytes) -> Row:
-    """A row of `bronze/rejects`; *reason* begins with one word of `REJECT_KINDS`."""
+    """Make a row of `bronze/rejects`; the prefix of its reason is a kind of `REJECT_KINDS`, else `corrupt`."""
     kind = next((kind for words, kind in REJECT_KINDS.items() if words in reason), "corrupt")
     text = raw.rstrip(b"\n").decode(errors="backslashreplace").replace("\0", "\\x00")[:MAX_RAW]
     if kind == "torn" and not text.startswith('{"seq":'):
@@ -169,7 +169,7 @@ def reject(file: str, line: int, reason: str, raw: bytes) -> Row:
 
 
 def _without_surrogates(value: Any) -> Any:
-    """*value* without half characters, which no table holds."""
+    """Replace lone surrogates in *value*, which UTF-8 and so Parquet cannot encode."""
     if isinstance(value, list):
         return [_without_surrogates(one) for one in value]
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

@@ -1,7 +1,8 @@
-"""The sealed segments of a log: which are new, and what is in them.
+"""Finds the new sealed segments of a log, and writes their records to Parquet files.
 
-Spark deals the segments out to its workers; each reads its share with the gateway's own reader (`records.py`) and
-writes one Parquet file. Nothing goes through the JVM, which would cost twice as much as all of it (docs/pipeline.md).
+Spark distributes the segments to its workers; each reads its share with the gateway's own reader (`records.py`) and
+writes one Parquet file. Nothing passes through the JVM, which would cost twice as much as everything else
+(docs/pipeline.md).
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NO_SPANS: Final[spans.Spans] = []
-TAIL_BYTES = 1 << 16  # bytes at the end of a segment that usually hold its last record
-TASKS = 2  # for each core, so that one that has less to do takes another
+TAIL_BYTES = 1 << 16  # the last bytes of a segment, which usually hold its last record
+TASKS = 2  # for each core, so that a core that finishes early takes another
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """One file of a log: its records are from *first* to *last*, all below *end*, where the next segment begins.
 
-    What was a segment is known by its *first*. The front (docs/log.md) is another file each time it is written, and is
-    known by where it ends, as a negative number.
+    The key of a segment is *first*. The front (docs/log.md) is rewritten from time to time; its key is its *end* as a
+    negative number.
     """
 
     path: str
@@ -51,35 +52,35 @@ class Segment:
 
     @property
     def key(self) -> int:
-        """What it is known by, once it was read."""
+        """The key that manifests keep of a segment that was read."""
         return -self.end if is_front(Path(self.path)) else self.first
 
     @classmethod
     def load(cls, told: dict[str, Any]) -> Segment:
-        """The segment that `dump` wrote down."""
+        """Restore the segment that `dump` wrote."""
         return cls(**told)
 
     def dump(self) -> dict[str, Any]:
-        """For a plan."""
+        """Return the segment as JSON for a plan."""
         return asdict(self)
 
 
 def sealed(directory: Path, known: Container[int] = (), covered: spans.Spans = NO_SPANS) -> Iterator[Segment]:
-    """The segments in *directory* that will not change any more and are not *known* by their keys, in order.
+    """Yield the sealed segments in *directory* whose keys are not *known*, in order.
 
-    The front is left out as well where all that it is made of is *covered*.
+    The front is left out as well if all of its sequences are *covered*.
     """
     for path, first, end in archive.sealed_segments(directory):
         key = -end if is_front(path) else first
         if key not in known and (key > 0 or spans.minus([[first, end - 1]], covered)):
-            with suppress(FileNotFoundError):  # retired between two looks: its facts are there the next time
+            with suppress(FileNotFoundError):  # retired meanwhile: the next run finds its facts
                 yield _inspect(path, first, end)
 
 
 def find_new(
     directory: Path, known: Container[int], limit_bytes: int, limit_segments: int, covered: spans.Spans = NO_SPANS
 ) -> list[Segment]:
-    """The first segments that are neither *known* nor *covered*, as many as the limits allow, and at least one."""
+    """Return the first segments that are neither *known* nor *covered*, within the limits but at least one."""
     chosen: list[Segment] = []
     size = 0
     for segment in sealed(directory, known, covered):
@@ -91,9 +92,9 @@ def find_new(
 
 
 def reload(told: dict[str, Any]) -> Segment | None:
-    """The segment of an old plan; retention may have left only its facts since.
+    """Return the segment of an old plan, or the file of its facts if retention has removed its messages since.
 
-    None where compaction took those: they are in the front, which is read as one that is not known.
+    Return None if compaction has moved the facts to the front, which is then read as a new segment.
     """
     segment = Segment.load(told)
     path = Path(segment.path)
@@ -104,7 +105,7 @@ def reload(told: dict[str, Any]) -> Segment | None:
 
 
 def gateway_id(directory: Path) -> str | None:
-    """Whose log is in *directory*: what its first `start` fact says, None while there is nothing sealed."""
+    """Return the gateway id in the first `start` fact of the log in *directory*; None if no segment is sealed yet."""
     found = False
     for segment in sealed(directory):
         found = True
@@ -117,12 +118,12 @@ def gateway_id(directory: Path) -> str | None:
                 if not isinstance(entry, Message) and entry.kind == "start":
                     return str(entry.fields["gateway"])
     if found:
-        raise PipelineError(f"nothing in {directory} says whose log it is: there is no record of kind start")
+        raise PipelineError(f"nothing in {directory} names the log's gateway: there is no record of kind start")
     return None
 
 
 def distribute(segments: list[Segment], count: int) -> list[list[Segment]]:
-    """*segments* dealt out to at most *count* tasks, as evenly by size as whole segments allow; none is empty."""
+    """Distribute *segments* to at most *count* tasks, as evenly by size as whole segments allow; none is empty."""
     piles: list[list[Segment]] = [[] for _ in range(max(1, min(count, len(segments))))]
     sizes = [0] * len(piles)
     for segment in sorted(segments, key=lambda segment: -segment.size):
@@ -133,7 +134,7 @@ def distribute(segments: list[Segment], count: int) -> list[list[Segment]]:
 
 
 def write_records(spark: SparkSession, segments: list[Segment], gateway: str, folder: Path) -> list[Row]:
-    """Write the records of *segments* as Parquet files into *folder*, on all workers; the rejects."""
+    """Write the records of *segments* as Parquet files into *folder*, on all workers; return the rejects."""
     context = spark.sparkContext
     tasks = list(enumerate(distribute(segments, TASKS * context.defaultParallelism)))
     written = context.parallelize(tasks, max(1, len(tasks))).flatMap(lambda task: _write(folder, gateway, *task))
@@ -141,7 +142,7 @@ def write_records(spark: SparkSession, segments: list[Segment], gateway: str, fo
 
 
 def _write(folder: Path, gateway: str, number: int, segments: list[Segment]) -> list[Row]:
-    """One task: one file, which has its name once it is whole; a task that is done again writes another one first."""
+    """Run one task: write a temporary file and rename it once it is complete, so a task can be repeated."""
     rejects: list[Row] = []
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".part-{number}.{uuid.uuid4().hex}"
@@ -159,7 +160,7 @@ def _parse(segment: Segment, gateway: str) -> Iterator[ParsedLines]:
 
 
 def _inspect(path: Path, first: int, end: int) -> Segment:
-    """What *path* is, by its size and its last lines."""
+    """Find the size and the last sequence of the segment *path*."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         for tail in (TAIL_BYTES, size):

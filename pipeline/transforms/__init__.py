@@ -1,1 +1,1 @@
-"""From table to table: pure functions of DataFrames. No session, no input or output."""
+"""Transforms tables into tables: pure functions of DataFrames, without a session or I/O."""

@@ -1,4 +1,4 @@
-"""From `bronze/messages` to what was said in each protocol, by the gateway's own codecs."""
+"""Decodes `bronze/messages` into the messages of each protocol, with the gateway's own codecs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def streamr(messages: DataFrame) -> DataFrame:
-    """Every stream message that came from a publisher of its own: `silver/streamr`."""
+    """Return every message that a Streamr publisher sent: `silver/streamr`."""
     found = rowwise(codecs.stream, _fields(STREAMR, codecs.StreamFields._fields))
     rows = messages.where("kind = 'message' and protocol = 'streamr' and wire is not null")
     wide = rows.select("gateway_id", F.col("seq").alias("log_seq"), found("wire", "content").alias("found"))
@@ -24,7 +24,7 @@ def streamr(messages: DataFrame) -> DataFrame:
 
 
 def arbor_nodes(messages: DataFrame) -> DataFrame:
-    """Every node in the log, replies as well as identities, communities and conversations: `silver/arbor_nodes`."""
+    """Return every node in the log (replies, identities, communities, conversations): `silver/arbor_nodes`."""
     found = rowwise(codecs.node, _fields(ARBOR_NODES, codecs.NodeFields._fields))
     nodes = node_texts(messages)
     wide = nodes.select("gateway_id", F.col("seq").alias("log_seq"), "node_id", found("text").alias("found"))
@@ -32,7 +32,7 @@ def arbor_nodes(messages: DataFrame) -> DataFrame:
 
 
 def node_texts(messages: DataFrame) -> DataFrame:
-    """The nodes in the log as they stand there: `gateway_id`, `seq`, `node_id` as it is claimed, `text`."""
+    """Return the encoded nodes in the log: `gateway_id`, `seq`, `node_id` as the log has it (unverified), `text`."""
     of_message = F.col("kind") == "message"
     text = F.when(of_message, F.col("wire")).otherwise(_of_fact("$.wire"))
     native = F.when(of_message, F.get_json_object("native", "$.sprout")).otherwise(_of_fact("$.native.sprout"))
@@ -43,7 +43,7 @@ def node_texts(messages: DataFrame) -> DataFrame:
 
 
 def topic_packets(messages: DataFrame) -> DataFrame:
-    """Every packet that a peer of the topic relay broadcast: `silver/topic_packets`."""
+    """Return every packet that a peer of the topic relay broadcast: `silver/topic_packets`."""
     found = rowwise(codecs.packet, _fields(TOPIC_PACKETS, codecs.PacketFields._fields))
     rows = messages.where("kind = 'message' and protocol = 'topic_relay' and wire is not null")
     wide = rows.select("gateway_id", "seq", F.col("peer").alias("src"), found("wire").alias("found"))

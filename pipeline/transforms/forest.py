@@ -1,4 +1,4 @@
-"""Where every Arbor node stands: below what, with how many children, and whether its depth is right."""
+"""Finds the place of every Arbor node: its root, the number of its children, and whether its depth is right."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ NULL_ID: Final = "NullHash_B0__"
 
 
 def forest(nodes: DataFrame, shown: DataFrame) -> DataFrame:
-    """`silver/arbor_nodes` as `gold/forest`.
+    """Make `gold/forest` of `silver/arbor_nodes`.
 
-    *shown* has the ids (`node_id`) under which messages from elsewhere were shown to Arbor: such a parent is present,
-    though its depth is not known.
+    *shown* has the ids (`node_id`) under which bridged messages were shown to Arbor: such a parent is present, but its
+    depth is not known.
     """
     whole = nodes.where("fault is null").dropDuplicates(["node_id"])
     is_reply = F.col("type") == REPLY
@@ -28,7 +28,7 @@ def forest(nodes: DataFrame, shown: DataFrame) -> DataFrame:
     )
     bridged = shown.select(F.col("node_id").alias("parent")).distinct().withColumn("bridged", F.lit(True))
     children = whole.where(is_reply).groupBy(F.col("parent").alias("node_id")).agg(F.count(F.lit(1)).alias("children"))
-    # A thread is a conversation and everything in it; what is no reply is in none.
+    # A thread is a conversation and everything in it; a node that is not a reply is in no thread.
     thread = F.when(
         is_reply, F.when(F.col("conversation") == NULL_ID, F.col("node_id")).otherwise(F.col("conversation"))
     )
@@ -56,6 +56,6 @@ def forest(nodes: DataFrame, shown: DataFrame) -> DataFrame:
 
 
 def shown(messages: DataFrame) -> DataFrame:
-    """The ids in the `form` facts of `bronze/messages`."""
+    """Return the node ids in the `form` facts of `bronze/messages`."""
     forms = messages.where("kind = 'form' and protocol = 'sprout'")
     return forms.select(F.get_json_object("fact", "$.native.sprout").alias("node_id")).where("node_id is not null")

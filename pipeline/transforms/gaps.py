@@ -1,8 +1,8 @@
-"""What is missing in the chains of stream messages.
+"""Finds missing messages in the chains of stream messages.
 
-Each message names the one before it (prevMsgRef). In one window over each chain, in its own order, that is compared
-with the message that stands there. What more has to be known is known of few: whether the message before it had come
-in a copy already, whether what it names instead is in the log, and what its chain is called.
+Each message names its predecessor (prevMsgRef). One window over each chain, in its order, compares that reference with
+the message that precedes it there. Only the few rows that differ are joined with more: whether an earlier copy of the
+preceding message exists, whether the named predecessor is in the log, and the names of the chain.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 CHAIN: Final = ("stream", "partition", "publisher", "chain")
 KEY: Final = ("key", "key2")
 
-OPEN: Final = "open"  # the message before it is not in the log
-FILLED: Final = "filled"  # it is, but came later
-UNKNOWN_BEFORE: Final = "unknown before"  # the first message of a chain says that there was one before it
-FORK: Final = "fork"  # it follows an older one, which is in the log, than the one that stands before it
-_COPY: Final = "copy"  # it stands beside one that came earlier
+OPEN: Final = "open"  # the named predecessor is not in the log
+FILLED: Final = "filled"  # the named predecessor is in the log, but was logged later
+UNKNOWN_BEFORE: Final = "unknown before"  # the first message of the chain in the log names a predecessor
+FORK: Final = "fork"  # the named predecessor is in the log, but older than the message that precedes it in the chain
+_COPY: Final = "copy"  # the same message was logged before
 
-# Columns are compared one by one: structs cost more.
+# Single columns are compared, because comparing structs costs more.
 _STATE: Final = f"""case
 when have_ts = ts and have_seq = seq then '{_COPY}'
 when want_ts is null then null
@@ -38,9 +38,9 @@ end"""
 
 
 def gaps(streamr: DataFrame) -> DataFrame:
-    """The messages in `silver/streamr` whose predecessor is not, or was not, where it should be: `audit/gaps`."""
+    """Return the messages in `silver/streamr` whose predecessor is missing, late or another one: `audit/gaps`."""
     good = streamr.where("fault is null")
-    # The rows that are left are few, and looked at several times: the window is not.
+    # The checkpoint keeps the few remaining rows, which are read several times, so that the window runs once.
     few = _stated(good).where("state is not null").localCheckpoint(eager=False)
     told = few.where(F.col("state") != _COPY)
     names = _keyed(good.select(*CHAIN).distinct())
@@ -48,7 +48,7 @@ def gaps(streamr: DataFrame) -> DataFrame:
 
 
 def _stated(good: DataFrame) -> DataFrame:
-    """The rows with their state as far as the one that stands before each of them tells it."""
+    """Return the rows with their state, as far as it follows from the row that precedes each."""
     want = (F.col("prev_ts").alias("want_ts"), F.col("prev_seq").alias("want_seq"))
     rows = _keyed(good).select(*KEY, "ts", "seq", "log_seq", *want)
     order = Window.partitionBy(*KEY).orderBy("ts", "seq", "log_seq")
@@ -57,12 +57,12 @@ def _stated(good: DataFrame) -> DataFrame:
 
 
 def _keyed(rows: DataFrame) -> DataFrame:
-    """*rows*, each chain with a key of 128 bits, which moves and sorts faster than four names."""
+    """Add a key of 128 bits for the chain to each of *rows*, which moves and sorts faster than four names."""
     return rows.withColumns({"key": F.xxhash64(*CHAIN), "key2": F.xxhash64(F.lit(1), *CHAIN)})
 
 
 def _filled(told: DataFrame, few: DataFrame) -> DataFrame:
-    """*told* without those whose predecessor had come already, and only a copy of it came later."""
+    """Remove those of *told* whose predecessor was logged before them, and only a copy of it later."""
     place = [*KEY, "have_ts", "have_seq"]
     first = few.where(F.col("state") == _COPY).groupBy(*place).agg(F.min("have_log_seq").alias("came"))
     judged = told.where(F.col("state") == FILLED).join(first, place, "left")
@@ -71,7 +71,7 @@ def _filled(told: DataFrame, few: DataFrame) -> DataFrame:
 
 
 def _forks(told: DataFrame, good: DataFrame) -> DataFrame:
-    """*told*, where a fork from a message that is not in the log is open."""
+    """Change forks in *told* from messages that are not in the log to `OPEN`."""
     forks = told.where(F.col("state") == FORK)
     there = _keyed(good).select(*KEY, F.col("ts").alias("want_ts"), F.col("seq").alias("want_seq"))
     place = [*KEY, "want_ts", "want_seq"]

@@ -1,4 +1,4 @@
-"""Whether what was logged is what it says: ids are recomputed, signatures are checked, with the gateway's own code."""
+"""Recomputes the ids and verifies the signatures in the log, with the gateway's own code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def streamr(messages: DataFrame, now: int) -> DataFrame:
-    """A verdict on the signature, ETH or ETH_LEGACY, of every stream message in *messages*; *now* is in ms."""
+    """Return a verdict on the signature (ETH or ETH_LEGACY) of every stream message in *messages*; *now* is in ms."""
     found = columnwise(codecs.check_streams, _fields("check", "verdict", "reason"))
     rows = messages.where("kind = 'message' and protocol = 'streamr' and wire is not null")
     told = rows.select(
@@ -31,9 +31,9 @@ def streamr(messages: DataFrame, now: int) -> DataFrame:
 
 
 def arbor(messages: DataFrame, identities: DataFrame, now: int) -> DataFrame:
-    """Two verdicts on every node in *messages*: on its id, and on its author's OpenPGP signature.
+    """Return two verdicts on every node in *messages*: on its id, and on its author's OpenPGP signature.
 
-    *identities* has the identity nodes of all authors: `node_id`, `raw`.
+    *identities* has the identity nodes of all authors (`node_id`, `raw`); *now* is in ms.
     """
     binary = rowwise(codecs.node_bytes, BinaryType())
     check_id = rowwise(codecs.check_id, _fields("verdict", "reason"))

@@ -1,6 +1,6 @@
-"""How long messages took from one protocol to another, from the log's `counts` facts.
+"""Computes latencies from protocol to protocol, from the log's `counts` facts.
 
-A fact has `minute` (ms, when it begins) and `flows`, a list of objects with `from`, `to`, `delivered`, `undelivered`
+A fact has `minute` (its start, ms) and `flows`, a list of objects with `from`, `to`, `delivered`, `undelivered`
 and `latency`, a histogram: `[[bound, count], ...]`, where *count* deliveries took at most *bound* microseconds and
 more than the bound before. A minute may have several facts (a restart, several gateways): they add up.
 """
@@ -28,7 +28,7 @@ _FLOW: Final = ("minute", "from_protocol", "to_protocol")
 
 
 def latency_minute(messages: DataFrame) -> DataFrame:
-    """`gold/latency_minute` of `bronze/messages`; quantiles in milliseconds, straight between two bounds."""
+    """Make `gold/latency_minute` of `bronze/messages`; quantiles in ms, interpolated linearly between two bounds."""
     facts = messages.where("kind = 'counts'").select(F.from_json("fact", FACT).alias("told"))
     flows = facts.select("told.minute", F.explode("told.flows").alias("flow")).select(
         minute("minute").alias("minute"),
@@ -60,7 +60,7 @@ def _quantiles(flows: DataFrame) -> DataFrame:
 
 
 def _quantile(share: float) -> Column:
-    """The value below which *share* of all lie: in the first cell that reaches so far, as far in as needed."""
+    """Return the quantile at *share* (of 1), interpolated in the first cell whose running total reaches it."""
     rank = F.col("total") * F.lit(share)
     into = (rank - (F.col("upto") - F.col("count"))) / F.col("count")
     value = (F.col("below") + into * (F.col("bound") - F.col("below"))) / 1000

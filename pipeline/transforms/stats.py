@@ -1,4 +1,4 @@
-"""How much was said: by minute, protocol and channel."""
+"""Counts messages by minute, protocol and channel."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pipeline.schemas import CHANNEL_MINUTE
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-OWN: Final = "gateway/"  # channels that are the gateway's own, and are not counted
+OWN: Final = "gateway/"  # prefix of the gateway's own channels, which are not counted
 MINUTE: Final = 60_000  # ms
 
 
 def channel_minute(messages: DataFrame) -> DataFrame:
-    """`gold/channel_minute` of `bronze/messages`.
+    """Make `gold/channel_minute` of `bronze/messages`.
 
-    `bytes` are those of the text as it was received, `senders` are different ones (durable identities, else
-    connections), `undelivered` counts messages that some protocol did not get.
+    `bytes` is the size of the texts as they were received, `senders` the number of different senders (durable
+    identities, else connections), `undelivered` the number of messages that some protocol did not get.
     """
     said = messages.where((F.col("kind") == "message") & ~F.startswith("channel", F.lit(OWN)))
     who = F.coalesce("sender", F.concat(F.lit("#"), F.col("peer").cast("string")))
@@ -41,5 +41,5 @@ def channel_minute(messages: DataFrame) -> DataFrame:
 
 
 def minute(name: str) -> Column:
-    """The minute that the column *name* (ms) lies in."""
+    """Return the minute of the column *name* (ms)."""
     return F.timestamp_millis(F.floor(F.col(name) / MINUTE) * MINUTE)

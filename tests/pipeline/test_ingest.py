@@ -150,9 +150,7 @@ def test_late_and_duplicated_segments(make_run: MakeRun, log: Path) -> None:
     (log / f"{150:020d}.jsonl").write_bytes(told[149] + other[0] + told[151])
     ingest.run(run)
     assert rows(run) == expected(told)
-    assert [why for *_, why, _ in rows(run, REJECTS)] == [
-        "foreign: record 151 is in the table already, and is another one"
-    ]
+    assert [why for *_, why, _ in rows(run, REJECTS)] == ["foreign: the table has a different record 151"]
     assert late[0].exists()
 
 

@@ -154,4 +154,4 @@ def test_an_empty_warehouse_has_a_report(make_run: Callable[..., Run]) -> None:
     run = make_run()
     run.options.warehouse.mkdir()
     report.run(run)
-    assert "Nothing was said yet." in (run.options.warehouse / "report.html").read_text()
+    assert "There are no messages yet." in (run.options.warehouse / "report.html").read_text()
