@@ -23,7 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Trellis, a bridge gateway: what is said on one protocol is heard on every other.",
+    help="Trellis, a bridge gateway: a message published on one protocol reaches every other.",
     context_settings={"obj": ADAPTERS},  # for `gateway.commands.common.registry`
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage. README.md shows how to begin.",
 )
@@ -57,7 +57,7 @@ def serve(
     log_format: Annotated[str | None, typer.Option(help="console or json.  [default: console]")] = None,
     open_to_all: Annotated[bool, typer.Option("--open-to-all", help="Serve other machines without keys.")] = False,
 ) -> None:
-    """Run the gateway until it is told to stop."""
+    """Run the gateway until SIGTERM or Ctrl-C."""
     from .runtime import DataDirectoryInUse
     from .service import CannotStart, run
 

@@ -34,24 +34,25 @@ from .welcome import welcome
 
 BACKLOG = 4096
 MAX_FRAME = 1 << 20  # bytes of one WebSocket message; each protocol has its own, smaller limits
-SERVERS = ("uvicorn.error", "hypercorn.error")  # their loggers, which tell of a start that failed with a traceback
-STOP_SECONDS = 5  # for connections to end after they were told
-# Seconds after which a thread that waits for the interpreter gets it. A busy event loop lets go of the interpreter in
-# each turn and takes it back before a waiting thread is awake; a thread is served for certain only once it has waited
-# for so long undisturbed. With the default of 5 ms, longer than a turn, the log's thread waited up to two seconds.
+SERVERS = ("uvicorn.error", "hypercorn.error")  # the servers' loggers, which report a failed start with a traceback
+STOP_SECONDS = 5  # for connections to end after `goodbye`
+# Seconds after which a thread that waits for the interpreter gets it. A busy event loop releases the interpreter in
+# each turn and takes it back before a waiting thread is awake; only a thread that has waited for this long without
+# interruption certainly gets it. With the default of 5 ms, longer than a turn, the log's thread waited up to two
+# seconds.
 SWITCH_SECONDS = 0.00025
 
 
 class CannotStart(Exception):
-    """Why the service did not start, and what to do about it."""
+    """The service cannot start; the text says why, and what to do about it."""
 
 
 def run(settings: Settings, again: Callable[[], Settings] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT; `CannotStart` if that is impossible.
+    """Serve until SIGTERM or SIGINT; raise `CannotStart` if that is impossible.
 
-    At each SIGHUP *again* reads the configuration once more; without it, only keys and certificates are.
+    *again* reads the configuration at each SIGHUP; without it, only keys and certificates are read again.
     """
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `on_hangup` listens
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `on_hangup` handles it
     configure_logging(settings.log_format)
     machine.raise_descriptors()
     machine.limit_arenas()
@@ -73,7 +74,7 @@ def run(settings: Settings, again: Callable[[], Settings] | None = None) -> None
         serve = _serve_trio if settings.loop == "trio" else _serve_asyncio
         options = {"use_uvloop": True} if settings.loop == "asyncio" else {}
         for name in SERVERS:
-            logging.getLogger(name).addFilter(lambda _: app.state.failure is None)  # it is told below, in one sentence
+            logging.getLogger(name).addFilter(lambda _: app.state.failure is None)  # `CannotStart` has the reason
         try:
             anyio.run(
                 serve,
@@ -84,14 +85,14 @@ def run(settings: Settings, again: Callable[[], Settings] | None = None) -> None
                 backend=settings.loop,
                 backend_options=options,
             )
-        except BaseException:  # what it is depends on the server, and it may be in a group
+        except BaseException:  # its type depends on the server, and it may be in an exception group
             if app.state.failure is None:
                 raise
             raise CannotStart(app.state.failure) from None
 
 
 def configure_logging(form: str) -> None:
-    """Logs go to standard error, for people or as JSON; the server's own from warnings on."""
+    """Log to standard error, in lines or as JSON (*form*); of the HTTP server's own messages, warnings and errors."""
     renderer: Any = (
         structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
     )
@@ -102,7 +103,7 @@ def configure_logging(form: str) -> None:
             structlog.processors.format_exc_info,
             renderer,
         ],
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # whatever that is when something is logged
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # looked up for each message: it may be replaced
     )
     logging.basicConfig(
         stream=sys.stderr, level=logging.WARNING, format="%(asctime)s [%(levelname)s] %(name)s: %(message)s"
@@ -111,7 +112,7 @@ def configure_logging(form: str) -> None:
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """Let a *record* say its sentence alone: it is no fault of the program's that there are no descriptors left."""
+    """Remove the traceback from *record*: running out of file descriptors is not a bug of the program."""
     record.exc_info = None
     return True
 
@@ -125,7 +126,7 @@ def _bind(host: str, port: int, setting: str) -> socket.socket:
 
 
 def _check_ports(app: FastAPI, settings: Settings) -> None:
-    """`CannotStart` where an adapter's port is taken: found out inside of a server that starts, it is a traceback."""
+    """Raise `CannotStart` if an adapter's port is in use; a server that finds out later prints a traceback."""
     for adapter in app.state.gateway.adapters:
         for listener in adapter.listeners():
             if not listener.tls or settings.tls_cert is not None:
@@ -140,7 +141,7 @@ def _freeze_garbage_collector() -> None:
 
 
 def _announce(app: FastAPI, listener: socket.socket) -> None:
-    """Write the ready line for programs, and the welcome for people: everything listens."""
+    """Write the ready line for programs and the welcome for people, once every listener is open."""
     _freeze_garbage_collector()
     host, port = listener.getsockname()[:2]
     http = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -161,7 +162,7 @@ async def _stop_signal() -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn with our signals, ready line and goodbye."""
+    """uvicorn with Trellis's signal handling, ready line and goodbye."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, listener: socket.socket) -> None:
         super().__init__(config)
@@ -170,7 +171,7 @@ class _Server(uvicorn.Server):
         self._tls: TlsServer | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then say so; with a certificate connections are accepted here (see `gateway.shells.tls`)."""
+        """Start and announce it; with a certificate, `gateway.shells.tls` accepts the connections."""
         gateway: Gateway = self._app.state.gateway
         context = gateway.certificate.context(gateway.settings)
         await super().startup(sockets if context is None else [])
@@ -185,7 +186,7 @@ class _Server(uvicorn.Server):
         return made
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Tell every peer in its protocol before the server closes what is left."""
+        """Say goodbye to every peer in its protocol before the server closes the remaining connections."""
         for server in self.servers:
             server.close()
         if self._tls is not None:
@@ -211,7 +212,7 @@ async def _serve_asyncio(
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=settings.limits.keep_alive_seconds,  # type: ignore[arg-type]  # any number of seconds will do
+        timeout_keep_alive=settings.limits.keep_alive_seconds,  # type: ignore[arg-type]  # a float works
         backlog=BACKLOG,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
@@ -263,7 +264,7 @@ async def _serve_trio(app: FastAPI, settings: Settings, again: Callable[[], Sett
         nursery.start_soon(insist)
 
     async def insist() -> None:
-        """hypercorn cannot cut a peer that does not read: it shields what it sends. The log is closed, and we go."""
+        """Close the log and exit: hypercorn shields its writes, so it cannot drop a peer that does not read."""
         await trio.sleep(2 * STOP_SECONDS)
         app.state.gateway.stop()
         os._exit(0)
@@ -276,5 +277,5 @@ async def _serve_trio(app: FastAPI, settings: Settings, again: Callable[[], Sett
     async with trio.open_nursery() as nursery:
         nursery.start_soon(on_hangup, app.state.gateway, again)
         await nursery.start(serve)
-        if app.state.listening is not None:  # hypercorn goes on for a moment where the application did not start
+        if app.state.listening is not None:  # hypercorn continues for a moment if the application did not start
             _announce(app, listener)

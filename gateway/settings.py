@@ -1,4 +1,4 @@
-"""What can be set: a model for each section of the configuration, with its defaults and its limits.
+"""The settings: a model for each section of the configuration, with its defaults and limits.
 
 The sections of the adapters come from the registry (`settings_model`); `gateway.config` reads the values.
 """
@@ -22,7 +22,7 @@ PREFIX = "TRELLIS_"
 
 
 class Section(BaseModel):
-    """A part of the configuration; a key that it does not know is a fault."""
+    """A section of the configuration; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -33,13 +33,13 @@ def _check_names(names: Iterable[str]) -> None:
 
 
 class ChannelSettings(Section):
-    """Which channels exist: any that somebody uses, or only those named here.
+    """Which channels exist: any that a peer uses, or only those in `names`.
 
-    `pins` says what protocols call a channel, where that is not to follow from its name.
+    `pins` sets the addresses of a channel in protocols where they should not follow from its name.
     """
 
     create: Literal["open", "configured"] = "open"
-    limit: int = Field(default=LIMIT, ge=1, description="channels that there may be; the operator may make more")
+    limit: int = Field(default=LIMIT, ge=1, description="maximum number of channels; only the operator can exceed it")
     names: tuple[str, ...] = ()
     pins: dict[str, dict[str, str]] = {}
 
@@ -79,7 +79,7 @@ class AuthSettings(Section):
 
 
 class LogSettings(Section):
-    """When segments are sealed, and what is kept."""
+    """The size of segments, and how long messages are kept."""
 
     segment_bytes: int = Field(default=64 << 20, ge=4096)
     keep_days: float | None = Field(default=None, gt=0, description="messages older than this are retired")
@@ -87,7 +87,7 @@ class LogSettings(Section):
 
 
 class Settings(BaseSettings):
-    """Everything that can be set, but for the adapters' sections (see `settings_model`)."""
+    """All settings except the sections of the adapters (see `settings_model`)."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -120,16 +120,16 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  (pydantic-settings passes it)
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags win over the environment, the environment over the file."""
+        """Give flags precedence over the environment, and the environment over the file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
     def section(self, adapter: type[Adapter]) -> Any:
-        """The settings of one adapter."""
+        """Return the settings of *adapter*."""
         return getattr(self, adapter.name)
 
 
 def settings_model(adapters: Iterable[type[Adapter]], file: Path | None = None) -> type[Settings]:
-    """`Settings` with a section for each adapter, read from *file* as well if there is one."""
+    """Return `Settings` with a section for each adapter, which also reads *file* unless it is None."""
     sections: dict[str, Any] = {adapter.name: (adapter.settings, adapter.settings()) for adapter in adapters}
     model = create_model("Settings", __base__=Settings, **sections)
     model.model_config["toml_file"] = file

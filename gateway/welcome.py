@@ -1,6 +1,6 @@
-"""What `trellis serve` tells people once it listens: where each protocol is, and three lines to try it.
+"""The text that `trellis serve` prints once it listens: the address of each protocol, and three commands to try.
 
-README.md shows the same three lines; a test compares them.
+README.md shows the same three commands; a test compares them.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 
 from .adapter import Adapter
 
-USUAL = "127.0.0.1:8080"  # where the commands look for a gateway by themselves
+DEFAULT_ADDRESS = "127.0.0.1:8080"  # of the gateway that the commands use without --gateway
 RELAY = "/relay"  # the path of the protocol whose messages are easiest to type
 PACKET = '{"type":6,"topic":"lobby","content":"hello from the topic relay"}'
 
 
 def welcome(adapters: Iterable[Adapter], http: str, listening: Mapping[str, str | None], *, tls: bool) -> str:
-    """All of it. *http* and *listening* are addresses as in the ready line."""
+    """Return the text. *http* and *listening* are addresses as in the ready line."""
     adapters = list(adapters)
     http = reachable(http)
     places = {"REST": f"{_scheme('http', tls)}{http}/v1, described at /docs"}
@@ -35,9 +35,9 @@ def welcome(adapters: Iterable[Adapter], http: str, listening: Mapping[str, str 
     return "\n".join(["Trellis listens:", *lines, "Try it from another terminal; Ctrl-C stops the gateway:", *tries])
 
 
-def lines_to_try(http: str = USUAL, prefix: str = ".venv/bin/", *, tls: bool = False) -> list[str]:
-    """A line that listens, and two that it hears, each on a protocol of its own; they need nothing but *prefix*."""
-    where = "" if http == USUAL and not tls else f" --gateway {_scheme('http', tls)}{http}"
+def lines_to_try(http: str = DEFAULT_ADDRESS, prefix: str = ".venv/bin/", *, tls: bool = False) -> list[str]:
+    """Return a command that listens, and two that publish on different protocols; *prefix* is their folder."""
+    where = "" if http == DEFAULT_ADDRESS and not tls else f" --gateway {_scheme('http', tls)}{http}"
     return [
         f"{prefix}trellis tail lobby{where}",
         f"{prefix}trellis publish lobby 'hello from REST'{where}",
@@ -46,12 +46,12 @@ def lines_to_try(http: str = USUAL, prefix: str = ".venv/bin/", *, tls: bool = F
 
 
 def prefix(program: str) -> str:
-    """The folder in front of the commands, as it was typed to start *program*."""
+    """Return the folder, with its slash, under which *program* was started; empty if it was found on the PATH."""
     return program.removesuffix("trellis") if program.endswith("/trellis") else ""
 
 
 def reachable(address: str) -> str:
-    """*address* as this machine can dial it: all interfaces are also this one."""
+    """Return *address* with the loopback address in place of "all interfaces", so that this machine can dial it."""
     return address.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
 
 

@@ -19,15 +19,15 @@ from gateway.commands.remote import DEFAULT_URL, Key, Remote, Url, path_of
 
 PATIENCE = 10.0  # seconds that a gateway may take to sign a community
 
-identity = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Arbor identities: who signs what is said.")
-community = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Arbor communities: what channels are there.")
+identity = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Arbor identities, which sign nodes.")
+community = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Arbor communities, which are channels.")
 
 Channel = Annotated[str, typer.Argument(help="The channel.")]
 
 
 @identity.command("show")
 def show_identity(context: typer.Context, data: Data = None, config: ConfigFile = None) -> None:
-    """Show who the gateway is, to others and in the forest."""
+    """Show the gateway's own id and its identity in Arbor."""
     keys = data_directory(context, config, data) / "keys"
     try:
         key = read_key(keys / KEY_FILE)
@@ -43,13 +43,13 @@ def show_identity(context: typer.Context, data: Data = None, config: ConfigFile 
 
 @identity.command("new")
 def new_identity(
-    name: Annotated[str, typer.Argument(help="What the identity is called.")],
-    folder: Annotated[Path, typer.Option(help="Where its files go.")] = Path(),
+    name: Annotated[str, typer.Argument(help="The name of the identity.")],
+    folder: Annotated[Path, typer.Option(help="The folder for its files.")] = Path(),
 ) -> None:
-    """Make an identity for an Arbor client.
+    """Create an identity for an Arbor client.
 
     Writes two files: NAME.privkey, the OpenPGP key that signs (without a passphrase, mode 0600), and the identity
-    node, in a file called like its id, as a grove keeps it. Prints the id.
+    node, in a file named after its id, as in a grove. Prints the id.
     """
     if not name or "/" in name:
         raise typer.BadParameter("a name of at least one character, and without /", param_hint="NAME")
@@ -65,7 +65,7 @@ def new_identity(
     except OSError as error:
         raise CommandError(f"cannot write {path}: {error.strerror}; choose another name or --folder") from None
     typer.echo(node_id(node))
-    say(f"its key is in {path}; who has that file is {name}")
+    say(f"its key is in {path}; anyone who has that file can sign as {name}")
 
 
 def _signed(name: str, key: openpgp.SecretKey, now: int) -> bytes:
@@ -82,19 +82,19 @@ def _signed(name: str, key: openpgp.SecretKey, now: int) -> bytes:
 
 @community.command("show")
 def show_community(channel: Channel, gateway: Url = DEFAULT_URL, key: Key = None) -> None:
-    """Show the community that a channel is."""
+    """Show the community of a channel."""
     with Remote(gateway, key) as remote:
         found = remote.get(path_of(channel))
     if found.get("community") is None:
         raise CommandError(
-            f"{channel!r} is no community yet; `trellis community new` makes one, and so does its first message"
+            f"{channel!r} has no community yet; `trellis community new` creates it, and so does its first message"
         )
     typer.echo(fields({"channel": found["name"], "community": found["community"]}))
 
 
 @community.command("new")
 def new_community(channel: Channel, gateway: Url = DEFAULT_URL, key: Key = None) -> None:
-    """Make a channel, and the community that it is."""
+    """Create a channel and its community."""
     with Remote(gateway, key) as remote:
         found: dict[str, Any] = remote.request("PUT", path_of(channel)).json()
         deadline = time.monotonic() + PATIENCE
@@ -102,5 +102,5 @@ def new_community(channel: Channel, gateway: Url = DEFAULT_URL, key: Key = None)
             time.sleep(0.05)
             found = remote.get(path_of(channel))
     if found.get("community") is None:
-        raise CommandError(f"the channel is there, but no community after {PATIENCE:.0f} s; is Sprout enabled?")
+        raise CommandError(f"the channel exists, but has no community after {PATIENCE:.0f} s; is Sprout enabled?")
     typer.echo(fields({"channel": found["name"], "community": found["community"]}))

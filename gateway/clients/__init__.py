@@ -1,7 +1,7 @@
 """A small client of each protocol, each as simple as its protocol allows: for `trellis demo` and the tests.
 
-They share nothing with the adapters, so that a mistake there cannot hide here. Only the making and reading of Arbor
-nodes, which needs keys, is handed in (`NodeFactory`).
+They share nothing with the adapters, so that a mistake there cannot hide here. Only the code that creates and reads
+Arbor nodes, which needs keys, is passed in (`NodeFactory`).
 """
 
 from .client import WAIT, Client, ReceivedMessage, dumps

@@ -1,4 +1,4 @@
-"""What all clients have in common."""
+"""The base class of all clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 import httpx
 
-WAIT = 10.0  # seconds for anything that should take a moment
+WAIT = 10.0  # seconds for anything that usually takes milliseconds
 
 _HALF = re.compile("[\ud800-\udfff]")
 
@@ -29,7 +29,7 @@ class ReceivedMessage:
 
 
 class Client(ABC):
-    """One peer of the gateway at *http*: `HOST:PORT`, or a URL. What it is told is put into `heard`, in order.
+    """A peer of the gateway at *http* (`HOST:PORT`, or a URL); messages that it receives are put into `heard`.
 
     *key* is an API key.
     """
@@ -55,12 +55,12 @@ class Client(ABC):
 
     @property
     def rest(self) -> httpx.AsyncClient:
-        """A client of the gateway's REST interface, for what the protocol itself has no words for."""
+        """A new client of the gateway's REST interface, for requests that the protocol itself does not have."""
         headers = {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=WAIT, verify=trust())
 
     async def next(self, wait: float = WAIT) -> ReceivedMessage:
-        """The next thing the peer is told; `TimeoutError` after *wait* seconds."""
+        """Return the next message that the peer receives; raise `TimeoutError` after *wait* seconds."""
         return await asyncio.wait_for(self.heard.get(), wait)
 
     @abstractmethod
@@ -69,15 +69,15 @@ class Client(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Hang up."""
+        """Disconnect."""
 
     @abstractmethod
     async def subscribe(self, channel: str) -> None:
-        """Hear *channel* from when this returns."""
+        """Subscribe to *channel*; messages published after this returns are received."""
 
     @abstractmethod
     async def say(self, channel: str, content: Any) -> None:
-        """Say *content* to everybody in *channel*."""
+        """Publish *content* on *channel*."""
 
     @abstractmethod
     async def _listen(self) -> None:
@@ -85,12 +85,12 @@ class Client(ABC):
 
 
 def dumps(value: Any) -> str:
-    """*value* as JSON; escaped only if it has a lone surrogate, which UTF-8 cannot encode."""
+    """Return *value* as JSON; escaped only if it has a lone surrogate, which UTF-8 cannot encode."""
     text = json.dumps(value, ensure_ascii=False)
     return json.dumps(value) if _HALF.search(text) else text
 
 
 @cache
 def trust() -> ssl.SSLContext:
-    """The system's certificate authorities; loaded once, because that takes longer than most requests."""
+    """Return a TLS context with the system's certificate authorities; cached, because loading them is slow."""
     return ssl.create_default_context()

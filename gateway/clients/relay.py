@@ -16,7 +16,7 @@ class RelayClient(WebSocketClient):
     OWN: ClassVar[frozenset[str]] = frozenset({"type", "topic", "src", "dst", "error"})
 
     async def subscribe(self, channel: str) -> None:
-        """Hear the topic *channel*."""
+        """Subscribe to the topic *channel*."""
         await self._send({"type": 2, "topic": channel})
         answer = await self._answer()
         if "error" in answer:
@@ -27,11 +27,11 @@ class RelayClient(WebSocketClient):
         await self._send({"type": 6, "topic": channel, **self._fields(content)})
 
     async def direct(self, channel: str, number: int, content: Any) -> None:
-        """Say *content* to the peer with *number* alone."""
+        """Send *content* to only the peer with *number*."""
         await self._send({"type": 4, "topic": channel, "dst": number, **self._fields(content)})
 
     def _fields(self, content: Any) -> dict[str, Any]:
-        """*content* as fields of a packet."""
+        """Return *content* as fields of a packet."""
         plain = isinstance(content, dict) and not (self.OWN & content.keys()) and content.keys() != {"json"}
         return content if plain else {"json": content}
 

@@ -12,7 +12,7 @@ from .sse import EventReader
 
 
 class RestClient(Client):
-    """A program: publishes with POST, hears with server-sent events."""
+    """A program that publishes with POST and listens with server-sent events."""
 
     protocol = "rest"
 
@@ -21,18 +21,18 @@ class RestClient(Client):
         self._listening: dict[str, asyncio.Task[None]] = {}
 
     async def open(self) -> None:
-        """Make the client."""
+        """Create the HTTP client."""
         self.client = self.rest
 
     async def close(self) -> None:
-        """Hang up."""
+        """Disconnect."""
         for task in self._listening.values():
             task.cancel()
         await asyncio.gather(*self._listening.values(), return_exceptions=True)
         await self.client.aclose()
 
     async def subscribe(self, channel: str) -> None:
-        """Hear *channel*."""
+        """Open an event stream of *channel*."""
         welcome = asyncio.Event()
         self._listening[channel] = asyncio.create_task(self._events(channel, welcome))
         await asyncio.wait_for(welcome.wait(), WAIT)
@@ -42,7 +42,7 @@ class RestClient(Client):
         await self._post(f"/v1/channels/{quote(channel, safe='')}/messages", content)
 
     async def direct(self, channel: str, number: int, content: Any) -> None:
-        """Say *content* to the peer with *number* alone."""
+        """Send *content* to only the peer with *number*."""
         await self._post(f"/v1/channels/{quote(channel, safe='')}/peers/{number}/messages", content)
 
     async def _post(self, path: str, content: Any) -> None:
@@ -66,4 +66,4 @@ class RestClient(Client):
             self.heard.put_nowait(ReceivedMessage(channel, data["content"], event == "direct", data))
 
     async def _listen(self) -> None:
-        """Each subscription has a task of its own."""
+        """Do nothing, because each subscription has its own task."""

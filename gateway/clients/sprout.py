@@ -14,7 +14,7 @@ Answer = TypeVar("Answer")
 
 
 class ArborNode(NamedTuple):
-    """An Arbor node: its id, its bytes."""
+    """An Arbor node: its id and its encoding."""
 
     id: str
     raw: bytes
@@ -32,13 +32,13 @@ class NodeFactory(Protocol):
     """Creates and reads Arbor nodes for one author."""
 
     def identity(self) -> ArborNode:
-        """The author."""
+        """Return the author's identity node."""
 
     def reply(self, community: str, text: str, twig: dict[str, str]) -> ArborNode:
-        """A signed Reply, child of the community."""
+        """Create a signed Reply whose parent is the community."""
 
     def read(self, raw: bytes) -> ReplyContent | None:
-        """What a node says, None if it is no Reply."""
+        """Read the content of a Reply; return None for other nodes."""
 
 
 class SproutClient(Client):
@@ -48,7 +48,7 @@ class SproutClient(Client):
     DIRECT: ClassVar[frozenset[str]] = frozenset({"to/1", "private/1"})
 
     def __init__(self, http: str, sprout: str, factory: NodeFactory, key: str | None = None) -> None:
-        """*sprout* is `HOST:PORT`, with `tls://` before it where that is spoken; *key* is for REST alone."""
+        """Create a client of *sprout*: `HOST:PORT`, or `tls://HOST:PORT`; *key* is only for REST."""
         super().__init__(http, key)
         self._address = sprout
         self._factory = factory
@@ -62,18 +62,18 @@ class SproutClient(Client):
         self._reader, self._writer = await self.dial()
 
     async def dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection."""
+        """Open a connection."""
         host, _, port = self._address.rpartition("/")[2].rpartition(":")
         tls = trust() if self._address.startswith("tls://") else None
         return await asyncio.open_connection(host, int(port), limit=1 << 20, ssl=tls)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Disconnect."""
         self._writer.close()
         await asyncio.gather(self._writer.wait_closed(), return_exceptions=True)
 
     async def subscribe(self, channel: str) -> None:
-        """Hear the community that *channel* is."""
+        """Subscribe to the community of *channel*."""
         await self._request("subscribe {} " + await self.community(channel))
 
     async def say(self, channel: str, content: Any) -> None:
@@ -81,11 +81,11 @@ class SproutClient(Client):
         await self._announce(await self.community(channel), content, {})
 
     async def direct(self, channel: str, number: int, content: Any) -> None:
-        """Announce a Reply that is for the peer with *number* alone."""
+        """Announce a Reply for only the peer with *number*."""
         await self._announce(await self.community(channel), content, {"to/1": str(number)})
 
     async def community(self, channel: str) -> str:
-        """The id of the community that *channel* is; made if need be, as an operator would."""
+        """Return the id of *channel*'s community; create the channel over REST if necessary."""
         if channel in self._communities:
             return self._communities[channel]
         path = f"/v1/channels/{quote(channel, safe='')}"
@@ -114,7 +114,7 @@ class SproutClient(Client):
         return await self._answer(text, self._responses)
 
     async def _answer(self, text: str, awaited: dict[int, asyncio.Future[Answer]]) -> Answer:
-        """Send *text*, with a number in it; the answer with that number is *awaited*."""
+        """Send *text* with a request id in it, and wait for the answer with that id, which resolves it in *awaited*."""
         number, self._next_id = self._next_id, self._next_id + 1
         answer = awaited[number] = asyncio.get_running_loop().create_future()
         self._writer.write(text.format(number).encode() + b"\n")
@@ -145,7 +145,7 @@ class SproutClient(Client):
             self.heard.put_nowait(heard)
 
     def _heard_as(self, node: ArborNode) -> ReceivedMessage | None:
-        """What *node* says on a channel that this client knows, if it says anything there."""
+        """Return *node* as a message, or None if it is not one on a channel that this client knows."""
         reply = self._factory.read(node.raw)
         channels = {community: channel for channel, community in self._communities.items()}
         if reply is None or reply.community not in channels or "activity/1" in reply.keys:

@@ -1,6 +1,6 @@
-"""Server-sent events out of bytes, however they were cut (WHATWG HTML, section 9.2.6).
+"""Parses server-sent events from bytes in pieces of any size (WHATWG HTML, section 9.2.6).
 
-Lines end at LF, CR or CR LF and nowhere else: JSON may hold what other programs also take for line breaks.
+Lines end only at LF, CR or CR LF, because JSON may contain other characters that Python takes for line breaks.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_END = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a CR at the end of what is here may be half of a CR LF
+_END = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a CR at the end of the buffer may be half of a CR LF
 
 
 class Event(NamedTuple):
-    """One event; *id* is the one to resume after, None until there was one."""
+    """One event; *id* is the last event id, to resume after; None if there has been none."""
 
     name: str
     data: str
@@ -20,7 +20,7 @@ class Event(NamedTuple):
 
 
 class EventReader:
-    """Reads one stream."""
+    """Parses one stream."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -29,7 +29,7 @@ class EventReader:
         self._id: str | None = None
 
     def receive_data(self, data: bytes) -> list[Event]:
-        """The events that *data* completes."""
+        """Return the events that *data* completes."""
         self._rest += data
         *lines, self._rest = _END.split(self._rest)
         events = (self._line(line.decode(errors="replace")) for line in lines)

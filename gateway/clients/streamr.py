@@ -22,7 +22,7 @@ class StreamrClient(WebSocketClient):
         self.errors: list[Any] = []
 
     async def subscribe(self, channel: str) -> None:
-        """Hear partition 0 of the stream *channel*."""
+        """Subscribe to partition 0 of the stream *channel*."""
         await self._send([2, 9, f"subscribe {channel}", channel, 0, None])
         answer = await self._answer()
         if answer[1] != 2:
@@ -33,7 +33,7 @@ class StreamrClient(WebSocketClient):
         await self._publish(self._message(channel, content))
 
     async def direct(self, channel: str, number: int, content: Any) -> None:
-        """Say *content* to the peer with *number* alone: publish to its inbox."""
+        """Send *content* to only the peer with *number*, by publishing to its inbox."""
         await self.say(f"{channel}/@{number}", content)
 
     def _message(self, stream: str, content: Any) -> list[Any]:

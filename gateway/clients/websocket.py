@@ -1,4 +1,4 @@
-"""What the clients of the two WebSocket protocols have in common."""
+"""The base class of the clients of the two WebSocket protocols."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .client import WAIT, Client, dumps
 
 
 class WebSocketClient(Client):
-    """A peer that sends frames, of which some are answered by frames."""
+    """A peer on a WebSocket; some of the frames that it sends are answered by frames."""
 
     path: ClassVar[str]
 
@@ -27,14 +27,14 @@ class WebSocketClient(Client):
         self._socket: ClientConnection = await self.dial()
 
     async def dial(self) -> ClientConnection:
-        """A connection."""
+        """Open a connection."""
         url = f"ws{self.url.removeprefix('http')}{self.path}"
         if self.key is not None:
             url += f"{'&' if '?' in url else '?'}key={quote(self.key, safe='')}"
         return await connect(url, compression=None)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Disconnect."""
         await self._socket.close()
 
     async def _send(self, frame: Any) -> None:
@@ -49,4 +49,4 @@ class WebSocketClient(Client):
 
     @abstractmethod
     def _take(self, frame: Any) -> None:
-        """Sort a frame: an answer, or something to be heard."""
+        """Put *frame* into `heard` if it is a message, and into `_answers` if it is an answer."""

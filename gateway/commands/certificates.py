@@ -1,4 +1,4 @@
-"""`trellis dev-cert`: a certificate for TLS where nobody else issues one, by an authority of your own."""
+"""`trellis dev-cert`: creates a certificate for TLS, and a local certificate authority that issues it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CERTIFICATE: Final = ("cert.pem", "key.pem")
 NAMES: Final = ("localhost",)
 ADDRESSES: Final = ("127.0.0.1", "::1")
 AUTHORITY_DAYS: Final = 3650
-SKEW: Final = timedelta(hours=1)  # a machine whose clock is behind trusts it all the same
+SKEW: Final = timedelta(hours=1)  # certificates begin earlier, for machines whose clocks are behind
 
 # fmt: off
 USES: Final = {
@@ -51,18 +51,19 @@ class Issuer(NamedTuple):
 
 def dev_cert(
     name: Annotated[
-        list[str] | None, typer.Option(help="A name of the machine; several are possible.  [default: localhost]")
+        list[str] | None, typer.Option(help="A name of the machine; can be repeated.  [default: localhost]")
     ] = None,
     address: Annotated[
-        list[str] | None, typer.Option(help="An IP address of it; likewise.  [default: 127.0.0.1 ::1]")
+        list[str] | None, typer.Option(help="An IP address of the machine; can be repeated.  [default: 127.0.0.1 ::1]")
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Where the files go.")] = Path("certs"),
-    days: Annotated[int, typer.Option(min=1, max=825, help="How long the certificate is good.")] = 365,
+    folder: Annotated[Path, typer.Option(help="The folder for the files.")] = Path("certs"),
+    days: Annotated[int, typer.Option(min=1, max=825, help="How many days the certificate is valid.")] = 365,
 ) -> None:
-    """Make a certificate for TLS, by a local authority.
+    """Create a certificate for TLS, issued by a local authority.
 
-    Writes cert.pem and key.pem for the gateway, and ca.pem and ca-key.pem, the authority, unless that is there already:
-    so several gateways can have one. Whoever connects has to trust ca.pem. Keys have mode 0600; nothing is overwritten.
+    Writes cert.pem and key.pem for the gateway, and ca.pem and ca-key.pem for the authority. An existing authority in
+    the folder is used again, so several gateways can share one. Clients have to trust ca.pem. Keys have mode 0600, and
+    no file is overwritten.
     """
     names = (name or ([] if address else list(NAMES))) + (address or ([] if name else list(ADDRESSES)))
     subjects = [_subject(text) for text in names]
@@ -89,9 +90,9 @@ def _subject(text: str) -> x509.GeneralName:
 
 
 def _authority(certificate: Path, key: Path) -> Issuer:
-    """The authority in these files, created if there is none."""
+    """Load the authority from these files, or create it."""
     if certificate.exists() != key.exists():
-        raise CommandError(f"of {certificate} and {key} only one is there; move it away or choose another --folder")
+        raise CommandError(f"only one of {certificate} and {key} exists; move it away or choose another --folder")
     if not certificate.exists():
         made = _issue("Trellis development authority", (), AUTHORITY_DAYS, None)
         _write(made, certificate, key)
@@ -102,14 +103,14 @@ def _authority(certificate: Path, key: Path) -> Issuer:
     except SecretFileError as error:
         raise CommandError(str(error)) from None
     except (ValueError, TypeError) as error:
-        raise CommandError(f"{certificate} and {key} are no authority ({error}); move them away") from None
+        raise CommandError(f"{certificate} and {key} are not an authority ({error}); move them away") from None
     if not isinstance(found, ec.EllipticCurvePrivateKey) or found.public_key() != issuer.public_key():
         raise CommandError(f"{key} is not the key of {certificate}; move both away")
     return Issuer(issuer, found)
 
 
 def _issue(common: str, subjects: list[x509.GeneralName] | tuple[()], days: int, issuer: Issuer | None) -> Issuer:
-    """A new key, and a certificate for it: of an authority where nobody issues it."""
+    """Create a key and a certificate for it, issued by *issuer*; without one, a self-signed authority."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     public, signer = key.public_key(), key if issuer is None else issuer.key
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])

@@ -1,4 +1,4 @@
-"""What several commands have in common: the configuration they read, and how they fail."""
+"""What several commands share: reading the configuration, failing, and printing."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Data = Annotated[Path | None, typer.Option("--data", help="Where everything is k
 
 
 class CommandError(Exception):
-    """A command failed: the text says why and what to do about it, and the exit code is 1."""
+    """A command failed with exit code 1; the text says why, and what to do about it."""
 
 
 def registry(context: typer.Context) -> Adapters:
-    """The adapters, which `gateway.cli` hands to every command in its context."""
+    """Return the adapters, which `gateway.cli` passes to every command in its context."""
     adapters: Adapters = context.obj
     return adapters
 
 
 def load_settings(context: typer.Context, file: Path | None, flags: Mapping[str, Any]) -> Settings:
-    """The configuration, or an exit with code 2 and every fault named."""
+    """Load the configuration; print every fault and raise `typer.Exit` with code 2 if there is one."""
     try:
         return config.load(registry(context), file, flags)
     except config.BadConfiguration as error:
@@ -40,34 +40,34 @@ def load_settings(context: typer.Context, file: Path | None, flags: Mapping[str,
 
 
 def data_directory(context: typer.Context, file: Path | None, data: Path | None) -> Path:
-    """The data directory that the gateway with this configuration has."""
+    """Return the data directory of the gateway with this configuration."""
     return load_settings(context, file, {"data": data}).data
 
 
 def say(text: str) -> None:
-    """Write *text* for people to standard error, so that standard output has results alone."""
+    """Write *text* for people to standard error, so that standard output has only results."""
     sys.stdout.flush()
     typer.echo(text, err=True)
 
 
 def table(rows: list[tuple[str, ...]]) -> str:
-    """*rows*, the first of them the heading, in columns."""
+    """Align *rows*, of which the first is the heading, in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
 
 
 def fields(values: Mapping[str, Any]) -> str:
-    """*values* below each other, by their names."""
+    """Format *values* one on a line, each after its name."""
     width = max(map(len, values))
     return "\n".join(f"{name.ljust(width)}  {cell(value)}" for name, value in values.items())
 
 
 def cell(value: Any) -> str:
-    """A JSON value as people read it."""
+    """Format a JSON value for people."""
     return visible(value if isinstance(value, str) else "-" if value is None else json.dumps(value))
 
 
 def visible(text: str) -> str:
-    """*text* on one line, with control characters written out: what a peer sent must not steer a terminal."""
+    """Escape control characters and line breaks in *text*: what a peer sent must not control a terminal."""
     return "".join(c if c.isprintable() or c == " " else repr(c)[1:-1] for c in text)

@@ -1,4 +1,4 @@
-"""`trellis explain`: whether somebody may do something, and which rule says so, without a running gateway."""
+"""`trellis explain`: whether a principal may do something, and which rule decides, without a running gateway."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from gateway.settings_validation import principal_error
 
 from .common import Adapters, CommandError, ConfigFile, Data, load_settings, registry, say, visible
 
-WHO = "A principal: key:NAME, sprout:anonymous, streamr:0x...; docs/configuration.md names them all."
+WHO = "A principal: key:NAME, sprout:anonymous, streamr:0x...; docs/configuration.md lists all kinds."
 
 
 def explain(
     context: typer.Context,
     who: Annotated[str, typer.Argument(help=WHO)],
     verb: Annotated[str, typer.Argument(help=f"One of {', '.join(VERBS)}.")],
-    channel: Annotated[str, typer.Argument(help="The channel's name; '' for what concerns no single channel.")],
+    channel: Annotated[str, typer.Argument(help="The channel's name; '' for a right that concerns no single channel.")],
     data: Data = None,
     config: ConfigFile = None,
 ) -> None:
-    """Tell whether somebody may do something, and which rule decides.
+    """Tell whether a principal may do something, and which rule decides.
 
-    Read from the configuration, the key file and what users gave each other, as a gateway that is started now would.
-    Exit code 0: allowed, 1: not allowed.
+    The answer is that of a gateway started now: it follows from the configuration, the key file and the rights that
+    users gave each other. Exit code 0: allowed, 1: not allowed.
     """
     settings = load_settings(context, config, {"data": data})
     if verb not in VERBS:
-        raise typer.BadParameter(f"{verb!r} is none of {', '.join(VERBS)}", param_hint="VERB")
+        raise typer.BadParameter(f"{verb!r} is not one of {', '.join(VERBS)}", param_hint="VERB")
     if channel and not valid_name(channel):
         raise typer.BadParameter(f"no channel can be called {channel!r}", param_hint="CHANNEL")
     verdict = _decide(registry(context), settings, who, verb, channel)
@@ -57,15 +57,15 @@ def _decide(adapters: Adapters, settings: Settings, who: str, verb: str, channel
         return access.explain(Principal(who), verb, channel)
     named = [key for key in keys if KEY_PREFIX + key.name == who]
     if not named:
-        raise typer.BadParameter(f"there is no {who!r}; `trellis key list` shows which there are", param_hint="WHO")
-    living = [key for key in named if key.is_valid_at(now_ms())]
-    if not living:
+        raise typer.BadParameter(f"there is no {who!r}; `trellis key list` lists the keys", param_hint="WHO")
+    valid = [key for key in named if key.is_valid_at(now_ms())]
+    if not valid:
         return AccessDecision(False, f"the key {named[-1].name!r} has expired")
-    return access.explain(Principal(who, key=living[-1].id), verb, channel)
+    return access.explain(Principal(who, key=valid[-1].id), verb, channel)
 
 
 def _give(access: Access, adapters: Adapters, settings: Settings) -> None:
-    """Let *access* know what users gave each other, as far as the index tells."""
+    """Give *access* the rights that users gave each other, from the index."""
     path = settings.data / "index.sqlite"
     try:
         if not path.exists():
@@ -74,7 +74,7 @@ def _give(access: Access, adapters: Adapters, settings: Settings) -> None:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as index:
             _give_all(access, adapters, settings, lambda sql, values=(): index.execute(sql, values).fetchall())
     except sqlite3.Error as error:
-        say(f"the index cannot be read ({error}): what users gave each other is not known")
+        say(f"the index cannot be read ({error}): rights that users gave each other are not considered")
 
 
 def _give_all(access: Access, adapters: Adapters, settings: Settings, rows: Any) -> None:

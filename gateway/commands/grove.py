@@ -1,4 +1,4 @@
-"""`trellis import --grove` and `export --grove`: the forest, from and into a directory of the reference."""
+"""`trellis import --grove` and `export --grove`: the forest from and to a directory of the reference relay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .offline import OfflineGateway, open_offline
 
 
 def import_grove(settings: Settings, adapters: Adapters, folder: Path) -> None:
-    """Take what is in the grove *folder*."""
+    """Import the nodes in the grove *folder*."""
     if not folder.is_dir():
         raise typer.BadParameter(f"{folder} is not a directory", param_hint="--grove")
     with open_offline(settings, adapters) as here:
@@ -29,7 +29,7 @@ def import_grove(settings: Settings, adapters: Adapters, folder: Path) -> None:
 def export_grove(settings: Settings, adapters: Adapters, folder: Path) -> None:
     """Write the forest into the grove *folder*."""
     if not (settings.data / "log").is_dir():
-        raise CommandError(f"there is no log in {settings.data}; say where it is with --data")
+        raise CommandError(f"there is no log in {settings.data}; name its directory with --data")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -51,4 +51,4 @@ def _complain(report: grove.GroveReport) -> None:
     for name, reason in report.flaws:
         say(f"{visible(name)}: {visible(reason)}")
     if report.flaws:
-        raise CommandError("what is of no use was left out; everything else is good")
+        raise CommandError("faulty nodes were left out; all others are complete")

@@ -1,4 +1,4 @@
-"""`trellis key`: who may use the gateway, kept in its data directory; a running gateway notices within seconds."""
+"""`trellis key`: manages API keys in the data directory; a running gateway reads changes within seconds."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gateway.access.rights import DENY_PREFIX
 from .common import CommandError, ConfigFile, Data, data_directory, say, table, visible
 
 UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}  # ms
-LONGEST = 36_500  # days
+MAX_DAYS = 36_500
 ADMIN = "admin:*"
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="API keys: add, list, rotate, remove. A running gateway notices within seconds.",
+    help="API keys: add, list, rotate, remove. A running gateway reads changes within seconds.",
 )
 
-Name = Annotated[str, typer.Argument(help="What the key is called; its messages carry that name.")]
+Name = Annotated[str, typer.Argument(help="The name of the key, and of the sender of its messages.")]
 
 
 @app.command()
@@ -37,25 +37,25 @@ def add(
         list[str] | None,
         typer.Option(
             metavar="VERB:PATTERN",
-            help=f"A right: a verb of {', '.join(VERBS)} or *, and the channels, such as weather/*. "
-            f"Several are possible.  [default: {' '.join(DEFAULT_RIGHTS)}]",
+            help=f"A right: one of {', '.join(VERBS)} or *, and the channels, such as weather/*. "
+            f"Can be repeated.  [default: {' '.join(DEFAULT_RIGHTS)}]",
         ),
     ] = None,
     deny: Annotated[
         list[str] | None,
-        typer.Option(metavar="VERB:PATTERN", help="What it may not do, whatever else it may. Several are possible."),
+        typer.Option(metavar="VERB:PATTERN", help="A right that it never has, whatever --allow says. Can be repeated."),
     ] = None,
-    admin: Annotated[bool, typer.Option("--admin", help="It may administer every channel too.")] = False,
+    admin: Annotated[bool, typer.Option("--admin", help="Also allow it to administer every channel.")] = False,
     expires: Annotated[
-        str | None, typer.Option(metavar="TIME", help="It ends after this time: 90m, 12h, 30d.  [default: never]")
+        str | None, typer.Option(metavar="TIME", help="Let it expire after this time: 90m, 12h, 30d.  [default: never]")
     ] = None,
     data: Data = None,
     config: ConfigFile = None,
 ) -> None:
-    """Make a key and print it: the only time it is ever shown.
+    """Create a key and print it: the only time it is ever shown.
 
-    With the first key, authentication is on: from then on nobody may do anything without one, except as
-    `auth.grants` in the configuration says.
+    The first key switches authentication on: from then on every request needs a key or a grant (`auth.grants` in the
+    configuration).
     """
     rights = [*(allow or DEFAULT_RIGHTS), *([ADMIN] if admin else []), *(DENY_PREFIX + right for right in deny or ())]
     for right in rights:
@@ -72,7 +72,7 @@ def add(
 
 @app.command("list")
 def list_(context: typer.Context, data: Data = None, config: ConfigFile = None) -> None:
-    """List the keys: their names, ids and rights, when they end, and when they were last used."""
+    """List the keys: their names, ids and rights, when they expire, and when they were last used."""
     file = _key_file(context, config, data)
     used = lastuse.read_times(file.path.with_name(lastuse.FILE_NAME))
     rows = [
@@ -87,30 +87,31 @@ def rotate(
     context: typer.Context,
     name: Name,
     overlap: Annotated[
-        str, typer.Option(metavar="TIME", help="How long the old key is still good: 0s, 1h, 7d.")
+        str, typer.Option(metavar="TIME", help="How long the old key remains valid: 0s, 1h, 7d.")
     ] = "1h",
     data: Data = None,
     config: ConfigFile = None,
 ) -> None:
-    """Make a new secret for a key, and print it; the old one ends after the overlap, with all its connections."""
+    """Create a new secret for a key, and print it; the old one expires after the overlap, and its connections end."""
     file = _key_file(context, config, data)
     try:
         typer.echo(file.rotate(name, _duration(overlap, "--overlap")))
     except ValueError as error:
         raise CommandError(str(error)) from None
-    say(f"keep it: only its digest is stored; the old one ends in {overlap}")
+    say(f"keep it: only its digest is stored; the old one expires in {overlap}")
 
 
 @app.command()
 def remove(context: typer.Context, name: Name, data: Data = None, config: ConfigFile = None) -> None:
-    """Remove a key; whoever uses it loses its rights, and its connections."""
+    """Remove a key; connections that use it lose its rights, and end."""
     file = _key_file(context, config, data)
     _load(file)
     if not file.remove(name):
-        raise CommandError(f"there is no key called {name!r} in {file.path}; `trellis key list` shows which there are")
+        raise CommandError(f"there is no key called {name!r} in {file.path}; `trellis key list` lists the keys")
     if not file.load():
         say(
-            "that was the last key; a gateway started from now on lets everybody in, or refuses to serve other machines"
+            "that was the last key; without keys a gateway lets everybody in at its next start, or refuses to serve "
+            "other machines"
         )
 
 
@@ -135,17 +136,17 @@ def _check(right: str) -> None:
 
 
 def _duration(text: str, option: str) -> int:
-    """The milliseconds that *text*, such as `30d`, says."""
+    """Parse a duration such as `30d`; return milliseconds."""
     found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
-    if found is None or (ms := int(found[1]) * UNITS[found[2]]) > LONGEST * UNITS["d"]:
-        raise typer.BadParameter(f"{text!r} is no time such as 90m, 12h or 30d", param_hint=option)
+    if found is None or (ms := int(found[1]) * UNITS[found[2]]) > MAX_DAYS * UNITS["d"]:
+        raise typer.BadParameter(f"{text!r} is not a duration such as 90m, 12h or 30d", param_hint=option)
     return ms
 
 
 def _end(key: ApiKey) -> str:
-    """When *key* ends."""
+    """Return when *key* expires, for people."""
     end = _moment(key.expires) or "never"
-    return end if key.is_valid_at(now_ms()) else f"{end} (over)"
+    return end if key.is_valid_at(now_ms()) else f"{end} (expired)"
 
 
 def _moment(ms: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Commands that talk through a running gateway: say something, and see who is there."""
+"""The commands `publish`, `direct`, `channels` and `peers`, which use a running gateway."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gateway.core.jsontext import dumps, loads
 from .common import CommandError, cell, fields, table, visible
 from .remote import DEFAULT_URL, Key, Remote, Url, path_of, pretty
 
-CHUNK_BYTES = 16 << 10  # bytes of lines in one request; their results are fewer than the gateway holds back unread
-LINES_PER_REQUEST = 128  # in one request, where every run has to cut its input at the same places
+CHUNK_BYTES = 16 << 10  # of input in one request; the results are few enough for the gateway to buffer unread
+LINES_PER_REQUEST = 128  # with an idempotency key, so that every run divides its input in the same way
 SEPARATOR = "application/x-ndjson"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the gateway's answer as JSON.")]
@@ -28,19 +28,19 @@ Channel = Annotated[str, typer.Argument(help="The channel.")]
 def publish(
     channel: Channel,
     content: Annotated[
-        str, typer.Argument(metavar="[CONTENT|-]", help="JSON, or else text; - reads JSON values, one a line.")
+        str, typer.Argument(metavar="[CONTENT|-]", help="JSON or plain text; - reads JSON values, one a line.")
     ] = "-",
     idempotency_key: Annotated[
-        str | None, typer.Option(metavar="K", help="With the same key again, nothing is published twice.")
+        str | None, typer.Option(metavar="K", help="A repetition with the same key publishes nothing twice.")
     ] = None,
     gateway: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
     """Publish one message, or each line of input.
 
-    CONTENT that is no JSON is sent as {"content": CONTENT}. Without it, or with -, each line of standard input is a
-    message, and JSON. Prints {"id", "sequence", ...} for each message once it is on disk; a line that was refused gets
-    its problem instead, and the exit code is 1.
+    CONTENT that is not JSON is sent as {"content": CONTENT}. Without it, or with -, each line of standard input is a
+    message in JSON. Prints {"id", "sequence", ...} for each message once it is on disk; for a refused line it prints
+    the problem instead, and the exit code is 1.
     """
     with Remote(gateway, key) as remote:
         if content != "-":
@@ -53,11 +53,11 @@ def publish(
 def direct(
     channel: Channel,
     number: Annotated[int, typer.Argument(min=0, help="The peer's number: see `trellis peers CHANNEL`.")],
-    content: Annotated[str, typer.Argument(help="JSON, or else text.")],
+    content: Annotated[str, typer.Argument(help="JSON or plain text.")],
     gateway: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """Say something to one peer alone.
+    """Send a message to a single peer.
 
     The peer has to be in the channel. Nobody else gets the message, and it is not kept.
     """
@@ -67,7 +67,7 @@ def direct(
 
 
 def channels(
-    channel: Annotated[str | None, typer.Argument(help="Show this one alone, with all its names.")] = None,
+    channel: Annotated[str | None, typer.Argument(help="Show only this one, with all its addresses.")] = None,
     as_json: AsJson = False,
     gateway: Url = DEFAULT_URL,
     key: Key = None,
@@ -92,7 +92,7 @@ def peers(
     gateway: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """List who listens to a channel, or show a peer."""
+    """List the peers in a channel, or show one peer."""
     with Remote(gateway, key) as remote:
         if who.isdecimal():
             found = remote.get(f"/v1/peers/{who}")
@@ -107,7 +107,7 @@ def peers(
 
 
 def json_text(content: str) -> bytes:
-    """*content* itself where it is JSON, else the JSON that says it as text."""
+    """Return *content* itself if it is JSON, else as the text of a JSON message."""
     try:
         loads(content)
     except ValueError:
@@ -120,7 +120,7 @@ def _idempotency(key: str | None) -> dict[str, str]:
 
 
 def _publish_lines(remote: Remote, channel: str, file: BufferedReader | Any, key: str | None) -> int:
-    """Publish each line of *file*, print each result, and return how many were refused."""
+    """Publish each line of *file*, print each result, and return the number of refused lines."""
     refused = first = 0
     for lines in available_lines(file) if key is None else fixed_batches(file):
         part = {} if key is None else _idempotency(f"{key}/{first}")
@@ -137,7 +137,7 @@ def _count_refused(response: httpx.Response) -> int:
 
 
 def available_lines(file: BufferedReader | Any) -> Iterator[list[bytes]]:
-    """The lines of *file*, as many at a time as are there, so that nothing waits for what comes later."""
+    """Yield the lines of *file*, as many at a time as are available, so that no line waits for later ones."""
     rest = b""
     while data := file.read1(CHUNK_BYTES):
         *lines, rest = (rest + data).split(b"\n")
@@ -148,7 +148,7 @@ def available_lines(file: BufferedReader | Any) -> Iterator[list[bytes]]:
 
 
 def fixed_batches(file: BufferedReader | Any) -> Iterator[list[bytes]]:
-    """The lines of *file*, always the same number at a time: a line's place is part of its key."""
+    """Yield the lines of *file*, the same number at a time: a line's position is part of its key."""
     while lines := list(islice(file, LINES_PER_REQUEST)):
         yield lines
 

@@ -1,4 +1,4 @@
-"""A gateway without listeners and without a loop, for commands that work in a data directory."""
+"""A gateway without listeners and event loop, for commands that work in a data directory."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from gateway.settings import Settings
 
 from .common import Adapters, CommandError
 
-TIMEOUT_SECONDS = 60.0  # seconds for the disk, or the worker, to say anything
+TIMEOUT_SECONDS = 60.0  # for the disk or the worker thread to make progress
 
 
 class OfflineGateway:
-    """The gateway, and the calls that its threads posted: they run during `wait_until_idle`."""
+    """A gateway whose threads post calls to a queue; the calls run during `wait_until_idle`."""
 
     def __init__(self, settings: Settings, adapters: Adapters) -> None:
         limits = settings.limits.model_copy(update={"rates": "off"})
         self.gateway = Gateway(settings.model_copy(update={"limits": limits}), adapters)
         self._posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self.gateway.access.enabled = False  # whoever may write the data directory may do everything
+        self.gateway.access.enabled = False  # a user who can write to the data directory has every right
         self.gateway.start(self._posted.put)
 
     def wait_until_idle(self) -> None:
-        """Wait until the worker has nothing left to do and everything that was appended is on disk."""
+        """Wait until the worker thread is idle and everything that was appended is on disk; or `CommandError`."""
         work = self.gateway.adapters[0].services.work
-        for _ in range(2):  # what the worker made is appended as well
+        for _ in range(2):  # the worker's results are appended to the log, too
             self._wait(lambda done: work(lambda: None, lambda _: done()))
             self._wait(lambda done: self.gateway.log.when_synced(self.gateway.log.next_seq - 1, done))
 
@@ -41,15 +41,15 @@ class OfflineGateway:
                 self._posted.get(timeout=TIMEOUT_SECONDS)()
             except Empty:
                 raise CommandError(
-                    f"nothing was done for {TIMEOUT_SECONDS:.0f} s; the data directory may be too slow"
+                    f"no progress for {TIMEOUT_SECONDS:.0f} s; the disk of the data directory may be too slow"
                 ) from None
             if (reason := self.gateway.log.failing) is not None:
-                raise CommandError(f"the log cannot be written: {reason}; what was taken before is in it")
+                raise CommandError(f"the log cannot be written: {reason}; what was imported before is in it")
 
 
 @contextmanager
 def open_offline(settings: Settings, adapters: Adapters) -> Iterator[OfflineGateway]:
-    """The gateway with *adapters* in the data directory of *settings*; `CommandError` if one is running there."""
+    """Open the data directory of *settings* without a server; raise `CommandError` if a gateway runs there."""
     configure_logging(settings.log_format)
     try:
         here = OfflineGateway(settings, adapters)

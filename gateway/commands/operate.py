@@ -1,4 +1,4 @@
-"""Commands for operators: check the configuration and the log, export and import the log."""
+"""The commands `check-config`, `verify`, `export` and `import`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key that TOML takes without quotes
 def check_config(context: typer.Context, config: ConfigFile = None, data: Data = None) -> None:
     """Check the configuration, and print it.
 
-    It is read as `serve` would, and printed as TOML. Every fault is named by its key, and the exit code is 2.
+    It is read as by `serve`, and printed as TOML. If there are faults, each is named by its key, and the exit code is
+    2.
     """
     settings = load_settings(context, config, {"data": data})
     typer.echo("# ok")
@@ -58,10 +59,10 @@ def export(
 ) -> None:
     """Write the log's records, one a line.
 
-    As they are on disk (JSON lines); `import` reads them. Changes nothing; the gateway may run.
+    They are written as they are on disk (JSON lines); `import` reads them. Changes nothing; the gateway may run.
 
-    With --grove the nodes of the Arbor forest are written instead, each into a file of its own, as the reference relay
-    keeps them; what others said is among them, signed by the gateway. No gateway may run meanwhile.
+    With --grove the nodes of the Arbor forest are written instead, each to a file of its own, as the reference relay
+    keeps them. Bridged messages are among them, signed by the gateway. No gateway may run meanwhile.
     """
     if grove is not None:
         from .grove import export_grove  # the whole gateway, which the other commands do not need
@@ -84,18 +85,18 @@ def import_(
     streamr: Annotated[
         bool, typer.Option("--streamr", help="The files are resends of a Streamr broker: object, protocol or raw.")
     ] = False,
-    grove: Annotated[Path | None, typer.Option(metavar="DIR", help="Take the nodes of this grove.")] = None,
+    grove: Annotated[Path | None, typer.Option(metavar="DIR", help="Import the nodes of this grove.")] = None,
     data: Data = None,
     config: ConfigFile = None,
 ) -> None:
     """Put exported records into the log.
 
-    Into an empty data directory they go as they are; into any other one messages are appended with new sequences, and
-    those that are there already are passed over. No gateway may run with that data directory meanwhile.
+    Into an empty data directory they are copied unchanged; to any other one messages are appended with new sequences,
+    and known messages are skipped. No gateway may run with that data directory meanwhile.
 
-    With --grove the nodes in a directory of the reference relay are taken as if they were announced. A file whose name
-    is wrong, or that holds no good node, is named and passed over. With --streamr the messages that a broker's data API
-    gave are said once more, and so is what is in a folder that `trellis pipeline import` made.
+    With --grove the nodes in a directory of the reference relay are imported as if they were announced. A file whose
+    name is wrong, or that holds no valid node, is reported and skipped. With --streamr the responses of a broker's data
+    API are published again, and so is a folder that `trellis pipeline import` made.
     """
     if (grove is None) == (not files) or (streamr and not files):
         raise typer.BadParameter("give either files or --grove", param_hint="FILE")
@@ -118,7 +119,7 @@ def import_(
 
 
 def _within(path: Path) -> list[Path]:
-    """The file *path*, or the segments in that folder, in order."""
+    """Return the file *path*, or the segments in that folder, in order."""
     if path.is_dir():
         return archive.sealed_files(path)
     if not path.is_file():
@@ -139,12 +140,12 @@ def _import_files(context: typer.Context, files: list[Path], data: Path | None, 
         report = importing.import_log(_lines(files), directory, clock(), _check(registry(context)))
     finally:
         os.close(taken)
-    typer.echo(f"{report.records} records imported, {report.skipped} passed over, refused: {len(report.faults)}")
+    typer.echo(f"{report.records} records imported, {report.skipped} skipped, refused: {len(report.faults)}")
     _complain(report)
 
 
 def _check(adapters: Adapters) -> archive.EntryCheck:
-    """What is wrong with an entry of a log for any protocol: in what it says, and in who signed it."""
+    """Return a function that checks an entry for every protocol, its content and its signature."""
     checks = [*(adapter.flaw for adapter in adapters), *(adapter.signature_check() for adapter in adapters)]
     return lambda entry: next(filter(None, (check(entry) for check in checks)), None)
 
@@ -152,7 +153,7 @@ def _check(adapters: Adapters) -> archive.EntryCheck:
 def _log_directory(context: typer.Context, config: Path | None, data: Path | None) -> Path:
     directory = data_directory(context, config, data) / "log"
     if not directory.is_dir():
-        raise CommandError(f"there is no log in {directory.parent}; say where it is with --data")
+        raise CommandError(f"there is no log in {directory.parent}; name its directory with --data")
     return directory
 
 
@@ -170,15 +171,15 @@ def _lines(files: list[Path]) -> Iterator[bytes]:
 
 
 def _complain(report: archive.LogReport) -> None:
-    """Name every fault; a log with one is a failure."""
+    """Print every fault; raise `CommandError` if there is one."""
     for fault in report.faults:
         say(f"{fault.file or 'input'}, byte {fault.offset}: {visible(fault.reason)}")
     if report.faults:
-        raise CommandError("what cannot be trusted was left out; everything else is good")
+        raise CommandError("records that are not valid were left out; all others are good")
 
 
 def toml_lines(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """Each value with its dotted key; what is not set is a comment. Secrets are stars by their type (`SecretStr`)."""
+    """Yield each value with its dotted key; None becomes a comment. Secrets are stars by their type (`SecretStr`)."""
     for name, value in values.items():
         key = prefix + (name if _BARE.fullmatch(name) else json.dumps(name))
         if isinstance(value, dict) and value:

@@ -1,4 +1,4 @@
-"""`trellis pipeline JOB`: the jobs of the data pipeline, which is installed apart, since it needs Spark.
+"""`trellis pipeline JOB`: the jobs of the data pipeline, which is installed separately because it needs Spark.
 
 `python -m pipeline JOB` and `spark-submit pipeline/submit.py JOB` are the same command.
 """
@@ -13,7 +13,7 @@ import typer
 from .common import CommandError
 
 MISSING = "the pipeline is not installed: pip install 'trellis-gateway[pipeline]'"
-JOBS = "ingest, decode, integrity, gaps, forest, stats, compact, report, all of them: all; or import"
+JOBS = "ingest, decode, integrity, gaps, forest, stats, compact, report, all (of these) or import"
 
 
 def pipeline(
@@ -23,13 +23,13 @@ def pipeline(
         typer.Option(help="Where the log is: log:DIR or http:URL; for import also grove:DIR or streamr:PATH."),
     ] = None,
     warehouse: Annotated[str, typer.Option(help="The directory of the tables.")] = "warehouse",
-    once: Annotated[bool, typer.Option("--once", help="Do what there is to do, then end; the default.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until stopped.")] = False,
-    interval: Annotated[float, typer.Option(min=0, help="Seconds between two looks for something new.")] = 5.0,
+    once: Annotated[bool, typer.Option("--once", help="Process what is pending, then exit (the default).")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Continue until stopped.")] = False,
+    interval: Annotated[float, typer.Option(min=0, help="Seconds between two polls for new records.")] = 5.0,
     master: Annotated[str, typer.Option(help="local[N] or spark://HOST:PORT.")] = "local[*]",
     heap: Annotated[int, typer.Option(min=256, help="Megabytes of the driver's heap, and of each executor's.")] = 1024,
-    keep_days: Annotated[int | None, typer.Option(min=0, help="`compact` lets go of older messages.")] = None,
-    publish: Annotated[str | None, typer.Option(help="URL of a gateway that `stats` tells what it counted.")] = None,
+    keep_days: Annotated[int | None, typer.Option(min=0, help="Let `compact` remove older messages.")] = None,
+    publish: Annotated[str | None, typer.Option(help="URL of a gateway on which `stats` publishes its counts.")] = None,
     key: Annotated[
         str | None, typer.Option(envvar="TRELLIS_KEY", help="An API key, for --source and --publish.")
     ] = None,
@@ -66,5 +66,5 @@ def pipeline(
     except config.BadOption as error:
         raise typer.BadParameter(str(error)) from None
     if job in ("ingest", "import", "all") and source is None:
-        raise typer.BadParameter("say where the log is: log:DIR or http:URL", param_hint="--source")
+        raise typer.BadParameter("name the log: log:DIR or http:URL", param_hint="--source")
     raise typer.Exit(execute(job, options))

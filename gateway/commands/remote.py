@@ -1,4 +1,4 @@
-"""A running gateway as a command sees it: REST over HTTP, and errors that say what to do next."""
+"""Talks to a running gateway over REST; errors say what to do next."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gateway.clients.sse import Event, EventReader
 
 from .common import CommandError
 
-TIMEOUT_SECONDS = 30.0  # for an answer
-SILENCE_SECONDS = 45.0  # seconds without a byte after which a stream is taken for dead; the gateway writes every 15
+TIMEOUT_SECONDS = 30.0  # for a response
+SILENCE_SECONDS = 45.0  # a stream without a byte for this long is lost; the gateway writes at least every 15 s
 
 Url = Annotated[
     str, typer.Option("--gateway", envvar="TRELLIS_URL", metavar="URL", help="The gateway to talk to.")
@@ -28,7 +28,7 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 
 
 class GatewayUnreachable(CommandError):
-    """No gateway answers, or it refuses requests for the moment: a later attempt may succeed."""
+    """The gateway does not answer, or is unavailable (503); a later attempt may succeed."""
 
 
 class Remote:
@@ -49,11 +49,11 @@ class Remote:
         self._http.close()
 
     def get(self, path: str) -> Any:
-        """What is at *path*."""
+        """Return the JSON value at *path*."""
         return self.request("GET", path).json()
 
     def request(self, method: str, path: str, body: bytes | None = None, **headers: str) -> httpx.Response:
-        """The answer to one request; underscores in the names of *headers* stand for hyphens."""
+        """Send one request and return the response; underscores in the names of *headers* stand for hyphens."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         with self._translate_errors():
             response = self._http.request(method, path, content=body, headers=named)
@@ -83,14 +83,14 @@ class Remote:
         except httpx.TimeoutException:
             raise GatewayUnreachable(f"the gateway at {self.url} does not answer") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            if "CERTIFICATE_VERIFY_FAILED" in str(error):  # OpenSSL's word; the error itself is three causes down
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):  # the cause is nested three deep
                 raise CommandError(
-                    f"the certificate of {self.url} is not trusted ({error}); where `trellis dev-cert` made it, "
-                    "say where its authority is: SSL_CERT_FILE=certs/ca.pem"
+                    f"the certificate of {self.url} is not trusted ({error}); if `trellis dev-cert` made it, "
+                    "name its authority with SSL_CERT_FILE=certs/ca.pem"
                 ) from None
             raise GatewayUnreachable(
                 f"no gateway at {self.url} ({error or type(error).__name__}); start one with `trellis serve`, "
-                "or say where it is with --gateway or TRELLIS_URL"
+                "or set its address with --gateway or TRELLIS_URL"
             ) from None
 
     def _error_of(self, response: httpx.Response) -> CommandError:
@@ -101,19 +101,19 @@ class Remote:
 
 
 def path_of(channel: str, *rest: object) -> str:
-    """The path of a channel, or of something in it."""
-    # A dot is encoded too: a channel called ".." is no way up.
+    """Return the path of a channel, or of a resource below it."""
+    # Dots are encoded too, so that a channel called ".." does not lead to the parent path.
     name = quote(channel.encode(errors="surrogateescape"), safe="").replace(".", "%2E")
     return "/".join(["/v1/channels", name, *map(str, rest)])
 
 
 def _detail(response: httpx.Response) -> str:
-    """What a problem says (RFC 9457), or what else an HTTP server answers with."""
+    """Return the detail of a problem (RFC 9457), or the reason phrase of any other response."""
     if response.headers.get("content-type") == "application/problem+json":
         return str(response.json()["detail"])
     return f"{response.reason_phrase or 'refused'}; is {response.url} of a Trellis gateway?"
 
 
 def pretty(value: Any) -> str:
-    """JSON for people and for jq alike."""
+    """Return *value* as indented JSON."""
     return json.dumps(value, indent=2, ensure_ascii=False)

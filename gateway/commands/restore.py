@@ -1,7 +1,7 @@
-"""`trellis import` of what no gateway has said yet: dumps of stream messages, and folders that the pipeline made.
+"""`trellis import` of dumps of stream messages, and of folders that `trellis pipeline import` made.
 
-Each message and node is said once more in the data directory, without listeners, by the rules of its protocol; so it
-gets its places in all protocols here.
+Each message and node is published in the data directory, without listeners, by the rules of its protocol, so it gets
+its form in all protocols.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Flaws = list[tuple[str, str]]
 
 
 def import_dumps(settings: Settings, adapters: Adapters, files: list[Path]) -> None:
-    """Say the stream messages in *files*, what the broker's data API gave in any of its formats."""
+    """Publish the stream messages in *files*: responses of the broker's data API, in any of its formats."""
     flaws: Flaws = []
     with open_offline(settings, adapters) as here:
         report = restore(_adapter(here, StreamrAdapter), _dumped(files, flaws), here.wait_until_idle)
@@ -40,7 +40,7 @@ def import_dumps(settings: Settings, adapters: Adapters, files: list[Path]) -> N
 
 
 def import_unpublished(settings: Settings, adapters: Adapters, entries: Callable[[], Iterable[Entry]]) -> None:
-    """Say what is in *entries*: nodes first, since their authors and parents come before them; then messages."""
+    """Publish the nodes in *entries*, which come after their authors and parents, and then the messages."""
     with open_offline(settings, adapters) as here:
         nodes = grove.GroveReport()
         if any(entry.protocol == SproutAdapter.name for entry in entries()):
@@ -82,4 +82,4 @@ def _tell(done: int, known: int, flaws: Flaws, what: str) -> None:
     for place, reason in flaws:
         say(f"{visible(place)}: {visible(reason)}")
     if flaws:
-        raise CommandError("what is of no use was left out; everything else is good")
+        raise CommandError("faulty entries were left out; all others were imported")

@@ -1,4 +1,4 @@
-"""`trellis tail`: a channel as it is said, line by line, across restarts of the gateway."""
+"""`trellis tail`: prints the messages of a channel as they come, across restarts of the gateway."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from gateway.clients.sse import Event
 from .common import CommandError, say, visible
 from .remote import DEFAULT_URL, GatewayUnreachable, Key, Remote, Url, path_of
 
-PAUSE = 1.0  # seconds before the first attempt to connect again; doubled each time
-MAX_PAUSE = 15.0
+PAUSE = 1.0  # seconds before the first attempt to reconnect; doubled after each failure
+MAX_PAUSE = 15.0  # seconds
 
 
 def tail(
     channel: Annotated[str, typer.Argument(help="The channel to listen to.")],
-    after: Annotated[int | None, typer.Option(min=0, help="Begin after this sequence; 0 is the beginning.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Messages as JSON, one a line, and nothing else.")] = False,
+    after: Annotated[int | None, typer.Option(min=0, help="Start after this sequence; 0 is the beginning.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only messages, as JSON, one a line.")] = False,
     gateway: Url = DEFAULT_URL,
     key: Key = None,
 ) -> None:
-    """Print what is said on a channel, until Ctrl-C.
+    """Print the messages of a channel, until Ctrl-C.
 
-    Where the connection is lost it is made again, and goes on after the last message that was seen.
+    If the connection is lost, it is opened again and continues after the last message that was printed.
     """
     show = show_json if as_json else show_plain
     try:
         with Remote(gateway, key) as remote:
             for event in follow(remote, channel, after):
                 show(event)
-    except KeyboardInterrupt:  # the way to end it
+    except KeyboardInterrupt:  # the usual way to stop it
         return
 
 
 def follow(remote: Remote, channel: str, after: int | None) -> Iterator[Event]:
-    """All events from now on, or after a sequence; only the first question to the gateway may find none there."""
+    """Yield all events from now on, or after a sequence; raise `GatewayUnreachable` only for the first request."""
     now = _sequence(remote, channel)
     last, pause = now if after is None else after, PAUSE
     while True:
@@ -58,17 +58,17 @@ def follow(remote: Remote, channel: str, after: int | None) -> Iterator[Event]:
 
 
 def _sequence(remote: Remote, channel: str) -> int | None:
-    """Where the channel stands now, so that a lost connection loses nothing; None if it does not exist yet."""
+    """Return the channel's last sequence, after which to reconnect; None if it does not exist yet."""
     try:
         return int(remote.get(path_of(channel))["sequence"])
     except GatewayUnreachable:
         raise
-    except CommandError:  # what is wrong with it, if anything, is said about the stream
+    except CommandError:  # a real problem is reported again when the stream is opened
         return None
 
 
 def show_json(event: Event) -> None:
-    """Print a message as it came."""
+    """Print a message as JSON."""
     if event.name in ("message", "direct"):
         typer.echo(event.data)
 
@@ -80,7 +80,7 @@ def show_plain(event: Event) -> None:
 
 
 def _message(message: dict[str, Any]) -> str:
-    moment = datetime.fromtimestamp(message["timestamp"] / 1000)  # an author may claim any time
+    moment = datetime.fromtimestamp(message["timestamp"] / 1000)  # the author's clock, which may be wrong
     return f"{moment:%H:%M:%S}  {_name(message['sender'])}: {_text(message['content'])}"
 
 
@@ -90,7 +90,7 @@ def _name(sender: dict[str, Any]) -> str:
 
 
 def _text(content: Any) -> str:
-    """The text of a message that is mere text, the JSON of any other."""
+    """Return the text of a message that has only text, and the JSON of any other."""
     if isinstance(content, dict) and content.keys() == {"content"}:
         content = content["content"]
     return visible(content if isinstance(content, str) else json.dumps(content, ensure_ascii=False))
@@ -99,7 +99,7 @@ def _text(content: Any) -> str:
 LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "welcome": lambda peer: f"listening to {visible(peer['channel'])} as peer {peer['number']}; Ctrl-C ends it",
     "message": _message,
-    "direct": lambda message: f"{_message(message)}  (to you alone)",
+    "direct": lambda message: f"{_message(message)}  (only to you)",
     "joined": lambda peer: f"          {_name(peer)} joined",
     "left": lambda peer: f"          {_name(peer)} left",
     "gap": lambda gap: f"messages {gap['after'] + 1} to {gap['before'] - 1} are no longer kept",

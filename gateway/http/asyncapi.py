@@ -1,6 +1,6 @@
 """Describes what OpenAPI cannot, WebSockets and TCP, as an AsyncAPI 3.0 document made from the tables of the adapters.
 
-It is told from the gateway's side: what it receives, others send.
+It takes the gateway's side: clients send what the document says is received.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UNFIT = re.compile(r"[^A-Za-z0-9]+")
 
 
 class Endpoint(NamedTuple):
-    """A path or a listener of a protocol, and what is said there."""
+    """A path or a listener of a protocol, and its messages."""
 
     key: str
     title: str

@@ -99,7 +99,7 @@ class TurnQueue:
         self._waiting.setdefault(network, deque()).append(event)
         try:
             await event.wait()
-        except BaseException:  # whoever waits was cancelled
+        except BaseException:  # the waiting request was cancelled
             if event.is_set():
                 self._pass_on()
             else:

@@ -104,8 +104,8 @@ class EventSession(Session):
         try:
             page = (
                 self._next_page() if self._catching_up else []
-            )  # asked for first: behind the last one the outbox is filled
-        except Unavailable as error:  # who comes back goes on where this ends
+            )  # read first: the last page puts what was delivered meanwhile into the outbox
+        except Unavailable as error:  # a client that reconnects continues where this stream ends
             self.close(1013, str(error))
             page = []
         return super().data_to_send() + page
@@ -176,7 +176,7 @@ def event(name: str, data: bytes) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
 
-@lru_cache(maxsize=4)  # all in a channel are told of the same peer
+@lru_cache(maxsize=4)  # all listeners of a channel get the same event
 def _presence(name: str, peer: Peer) -> bytes:
     return event(name, dumps(views.peer(peer)))
 

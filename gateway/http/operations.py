@@ -1,4 +1,4 @@
-"""What operators ask: what is spoken, what is counted, whether all is well, and the log itself."""
+"""Requests of operators: protocols, statistics, health, metrics, and the log itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .events import MAX_OUTBOX
 from .publish import MAX_CONTENT
 from .routes import MAX_INTEGER, After, Route
 
-# What REST is, beside the adapters: the same as they say of themselves.
+# REST is not an adapter, so its row of `GET /v1/protocols` is here.
 REST_DESCRIPTION: Final[dict[str, Any]] = {
     "name": REST,
     "title": "REST",
@@ -47,13 +47,13 @@ REST_DESCRIPTION: Final[dict[str, Any]] = {
 
 
 class Operations:
-    """The handlers; those outside /v1/ need no key, but for the metrics."""
+    """The handlers; of those outside /v1/, only the metrics need a key."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
 
     async def protocols(self, request: Request) -> Response:
-        """What is spoken here, in which versions, and what each protocol can and cannot carry."""
+        """List the protocols, their versions, and what each protocol can and cannot express."""
         Caller(self.gateway, request).pace("")
         rows: list[dict[str, Any]] = [
             {
@@ -73,15 +73,15 @@ class Operations:
         self,
         request: Request,
         after: After = 0,
-        limit: Annotated[int, Query(ge=1, le=MAX_INTEGER, description="How many lines at most.")] = 1_000,
+        limit: Annotated[int, Query(ge=1, le=MAX_INTEGER, description="The maximum number of lines.")] = 1_000,
     ) -> Response:
-        """The log's own lines, as they are on disk (right: `admin`)."""
+        """Read the lines of the log as they are on disk (right: `admin`)."""
         caller = Caller(self.gateway, request)
         caller.check("admin", "")
         return await caller.paced_response(history.log_lines(self.gateway, after, limit), NDJSON[0], "admin", "")
 
     async def stats(self, request: Request) -> Response:
-        """What was counted since the start, by protocol, channel and direction; and what the pipeline last wrote."""
+        """Get counts since the start by protocol, channel and direction, and the state of the pipeline's tables."""
         caller = Caller(self.gateway, request)
         caller.check("history", "")
         caller.charge(stats.COST)
@@ -89,12 +89,12 @@ class Operations:
         return views.json_response(stats.report(self.gateway) | {"pipeline": pipeline})
 
     async def home(self) -> Response:
-        """Where to go from here."""
+        """Get links to the other pages."""
         links = {"api": "/docs", "channels": "/v1/channels", "protocols": "/v1/protocols", "health": "/readyz"}
         return views.json_response({"name": "Trellis", "version": self.gateway.version, **links})
 
     async def asyncapi(self, request: Request) -> Response:
-        """What is said on the WebSockets and on TCP, as an AsyncAPI document."""
+        """Get the AsyncAPI document of the messages on WebSockets and TCP."""
         listening = getattr(request.app.state, "listening", {})
         host, secure = request.url.netloc, request.url.scheme == "https"
         return views.json_response(
@@ -102,17 +102,17 @@ class Operations:
         )
 
     async def healthz(self) -> Response:
-        """Whether the process lives."""
+        """Check that the process is alive."""
         return views.json_response({"status": "alive"})
 
     async def readyz(self) -> Response:
-        """Whether all is well, or 503 and everything that is not."""
+        """Check that the gateway is ready; otherwise the status is 503 and the body gives every reason."""
         if reasons := self.gateway.unready_reasons():
             return views.json_response({"status": "; ".join(reasons)}, 503)
         return views.json_response({"status": "ready"})
 
     async def metrics(self, request: Request) -> Response:
-        """Everything that is counted, for Prometheus; where there are keys, one with `history:*` is needed."""
+        """Get all metrics for Prometheus; with authentication, the key needs the right `history:*`."""
         Caller(self.gateway, request).check("history", "")
         return Response(self.gateway.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 

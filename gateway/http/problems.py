@@ -74,7 +74,7 @@ def _unknown_channel(error: UnknownChannel) -> Problem:
 
 
 def _too_many_channels(error: TooManyChannels) -> Problem:
-    return Problem(507, f"{error}; use one that there is: GET /v1/channels lists those that you may see")
+    return Problem(507, f"{error}; use an existing one: GET /v1/channels lists those that you may see")
 
 
 def _conflict(error: Conflict) -> Problem:
@@ -86,7 +86,7 @@ def _unavailable(error: Unavailable) -> Problem:
 
 
 def _outcome_unknown(error: OutcomeUnknown) -> Problem:
-    return Problem(503, f"{error}; it may be accepted later; say it again with the same Idempotency-Key to learn that")
+    return Problem(503, f"{error}; it may be accepted later; repeat it with the same Idempotency-Key to find out")
 
 
 PROBLEMS: dict[type[RequestError], Callable[[Any], Problem]] = {

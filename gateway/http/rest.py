@@ -1,7 +1,7 @@
-"""The REST face: what a program without a protocol of its own uses, and what operators ask.
+"""The REST interface: publishing, history, events, channels and peers.
 
-Paths are routed as they were sent (`app.RawPaths`), so a channel's name may hold an encoded slash. Bodies are read and
-written raw: content passes through unchanged. Every failure is a problem (`gateway.http.problems`).
+Paths are routed as they were sent (`app.RawPaths`), so a channel's name may contain an encoded slash. Bodies are read
+and written raw, so content passes unchanged. Every failure is a problem (`gateway.http.problems`).
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from .problems import Problem, shortened
 from .publish import MAX_CONTENT, Publisher, parse_request_content
 from .routes import MAX_INTEGER, After, ProblemRoute, Route, add_route
 
-MAX_LIMIT = 256  # messages or channels in one answer
-PREPARE_SECONDS = 10.0  # for all that a new channel needs, which is signatures; usually a few milliseconds
-NO_ADDRESS_YET = "there is a channel %r now, but it has no address in %s yet; PUT it again to wait for that"
+MAX_LIMIT = 256  # messages or channels in one response
+PREPARE_SECONDS = 10.0  # to sign what a new channel needs in every protocol; usually a few milliseconds
+NO_ADDRESS_YET = "the channel %r exists now, but it has no address in %s yet; PUT it again to wait for that"
 
-# What FastAPI reads out of a request, and what /docs says about it. Paths come raw: see `callers.path_segment`.
+# What FastAPI reads from a request, and what /docs says about it. Paths come raw: see `callers.path_segment`.
 CHANNEL = "The channel's name, percent-encoded: `weather%2Fberlin`."
-IDEMPOTENCY_KEY = "Publishes once, however often it is sent; each line of NDJSON counts on its own."
+IDEMPOTENCY_KEY = "A request that is repeated with the same key publishes only once; so does each line of NDJSON."
 Channel = Annotated[str, Path(description=CHANNEL)]
 Id = Annotated[str, Path(description="A message's canonical id, or its id in any protocol; percent-encoded.")]
 Number = Annotated[int, Path(ge=0, le=MAX_INTEGER, description="A peer's number.")]
-AfterName = Annotated[str, Query(max_length=MAX_NAME, description="Only channels whose names come later.")]
-Before = Annotated[int | None, Query(ge=0, le=MAX_INTEGER, description="Only what has a lower sequence.")]
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="How many at most.")]
-Sender = Annotated[int | None, Query(ge=0, le=MAX_INTEGER, description="Only what the peer with this number said.")]
+AfterName = Annotated[str, Query(max_length=MAX_NAME, description="Only channels whose names sort after this.")]
+Before = Annotated[int | None, Query(ge=0, le=MAX_INTEGER, description="Only messages with a lower sequence.")]
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="The maximum number of results.")]
+Sender = Annotated[int | None, Query(ge=0, le=MAX_INTEGER, description="Only messages of the peer with this number.")]
 Order = Annotated[history.Order, Query(description="`asc`: oldest first; `desc`: newest first.")]
-Resume = Annotated[int | None, Query(ge=0, le=MAX_INTEGER, description="As `Last-Event-ID`, for a first connection.")]
+Resume = Annotated[int | None, Query(ge=0, le=MAX_INTEGER, description="As `Last-Event-ID`, in the first request.")]
 LastEventId = Annotated[
     int | None, Header(ge=0, le=MAX_INTEGER, description="The `id` of the last `message` event seen.")
 ]
@@ -66,7 +66,7 @@ PUBLISH = {  # its handler is called without FastAPI (see `routes.RawRoute`), so
 
 
 class Rest:
-    """The handlers, by what they serve; each asks who calls and whether they may before anything else."""
+    """The handlers by resource; each identifies the caller and checks their right before anything else."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -76,8 +76,8 @@ class Rest:
     async def publish(self, request: Request) -> Response:
         """Publish one JSON value, or with `application/x-ndjson` one on each line.
 
-        Answers 201 once the message is on disk. Lines are answered with a result each, in order, while the body is
-        still being sent: read them as you write. A refused line is answered with its problem.
+        The response is 201 once the message is on disk. For lines it has one result each, in order, while the body is
+        still being sent: read the results as you write. The result of a refused line is its problem.
         """
         headers = request.headers
         caller = Caller(self.gateway, request)
@@ -103,7 +103,7 @@ class Rest:
         sender: Sender = None,
         order: Order = "asc",
     ) -> Response:
-        """What was said on a channel, a page at a time; `next` is the address of the next page, or null."""
+        """Get the messages of a channel, a page at a time; `next` is the address of the next page, or null."""
         caller = Caller(self.gateway, request)
         name = caller.resolve_channel("history", channel)
         caller.charge(limit / history.PAGE)
@@ -111,7 +111,7 @@ class Rest:
         return await caller.paced_response(query.slices(self.gateway), views.MEDIA_TYPE, "history", name)
 
     async def message(self, request: Request, channel: Channel, id: Id) -> Response:
-        """One message, by its canonical id or by its id in any protocol."""
+        """Get one message, by its canonical id or by its id in any protocol."""
         name = Caller(self.gateway, request).resolve_channel("history", channel)
         found = history.find_message(self.gateway, name, path_segment(id))
         return Response(views.message(self.gateway.peers, found), media_type=views.MEDIA_TYPE)
@@ -124,11 +124,11 @@ class Rest:
         last_event_id: LastEventId = None,
         key: Key = None,
     ) -> Response:
-        """Listen to a channel, from now on or from where you left.
+        """Listen to a channel, from now on or after a message.
 
         The events are `welcome`, then `message`, `direct`, `joined`, `left` and `gap`. Only a `message` has an id, its
-        sequence. A stream that is resumed with it misses nothing and repeats nothing; `gap` tells where retention took
-        something.
+        sequence. A stream that is resumed with it misses nothing and repeats nothing; `gap` reports messages that
+        retention has removed.
         """
         caller = Caller(self.gateway, request, key)
         name = caller.resolve_channel("subscribe", channel)
@@ -137,9 +137,9 @@ class Rest:
     # Channels
 
     async def channels(self, request: Request, after: AfterName = "", limit: Limit = 100) -> Response:
-        """The channels that you may see, by name; `next` is the address of the next page, or null.
+        """List the channels that you may see, by name; `next` is the address of the next page, or null.
 
-        A page ends early, perhaps without a channel, where it would take too long to find more that you may see.
+        A page may end early, even without a channel, if finding more that you may see would take too long.
         """
         caller = Caller(self.gateway, request)
         caller.pace("")
@@ -150,13 +150,13 @@ class Rest:
         return views.json_response({"channels": shown, "next": url and f"/v1/channels?{url}"})
 
     async def channel(self, request: Request, channel: Channel) -> Response:
-        """One channel: how each protocol calls it, how many connections listen, the sequence of its last message."""
+        """Get a channel: its address in each protocol, the number of listeners, the sequence of its last message."""
         return views.json_response(views.channel(self.gateway, self._existing(Caller(self.gateway, request), channel)))
 
     async def make_channel(self, request: Request, channel: Channel) -> Response:
-        """Make a channel; 200 if there is one already.
+        """Create a channel; the status is 200 if it exists already.
 
-        Answers once the channel is on disk and has its address in every protocol.
+        The response comes once the channel is on disk and has its address in every protocol.
         """
         caller, name = Caller(self.gateway, request), path_segment(channel)
         if not valid_name(name):
@@ -170,7 +170,7 @@ class Rest:
         return views.json_response(views.channel(self.gateway, name), 200 if existed else 201)
 
     async def close_channel(self, request: Request, channel: Channel) -> Response:
-        """Take a channel off the list until somebody uses it again; its history and its addresses stay."""
+        """Remove a channel from the list until it is used again; its history and its addresses remain."""
         name = self._existing(Caller(self.gateway, request), channel, "admin")
         self.gateway.bus.check_log()
         self.gateway.channels.close(name)
@@ -180,7 +180,7 @@ class Rest:
     # Peers
 
     async def peers(self, request: Request, channel: Channel) -> Response:
-        """Who listens to a channel, on any protocol; each peer once."""
+        """List the peers in a channel, on any protocol; each peer once."""
         caller = Caller(self.gateway, request)
         name = caller.resolve_channel("subscribe", channel)
         peers = self.gateway.bus.peers_in(name)
@@ -189,7 +189,7 @@ class Rest:
         return await caller.paced_response(slices, views.MEDIA_TYPE, "subscribe", name)
 
     async def direct(self, request: Request, channel: Channel, number: Number) -> Response:
-        """Say something to one peer in a channel; it is never logged, and 202 says how many connections got it."""
+        """Send a message to one peer in a channel; it is never logged, and `delivered` counts its connections."""
         caller = Caller(self.gateway, request)
         name = caller.resolve_channel("direct", channel)
         async with read_body(request, MAX_CONTENT, self.gateway.bus.read_pacer) as body:
@@ -199,33 +199,33 @@ class Rest:
         if message.undelivered and not delivered:
             raise Problem(404, f"peer {number} cannot get it: too long for {', '.join(message.undelivered)}; send less")
         if not delivered:
-            raise Problem(404, f"peer {number} is not in {name!r}; GET its /peers lists who is")
+            raise Problem(404, f"peer {number} is not in {name!r}; GET its /peers lists the peers in it")
         return views.json_response({"id": message.id, "delivered": delivered}, 202)
 
     async def peer(self, request: Request, number: Number) -> Response:
-        """All that is known of a sender: its names everywhere, where it is, and where it said something.
+        """Get everything known of a sender: its names in each protocol, and the channels where it is and has published.
 
-        It is found while it is connected, for ever if it has an identity, and else as long as anything that it said.
+        A sender with an identity is always found; any other while it is connected or any of its messages are kept.
         """
         caller = Caller(self.gateway, request)
         caller.check("subscribe", "")
         caller.charge(whois.COST)
         found = await whois.report(caller, number)
         if found is None:
-            raise Problem(404, f"nobody is number {number} now; GET a channel's /peers lists who is there")
+            raise Problem(404, f"there is no peer {number}; GET a channel's /peers lists the peers in it")
         return views.json_response(found)
 
     # What they need
 
     def _existing(self, caller: Caller, segment: str, verb: str = "subscribe") -> str:
-        """The channel named by *segment*, which somebody made or listens to."""
+        """Return the channel named by *segment*; raise `Problem` 404 if it does not exist and nobody listens to it."""
         name = caller.resolve_channel(verb, segment)
         if not self.gateway.channels.exists(name) and not self.gateway.bus.listener_count(name):
-            raise Problem(404, f"there is no channel {name!r}; PUT makes one, and so does its first message")
+            raise Problem(404, f"there is no channel {name!r}; PUT creates it, and so does its first message")
         return name
 
     async def _wait_until_prepared(self, channel: str) -> None:
-        """Wait until *channel* has its address in every protocol; `Problem` 503 where that does not come."""
+        """Wait until *channel* has its address in every protocol; raise `Problem` 503 if that takes too long."""
         for adapter in self.gateway.adapters:
             if (pending := adapter.preparing(channel)) is None:
                 continue
@@ -238,7 +238,7 @@ class Rest:
 
 
 # fmt: off
-ROUTES = [  # the one that is asked for most comes first: routes are tried in order
+ROUTES = [  # the most frequent request comes first, because routes are tried in order
     Route("POST",   "/v1/channels/{channel}/messages",                Rest.publish, 201, more=PUBLISH, raw=True),
     Route("GET",    "/v1/channels/{channel}/messages",                Rest.messages),
     Route("GET",    "/v1/channels/{channel}/messages/{id}",           Rest.message),
@@ -255,7 +255,7 @@ ROUTES = [  # the one that is asked for most comes first: routes are tried in or
 
 
 def router(gateway: Gateway) -> APIRouter:
-    """All of it; the last route answers for the rest of /v1/, so that nothing there fails in another form."""
+    """Return all routes; the last one answers every other path of /v1/ with a problem."""
     routes = APIRouter(route_class=ProblemRoute)
     for owner, table in ((Rest(gateway), ROUTES), (operations.Operations(gateway), operations.ROUTES)):
         for route in table:
@@ -263,14 +263,14 @@ def router(gateway: Gateway) -> APIRouter:
     served = list(routes.routes)
 
     async def not_found(request: Request) -> Response:
-        """Say that there is nothing here, or nothing for this method."""
+        """Refuse a path that does not exist (404), or a method that it does not have (405)."""
         admit_request(gateway, request)
         partly = (route for route in served if route.matches(request.scope)[0] == Match.PARTIAL)
         methods = {method for route in partly for method in getattr(route, "methods", ())}
         if methods:
             allow = ", ".join(sorted(methods))
-            raise Problem(405, f"{request.method} is not for this; it takes {allow}", {"Allow": allow})
-        raise Problem(404, f"there is nothing at {shortened(request.url.path)}; GET /docs says what there is")
+            raise Problem(405, f"{request.method} is not possible here; allowed: {allow}", {"Allow": allow})
+        raise Problem(404, f"there is nothing at {shortened(request.url.path)}; GET /docs lists all paths")
 
     methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
     routes.add_api_route("/v1/{path:path}", not_found, methods=methods, include_in_schema=False)

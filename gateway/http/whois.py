@@ -14,10 +14,10 @@ from . import views
 from .callers import Caller
 
 COST = 20  # requests that one request for a peer counts as
-MAX_SEARCHED = 1024  # channels, by name, that are looked at for what somebody said, or where it is
+MAX_SEARCHED = 1024  # channels, by name, that are searched for the peer or its messages
 NEWEST_SEQ = "SELECT seq FROM records WHERE channel = ? AND sender = ? ORDER BY seq DESC LIMIT 1"
-MAX_LISTED = 256  # channels in an answer
-TURN = 64  # channels that are looked at in one turn of the loop
+MAX_LISTED = 256  # channels in a response
+TURN = 64  # channels that are searched in one turn of the loop
 
 
 class _SentChannels(NamedTuple):

@@ -239,7 +239,7 @@ def test_an_id_that_leads_elsewhere_is_refused_and_never_written(tmp_path: Path)
     folder = tmp_path / "a" / "b" / "grove"
     runner = CliRunner()
     taken = runner.invoke(app, ["import", str(dump), "--data", str(tmp_path / "data")])
-    assert f"{len(lines)} records imported, 0 passed over, refused: 1" in taken.output
+    assert f"{len(lines)} records imported, 0 skipped, refused: 1" in taken.output
     assert "no id of a node" in taken.output
     write(tmp_path / "raw", [*lines, sealed(record)])  # as if it had got in before
     for data in ("data", "raw"):

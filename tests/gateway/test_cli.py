@@ -291,7 +291,7 @@ def test_channels_and_peers(run: Run, server: Server) -> None:
         assert run("peers", str(peer["number"])).stdout.startswith("number")
         done = run("direct", "listed", str(peer["number"]), "psst")
         assert json.loads(done.stdout)["delivered"] == 1
-        assert "psst  (to you alone)" in tail.next()
+        assert "psst  (only to you)" in tail.next()
     gone = run("direct", "listed", str(peer["number"]), "psst")
     assert (gone.returncode, gone.stdout) == (1, "")
     assert "404: " in gone.stderr

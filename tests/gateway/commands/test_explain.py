@@ -100,7 +100,7 @@ def test_what_users_gave_is_found_while_the_gateway_runs_and_after(tmp_path: Pat
         assert secret not in running.output
     stopped = CliRunner().invoke(app, asked)
     assert stopped.exit_code == 0, stopped.output
-    assert "what users gave" in stopped.stdout
+    assert "rights that users gave" in stopped.stdout
     assert running.stdout in (stopped.stdout, f"no: no rule of {ALICE} covers it\n"), "the index may be a moment behind"
 
 
