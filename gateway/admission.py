@@ -18,11 +18,11 @@ from . import machine
 from .adapter import Adapter, ConnectionRequest, Refusal
 from .metrics import Metrics
 
-NO_DESCRIPTORS = "too many connections for the file descriptors that there are; raise their limit (ulimit -n)"
+NO_DESCRIPTORS = "too many connections for the available file descriptors; raise their limit (ulimit -n)"
 TOO_MANY_FROM_ADDRESS = "too many from here; the setting is limits.connections_per_address"
 
 PROTECTED_SHARE = 1 / 16  # of `limits.keep_alive_seconds`: a connection that is idle for less is in use, and stays
-MAX_REFUSED = 64  # refused connections that are told why at once; they take descriptors of the gateway's reserve
+MAX_REFUSED = 64  # connections that read a refusal at once; they take descriptors of the gateway's reserve
 
 
 class IdleConnection(Protocol):

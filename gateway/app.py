@@ -33,8 +33,8 @@ from .worker import Post
 
 logger = structlog.get_logger("trellis")
 
-RAW_PATHS = ("/v1/", "/api/v1/")  # where a name in a path may hold an encoded slash; they ask who comes themselves
-HEALTH = ("/healthz", "/readyz")  # asked by whatever watches over the process, by any name that it has for the machine
+RAW_PATHS = ("/v1/", "/api/v1/")  # names in these paths may contain an encoded slash; their handlers check the caller
+HEALTH = ("/healthz", "/readyz")  # for health checks, which may use any name of the machine as the host
 
 
 def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS) -> FastAPI:
@@ -190,7 +190,7 @@ async def _tick(gateway: Gateway) -> None:
             gateway.tick()
         except Exception:  # a bug; the next tick may do what this one did not
             gateway.metrics.count("faults", "tick")
-            logger.exception("not everything that is due each second was done")
+            logger.exception("a periodic task failed; it is retried in a second")
 
 
 def _task_counter() -> Callable[[], int]:

@@ -1,7 +1,4 @@
-"""The facts that the running gateway holds in memory: which are in use, and how one that leaves the log is forgotten.
-
-All of it runs on the loop.
-"""
+"""Tells compaction which facts the running gateway uses, and forgets those that leave the log; runs on the loop."""
 
 from __future__ import annotations
 

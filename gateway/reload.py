@@ -73,7 +73,7 @@ async def reload(gateway: Gateway, again: Callable[[], Settings]) -> bool:
     except Exception as error:  # a bug in reading must not end a gateway that runs well
         return _refuse([f"it could not be read ({type(error).__name__})"])
     changed = changes(before, found.settings)
-    if reasons := [f"{key}: a running gateway cannot follow this; restart it" for key in changed if key not in LIVE]:
+    if reasons := [f"{key}: a running gateway cannot change this; restart it" for key in changed if key not in LIVE]:
         return _refuse(reasons)
     if (before.tls_cert is None) != (found.settings.tls_cert is None):
         return _refuse(["tls_cert: whether listeners speak TLS cannot change while they listen; restart the gateway"])

@@ -71,7 +71,7 @@ class Gateway:
         self.started = clock()
         permissions.make_directory(settings.data)
         for error in permissions.restrict(settings.data):
-            logger.warning("others may read what is kept", error=str(error), consequence="it stays as it is")
+            logger.warning("other users may read the data", error=str(error), consequence="the permissions stay")
         self._lock = lock(settings.data)
         self.home = _home(settings.data / "keys", self.version)
         self.certificate = Certificate(settings)
@@ -81,9 +81,9 @@ class Gateway:
         self.ready = False
         self.watchdog = Watchdog(self._stalled, self._late)
         self.links: list[Dialler] = []  # the application runs them on its loop
-        self.at_goodbye: set[Callable[[], None]] = set()  # how those that are no session learn of it
-        self._retain_at = 0.0  # on the clock that does not jump
-        self._minute = self.started // MINUTE * MINUTE  # of which nothing is told yet
+        self.at_goodbye: set[Callable[[], None]] = set()  # called when the gateway stops, for what is not a session
+        self._retain_at = 0.0  # by the monotonic clock
+        self._minute = self.started // MINUTE * MINUTE  # the minute whose counts are logged next
 
     def start(self, post: Post) -> None:
         """Open the log and the index, and start everything; *post* runs a call on this thread's loop."""
@@ -221,7 +221,7 @@ class Gateway:
         taken = {key for key, address in addresses.items() if self.channels.owner(key, address) not in (None, name)}
         if taken:
             self.metrics.count("faults", "channel")
-            logger.error("addresses of a channel are another's", channel=name, left_out=sorted(taken))
+            logger.error("a channel's address belongs to another channel", channel=name, left_out=sorted(taken))
         self.channels.restore(name, {key: each for key, each in addresses.items() if key not in taken}, open=is_open)
 
     def _configure_channels(self) -> None:
@@ -319,11 +319,11 @@ class Gateway:
 
     def _index_fault(self, error: Exception) -> None:
         self.metrics.count("faults", "index")
-        logger.error("the index is damaged or cannot be written", error=repr(error), consequence="it is tried again")
+        logger.error("the index is damaged or cannot be written", error=repr(error), consequence="it is retried")
 
     def _retention_fault(self, error: Exception) -> None:
         self.metrics.count("faults", "retention")
-        logger.error("old messages could not be retired", error=repr(error), consequence="it is tried again")
+        logger.error("old messages could not be retired", error=repr(error), consequence="it is retried")
 
     def _disk_fault(self, error: OSError) -> None:
         self.metrics.count("faults", "disk")
@@ -331,7 +331,7 @@ class Gateway:
 
     def _stalled(self, name: str) -> None:
         self.metrics.count("faults", "stalled")
-        logger.error("no progress", of=name, consequence="the gateway is not ready until it goes on")
+        logger.error("no progress", of=name, consequence="the gateway is not ready until it continues")
 
     def _late(self, seconds: float, where: str) -> None:
         self.metrics.count("faults", "late")

@@ -48,12 +48,12 @@ def _certificate(settings: Settings) -> list[str]:
         try:
             tls_context(settings)
         except OSError as error:  # of which `ssl.SSLError` is one
-            faults.append(f"tls_cert, tls_key: no certificate and its key in PEM, without a passphrase ({error})")
+            faults.append(f"tls_cert, tls_key: no certificate and its key in PEM without a passphrase ({error})")
     return faults
 
 
 def principal_error(name: str, adapters: Collection[type[Adapter]]) -> str | None:
-    """Why nobody can be the principal called *name*; None if somebody can."""
+    """Return why no principal can have this *name*; None if one can."""
     if name == ANONYMOUS:
         return None
     if name.startswith(KEY):
@@ -61,12 +61,12 @@ def principal_error(name: str, adapters: Collection[type[Adapter]]) -> str | Non
     names = {adapter.name: adapter.principals for adapter in adapters} | {REST: ANONYMOUS}
     protocol, _, who = name.partition(":")
     if protocol not in names:
-        return f"{name!r} is nobody: a principal begins with {', '.join(f'{known}:' for known in names)}"
+        return f"{name!r} is not a principal, which begins with {', '.join(f'{known}:' for known in names)}"
     if re.fullmatch(names[protocol], who):
         return None
     if re.fullmatch(names[protocol], who.lower()):
-        return f"{name!r} is nobody: write it in lower case"
-    return f"{name!r} is nobody: what follows {protocol!r} is {names[protocol].replace('|', ' or ')}"
+        return f"{name!r} is not a principal: write it in lower case"
+    return f"{name!r} is not a principal: what follows {protocol!r} is {names[protocol].replace('|', ' or ')}"
 
 
 def _grants(settings: Settings, adapters: Collection[type[Adapter]]) -> Iterator[str]:
@@ -83,7 +83,7 @@ def _admins(settings: Settings) -> Iterator[str]:
         if name.endswith(ANONYMOUS) and any(_administers(Right.parse(right)) for right in rights):
             yield (
                 f"auth.grants.{name}: anybody who reaches {settings.host} could administer; make a key with "
-                "`trellis key add NAME --admin`, or say open_to_all if that is what you want"
+                "`trellis key add NAME --admin`, or set open_to_all if that is intended"
             )
 
 
@@ -94,7 +94,7 @@ def _administers(right: Right) -> bool:
 def _origins(settings: Settings) -> Iterator[str]:
     for origin in settings.auth.origins:
         if origin != ANY and not _ORIGIN.fullmatch(origin):
-            yield f"auth.origins: {origin!r} is no origin, such as https://chat.example, and matches no page"
+            yield f"auth.origins: {origin!r} is not an origin such as https://chat.example, and matches no page"
 
 
 def _ports(settings: Settings) -> Iterator[str]:
@@ -105,19 +105,19 @@ def _ports(settings: Settings) -> Iterator[str]:
             named[value].append(key)
     for port, keys in named.items():
         if len(keys) > 1:
-            yield f"{', '.join(keys)}: all of them are {port}"
+            yield f"{', '.join(keys)}: they cannot share the port {port}"
 
 
 def _numbers(settings: Settings) -> Iterator[str]:
     for key, value in dotted_values(settings):
         if isinstance(value, float) and not math.isfinite(value):
-            yield f"{key}: {value} is no limit; leave it out, or say a number"
+            yield f"{key}: {value} is not a limit; remove it, or set a number"
 
 
 def _retention(settings: Settings) -> Iterator[str]:
     keep, segment = settings.log.keep_bytes, settings.log.segment_bytes
     if keep is not None and keep < segment:
-        yield f"log.keep_bytes: {keep} is less than a file of the log (log.segment_bytes, {segment}), which goes whole"
+        yield f"log.keep_bytes: {keep} is less than one file of the log (log.segment_bytes, {segment})"
 
 
 def _secrets(settings: Settings) -> Iterator[str]:
@@ -130,4 +130,4 @@ def _pins(settings: Settings, adapters: Mapping[str, type[Adapter]]) -> Iterator
     for channel, addresses in settings.channels.pins.items():
         for protocol, address in addresses.items():
             if protocol not in adapters or not adapters[protocol].may_be_pinned(address):
-                yield f"channels.pins.{channel}.{protocol}: {address!r} is nothing that a channel can be called there"
+                yield f"channels.pins.{channel}.{protocol}: {address!r} cannot be the address of a channel there"

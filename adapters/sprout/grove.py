@@ -93,7 +93,8 @@ def _read_file(path: Path) -> _SortKey | Flaw:
 def import_grove(adapter: SproutAdapter, folder: Path, settle: Callable[[], None]) -> GroveReport:
     """Import the nodes of the grove *folder* as if a peer announced them; *settle* waits for the disk.
 
-    Every node is checked like an announced one, except for rights: whoever can write the data directory may import.
+    Every node is checked like an announced one, except for rights: a user who can write to the data directory may
+    import.
     """
     paths, flaws = scan_grove(folder)
     raws = (path.read_bytes() for path in paths)
@@ -117,7 +118,7 @@ def entry_line(entry: Entry) -> NodeLine | None:
 def import_nodes(adapter: SproutAdapter, lines: Iterable[NodeLine], settle: Callable[[], None]) -> GroveReport:
     """Import the nodes on *lines*, authors and parents first, as `import_grove` does.
 
-    A node that would not be kept by itself is kept if one that is kept stands below it, as if it had been requested.
+    A node that would not be kept for itself is kept if a descendant is kept, as if it had been requested.
     """
     report = GroveReport()
     session = adapter.open(SproutSession, Principal(OPERATOR))
@@ -143,7 +144,7 @@ def import_nodes(adapter: SproutAdapter, lines: Iterable[NodeLine], settle: Call
 def _plant(
     line: NodeLine, take: Callable[[NodeLine, bool], NodeOutcome], report: GroveReport, left: dict[str, NodeLine]
 ) -> None:
-    """Import the node on *line*, and those it needs of the ones *left* out so far; each is tried once more at most."""
+    """Import the node on *line*, and those that it needs of the ones *left* out so far, which are tried once more."""
     wanted = [line]
     while wanted:
         taken = take(wanted[-1], len(wanted) > 1)
@@ -184,7 +185,7 @@ def export_grove(adapter: SproutAdapter, folder: Path, settle: Callable[[], None
 def _write(folder: Path, name: str, raw: bytes, report: GroveReport) -> None:
     """Write one node to a new file whose name is its id, which is checked and so cannot contain a path."""
     if not is_node_id(name) or node_id(raw) != name:
-        report.flaws.append(Flaw(name, "the log gives it an id that it has not"))
+        report.flaws.append(Flaw(name, "its id in the log is wrong"))
         return
     path = folder / name
     try:
@@ -195,7 +196,7 @@ def _write(folder: Path, name: str, raw: bytes, report: GroveReport) -> None:
         if path.is_file() and path.read_bytes() == raw:
             report.known += 1
         else:
-            report.flaws.append(Flaw(name, "a file of that name holds something else; it stays as it is"))
+            report.flaws.append(Flaw(name, "a file of that name holds something else, and was not changed"))
 
 
 def _form_lines(adapter: SproutAdapter, settle: Callable[[], None]) -> Iterator[bytes]:

@@ -22,19 +22,17 @@ class SproutSettings(BaseModel):
     enabled: bool = True
     port: int = Field(default=7777, ge=0, le=65535, description="for TCP")
     tls_port: int = Field(default=7778, ge=0, le=65535, description="for TLS, where there is a certificate")
-    direct: Literal["deliver", "refuse"] = Field(
-        default="deliver", description="what is done with replies to one peer alone"
-    )
+    direct: Literal["deliver", "refuse"] = Field(default="deliver", description="what happens to direct replies")
     identify: Identify = Field(
         default="fresh", description="when a connection is taken for the author of what it brings"
     )
     presence: PresenceMode = Field(
-        default="silent", description="who is told of who is there: `tell` all, or only who tells of himself"
+        default="silent", description="`tell` presence to all, or only to peers that announce their own"
     )
     peers: tuple[str, ...] = Field(default=(), description="relays that are dialled: HOST:PORT, or tcp://HOST:PORT")
-    gateways: tuple[str, ...] = Field(default=(), description="identities of gateways whose word on channels is taken")
-    insecure: bool = Field(default=False, description="take any certificate of a peer")
-    authorities: Path | None = Field(default=None, description="who may vouch for peers' certificates")
+    gateways: tuple[str, ...] = Field(default=(), description="ids of gateways whose claims about channels are trusted")
+    insecure: bool = Field(default=False, description="accept any certificate of a peer")
+    authorities: Path | None = Field(default=None, description="certificate authorities of peers, in PEM")
 
     @field_validator("peers")
     @classmethod

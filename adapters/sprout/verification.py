@@ -27,13 +27,13 @@ def flaw(entry: Entry) -> str | None:
             _check_message(entry)
         elif entry.kind == "channel":
             address = entry.fields["addresses"].get(NAME)
-            return None if address is None or is_node_id(address) else "the address of its community is none"
+            return None if address is None or is_node_id(address) else "its address is not the id of a community"
         elif entry.protocol == NAME and entry.kind == "entity":
             _check_entity(entry.fields)
         elif entry.protocol == NAME and entry.kind == "form":
             _id_of(entry.fields["native"])
     except (NodeError, ValueError, OverflowError) as error:
-        return f"it holds no node: {error}"
+        return f"it holds no valid node: {error}"
     return None
 
 
@@ -44,18 +44,18 @@ def _check_message(message: Message) -> None:
             raise ValueError("a message is a reply")
     refs = message.refs.get(NAME, {})
     if type(refs) is not dict or any(type(refs[name]) is not kind for name, kind in _REFS.items() if name in refs):
-        raise ValueError("it refers to nothing")
+        raise ValueError("its refs are not valid")
 
 
 def _check_entity(fields: Mapping[str, Any]) -> None:
     _node(fields["native"], fields["wire"])
     what, channel, alias, copy = (fields.get(name) for name in ("what", "channel", "alias", "copy"))
     if what is not None and not (type(what) is str and _is_minted(what)):
-        raise ValueError("nobody mints a node for that")
+        raise ValueError("its purpose is not one of a minted node")
     if not all(name is None or (type(name) is str and valid_name(name)) for name in (channel or None, alias)):
-        raise ValueError("its channel can be none")
+        raise ValueError("its channel has no valid name")
     if copy is not None and type(copy) is not str:
-        raise ValueError("it is the copy of nothing")
+        raise ValueError("the id that it is a copy of is not text")
 
 
 def _is_minted(what: str) -> bool:
@@ -84,7 +84,7 @@ class SignatureVerifier:
         self._keys: dict[str, PublicKey] = {}
 
     def __call__(self, entry: Entry) -> str | None:
-        """What is wrong with the node in *entry*; None if it is valid, or if *entry* holds no node."""
+        """Return what is wrong with the node in *entry*; None if it is valid, or if *entry* has no node."""
         if entry.protocol != NAME or flaw(entry) is not None:
             return None  # not a node that could be signed
         if isinstance(entry, Message):

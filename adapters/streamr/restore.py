@@ -61,14 +61,14 @@ class _Operator:
 def restore(
     adapter: StreamrAdapter, messages: Iterable[tuple[str, StreamMessage]], settle: Callable[[], None]
 ) -> RestoreResult:
-    """Say *messages*, each with the place where it stood; *settle* waits for the disk.
+    """Publish *messages*, each with its place in the input; *settle* waits for the disk.
 
-    Every message is checked like one that a publisher sends, except for rights: who can write to the data directory may
-    import.
+    Every message is checked like one that a publisher sends, except for rights: a user who can write to the data
+    directory may import.
     """
     report, speaker = RestoreResult(), _Operator(adapter)
     for count, (place, message) in enumerate(messages, 1):
-        # Who is believed to be the publisher may say it under any cut of the fields; a signature has to tell it itself.
+        # The operator may name any publisher of an unsigned message; a signature has to be the publisher's own.
         speaker.address = None if message.signature else message.id.publisher_id.lower() or None
         while not _publish(adapter, speaker, place, message, report):
             settle()

@@ -54,7 +54,7 @@ class TopicRelayAdapter(Adapter):
             "delivered": "6 with `src`",
             "direct": "4 Message with `dst`: silence",
             "directDelivered": "4 with `src` and `dst`",
-            "presence": "`peers`; 7 Hello for who comes",
+            "presence": "`peers`; 7 Hello for a newcomer",
             "history": None,
             "refused": "an echo with `error`",
             "alive": "1 Echo, 5 Info",

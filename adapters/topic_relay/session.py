@@ -58,7 +58,7 @@ class TopicRelaySession(Session):
         self._form = form
 
     def handle(self, data: bytes) -> None:
-        """Act on one packet; whatever it is, the connection lives, unless that goes on and on (`record_malformed`)."""
+        """Act on one packet; a malformed one does not end the connection, but many do (`record_malformed`)."""
         try:
             packet = decode(data)
         except PacketError as refused:

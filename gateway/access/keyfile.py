@@ -109,7 +109,7 @@ class KeyFile:
             keys, now = self.load(), now_ms()
             old = [key for key in keys if key.name == name and key.is_valid_at(now)]
             if not old:
-                raise ValueError(f"there is no key called {name!r}; `trellis key list` shows which there are")
+                raise ValueError(f"there is no key called {name!r}; `trellis key list` lists the keys")
             newest = old[-1]
             ends = now + overlap_ms
             ending = {key.id: replace(key, expires=min(ends, key.expires or ends)) for key in old}
@@ -162,7 +162,7 @@ def check_name(name: str) -> None:
 def check_rights(rights: Sequence[str]) -> None:
     """Raise `ValueError` unless *rights* are valid, and at least one grants something."""
     if all(Right.parse(right).denies for right in rights):
-        raise ValueError("these rights grant nothing; a rule without `!` does")
+        raise ValueError("these rights grant nothing; add a rule without `!`")
 
 
 def _to_json(key: ApiKey) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Origins:
         if ANY in self._allowed or origin in self._allowed:
             return None
         if self._private and keyless and host is not None and host not in self._hosts and not is_local(_name(host)):
-            return f"this gateway goes by the names of this machine, and not by {host!r}; the setting is auth.origins"
+            return f"the host {host!r} is not a name of this machine; the setting is auth.origins"
         if origin is None or origin.partition("://")[2] == host or is_local(_name(origin.partition("://")[2])):
             return None
         return f"pages of {origin} are not allowed here; the setting is auth.origins"

@@ -1,4 +1,4 @@
-"""Schedules long answers: how many are under way at once, and when each of them goes on.
+"""Schedules long answers: how many are under way at once, and when each of them continues.
 
 An answer that may be long is made a slice at a time, at the pace at which its reader takes it. This module decides
 whose turn it is: one slice in each turn of the loop, round-robin by network, and `LOOP_SHARE` of the loop's time for

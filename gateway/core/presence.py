@@ -1,9 +1,9 @@
-"""Presence: which peers are in a channel, and who is told when they come and leave.
+"""Presence: which peers are in a channel, and the notices that sessions get when peers join and leave.
 
 A peer is in a channel while one of its connections listens there. Some protocols also let a peer claim that it is
 present although it listens elsewhere (a *guest*, until a time it names), or that it is absent although one of its
-connections listens (until it claims otherwise or starts to listen anew). Presence is never logged. Where many sessions
-listen they are told of it a few at a time, but always before they receive a message from the newcomer.
+connections listens (until it claims otherwise or subscribes again). Presence is never logged. Many sessions are
+notified a few at a time, but always before they receive a message from the newcomer.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .bounded import BoundedMap
 from .member import Member
 from .message import Peer
 
-MAX_GUESTS = 1000  # of one channel; beyond them the guest that was heard of longest ago leaves
+MAX_GUESTS = 1000  # of one channel; beyond it the guest with the oldest claim leaves
 MAX_ALL_GUESTS = 10_000  # of all channels together; likewise
-SLICE = 256  # sessions that are told of a peer in one turn of the loop, which may be a write for each
-MAX_NOTICES = 64  # that are still to be delivered; beyond them the oldest is delivered at once
+SLICE = 256  # sessions that are notified in one turn of the loop, which may be a write for each
+MAX_NOTICES = 64  # undelivered notices; beyond it the oldest is delivered at once
 
 
 class PresenceClaim(NamedTuple):
@@ -90,10 +90,10 @@ class _Notice:
 
 
 class Presence:
-    """Keeps what peers claim, and tells sessions who joined and left; *members* are the listening sessions by channel.
+    """Keeps peers' claims, and notifies sessions of joins and leaves; *members* are the listening sessions by channel.
 
-    To find out whether a peer is in a channel costs the same however many are there. `post` runs a call in a later turn
-    of the loop; without it every session is told at once.
+    Finding out whether a peer is in a channel takes constant time. `post` runs a call in a later turn of the loop;
+    without it every session is notified at once.
     """
 
     def __init__(self, members: Mapping[str, Mapping[Member, None]]) -> None:
@@ -217,13 +217,13 @@ class Presence:
     # Telling sessions
 
     def stop_telling(self, channel: str, session: Member) -> None:
-        """Tell *session*, which stopped listening to *channel*, nothing more of it."""
+        """Send no more notices to *session*, which stopped listening to *channel*."""
         for notice in self._notices:
             if notice.channel == channel:
                 notice.exclude(session)
 
     def tell_arrival(self, channel: str, number: int) -> None:
-        """Deliver what is still to be told of the peer with *number* in *channel*, before its message is delivered."""
+        """Deliver pending notices about the peer with *number* in *channel*, before its message is delivered."""
         while any(notice.channel == channel and notice.peer.number == number for notice in self._notices):
             self._deliver_oldest()
 
@@ -242,10 +242,10 @@ class Presence:
         self._notices.append(notice)
 
     def _deliver_slice(self) -> None:
-        """Tell `SLICE` sessions, and post the next slice."""
+        """Notify `SLICE` sessions, and post the next slice."""
         assert self.post is not None
         if self._notices:
-            self.post(self._deliver_slice)  # first, so that it goes on whatever happens below
+            self.post(self._deliver_slice)  # first, so that an error below does not stop it
             if not self._notices[0].deliver(SLICE):
                 self._notices.popleft()
 

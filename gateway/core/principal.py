@@ -1,4 +1,4 @@
-"""The principal of a connection or request: who is asking, as far as the gateway can tell."""
+"""The principal of a connection or request: the identity that rights are granted to."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 
 class Principal(NamedTuple):
-    """Who is asking: a *name* that grants refer to.
+    """An identity with the *name* that grants refer to.
 
-    A principal with an API key has the rights of that *key* (its id) and no others, whatever else has its name.
+    A principal with an API key has only the rights of that *key* (its id), also if other keys share its name.
     """
 
     name: str

@@ -4,8 +4,8 @@ A connection that sends too much is read more slowly, which TCP tells its peer; 
 limit and malformed input pause the reading of their connection as well, beyond a few that every connection may send:
 refusing a request costs about as much as serving one. For `PENALTY_SECONDS` after each, the penalised connections of
 one network together get `PENALTY_SHARE` of the loop's time; connections that behave are not slowed. A connection that
-goes on sending malformed input is closed. When a penalised connection ends, the next connection of its network inherits
-the penalty, so reconnecting is no way out. Each connection has a share of its own: within it, it never waits for what
+keeps sending malformed input is closed. When a penalised connection ends, the next connection of its network inherits
+the penalty, so reconnecting does not help. Each connection has a share of its own: within it, it never waits for what
 others of its network have sent, and while the log is crowded it gets no more.
 """
 
@@ -71,7 +71,7 @@ class ReadPacer:
     """Records what the shells read, and says how many seconds they wait before they read more.
 
     *bytes* has a bucket for each network; without it nothing is paced and nobody is penalised. *clock* gives seconds.
-    The *budget* is told of what is read, since sessions may keep it. *crowded* tells whether the log is crowded.
+    The *budget* is charged for what is read, since sessions may keep it. *crowded* says whether the log is crowded.
     """
 
     def __init__(

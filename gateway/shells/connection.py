@@ -1,6 +1,6 @@
-"""A session directly on an asyncio transport, whatever the wire is.
+"""A session directly on an asyncio transport, of any wire protocol.
 
-Input is handed to the session in the very call that reports it, in portions if it takes long (`gateway.shells.turns`).
+Input is passed to the session in the call that reports it, in portions if it takes long (`gateway.shells.turns`).
 Output waits until the end of the turn of the loop (`gateway.shells.flusher`). A peer needs no task, no queue and no
 timer; only a connection that is closing has a timer, for `LINGER_SECONDS`.
 """
@@ -200,7 +200,7 @@ class Connection(asyncio.Protocol):
         return session + sum(map(len, self._unhandled or ())) + self.transport.get_write_buffer_size()
 
     def release_memory(self) -> None:
-        """Discard them and close; the peer is told why if it reads."""
+        """Discard input and output, and close; the peer gets the reason if it reads."""
         self._unhandled = None
         if self._session is not None:
             self._session.release_memory()
@@ -242,7 +242,7 @@ class Connection(asyncio.Protocol):
         self._turn_requested = False
         session = self._session
         if self._unhandled is None or self._pause_timer is not None or session is None or not session.ask_to_read():
-            return  # `flush` goes on when it may be read, `_pause_over` when the pause is over
+            return  # `flush` continues when the session may be read, `_pause_over` when the pause ends
         try:
             self._handle(self._next_portion())
         except Exception:  # a bug in one session must not affect the others

@@ -22,7 +22,7 @@ class _DetachedTransport(asyncio.Transport):
     """Replaces the transport of uvicorn's protocol once a `WebSocketProtocol` owns the real one."""
 
     def close(self) -> None:
-        """Do nothing: the application has returned, but the connection goes on."""
+        """Do nothing: the application has returned, but the connection stays open."""
 
 
 class FastWebSocket(WebSocketsSansIOProtocol):

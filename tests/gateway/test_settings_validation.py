@@ -12,16 +12,16 @@ from gateway import config
 
 # fmt: off
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"auth.grants": {"smtp:anonymous": ["*:*"]}},                            "'smtp:anonymous' is nobody"),
+    ({"auth.grants": {"smtp:anonymous": ["*:*"]}},                            "'smtp:anonymous' is not a principal"),
     ({"auth.grants": {"key:ada": ["*:*"]}},                                   "trellis key add --allow"),
     ({"auth.grants": {"streamr:0x" + "AB" * 20: ["*:*"]}},                    "lower case"),
-    ({"auth.grants": {"streamr:alice": ["*:*"]}},                             "'streamr:alice' is nobody"),
-    ({"auth.grants": {"rest:alice": ["*:*"]}},                                "'rest:alice' is nobody"),
+    ({"auth.grants": {"streamr:alice": ["*:*"]}},                             "'streamr:alice' is not a principal"),
+    ({"auth.grants": {"rest:alice": ["*:*"]}},                                "'rest:alice' is not a principal"),
     ({"auth.grants": {"rest:anonymous": ["publish:a/@b"]}},                   "matches no channel"),
     ({"auth.grants": {"rest:anonymous": ["publish"]}},                        "VERB:PATTERN"),
     ({"auth.grants": {"anonymous": ["admin:*"]}, "host": "0.0.0.0"},          "anybody who reaches 0.0.0.0"),
-    ({"auth.origins": ["chat.example"]},                                      "is no origin"),
-    ({"auth.origins": ["https://chat.example/"]},                             "is no origin"),
+    ({"auth.origins": ["chat.example"]},                                      "is not an origin"),
+    ({"auth.origins": ["https://chat.example/"]},                             "is not an origin"),
     ({"port": 7777, "sprout.port": 7777},                                     "port, sprout.port: all of"),
     ({"limits.handshake_seconds": float("inf")},                              "limits.handshake_seconds: inf"),
     ({"log.keep_days": float("inf")},                                         "log.keep_days: inf"),

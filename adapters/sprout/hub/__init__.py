@@ -1,1 +1,1 @@
-"""Sprout connections and what they share: nodes that come in, answers that go out, and who is told what."""
+"""Sprout connections and what they share: incoming nodes, answers, rights, and announcements."""

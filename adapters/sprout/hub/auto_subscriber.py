@@ -39,7 +39,7 @@ class AutoSubscriber:
         self._leaves: set[int] = set()
 
     def peer_lists(self, frame: codec.List) -> None:
-        """Note which communities the peer was told of, if it lists all of them."""
+        """Note which communities the peer gets, if it lists all of them."""
         if frame.node_type == COMMUNITY and frame.quantity >= MAX_NODES:
             may, is_complete = self._rights.may_read, self._nodes.lineage.is_complete
             infos = self._nodes.store.of_type(COMMUNITY, MAX_FOLLOWED)
@@ -57,7 +57,7 @@ class AutoSubscriber:
         self._left.discard(community)
 
     def subscribe(self) -> None:
-        """Subscribe the peer to new communities, once it has subscribed to all that it was told of."""
+        """Subscribe the peer to new communities, once it has subscribed to all that it has listed."""
         if self._new_communities and not self._left:
             begun, self._new_communities = self._new_communities, {}
             for community in begun:

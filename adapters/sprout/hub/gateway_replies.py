@@ -24,7 +24,7 @@ class GatewayReplies:
         self._store = nodes.store
 
     def take(self, reply: IncomingReply, session: SproutConnection) -> NodeOutcome:
-        """Take *reply*, which may be published by whoever brought it."""
+        """Take *reply*, whose sender may publish it."""
         line, node, channel = reply.line, reply.node, reply.channel
         if CHANNEL in reply.pairs and node.depth == 1:  # a conversation that another gateway opened: no message
             self._nodes.cache(line.id, node)

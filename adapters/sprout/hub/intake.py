@@ -1,4 +1,4 @@
-"""What becomes of a node that somebody announces: known, refused, waiting for others, logged, published, or direct.
+"""Decides the outcome of an announced node: known, refused, waiting for others, logged, published, or direct.
 
 This file asks what holds for every node; `root_intake` takes identities and communities, `reply_intake` replies.
 """

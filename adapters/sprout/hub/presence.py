@@ -146,14 +146,14 @@ class SproutPresence:
         self._changed.add(channel)
 
     def joined(self, channel: str, session: SproutConnection) -> None:
-        """Note that *session* is to be told of the peers in *channel* from now on."""
+        """Announce the peers in *channel* to *session* from now on."""
         if not self._wants_presence(session):
             return
         self._newcomers.setdefault(channel, {})[session] = set()
         self._changed.add(channel)
 
     def tick(self, now: int) -> None:
-        """Announce changes, repeat what was announced long ago, and tell newcomers what is valid, once a second."""
+        """Announce changes, repeat old announcements, and send valid ones to newcomers; called once a second."""
         self._forget(now)
         due, self._due = self._due, self._due | dict.fromkeys(self._changed)
         self._changed = set()
@@ -186,9 +186,9 @@ class SproutPresence:
                 del self._received[channel]
 
     def _announce_to_newcomers(self, channel: str, room: int) -> int:
-        """Announce all peers in *channel* to newcomers, except those that each was told of; return how many lines.
+        """Announce all peers in *channel* to newcomers, except those that each knows; return the number of lines.
 
-        Newcomers beyond *room* are told a second later.
+        Newcomers beyond *room* get them a second later.
         """
         has = self._bus.presence.contains
         received = self._received.get(channel)

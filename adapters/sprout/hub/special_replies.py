@@ -49,8 +49,8 @@ class SpecialReplies:
             return self._from_gateways.take(reply, session)
         if not asked:
             self._presence.receive(line, node, reply.pairs[ACTIVITY], channel, session)
-            return NodeOutcome(dropped="it only says who is there")
-        self._nodes.cache(line.id, node, reply.above)  # somebody replied to it: that replies to what it stands below
+            return NodeOutcome(dropped="it only announces presence")
+        self._nodes.cache(line.id, node, reply.above)  # its replies become replies to its parent
         copy = {} if reply.above is None else {"copy": reply.above}
         return NodeOutcome(self._store.log_entity(line, channel=channel, **copy))
 

@@ -20,7 +20,7 @@ def read_key(path: Path) -> SecretKey | None:
         return SecretKey(read_secret(path))
     except OpenPGPError as error:
         raise SecretFileError(
-            f"{path} holds {error}; restore it from a backup, or move it away, and Arbor sees another gateway"
+            f"{path} holds {error}; restore it from a backup, or move it away for a new identity"
         ) from None
 
 

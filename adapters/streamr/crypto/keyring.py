@@ -42,7 +42,7 @@ def read_keys(path: Path) -> list[tuple[KeyOwner, GroupKey]]:
         ]
     except (ValueError, KeyError, TypeError) as error:
         raise SecretFileError(
-            f"{path} holds no group keys ({error}); move it away, and publishers are asked for theirs again"
+            f"{path} holds no group keys ({error}); move it away, and the gateway requests the keys again"
         ) from None
 
 

@@ -28,7 +28,7 @@ def read_logouts(path: Path) -> list[LogoutRow]:
         return [(bytes.fromhex(id), str(network), int(expires)) for id, network, expires in json.loads(data)["ended"]]
     except (ValueError, KeyError, TypeError) as error:
         raise SecretFileError(
-            f"{path} holds no logouts ({error}); move it away, and those tokens are good until they expire"
+            f"{path} holds no logouts ({error}); move it away, and those tokens are valid again until they expire"
         ) from None
 
 

@@ -54,8 +54,8 @@ def find_message(
 ) -> Message | None:
     """The message of another protocol whose Streamr id is *id*; None if there is none.
 
-    *place* tells where such a message stands; *number* the number of the sender who has an address of the gateway's, as
-    far as the index knows.
+    *place* returns the position of such a message; *number* the number of the sender with an address of the gateway's,
+    as far as the index knows.
     """
     channel, wanted = channel_of(id.stream_id, id.stream_partition), ChainPosition(*id[2:])
     there = (message for message in _candidates(channel, wanted, index, number) if _has_position(message, wanted))

@@ -51,7 +51,7 @@ NEWEST_FIRST = (_BY_TIME.format("<", "DESC"), _ELSEWHERE.format("<", "DESC"))
 
 
 def position_row(message: Message, link: Sequence[int] | None) -> Row:
-    """The row of a *message* from elsewhere whose *link* does not stand where its time says, or that has none."""
+    """The row of a bridged *message* whose *link* is not at the position of its time, or that has none."""
     return Row("streamr_places", (message.seq, message.channel, None if link is None else link[0]))
 
 

@@ -157,9 +157,7 @@ def router(started: Callable[[], Parts]) -> APIRouter:
         return Response(status_code=204)
 
     async def elsewhere(request: Request) -> Response:
-        raise ApiError(
-            404, f"there is nothing for {request.method} at {request.url.path}; GET /docs says what there is"
-        )
+        raise ApiError(404, f"there is nothing for {request.method} at {request.url.path}; GET /docs lists all paths")
 
     routes.add_api_route("/{path:path}", elsewhere, methods=METHODS, include_in_schema=False)
     return routes

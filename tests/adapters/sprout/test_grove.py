@@ -109,7 +109,7 @@ def test_valid_nodes_that_are_not_kept_are_reported_apart(
     assert (report.done, report.known, report.flaws) == (3, 0, [])
     assert sorted(report.unkept) == sorted(
         [
-            Flaw(presence.split(" ")[0], "it only says who is there"),
+            Flaw(presence.split(" ")[0], "it only announces presence"),
             Flaw(direct.split(" ")[0], "a direct message is never stored"),
             Flaw(old.split(" ")[0], "it is older than what is kept"),
         ]
@@ -148,7 +148,7 @@ def test_a_file_that_is_there_is_never_overwritten(place: Any, grove: Path, tmp_
     name = next(iter(files(grove)))
     (tmp_path / name).write_bytes(b"precious")
     report = export_grove(place.adapter, tmp_path, place.settle)
-    assert report.flaws == [Flaw(name, "a file of that name holds something else; it stays as it is")]
+    assert report.flaws == [Flaw(name, "a file of that name holds something else, and was not changed")]
     assert (tmp_path / name).read_bytes() == b"precious"
     assert export_grove(place.adapter, tmp_path, place.settle).known == report.done
 
