@@ -22,7 +22,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"auth.grants": {"anonymous": ["admin:*"]}, "host": "0.0.0.0"},          "anybody who reaches 0.0.0.0"),
     ({"auth.origins": ["chat.example"]},                                      "is not an origin"),
     ({"auth.origins": ["https://chat.example/"]},                             "is not an origin"),
-    ({"port": 7777, "sprout.port": 7777},                                     "port, sprout.port: all of"),
+    ({"port": 7777, "sprout.port": 7777},                                     "port, sprout.port: they cannot share"),
     ({"limits.handshake_seconds": float("inf")},                              "limits.handshake_seconds: inf"),
     ({"log.keep_days": float("inf")},                                         "log.keep_days: inf"),
     ({"limits.address": {"rate": float("nan"), "burst": 1}},                  "limits.address.rate"),
