@@ -218,7 +218,7 @@ class Access:
         names = _names(principal.name)
         granted = [AccessRule(right, f"auth.grants {name!r}") for name in names for right in self._grants.get(name, ())]
         given = [
-            AccessRule(right, f"what users gave {name!r}") for name in names for right in self._given.get(name, ())
+            AccessRule(right, f"the rights given to {name!r}") for name in names for right in self._given.get(name, ())
         ]
         return granted + given
 

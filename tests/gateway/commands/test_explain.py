@@ -57,7 +57,7 @@ ANSWERS = [
     (("key:old", "publish", "lobby"),              1, "no: the key 'old' has expired"),
     ((ALICE, "publish", "secret/a"),               0, f"yes: publish:secret/a of auth.grants '{ALICE}'"),
     ((ALICE, "subscribe", "lobby"),                0, "yes: subscribe:* of auth.grants 'streamr:anonymous'"),
-    ((ALICE, "history", "open"),                   0, "yes: history:open of what users gave 'streamr:anonymous'"),
+    ((ALICE, "history", "open"),                   0, "yes: history:open of the rights given to 'streamr:anonymous'"),
     ((ALICE, "history", "secret/open"),            1, "no: !*:secret/* of auth.grants 'streamr:anonymous'"),
     (("sprout:anonymous", "subscribe", "lobby"),   1, "no: no rule of sprout:anonymous covers it"),
 ]
@@ -100,7 +100,7 @@ def test_what_users_gave_is_found_while_the_gateway_runs_and_after(tmp_path: Pat
         assert secret not in running.output
     stopped = CliRunner().invoke(app, asked)
     assert stopped.exit_code == 0, stopped.output
-    assert "rights that users gave" in stopped.stdout
+    assert "the rights given to" in stopped.stdout
     assert running.stdout in (stopped.stdout, f"no: no rule of {ALICE} covers it\n"), "the index may be a moment behind"
 
 
