@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.storage.index import Index
     from gateway.storage.log import Log
     from gateway.storage.record import Fact
-    from gateway.storage.tables import Row, Statement
+    from gateway.storage.schema import KnownId, Row, Statement
 
     from .metrics import Metrics
 
@@ -149,7 +149,8 @@ class Adapter(ABC):
     title: ClassVar[str]  # for people: "topic relay"
     settings: ClassVar[type[Any]]  # a pydantic model; its section of the configuration is called *name*
     paths: ClassVar[tuple[str, ...]] = ()  # of its WebSocket
-    tables: ClassVar[str] = ""  # SQL that makes its tables in the index
+    tables: ClassVar[str] = ""  # SQL that makes its tables in the index; it may use the view `messages`
+    tables_by_record: ClassVar[tuple[str, ...]] = ()  # those whose rows have a `seq` and go with the record
     versions: ClassVar[tuple[str, ...]] = ()  # what it speaks, for `GET /v1/protocols`
     carries: ClassVar[
         Mapping[str, str | None]
@@ -217,8 +218,8 @@ class Adapter(ABC):
         """What *peer* is called here, for `GET /v1/peers/{number}`; None if it has no name, or none yet."""
         return None
 
-    def rows(self, entries: Sequence[Message | Fact]) -> Iterable[Row]:  # noqa: ARG002  (the default adds nothing)
-        """The rows that *entries* add to this adapter's tables."""
+    def rows(self, entries: Sequence[Message | Fact]) -> Iterable[Row | KnownId]:  # noqa: ARG002  (mostly nothing)
+        """The rows that *entries* add to this adapter's tables, and further ids by which records are found."""
         return ()
 
     def lifetime(self, fact: Fact) -> Lifetime | None:  # noqa: ARG002  (most log no entities)
@@ -233,11 +234,11 @@ class Adapter(ABC):
         return ()
 
     def removal_statements(self, fact: Fact) -> Iterable[Statement]:  # noqa: ARG002  (most have no tables of facts)
-        """Statements that delete what *fact* added to its tables, beside what is deleted with its row of `records`."""
+        """Statements that delete what *fact* added to the tables, beside the rows that are deleted with its record."""
         return ()
 
     def pruning_statements(self) -> Iterable[Statement]:
-        """Statements that delete rows that no message supports any more, once messages have left `records`.
+        """Statements that delete rows that no message supports any more, once messages have been deleted.
 
         It is called in the index's thread.
         """

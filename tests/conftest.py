@@ -24,8 +24,8 @@ from gateway.storage.indexed_log import IndexedLog
 from gateway.storage.log import SealPolicy
 from gateway.storage.record import Entry, Fact
 from gateway.storage.retention import MIN_FACTS_BYTES, Retention, RetentionLimits
+from gateway.storage.schema import Row
 from gateway.storage.segments import Segments
-from gateway.storage.tables import Row
 from tests.still import Clock, Posted
 
 pytest_plugins = ["tests.quick"]
@@ -41,6 +41,7 @@ class Toy:
 
     name = "toy"
     tables = ""
+    tables_by_record = ()
 
     def flaw(self, _entry: Entry) -> str | None:
         return None

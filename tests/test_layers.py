@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+import sqlite3
 import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from gateway.storage.schema import SCHEMA
 
 ROOT = Path(__file__).parent.parent
 
@@ -59,6 +62,8 @@ SHARED_CODECS = {
     *("adapters.streamr.wire.ids", "adapters.streamr.wire.message", "adapters.streamr.crypto.batch"),
     *("adapters.streamr.crypto.signing", "adapters.streamr.model.stored", "adapters.streamr.dumps"),
 }
+
+SQL = re.compile(r"\b(SELECT|INSERT|REPLACE|UPDATE|DELETE|CREATE|DROP|FROM|JOIN|INTO|TABLE|INDEX|TRIGGER|VIEW)\b")
 
 # The modules that know each other in circles, counting what they import for their types alone. Nothing may be added
 # here; what is in no circle any more has to go.
@@ -182,6 +187,50 @@ def test_the_folders_of_an_adapter_have_an_order(path: Path) -> None:
         own = f"adapters.{protocol}"
         before = order[: order.index(place) + 1]
         assert not strangers(path, {f"{own}.{folder}" for folder in before}, of=own)
+
+
+# The tables of the index
+
+
+def own_tables() -> frozenset[str]:
+    """The tables of the storage, and the views and indexes that nobody else may name; `messages` is not among them."""
+    database = sqlite3.connect(":memory:")
+    database.executescript(SCHEMA)
+    names = frozenset(name for (name,) in database.execute("SELECT name FROM sqlite_schema"))
+    database.close()
+    return names
+
+
+def texts(tree: ast.AST) -> list[str]:
+    """Every string in *tree* but docstrings; what is put into an f-string is a question mark."""
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in docstrings:
+                found.append(text)
+            case ast.JoinedStr(values=parts):
+                found.append("".join(str(part.value) if isinstance(part, ast.Constant) else "?" for part in parts))
+    return found
+
+
+def test_only_the_storage_names_its_tables() -> None:
+    """Adapters and REST use the view `messages` and the queries of `Lookup`, so a column can change without them."""
+    names = own_tables()
+    assert names >= {"records", "ids", "aliases", "known", "channels", "peers", "meta", "records_time"}
+    word = re.compile(rf"\b({'|'.join(names)})\b")
+    found = []
+    for path in [*modules("adapters"), *modules("gateway")]:
+        if within(name_of(path), "gateway.storage"):
+            continue
+        tree = ast.parse(path.read_text())
+        said = [text for text in texts(tree) if SQL.search(text) and word.search(text)]
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(func=ast.Name(id="Row"), args=[ast.Constant(value=table), *_]) if table in names:
+                    said.append(f"Row({table!r})")
+        found += [f"{name_of(path)}: {text}" for text in said]
+    assert found == []
 
 
 # The pipeline

@@ -15,7 +15,7 @@ from adapters.sprout.hub.peering import link
 from adapters.sprout.hub.session import MAX_OUTBOX, SproutSession
 from adapters.sprout.mint.keyfile import KEY_FILE, make_key, read_key
 from adapters.sprout.mint.mint import PEER
-from adapters.sprout.store.tables import NAME, TABLES, rows
+from adapters.sprout.store.tables import NAME, TABLES, TABLES_BY_RECORD, rows
 from adapters.sprout.wire.asyncapi import messages
 from gateway.adapter import Adapter, ConnectionRequest, Installation, Listener, OutboundLink, Services, WireMessage
 from gateway.core.errors import Unavailable
@@ -23,7 +23,7 @@ from gateway.core.message import LATE_AFTER, REST, Form, Message, Peer, PendingF
 from gateway.core.principal import Principal
 from gateway.storage.facts import Lifetime
 from gateway.storage.record import Entry, Fact
-from gateway.storage.tables import Row, Statement
+from gateway.storage.schema import KnownId, Row, Statement
 
 from .assembly import assemble
 from .retention import lifetime, references, removal_statements
@@ -41,6 +41,7 @@ class SproutAdapter(Adapter):
     settings = SproutSettings
     principals = "anonymous|peer|SHA512_B32__[A-Za-z0-9_-]+"
     tables = TABLES
+    tables_by_record = TABLES_BY_RECORD
     versions = ("0.0",)
     carries = MappingProxyType(
         {
@@ -153,8 +154,8 @@ class SproutAdapter(Adapter):
         """The line of the message's node."""
         return self.hub.nodes.form(message, key)
 
-    def rows(self, entries: Sequence[Entry]) -> Iterable[Row]:
-        """The rows that *entries* add to the tables."""
+    def rows(self, entries: Sequence[Entry]) -> Iterable[Row | KnownId]:
+        """The rows that *entries* add to the tables, and the ids of nodes."""
         return rows(entries)
 
     @classmethod

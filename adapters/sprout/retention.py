@@ -16,7 +16,7 @@ from adapters.sprout.store.tables import NAME, day_name, node_time
 from gateway.core.message import Message
 from gateway.storage.facts import Lifetime, peer
 from gateway.storage.record import Entry, Fact, decode_base64url
-from gateway.storage.tables import Statement
+from gateway.storage.schema import KnownId, Statement
 
 
 def lifetime(fact: Fact) -> Lifetime | None:
@@ -59,7 +59,7 @@ def removal_statements(fact: Fact) -> Iterator[Statement]:
     if fact.kind == "entity" and fact.protocol == NAME:
         id, raw = fact.fields["native"][NAME], decode_base64url(fact.fields["wire"])
         for name in (id, CANONICAL_PREFIX + canonical_id(id, decode(raw), raw)):
-            yield "DELETE FROM ids WHERE id = ? AND seq = ?", (name, fact.seq)
+            yield KnownId(name, fact.seq).removal
         if (what := fact.fields.get("what")) is not None:
             yield "DELETE FROM sprout_minted WHERE what = ? AND id = ?", (what, id)
 

@@ -33,7 +33,7 @@ from gateway.core.message import Form, Message, Peer
 from gateway.core.outbox import MAX_OUTBOX
 from gateway.storage.facts import Lifetime
 from gateway.storage.record import Fact
-from gateway.storage.tables import Row, Statement
+from gateway.storage.schema import Row, Statement
 
 from .context import Context
 from .forms import MAX_CONTENT
@@ -68,6 +68,7 @@ class StreamrAdapter(Adapter):
     paths = ("/api/v1/ws", NETWORK, TRACKER)
     principals = "anonymous|0x[0-9a-f]{40}"
     tables = publishers.TABLE + streams.TABLE + stored.TABLE
+    tables_by_record = stored.TABLES_BY_RECORD
     versions = (
         *("control 1", "control 2", "message 30", "message 31", "message 32"),
         *("network 4.4.3", "tracker 1", "tracker 2"),

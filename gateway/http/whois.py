@@ -15,7 +15,6 @@ from .callers import Caller
 
 COST = 20  # requests that one request for a peer counts as
 MAX_SEARCHED = 1024  # channels, by name, that are searched for the peer or its messages
-NEWEST_SEQ = "SELECT seq FROM records WHERE channel = ? AND sender = ? ORDER BY seq DESC LIMIT 1"
 MAX_LISTED = 256  # channels in a response
 TURN = 64  # channels that are searched in one turn of the loop
 
@@ -80,7 +79,7 @@ async def _find_sent(caller: Caller, number: int) -> _SentChannels | None:
     index, said, name = caller.gateway.index, list[str](), ""
     for _ in range(MAX_SEARCHED // TURN):
         names = caller.gateway.channels.listed(name, TURN)
-        said += [name for name in names if caller.may("history", name) and _has_sent(caller, name, number)]
+        said += [name for name in names if caller.may("history", name) and index.has_message_by(number, name)]
         if len(names) < TURN:
             break
         name = names[-1]
@@ -88,11 +87,3 @@ async def _find_sent(caller: Caller, number: int) -> _SentChannels | None:
     found = (index.history(name, sender=number, newest_first=True, limit=1) for name in said)
     last = next((messages[0] for messages in found if messages), None)
     return None if last is None else _SentChannels(last.sender, last.protocol, said[:MAX_LISTED])
-
-
-def _has_sent(caller: Caller, channel: str, number: int) -> bool:
-    """Whether *channel* has a message of the peer; no message is read for that."""
-    index = caller.gateway.index
-    return index.one(NEWEST_SEQ, (channel, number)) is not None or any(
-        message.sender.number == number for message in index.unapplied(channel)
-    )

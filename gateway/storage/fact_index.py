@@ -17,8 +17,9 @@ from gateway.core.jsontext import dumps
 from .file_lines import lines_backward
 from .record import BadRecord, Fact, decode_untrusted
 from .rows import IndexedAdapter, fact_rows
+from .schema import FACT_COLUMNS, Statement
 from .segments import Segments, verify_line
-from .tables import FACT_COLUMNS, Statement, Tables
+from .tables import Tables
 
 BATCH_FACTS: Final = 2_000  # in one transaction
 COMPACTING: Final = "compacting"  # in `meta`: up to which sequence facts may be missing
@@ -50,8 +51,8 @@ class FactIndex:
             places: list[tuple[Any, ...]] = [(fact.seq, 0) for fact in part]  # a read finds the line by its sequence
             rows: dict[str, list[tuple[Any, ...]]] = {FACT_COLUMNS: places}
             own = chain.from_iterable(map(fact_rows, part))
-            for table, values in chain(own, *(adapter.rows(part) for adapter in self._adapters)):
-                rows.setdefault(table, []).append(values)
+            for row in chain(own, *(adapter.rows(part) for adapter in self._adapters)):
+                rows.setdefault(row.table, []).append(row.values)
             self._tables.put(rows, "IGNORE")
 
     def drop(self, seqs: Iterable[int]) -> None:

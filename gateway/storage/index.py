@@ -27,7 +27,7 @@ from .facts import number_end
 from .log import SyncedBatch
 from .lookup import Lookup
 from .record import BadRecord, Entry, Fact, decode_untrusted
-from .rows import IndexedAdapter, fact_rows, id_rows, record_rows
+from .rows import IndexedAdapter, adapter_schema, fact_rows, id_rows, record_rows
 from .segments import Fault, Segments
 from .tables import META_VALUE, Tables, is_corruption, is_environmental
 
@@ -51,7 +51,7 @@ class Index(Lookup):
         adapters: Sequence[IndexedAdapter] = (),
         post: Callable[[Callable[[], None]], None] = lambda call: call(),
     ) -> None:
-        super().__init__(Tables(path, "".join(adapter.tables for adapter in adapters)), segments, ids)
+        super().__init__(Tables(path, adapter_schema(adapters)), segments, ids)
         self._adapters = adapters
         self.facts = FactIndex(self._tables, segments, adapters)
         self._post = post
@@ -304,7 +304,7 @@ class Index(Lookup):
         facts = (row for entry in entries if isinstance(entry, Fact) for row in fact_rows(entry))
         end = max([self._number_end, *(number_end(entry) for entry in entries if isinstance(entry, Fact))])
         rows["meta"].append(("next_number", end))
-        for table, values in chain(facts, *(each.rows(entries) for each in self._adapters)):
-            rows.setdefault(table, []).append(values)
+        for row in chain(facts, *(each.rows(entries) for each in self._adapters)):
+            rows.setdefault(row.table, []).append(row.values)
         self._tables.put(rows)
         self._number_end = end

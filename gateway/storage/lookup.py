@@ -21,12 +21,15 @@ from gateway.core.message import LATE_AFTER, Message, MessageIds, Peer
 from .layout import BEYOND_ALL
 from .record import BadRecord, Entry, Fact, decode
 from .segments import Segments
-from .tables import SEQ_OF_ID, Tables
+from .tables import Tables
 from .unapplied import Unapplied
 
 PAGE = 256  # the most rows that one statement returns
 LAST_SEQ_OF_CHANNELS = "SELECT value, (SELECT max(seq) FROM records WHERE channel = value) FROM json_each(?)"
 OFFSET_OF_SEQ = "SELECT offset FROM records WHERE seq = ?"
+SEQ_OF_ID = "SELECT seq FROM known WHERE id = ? ORDER BY seq DESC LIMIT 1"
+ID_BETWEEN = "SELECT 1 FROM known WHERE id >= ? AND id < ? LIMIT 1"
+SEQ_OF_SENDER = "SELECT seq FROM records WHERE channel = ? AND sender = ? ORDER BY seq DESC LIMIT 1"
 
 
 class Lookup:
@@ -53,7 +56,7 @@ class Lookup:
         own = self._ids.seq(id)
         entry = self.entry(own) if own is not None else None
         if not isinstance(entry, Message) or entry.id != id:
-            seq = self._unapplied.seq(id) or self._known_seq(id)
+            seq = self._unapplied.seq(id) or self.indexed_seq(id)
             entry = self.entry(seq) if seq is not None else None
         return Receipt(entry.seq, entry.id, entry.time, entry.undelivered) if isinstance(entry, Message) else None
 
@@ -101,6 +104,21 @@ class Lookup:
         """Where the record *seq* stands in its segment; 0 if the tables do not know."""
         row = self.one(OFFSET_OF_SEQ, (seq,))
         return 0 if row is None else int(row[0])
+
+    def indexed_seq(self, id: str) -> int | None:
+        """The sequence that the tables have for an *id* from which it does not follow; None if they have none."""
+        row = self.one(SEQ_OF_ID, (id,))
+        return None if row is None else int(row[0])
+
+    def has_id_beginning(self, prefix: str) -> bool:
+        """Whether the tables have an id that begins with *prefix*, which is not empty."""
+        return self.one(ID_BETWEEN, (prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1))) is not None
+
+    def has_message_by(self, sender: int, channel: str) -> bool:
+        """Whether the peer with the number *sender* has a message in *channel*, on disk or not yet; none is read."""
+        return self.one(SEQ_OF_SENDER, (channel, sender)) is not None or any(
+            message.sender.number == sender for message in self._unapplied.messages(channel)
+        )
 
     def history(
         self,
@@ -234,9 +252,9 @@ class Lookup:
                 yield name, addresses_of(addresses), bool(is_open)
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Query an adapter's own tables; the statement must use an index and have a limit.
+        """Query an adapter's own tables, and the view `messages` (`gateway.storage.schema`).
 
-        Raises `Unavailable` if the file cannot be read.
+        The statement must use an index and have a limit. Raises `Unavailable` if the file cannot be read.
         """
         return self._tables.rows(sql, values)
 
@@ -271,10 +289,6 @@ class Lookup:
             if isinstance(entry, Fact) and entry.kind == "form":
                 for id in entry.fields["native"].values():
                     yield id, entry.fields["of"]
-
-    def _known_seq(self, id: str) -> int | None:
-        row = self.one(SEQ_OF_ID, (id,))
-        return None if row is None else int(row[0])
 
     def _load(self, seq: int, offset: int) -> Entry | None:
         """The record at *offset*; None if it is damaged; raises `Unavailable` if it cannot be read now."""

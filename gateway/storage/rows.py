@@ -11,7 +11,7 @@ from gateway.core.message import Message
 from .facts import FactRules
 from .log import SyncedBatch
 from .record import Entry, Fact
-from .tables import FACT_COLUMNS, MESSAGE_COLUMNS, REPLY_COLUMNS, Row, Statement
+from .schema import FACT_COLUMNS, MESSAGE_COLUMNS, REPLY_COLUMNS, KnownId, Row, Statement, deletion_trigger
 
 
 class IndexedAdapter(FactRules, Protocol):
@@ -21,14 +21,28 @@ class IndexedAdapter(FactRules, Protocol):
     def tables(self) -> str:
         """SQL that creates the adapter's tables."""
 
-    def rows(self, entries: Sequence[Entry]) -> Iterable[Row]:
-        """The rows that *entries* add to the adapter's tables; the same when they are read back from the log."""
+    @property
+    def tables_by_record(self) -> Sequence[str]:
+        """The names of those of its tables whose rows have a `seq` and are deleted with the record of that sequence."""
+
+    def rows(self, entries: Sequence[Entry]) -> Iterable[Row | KnownId]:
+        """The rows that *entries* add to the adapter's tables, and further ids by which records are found.
+
+        They are the same when the entries are read back from the log.
+        """
 
     def removal_statements(self, fact: Fact) -> Iterable[Statement]:
-        """Statements that delete what *fact* added to the adapter's tables, beside its row of `records`."""
+        """Statements that delete what *fact* added to the tables, beside the rows that are deleted with its record."""
 
     def pruning_statements(self) -> Iterable[Statement]:
-        """Statements that delete rows that no message supports any more, once messages have left `records`."""
+        """Statements that delete rows that no message supports any more, once messages have been deleted."""
+
+
+def adapter_schema(adapters: Iterable[IndexedAdapter]) -> str:
+    """The SQL that creates the tables of *adapters*, and deletes their rows with the records that they belong to."""
+    each = list(adapters)
+    by_record = [table for adapter in each for table in adapter.tables_by_record]
+    return "".join(adapter.tables for adapter in each) + deletion_trigger(by_record)
 
 
 def record_rows(batch: SyncedBatch) -> dict[str, list[tuple[Any, ...]]]:

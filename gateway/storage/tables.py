@@ -3,8 +3,7 @@
 Laws of this file. One connection writes, in the index's thread; another only reads, on the loop. A damaged file is
 given up: nothing is read until another one has replaced it and agrees with the log. A batch is one transaction with few
 statements for each table. SQLite journals a statement by itself if it could fail halfway, for instance on a NOT NULL:
-`records` has none, and the journal of the others is in memory. The first id of a message is in `ids`, the others are in
-`aliases`; an id that is in both belongs to the newer message.
+`records` has none, and the journal of the others is in memory.
 """
 
 from __future__ import annotations
@@ -15,39 +14,14 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from gateway.core.errors import Unavailable
 
 from . import permissions
-
-SCHEMA = """
--- 2: nothing is in it but what makes sense
-CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE records (
-    seq INTEGER PRIMARY KEY, offset INTEGER, channel TEXT, sender INTEGER, at INTEGER, parent TEXT
-);
-CREATE INDEX records_channel ON records (channel, seq) WHERE channel IS NOT NULL;
-CREATE INDEX records_sender ON records (channel, sender, seq) WHERE channel IS NOT NULL;
-CREATE INDEX records_at ON records (channel, at, seq) WHERE channel IS NOT NULL;
-CREATE INDEX records_parent ON records (parent) WHERE parent IS NOT NULL;
-CREATE TABLE ids (id TEXT PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE aliases (id TEXT PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID;
-CREATE VIEW known AS SELECT id, seq FROM ids UNION ALL SELECT id, seq FROM aliases;
-CREATE TABLE channels (name TEXT PRIMARY KEY, addresses TEXT NOT NULL, open INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE peers (number INTEGER PRIMARY KEY, protocol TEXT NOT NULL, identity TEXT NOT NULL, name TEXT);
-CREATE UNIQUE INDEX peers_identity ON peers (protocol, identity);
-"""
-
-# The columns that each kind of record fills: binding None is slow in Python's sqlite3.
-FACT_COLUMNS, MESSAGE_COLUMNS, REPLY_COLUMNS = (
-    "records (seq, offset)",
-    "records (seq, offset, channel, sender, at)",
-    "records",
-)
+from .schema import MESSAGES, SCHEMA
 
 MAX_ROWS_PER_STATEMENT = 128  # older SQLite takes 999 values
-SEQ_OF_ID = "SELECT seq FROM known WHERE id = ? ORDER BY seq DESC LIMIT 1"
 META_VALUE = "SELECT value FROM meta WHERE key = ?"
 
 CHECK_SECONDS = 0.25  # for checking every page at a start; damage that is found later is repaired later
@@ -66,22 +40,12 @@ _ENVIRONMENT_ERRORS = frozenset(
 )
 
 
-Statement = tuple[str, tuple[Any, ...]]  # SQL, and its values
-
-
-class Row(NamedTuple):
-    """One row for a table of the index; it replaces the row with the same key."""
-
-    table: str
-    values: tuple[Any, ...]
-
-
 class Tables:
     """The tables of the index and of the adapters; *extra* is the SQL that creates the latter."""
 
     def __init__(self, path: Path, extra: str = "") -> None:
         self._path = path
-        self._schema = SCHEMA + extra
+        self._schema = SCHEMA + MESSAGES + extra
         self.damage: str | None = None  # why nothing is read
         self.on_damage: Callable[[], None] = lambda: None  # called when a read finds damage
         self._connect()

@@ -183,7 +183,11 @@ def test_whatever_is_wrong_with_the_index_the_gateway_starts(core: Core, make_co
     said = after.say(b'"more"')
     after.settle()
     texts = {b"%d" % number for number in range(COUNT)} | {b'"more"'}
-    found = after.index.history("lobby", newest_first=True)
+    try:
+        found = after.index.history("lobby", newest_first=True)
+    except Unavailable:  # the start did not find the damage, this read did: the index is rebuilt
+        after.settle()
+        found = after.index.history("lobby", newest_first=True)
     assert found[0].seq == said.seq
     assert {message.content for message in found} <= texts
     assert after.peers.identity("toy", "carol").number >= 1024 or after.applied in (0, COUNT + 3)

@@ -22,7 +22,7 @@ from gateway.core.message import Message
 from gateway.storage.index import Index
 from gateway.storage.lookup import PAGE
 from gateway.storage.record import Entry, Fact
-from gateway.storage.tables import SEQ_OF_ID, Row
+from gateway.storage.schema import KnownId, Row
 
 from .recent import RecentNodes
 from .tables import (
@@ -46,18 +46,16 @@ _END: Final = 1 << 62  # beyond all times and sequences
 
 BY_SEQ: Final = "SELECT * FROM sprout_nodes WHERE seq = ?"
 BY_KEY: Final = "SELECT * FROM sprout_nodes WHERE key = ?"
-_AFTER: Final = CANONICAL_PREFIX[:-1] + ";"  # ";" comes after ":"
-ANY_CANONICAL: Final = f"SELECT 1 FROM known WHERE id >= '{CANONICAL_PREFIX}' AND id < '{_AFTER}' LIMIT 1"
 EXPIRING: Final = "SELECT 1 FROM sprout_expiring LIMIT 1"
 FORM: Final = "SELECT id FROM sprout_forms WHERE seq = ?"
 MINTED: Final = "SELECT id FROM sprout_minted WHERE what = ?"
-_PAGED: Final = " AND ({0}, seq) < (?, ?) ORDER BY {0} DESC, seq DESC LIMIT ?"
+_PAGED: Final = " ({0}, seq) < (?, ?) ORDER BY {0} DESC, seq DESC LIMIT ?"
 NEWEST: Final = {
-    "type": "SELECT * FROM sprout_nodes WHERE type = ?" + _PAGED.format("created"),
-    "channel": "SELECT created, seq, channel FROM sprout_nodes WHERE channel = ?" + _PAGED.format("created"),
-    "root": "SELECT created, seq, channel FROM sprout_replies WHERE root = ?" + _PAGED.format("created"),
-    "messages": "SELECT at, seq, channel FROM records WHERE channel = ?" + _PAGED.format("at"),
-    "all messages": "SELECT at, seq, channel FROM records WHERE channel IS NOT NULL" + _PAGED.format("at"),
+    "type": "SELECT * FROM sprout_nodes WHERE type = ? AND" + _PAGED.format("created"),
+    "channel": "SELECT created, seq, channel FROM sprout_nodes WHERE channel = ? AND" + _PAGED.format("created"),
+    "root": "SELECT created, seq, channel FROM sprout_replies WHERE root = ? AND" + _PAGED.format("created"),
+    "messages": "SELECT at, seq, channel FROM messages WHERE channel = ? AND" + _PAGED.format("at"),
+    "all messages": "SELECT at, seq, channel FROM messages WHERE" + _PAGED.format("at"),
 }
 CHILDREN: Final = (
     "SELECT created, seq, channel, key FROM sprout_replies WHERE parent = ? AND seq > ? ORDER BY seq LIMIT ?"
@@ -70,15 +68,16 @@ class Store:
     def __init__(self, index: Index, fact: Callable[[str, dict[str, Any]], Fact]) -> None:
         self._index = index
         self._fact = fact
-        self._noted: deque[tuple[int, Sequence[Row]]] = deque()
+        self._noted: deque[tuple[int, Sequence[Row | KnownId]]] = deque()
         self._fresh: dict[str, dict[Any, tuple[Any, ...]]] = {
-            table: {} for table in ("sprout_nodes", "sprout_expiring", "sprout_forms", "sprout_minted", "ids")
+            table: {} for table in ("sprout_nodes", "sprout_expiring", "sprout_forms", "sprout_minted")
         }
+        self._fresh_ids: dict[str, int] = {}
         self._deep: dict[int, tuple[Any, ...] | None] = {}  # rows of `sprout_replies`, by sequence; None for no row
         self._infos = BoundedMap[int | str, NodeInfo](2 * MAX_INFOS)  # by sequence and by key
         self._until_prune = _PRUNE
         self._recent = RecentNodes(self._newest_time())
-        self._has_canonical = bool(index.rows(ANY_CANONICAL))  # nearly never true; without it nothing is looked up
+        self._has_canonical = index.has_id_beginning(CANONICAL_PREFIX)  # nearly never; else nothing is looked up
         self._expiring = bool(index.rows(EXPIRING))
         self.on_node: Callable[[str], object] = _nothing  # called with the id of every new node
         self.first_kept = index.first_kept  # retention has removed every message before it
@@ -138,20 +137,24 @@ class Store:
         if node.metadata.blob and offered_until(node) is not None:
             self._expiring = self.incomplete = True
 
-    def _note(self, seq: int, noted: Sequence[Row]) -> None:
+    def _note(self, seq: int, noted: Sequence[Row | KnownId]) -> None:
         """Remember the rows that the index will write for the record at *seq*."""
         if noted:
             self._noted.append((seq, noted))
-        for table, values in noted:
-            self._fresh[table][values[0]] = values
+        for row in noted:
+            if isinstance(row, KnownId):
+                self._fresh_ids[row.id] = row.seq
+            else:
+                self._fresh[row.table][row.values[0]] = row.values
         self._until_prune -= 1
         if not self._until_prune:
             self.prune()
 
     def forget(self, id: str, seq: int, what: str) -> None:
         """Forget the entity *id* at *seq*, minted for *what*, which leaves the log and has left the tables."""
-        for table, key in (("sprout_nodes", seq), ("ids", id), ("sprout_minted", what)):
+        for table, key in (("sprout_nodes", seq), ("sprout_minted", what)):
             self._fresh[table].pop(key, None)
+        self._fresh_ids.pop(id, None)
         self._recent.drop(id)
         for known in (seq, id):
             self._infos.pop(known)
@@ -166,17 +169,21 @@ class Store:
         self._recent.prune(applied)
         self._deep = {seq: row for seq, row in self._deep.items() if seq > applied}
         while self._noted and self._noted[0][0] <= applied:
-            for table, values in self._noted.popleft()[1]:
-                if self._fresh[table].get(values[0]) == values:
-                    del self._fresh[table][values[0]]
+            for row in self._noted.popleft()[1]:
+                if isinstance(row, KnownId):
+                    if self._fresh_ids.get(row.id) == row.seq:
+                        del self._fresh_ids[row.id]
+                elif self._fresh[row.table].get(row.values[0]) == row.values:
+                    del self._fresh[row.table][row.values[0]]
 
     # One node
 
     def seq(self, id: str) -> int | None:
         """The sequence of the node *id* in the log; None if it is not held."""
-        recent = self._seq_of_recent(id)
-        seq: int | None = self._value("ids", id, SEQ_OF_ID) if recent is None else recent
-        return seq
+        if (recent := self._seq_of_recent(id)) is not None:
+            return recent
+        fresh = self._fresh_ids.get(id)
+        return self._index.indexed_seq(id) if fresh is None else fresh
 
     def _seq_of_recent(self, id: str) -> int | None:
         recent = self._recent.seq(id)

@@ -5,7 +5,7 @@ that an Arbor author signed, or a message of another protocol, whose node may no
 id, so the key of a message is its canonical message id (`NodeInfo.key`), that of an entity its node id.
 
 The tables hold only what the index does not know of messages: entities, and the thread of each reply that is deep in
-one. Rows are deleted with the records that retention removes.
+one. Each row with a `seq` is deleted with that record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from adapters.sprout.forest.forest import decode, node_id
 from adapters.sprout.forest.validate import offered_until
 from gateway.core.message import Message
 from gateway.storage.record import Entry, Fact, decode_base64url
-from gateway.storage.tables import Row
+from gateway.storage.schema import KnownId, Row
 
 from .peek import conversation_of, expiration_of, parent_of
 
@@ -47,14 +47,8 @@ CREATE INDEX sprout_replies_root ON sprout_replies (root, created, seq);
 CREATE TABLE sprout_expiring (seq INTEGER PRIMARY KEY);
 CREATE TABLE sprout_forms (seq INTEGER PRIMARY KEY, id TEXT NOT NULL);
 CREATE TABLE sprout_minted (what TEXT PRIMARY KEY, id TEXT NOT NULL) WITHOUT ROWID;
-CREATE INDEX sprout_records_at ON records (at, seq) WHERE channel IS NOT NULL;
-CREATE TRIGGER sprout_retired AFTER DELETE ON records BEGIN
-    DELETE FROM sprout_replies WHERE seq = OLD.seq;
-    DELETE FROM sprout_expiring WHERE seq = OLD.seq;
-    DELETE FROM sprout_forms WHERE seq = OLD.seq;
-    DELETE FROM sprout_nodes WHERE seq = OLD.seq;
-END;
 """
+TABLES_BY_RECORD: Final = ("sprout_replies", "sprout_expiring", "sprout_forms", "sprout_nodes")
 
 
 class NodeOrder(NamedTuple):
@@ -108,8 +102,8 @@ def _date(day: int) -> str:
     return datetime.fromtimestamp(day * DAY_MS // 1000, UTC).date().isoformat()
 
 
-def rows(entries: Sequence[Entry]) -> Iterator[Row]:
-    """The rows that *entries* add to the tables."""
+def rows(entries: Sequence[Entry]) -> Iterator[Row | KnownId]:
+    """The rows that *entries* add to the tables, and the ids of nodes."""
     for entry in entries:
         if isinstance(entry, Message):
             if entry.protocol != NAME and not entry.refs.get(NAME):
@@ -123,19 +117,19 @@ def rows(entries: Sequence[Entry]) -> Iterator[Row]:
             yield from _entity(entry)
         elif entry.protocol == NAME and entry.kind == "form":
             yield Row("sprout_forms", (entry.fields["of"], entry.fields["native"][NAME]))
-            yield Row("ids", (entry.fields["native"][NAME], entry.fields["of"]))
+            yield KnownId(entry.fields["native"][NAME], entry.fields["of"])
 
 
-def _entity(fact: Fact) -> Iterator[Row]:
+def _entity(fact: Fact) -> Iterator[Row | KnownId]:
     fields = fact.fields
     raw = decode_base64url(fields["wire"])
     node, id = decode(raw), node_id(raw)
     yield Row("sprout_nodes", (fact.seq, raw[2], id, node.parent, fields.get("channel", ""), node.created))
-    yield Row("ids", (id, fact.seq))
+    yield KnownId(id, fact.seq)
     if offered_until(node) is not None:
         yield Row("sprout_expiring", (fact.seq,))
     if (canonical := canonical_id(id, node, raw)) != id:
-        yield Row("ids", (CANONICAL_PREFIX + canonical, fact.seq))
+        yield KnownId(CANONICAL_PREFIX + canonical, fact.seq)
     if (what := fields.get("what")) is not None:
         yield Row("sprout_minted", (what, id))
 

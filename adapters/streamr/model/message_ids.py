@@ -28,10 +28,12 @@ MAX_CANDIDATE_BYTES = 1 << 20  # of their contents: long ones take longer
 _TYPES: Final = (str, int, int, int, str, str)
 
 # What a sender said in a channel at a time, as its author or as its place there has it.
-BY_TIMESTAMP: Final = "SELECT seq, offset FROM records WHERE channel = ? AND at = ? AND sender = ? ORDER BY seq LIMIT ?"
+BY_TIMESTAMP: Final = (
+    "SELECT seq, offset FROM messages WHERE channel = ? AND at = ? AND sender = ? ORDER BY seq LIMIT ?"
+)
 BY_POSITION: Final = (
-    "SELECT p.seq, r.offset FROM streamr_places p CROSS JOIN records r ON r.seq = p.seq"
-    " WHERE p.channel = ? AND p.timestamp = ? AND r.sender = ? ORDER BY p.seq LIMIT ?"
+    "SELECT p.seq, m.offset FROM streamr_places p CROSS JOIN messages m ON m.seq = p.seq"
+    " WHERE p.channel = ? AND p.timestamp = ? AND m.sender = ? ORDER BY p.seq LIMIT ?"
 )
 
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from adapters.streamr.wire.ids import NAME, stream_of
 from gateway.core.bounded import BoundedMap
 from gateway.core.message import Message
-from gateway.storage.tables import Row
+from gateway.storage.schema import Row
 
 if TYPE_CHECKING:
     from gateway.storage.lookup import Lookup
     from gateway.storage.record import Fact
-    from gateway.storage.tables import Statement
+    from gateway.storage.schema import Statement
 
 MAX_SEEN = 65_536  # senders whose rows are known to be in the tables
 
@@ -31,8 +31,8 @@ SELECT_HAS_PUBLISHED = "SELECT 1 FROM streamr_publishers WHERE stream = ? AND pu
 SELECT_FOREIGN_SENDER = "SELECT protocol, identity, number FROM streamr_authors WHERE address = ?"
 SELECT_PUBLISHERS = "SELECT DISTINCT publisher FROM streamr_publishers WHERE stream = ? ORDER BY publisher LIMIT ?"
 DELETE_UNUSED = (
-    "DELETE FROM streamr_publishers WHERE NOT EXISTS (SELECT 1 FROM records"
-    " WHERE records.channel = streamr_publishers.channel AND records.sender = streamr_publishers.sender)",
+    "DELETE FROM streamr_publishers WHERE NOT EXISTS (SELECT 1 FROM messages"
+    " WHERE messages.channel = streamr_publishers.channel AND messages.sender = streamr_publishers.sender)",
     "DELETE FROM streamr_authors WHERE address NOT IN (SELECT publisher FROM streamr_publishers)",
 )
 # fmt: on

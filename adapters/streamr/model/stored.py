@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from adapters.streamr.wire.checks import MAX_INTEGER
 from gateway.core.message import Message
 from gateway.storage.lookup import PAGE, Lookup
-from gateway.storage.tables import Row
+from gateway.storage.schema import Row
 
 SLICE = 8  # messages that are read, some 30 microseconds each, between two chances for others
 STEP_BYTES = 16 << 10  # bytes of content that count as another message: long ones take longer
@@ -32,16 +32,16 @@ MAX_GROUP_SIZE = 1 << 20  # bytes of their contents that are held meanwhile; the
 TABLE = """
 CREATE TABLE streamr_places (seq INTEGER PRIMARY KEY, channel TEXT NOT NULL, timestamp INTEGER);
 CREATE INDEX streamr_places_timestamp ON streamr_places (channel, timestamp, seq) WHERE timestamp IS NOT NULL;
-CREATE TRIGGER streamr_retired AFTER DELETE ON records BEGIN DELETE FROM streamr_places WHERE seq = OLD.seq; END;
 """
+TABLES_BY_RECORD = ("streamr_places",)
 # A page of keys (timestamp, seq, offset in the log), and whether this is where the message stands.
 # fmt: off
 _BY_TIME = (
-    "SELECT r.at, r.seq, r.offset, p.seq IS NULL FROM records r LEFT JOIN streamr_places p ON p.seq = r.seq"
-    " WHERE r.channel = ? AND (r.at, r.seq) {0} (?, ?) ORDER BY r.at {1}, r.seq {1} LIMIT ?"
+    "SELECT m.at, m.seq, m.offset, p.seq IS NULL FROM messages m LEFT JOIN streamr_places p ON p.seq = m.seq"
+    " WHERE m.channel = ? AND (m.at, m.seq) {0} (?, ?) ORDER BY m.at {1}, m.seq {1} LIMIT ?"
 )
 _ELSEWHERE = (
-    "SELECT p.timestamp, p.seq, r.offset, 1 FROM streamr_places p CROSS JOIN records r ON r.seq = p.seq"
+    "SELECT p.timestamp, p.seq, m.offset, 1 FROM streamr_places p CROSS JOIN messages m ON m.seq = p.seq"
     " WHERE p.channel = ? AND p.timestamp IS NOT NULL AND (p.timestamp, p.seq) {0} (?, ?)"
     " ORDER BY p.timestamp {1}, p.seq {1} LIMIT ?"
 )

@@ -14,7 +14,7 @@ from adapters.sprout.settings import SproutSettings
 from adapters.sprout.store import recent, store
 from gateway import config
 from gateway.adapter import Listener
-from gateway.storage.tables import SEQ_OF_ID
+from gateway.storage.lookup import SEQ_OF_ID
 
 MINUTE = 60_000
 
@@ -131,7 +131,7 @@ def test_everything_is_found_before_and_after_it_is_in_the_tables(
     ]
     place.index()
     place.store.prune()
-    assert not any(place.store._fresh.values())
+    assert not any((*place.store._fresh.values(), place.store._fresh_ids))
     assert answers(place, **ids) == before
     assert answers(make_place(), **ids) == before
 

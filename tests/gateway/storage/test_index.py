@@ -12,7 +12,7 @@ from gateway.core.message import Message
 from gateway.storage import index as index_module
 from gateway.storage.lookup import PAGE
 from gateway.storage.record import Entry, Fact
-from gateway.storage.tables import Row
+from gateway.storage.schema import KnownId, Row
 from tests.still import PATIENCE
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Words:
 
     name = "toy"
     tables = "CREATE TABLE words (word TEXT, seq INTEGER, PRIMARY KEY (word, seq)) WITHOUT ROWID;"
+    tables_by_record = ("words",)
 
     def address(self, _channel: str, _taken: Callable[[str], bool]) -> str | None:
         return None
@@ -85,11 +86,11 @@ class Words:
     def flaw(self, _entry: Entry) -> str | None:
         return None
 
-    def rows(self, entries: Sequence[Entry]) -> Iterator[Row]:
+    def rows(self, entries: Sequence[Entry]) -> Iterator[Row | KnownId]:
         for entry in entries:
             if isinstance(entry, Message):
                 yield Row("words", (entry.content.decode(), entry.seq))
-                yield Row("ids", (f"word:{entry.content.decode()}", entry.seq))
+                yield KnownId(f"word:{entry.content.decode()}", entry.seq)
 
 
 def test_an_adapters_rows_are_applied_with_the_rest_and_made_again(make_core: MakeCore) -> None:
@@ -105,6 +106,16 @@ def test_an_adapters_rows_are_applied_with_the_rest_and_made_again(make_core: Ma
     core.stop()
     (core.data / "index.sqlite").unlink()
     assert words(make_core(rules=(Words(),))) == [(said[0].seq,), (said[2].seq,)]
+
+
+def test_an_adapters_rows_go_with_their_records(make_core: MakeCore) -> None:
+    core = make_core(rules=(Words(),))
+    said = [core.say(b"%d" % number) for number in range(3)]
+    core.settle()
+    core.index._tables.prune(said[2].seq)
+    assert core.index.rows("SELECT word, seq FROM words") == [("2", said[2].seq)]
+    assert core.index.find("word:1") is None
+    assert core.index.find("word:2") is not None
 
 
 def test_other_tables_make_another_index(make_core: MakeCore) -> None:

@@ -204,6 +204,25 @@ def test_an_id_of_two_messages_is_that_of_the_newer(core: Core) -> None:
 # Ids
 
 
+def test_ids_are_found_by_how_they_begin(core: Core) -> None:
+    said = core.say(ids=("there:9", "beside"))
+    core.settle()
+    assert core.index.indexed_seq("beside") == said.seq
+    assert core.index.indexed_seq("there:") is None
+    found = [core.index.has_id_beginning(prefix) for prefix in ("there:", "b", "beside", "there;", "besides", "a", "c")]
+    assert found == [True, True, True, False, False, False, False]
+
+
+def test_who_has_said_something_in_a_channel_is_known_before_and_after_it_is_applied(core: Core) -> None:
+    said = core.say()
+    number = said.sender.number
+    for _ in range(2):
+        assert core.index.has_message_by(number, "lobby")
+        assert not core.index.has_message_by(number + 1, "lobby")
+        assert not core.index.has_message_by(number, "elsewhere")
+        core.settle()
+
+
 def test_an_id_of_ours_needs_no_row(core: Core) -> None:
     said = core.say()
     core.settle()
@@ -267,6 +286,9 @@ def test_every_question_uses_an_index(core: Core) -> None:
     index.history("lobby", sender=1, newest_first=True)
     index.last_seq("lobby")
     index.find("theirs")
+    index.indexed_seq("theirs")
+    index.has_id_beginning("the")
+    index.has_message_by(1, "lobby")
     index.entry(1)
     index.offset(1)
     index.peer("toy", "alice")
@@ -278,7 +300,7 @@ def test_every_question_uses_an_index(core: Core) -> None:
     index.replies("theirs")
     _ = index.next_number, index.last_time, index.applied_seq
     core.index._tables._read.set_trace_callback(None)
-    assert len(set(asked)) >= 15
+    assert len(set(asked)) >= 17
     for sql in set(asked):
         plan = [row[3] for row in core.index._tables._read.execute(f"EXPLAIN QUERY PLAN {sql}")]
         assert any(step.startswith("SEARCH") for step in plan), (sql, plan)

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adapters.streamr.model import stored
+from adapters.streamr.model.message_ids import BY_POSITION, BY_TIMESTAMP
 from adapters.streamr.model.stored import (
     MAX_GROUP,
     NEWEST_FIRST,
@@ -183,7 +184,7 @@ def test_long_messages_of_one_millisecond_are_not_held_together(broker: Any) -> 
 
 
 def test_every_statement_uses_an_index(broker: Any) -> None:
-    for sql in (*OLDEST_FIRST, *NEWEST_FIRST):
+    for sql in (*OLDEST_FIRST, *NEWEST_FIRST, BY_TIMESTAMP, BY_POSITION):
         plan = [row[3] for row in broker.core.index.rows(f"EXPLAIN QUERY PLAN {sql}", ("s", 0, 0, PAGE))]
         assert plan
         assert all(step.startswith("SEARCH") for step in plan), plan
