@@ -128,7 +128,7 @@ def test_grants_are_followed_also_on_live_connections(place: Place) -> None:
             "log.segment_bytes: a running",
         ),
         (lambda text: text.replace("rate = 1000", "rate = -1"), "limits.peer.rate"),
-        (lambda text: f"channels.create = 'configured'\n{text}", "channels.create: a running gateway cannot follow"),
+        (lambda text: f"channels.create = 'configured'\n{text}", "channels.create: a running gateway cannot change"),
     ],
     ids=["a wrong right", "no TOML", "a fixed setting", "a wrong limit", "another fixed one"],
 )

@@ -1,4 +1,4 @@
-"""`trellis dev-cert`: what it makes is trusted by who trusts its authority, and by nobody else."""
+"""`trellis dev-cert`: its certificates are trusted only by clients that trust its authority."""
 
 from __future__ import annotations
 

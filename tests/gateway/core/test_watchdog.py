@@ -1,4 +1,4 @@
-"""What makes no progress although it has work to do is told, once, until it goes on."""
+"""A queue that has work and makes no progress is reported once, until it continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bodies of requests: how much of them is kept, who works them off when, and what malformed ones cost."""
+"""Request bodies: how much of each is kept, when it is processed, and what malformed ones cost."""
 
 from __future__ import annotations
 

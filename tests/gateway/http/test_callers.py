@@ -1,4 +1,4 @@
-"""Who asks by REST, and what is looked at before anything is read, counted or remembered for them."""
+"""REST callers, and what is checked before anything is read, counted or kept for them."""
 
 from __future__ import annotations
 

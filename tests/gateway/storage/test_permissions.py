@@ -1,4 +1,4 @@
-"""What is kept is nobody else's to read."""
+"""Only the gateway's own user can read its files."""
 
 from __future__ import annotations
 

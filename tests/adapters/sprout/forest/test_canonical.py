@@ -1,4 +1,4 @@
-"""Who writes the signature of others anew has said nothing, and is nobody."""
+"""Another encoding of somebody's signature publishes nothing, and proves nothing about its sender."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node in a response does not do: say who is at the other end."""
+"""A node in a response does not identify the connection that sends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose connection it is: what a node tells of who brings it, and what it does not."""
+"""The author of a connection: which nodes identify it, and which do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is there: what Arbor says of it reaches everybody, and what the gateway says of others reaches Arbor."""
+"""Presence in Arbor, in both directions: Arbor's reaches everybody, other protocols' reaches Arbor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gateway publishes on streams that require encryption, and gives its keys to who may read them."""
+"""The gateway publishes on streams that require encryption, and gives its keys only to permitted readers."""
 
 from __future__ import annotations
 

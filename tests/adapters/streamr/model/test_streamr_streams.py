@@ -1,4 +1,4 @@
-"""What is known of each stream, what its messages must be, and who may use it."""
+"""Streams: their descriptions, the rules for their messages, and permissions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may listen to a key-exchange stream: whom it is for."""
+"""Only its user may subscribe to a key-exchange stream."""
 
 from __future__ import annotations
 

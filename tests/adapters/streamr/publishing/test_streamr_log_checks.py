@@ -1,4 +1,4 @@
-"""Stream messages in a log are looked at again: who signed is who is said to have published."""
+"""The signatures of stream messages in a log are verified."""
 
 from __future__ import annotations
 

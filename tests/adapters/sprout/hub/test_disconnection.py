@@ -1,4 +1,4 @@
-"""Who says nothing is hung up on, and so is who goes on sending what is malformed or forged."""
+"""Silent connections, and those that keep sending malformed or forged input, are disconnected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the gateway signed for others comes back: on no door is it news, nor does it prove who sends it."""
+"""A message that the gateway signed for a foreign sender is neither published again nor proof of its sender."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who brings a signed message of somebody else is not that somebody."""
+"""A connection that brings a message signed by another is not taken for its author."""
 
 from __future__ import annotations
 
