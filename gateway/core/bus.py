@@ -20,7 +20,6 @@ from .errors import AlreadySubscribed, NotSubscribed, RequestError, Throttled, T
 from .flows import Flow, Flows
 from .member import Member
 from .message import Message, MessageIds, Peer
-from .outbox import FanoutBatch
 from .peers import PeerRegistry
 from .presence import Presence
 from .principal import Principal
@@ -77,7 +76,6 @@ class Bus:
         self.throttle = throttle
         self.read_pacer = read_pacer
         self.subscriptions = subscriptions
-        self.batch = FanoutBatch()
         self.flows = Flows()
         self._stamper = Stamper(ids, clock, last_time)
         self._members: dict[str, dict[Member, None]] = {}

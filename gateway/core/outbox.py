@@ -29,79 +29,25 @@ class Close(NamedTuple):
     reason: str
 
 
-class FanoutBatch:
-    """Recent frames for the same listeners that are not in their outboxes yet.
-
-    A burst of messages costs each listener little more than one message, since its outbox is touched once. Listeners
-    are woken when the batch begins. Reading an outbox, or queueing anything else, flushes it: see `Outbox._queue`.
-    """
-
-    __slots__ = ("_listeners", "_origin", "_size", "frames")
-
-    def __init__(self) -> None:
-        self.frames: list[bytes] = []
-        self._listeners: Sequence[Outbox] = ()
-        self._origin: Outbox | None = None
-        self._size = 0
-
-    def add(self, frames: Sequence[bytes], listeners: Sequence[Outbox], origin: Outbox | None) -> None:
-        """Queue *frames* for all *listeners* but *origin*; the sequence of listeners never changes."""
-        if listeners is not self._listeners or origin is not self._origin or self._size > LOW_WATER:
-            self.flush()
-            self._listeners, self._origin = listeners, origin
-        if not self.frames:
-            for outbox in listeners:
-                if not outbox._own_queue and outbox is not origin:
-                    outbox.wake()
-        self.frames += frames
-        self._size += sum(map(len, frames))
-
-    def flush(self) -> None:
-        """Move all frames into the outboxes."""
-        frames, size, self.frames, self._size = self.frames, self._size, [], 0
-        if not frames:
-            return
-        overfull = list[Outbox]()  # closed once all outboxes have the frames, as adapters' code runs then
-        origin = self._origin
-        for outbox in self._listeners:
-            if outbox is origin or outbox.closing is not None:
-                continue
-            outbox._own_queue += frames
-            outbox._size = waiting = outbox._size + size
-            if waiting > outbox.max_outbox:
-                overfull.append(outbox)
-        for outbox in overfull:
-            outbox._close_if_too_slow()
-
-
 class Outbox:
     """The queue of one peer; `wake` is called when something can be written, or the connection is to be closed.
 
-    The *batch* is shared by all outboxes that may listen together. The queue is read through `_queue`, which includes
-    what is in the batch. *overflowed* is called when the peer is disconnected because it did not read.
+    *overflowed* is called when the peer is disconnected because it did not read.
     """
 
     max_outbox: int = MAX_OUTBOX
 
-    def __init__(self, batch: FanoutBatch, overflowed: Callable[[], object]) -> None:
+    def __init__(self, overflowed: Callable[[], object]) -> None:
         self.wake: Callable[[], None] = _nothing
         self.closing: Close | None = None
         self.blocked = True  # the wire takes nothing now; a shell that can write clears it
-        self._batch = batch
         self._overflowed = overflowed
         self._sample: Callable[[], None] | None = None  # ends the measuring of a queued delivery
-        self._own_queue: list[Form] = []  # the queue without what is in the batch: see `_queue`
-        self._size = 0  # bytes in it; the batch has about `LOW_WATER` more at most
+        self._queue: list[Form] = []
+        self._size = 0  # bytes in it
         self._pending_count = 0  # pending forms in the queue
         self._streams: deque[Iterator[Form]] = deque()
         self._backlog: deque[bytes] = deque()  # what the peer sent, and is handled when there is room here
-
-    @property
-    def _queue(self) -> list[Form]:
-        """The whole queue, in order."""
-        if self._batch.frames:
-            self._batch.flush()
-        return self._own_queue
 
     def resume(self) -> None:
         """Handle the backlog, as far as there is room now."""
@@ -114,7 +60,7 @@ class Outbox:
         if self._pending_count or self._streams:
             data = self._drain()
         else:
-            self._own_queue, self._size = [], 0
+            self._queue, self._size = [], 0
         if self._sample is not None and not self._queue:
             self._end_sample()
         if self._backlog:
@@ -123,11 +69,9 @@ class Outbox:
 
     def all_to_send(self) -> bytes | None:
         """Take everything as one piece, if that leaves nothing else to do; None if `data_to_send` has to be called."""
-        if self._batch.frames:  # as `_queue` does: spares a call for each flush
-            self._batch.flush()
-        if self._pending_count or self._streams or self._backlog or self.closing is not None or not self._own_queue:
+        if self._pending_count or self._streams or self._backlog or self.closing is not None or not self._queue:
             return None
-        data, self._own_queue, self._size = self._own_queue, [], 0
+        data, self._queue, self._size = self._queue, [], 0
         if self._sample is not None:
             self._end_sample()
         return b"".join(data)  # type: ignore[arg-type]  # no PendingForm among them
@@ -157,7 +101,7 @@ class Outbox:
         """Queue a whole frame."""
         if not self._queue:
             self.wake()
-        self._own_queue.append(data)
+        self._queue.append(data)
         self._size += len(data)
 
     def put(self, form: Form) -> None:
@@ -174,16 +118,29 @@ class Outbox:
             form = form.data
         if not queue:  # as in `send`; the call would cost a quarter of the delivery
             self.wake()
-        self._own_queue.append(form)
+        self._queue.append(form)
         self._size += len(form)
         if self._size > self.max_outbox:
             self._close_if_too_slow()
 
     @staticmethod
     def fan_out(forms: Sequence[bytes], outboxes: Sequence[Outbox], origin: Outbox | None) -> int:
-        """`put` finished *forms* into all *outboxes* (at least one) but *origin*; return the number of deliveries."""
-        outboxes[0]._batch.add(forms, outboxes, origin)
-        return len(forms) * (len(outboxes) - (origin in outboxes if origin is not None else 0))
+        """`put` finished *forms* into all *outboxes* but *origin*; return the number of deliveries."""
+        size, count = sum(map(len, forms)), len(outboxes)
+        overfull = list[Outbox]()  # closed once all outboxes have the forms, as adapters' code runs then
+        for outbox in outboxes:
+            if outbox is origin:
+                count -= 1
+            elif outbox.closing is None:
+                if not outbox._queue:
+                    outbox.wake()
+                outbox._queue += forms
+                outbox._size = waiting = outbox._size + size
+                if waiting > outbox.max_outbox:
+                    overfull.append(outbox)
+        for outbox in overfull:
+            outbox._close_if_too_slow()
+        return len(forms) * count
 
     def sample(self, flow: Flow) -> None:
         """Measure how long a delivery of *flow*, which was just queued, takes until the whole queue is written."""
@@ -197,7 +154,6 @@ class Outbox:
 
     def overflow(self) -> None:
         """Disconnect a peer that does not read what it asked for."""
-        self._flush_batch()
         if self.closing is not None:
             return
         self._discard()
@@ -206,8 +162,7 @@ class Outbox:
 
     def _discard(self) -> None:
         """Discard what waits for the peer."""
-        self._flush_batch()
-        self._own_queue, self._size, self._pending_count = [], 0, 0
+        self._queue, self._size, self._pending_count = [], 0, 0
         self._streams.clear()
 
     def _end(self) -> None:
@@ -218,7 +173,6 @@ class Outbox:
 
     def close(self, code: int, reason: str) -> None:
         """End the connection once everything queued so far is written."""
-        self._flush_batch()
         if self.closing is None:
             self.closing = Close(code, reason)
             self._backlog.clear()
@@ -237,16 +191,12 @@ class Outbox:
             after = change(before)
             queue += after
             self._size += sum(map(len, after)) - sum(map(len, before))
-        self._own_queue, self._pending_count = queue, sum(isinstance(form, PendingForm) for form in queue)
+        self._queue, self._pending_count = queue, sum(isinstance(form, PendingForm) for form in queue)
 
     def _end_sample(self) -> None:
         assert self._sample is not None
         self._sample()
         self._sample = None
-
-    def _flush_batch(self) -> None:
-        if self._batch.frames:
-            self._batch.flush()
 
     def _close_if_too_slow(self) -> None:
         """Close a peer with more than `max_outbox` waiting, unless it was merely sent much at once and does read."""

@@ -39,7 +39,7 @@ class Session(Outbox, ABC):
     echo: ClassVar[bool] = False  # whether a publisher that listens hears itself
 
     def __init__(self, bus: Bus, principal: Principal) -> None:
-        super().__init__(bus.batch, partial(bus.metrics.overflow, self.protocol))
+        super().__init__(partial(bus.metrics.overflow, self.protocol))
         self.bus = bus
         self.principal = principal
         self.penalty: Penalty | None = None  # see `gateway.core.read_pacer`

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gateway.core.bus import Bus
 from gateway.core.message import Form, Message, Peer, PendingForm
-from gateway.core.outbox import LOW_WATER, FanoutBatch
+from gateway.core.outbox import LOW_WATER
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 from gateway.metrics import Metrics
@@ -28,7 +28,6 @@ class Nowhere:
 
     def __init__(self) -> None:
         self.metrics = Metrics()
-        self.batch = FanoutBatch()
         self.ledger = self
 
     def join(self, _session: Session) -> Peer:
@@ -104,8 +103,8 @@ class OutboxMachine(RuleBasedStateMachine):
     def hear(self, size: int) -> None:
         item = self.item(size, "bytes")
         self.queue.append(item)
-        self.bus.batch.add([cast(bytes, item.form)], self.listeners, None)
-        self.notice_end()
+        assert Outbox.fan_out([cast(bytes, item.form)], self.listeners, None) == 1
+        self.bound(item)
 
     @rule(size=SIZES, kind=st.sampled_from(["bytes", "made", "unmade", "failing"]))
     def put(self, size: int, kind: str) -> None:
@@ -188,8 +187,8 @@ class OutboxMachine(RuleBasedStateMachine):
         assert self.ended or not (item.ready and item.data) or self.waiting() <= MAX_OUTBOX
 
     def waiting(self) -> int:
-        """The bytes in the outbox; what is in the batch is not there yet."""
-        return sum(len(item.data or b"") for item in self.queue if item.ready) - self.bus.batch._size
+        """The bytes in the outbox."""
+        return sum(len(item.data or b"") for item in self.queue if item.ready)
 
     def notice_end(self) -> None:
         if self.session.closing is not None and not self.ended:
@@ -202,7 +201,7 @@ class OutboxMachine(RuleBasedStateMachine):
     def sizes_are_what_is_there(self) -> None:
         if self.session.closing is None:
             assert self.session._size == self.waiting()
-            assert self.session._pending_count == sum(isinstance(form, PendingForm) for form in self.session._own_queue)
+            assert self.session._pending_count == sum(isinstance(form, PendingForm) for form in self.session._queue)
 
     @invariant()
     def who_can_write_is_awake(self) -> None:

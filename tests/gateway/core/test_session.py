@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,8 +13,6 @@ from gateway.core.session import Session
 
 if TYPE_CHECKING:
     from tests.conftest import Core, ToySession
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -32,20 +28,6 @@ def pending(*holders: Session) -> PendingForm:
 
 
 # Order
-
-
-def test_the_queue_is_read_in_one_way() -> None:
-    """Only these may touch the queue without what the batch brings; everybody else asks `Outbox._queue`."""
-    found = set()
-    for folder in ("gateway", "adapters"):
-        for path in (ROOT / folder).rglob("*.py"):
-            for function in ast.walk(ast.parse(path.read_text())):
-                if isinstance(function, ast.FunctionDef):
-                    named = (node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute))
-                    found |= {f"{path.stem}.{function.name}"} if "_own_queue" in named else set()
-    batch = {"outbox.add", "outbox.flush"}
-    flushed_first = {"outbox.all_to_send", "outbox.data_to_send", "outbox.put", "outbox.send", "outbox._discard"}
-    assert found == {"outbox.__init__", "outbox._queue", "outbox._rewrite", *batch, *flushed_first}
 
 
 def test_frames_leave_in_order_and_once(session: ToySession) -> None:

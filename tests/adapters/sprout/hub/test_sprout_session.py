@@ -214,7 +214,7 @@ def test_announces_before_a_request_have_lower_ids(place: Any, lobby: str, alice
     place.bus.subscribe(toy, "lobby")
     toy.say("hello")
     place.settle()
-    assert place.bus.batch.frames, "said, and in nobody's outbox yet"
+    assert ear.session.waiting, "said, and not written yet"
     orphan = alice.reply(alice.reply(lobby, ""), "")
     ear.session.receive_data(f"announce 2 1\n{orphan}\n".encode())
     told = [line for line in ear.read().splitlines() if not line.startswith("SHA512")]
