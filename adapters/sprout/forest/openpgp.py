@@ -169,7 +169,6 @@ class SecretKey:
         self.public_key = b"".join(packets.write_packet(*_public_packet(part)) for part in parts)
         public = PublicKey(self.public_key)
         self.fingerprint, self.created = public.fingerprint, public.created
-        self._issuer = packets.usual_issuer(public.fingerprint)
         self._rsa = _read_secret(parts[0].body)
 
     @classmethod
@@ -198,14 +197,7 @@ class SecretKey:
         OpenPGP's time ends in 2106: later signatures are dated at its last second.
         """
         created = min(created_seconds, _LAST_SECOND)
-        usual = self._sign_usually(data, created) if self._rsa.key_size == _BITS else None
-        return usual or packets.write_packet(*_make_signature(self._rsa, self.fingerprint, _BINARY, created, data))
-
-    def _sign_usually(self, data: bytes, created: int) -> bytes | None:
-        """The same at a third of the cost; None for one signature in 256, whose number begins with a zero."""
-        digest = hashlib.sha256(data + packets.usual_trailer(created, self._issuer)).digest()
-        value = self._rsa.sign(digest, _PADDING, _SHA256)
-        return packets.write_usual_signature(created, self._issuer, digest[:2], value)
+        return packets.write_packet(*_make_signature(self._rsa, self.fingerprint, _BINARY, created, data))
 
 
 class _PublicPart(NamedTuple):

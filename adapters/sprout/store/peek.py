@@ -1,6 +1,8 @@
 """Reads single fields of a reply from the base64url text of its record, without decoding the node (`forest.FIELDS`).
 
 The node was validated before it was logged; each hash of a logged reply, except its conversation, has 32 bytes.
+Decoding each node instead would double what a reply costs when the index is rebuilt or written, up to its rows (13 us
+of CPU time instead of 6). `test_peek` holds each function to `forest.decode`.
 """
 
 from __future__ import annotations

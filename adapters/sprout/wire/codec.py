@@ -265,20 +265,14 @@ def _read_node_line(line: bytes, words: list[bytes]) -> NodeLine:
     return NodeLine(read_node_id(id), raw, line)
 
 
-def read_usual_node(line: bytes) -> NodeLine | None:
-    """Read a node's line in the most frequent form, at a third of the cost; None for any other."""
-    if (id := _USUAL_ID.match(line)) is None:
+def read_single_announce(header: bytes, line: bytes) -> Announce | None:
+    """The announce of one node in these two lines, if *header* is as clients write it; None for anything else."""
+    if (found := _SINGLE_ANNOUNCE.fullmatch(header)) is None or len(words := line.split()) != LONG_LINES.words:
         return None
     try:
-        return NodeLine(id[1].decode(), base64url.decode(line[id.end() :]), line)
-    except ValueError:
+        return Announce(int(found[1]), (LONG_LINES.read(line, words),))
+    except SproutError:
         return None
-
-
-def read_usual_header(line: bytes) -> int | None:
-    """The id of an announce of one node, in the most frequent form; None for any other line."""
-    header = _USUAL_HEADER.fullmatch(line)
-    return None if header is None else int(header[1])
 
 
 def _read_answer(line: bytes, words: list[bytes]) -> NodeLine:
@@ -300,8 +294,7 @@ _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,20}")
 _VERSION: Final = re.compile(rb"([+-]?[0-9]{1,18})\.([0-9]{1,18})")
 # Any qualified hash, also those of lengths that no node here has.
 _NODE_ID: Final = re.compile(rb"[A-Za-z0-9]{1,16}_B[0-9]{1,5}__[A-Za-z0-9_-]{0,86}")
-_USUAL_ID: Final = re.compile(rb"(SHA512_B32__[A-Za-z0-9_-]{43}) (?=.)")
-_USUAL_HEADER: Final = re.compile(rb"announce ([0-9]{1,18}) 1")
+_SINGLE_ANNOUNCE: Final = re.compile(rb"announce ([0-9]{1,18}) 1")
 
 # fmt: off
 ID        = _number(-(1 << 63), (1 << 63) - 1)  # as in the reference: any int, echoed unchanged

@@ -38,8 +38,7 @@ from .codec import (
     Verb,
     parse_message_id,
     read_node_id,
-    read_usual_header,
-    read_usual_node,
+    read_single_announce,
 )
 
 _ID_BYTES: Final = 128  # at the beginning of a line that is too long, in which its id is searched
@@ -99,18 +98,19 @@ class Parser:
         return None
 
     def next_announce(self) -> Announce | None:
-        """The next frame if it is a complete announce of one node in the most frequent form; None otherwise."""
+        """The next frame if it is a complete announce of one node, as clients write it; None otherwise.
+
+        A session looks ahead with it: nodes that arrive together are published in one run, without which an announce of
+        one node costs 1.5 times as much (141 us of CPU time instead of 83, in process, and a run of 64).
+        """
         lines = self._lines
         if self._open is not None or len(lines) < 2 or len(lines[1]) > MAX_LINE:
             return None
-        id = read_usual_header(lines[0])
-        node = None if id is None else read_usual_node(lines[1])
-        if id is None or node is None:
-            return None
-        lines.popleft()
-        lines.popleft()
-        self._skipping = False
-        return Announce(id, (node,))
+        if (announce := read_single_announce(lines[0], lines[1])) is not None:
+            lines.popleft()
+            lines.popleft()
+            self._skipping = False
+        return announce
 
     def _header(self) -> Frame | None:
         """Parse a line outside of a body."""
@@ -156,12 +156,11 @@ class Parser:
             line = lines[0]
             if len(line) > MAX_LINE:
                 raise _too_long()
-            if not open.take_usual(line):
-                words = line.split()
-                if words and words[0] in VERBS:
-                    self._open = None
-                    raise SproutError("fewer lines than the count says", message_id=open.answer_to)
-                open.add(line, words)
+            words = line.split()
+            if words and words[0] in VERBS:
+                self._open = None
+                raise SproutError("fewer lines than the count says", message_id=open.answer_to)
+            open.add(line, words)
             lines.popleft()
             if not open.left:
                 self._open = None
@@ -194,15 +193,6 @@ class _Open:
     def is_full(self) -> bool:
         """Whether enough of a long message has arrived for a part of it."""
         return self.size >= MAX_PART_BYTES or len(self.items) + len(self.unreadable) >= MAX_PART
-
-    def take_usual(self, line: bytes) -> bool:
-        """Add a *line* with a node in the most frequent form; return False for any other."""
-        if not self.body.chunked or (node := read_usual_node(line)) is None:
-            return False
-        self.left -= 1
-        self.size += len(line)
-        self.items.append(node)
-        return True
 
     def add(self, line: bytes, words: list[bytes]) -> None:
         """Add a *line*, which consists of these *words*."""

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from adapters.sprout.forest import forest
+from adapters.sprout.forest import forest, twig
 from adapters.sprout.forest.forest import NULL_ID, TWIG, Content, Reply
+from adapters.sprout.forest.validate import EXPIRATION, offered_until
 from adapters.sprout.store import peek
 from adapters.sprout.wire import base64url
 
@@ -28,6 +29,7 @@ def test_peeking_agrees_with_reading(vector: Any) -> None:
     raw = base64url.decode(wire)
     node = forest.decode(raw)
     assert forest.created_of(raw) == node.created
+    assert peek.expiration_of(wire) == offered_until(node)
     if isinstance(node, Reply):
         assert peek.parent_of(wire) == node.parent
         assert peek.conversation_of(wire) == (None if node.conversation == NULL_ID else node.conversation)
@@ -42,3 +44,15 @@ def test_peeking_looks_behind_metadata_of_any_length(size: int) -> None:
         wire = base64url.encode(forest.encode(replace(node, depth=depth)))
         assert peek.conversation_of(wire) == node.conversation
         assert peek.parent_of(wire) == node.parent
+
+
+@pytest.mark.parametrize(
+    "pairs", [{}, {EXPIRATION: b"2026-11-23T08:00:00Z"}, {EXPIRATION: b"never"}, {"other/1": b"x"}]
+)
+def test_peeking_finds_when_a_node_expires(pairs: dict[str, bytes]) -> None:
+    (deep,) = (vector for vector in VALID if vector["id"] == DEEP)
+    node = replace(
+        forest.decode(base64url.decode(deep["raw_b64u"].encode())), metadata=Content(twig.encode(pairs), TWIG)
+    )
+    assert peek.expiration_of(base64url.encode(forest.encode(node))) == offered_until(node)
+    assert (offered_until(node) is None) == (EXPIRATION not in pairs)

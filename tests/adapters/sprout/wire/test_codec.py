@@ -150,12 +150,11 @@ USUAL_NODES = [
 
 @pytest.mark.parametrize("before", [b"", b"announce x 1\n", b"frobnicate 1\n", b"announce 3 1\n", b"response 3 1\n"])
 @pytest.mark.parametrize("header", USUAL_HEADERS)
-def test_the_fast_readers_agree_with_the_others(before: bytes, header: bytes) -> None:
+def test_looking_ahead_agrees_with_reading_on(before: bytes, header: bytes) -> None:
     wires = [b"%b%b\n%b\nodd\nversion 1 0.0\n" % (before, header, node) for node in USUAL_NODES]
     usual = [typed(outcomes([wire])) for wire in wires]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parser, "read_usual_header", lambda _line: None)
-        patch.setattr(parser, "read_usual_node", lambda _line: None)
+        patch.setattr(parser, "read_single_announce", lambda _header, _line: None)
         assert [typed(outcomes([wire])) for wire in wires] == usual
 
 
