@@ -110,7 +110,7 @@ class OutboundLink(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What is the same in every run: the folder of secrets (mode 0600), and the gateway's id."""
+    """What stays the same across restarts: the folder of secrets (mode 0600), and the gateway's id."""
 
     secrets: Path
     gateway_id: str
@@ -204,10 +204,10 @@ class Adapter(ABC):
         """The *message*, live or out of the log, from anywhere, in this protocol's form called *key*."""
 
     def channel_registered(self, channel: str) -> None:
-        """*channel* exists from now on, or has another address; what has to be made for it is made now."""
+        """Prepare for *channel*, which was created or got another address."""
 
     def preparing(self, channel: str) -> PendingForm | None:  # noqa: ARG002  (most addresses follow from the name)
-        """What is still to be made until *channel*, which exists, has its address here; started again if it failed."""
+        """Return the pending address of the existing *channel*, retried if it failed; None if nothing is pending."""
         return None
 
     def describe(self, address: str) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Trimmer:
 
     def __init__(self, do: Callable[[Callable[[], None], Callable[[object], None]], None]) -> None:
         self._do = do
-        self._least = resident()  # ever: what is held now may be in use, and free later without another sign
+        self._least = resident()  # since the start: memory in use now may become free later
         self._seconds = 0
 
     def tick(self) -> None:

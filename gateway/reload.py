@@ -85,7 +85,7 @@ async def reload(gateway: Gateway, again: Callable[[], Settings]) -> bool:
 
 
 def read(keys: KeyFile, again: Callable[[], Settings]) -> LoadedConfiguration:
-    """Read and check everything; raises what is wrong."""
+    """Read and check everything; raise `BadConfiguration`, `OSError` or `ValueError` if anything is wrong."""
     settings = again()
     limits = settings.limits
     return LoadedConfiguration(

@@ -27,7 +27,7 @@ class Flushable(Protocol):
         """Return the number of frames to write."""
 
     def flush(self) -> None:
-        """Write them, as far as the peer reads."""
+        """Write what is queued, as far as the peer reads."""
 
 
 class Flusher:

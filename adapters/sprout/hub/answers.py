@@ -38,12 +38,12 @@ class AnswerLine(NamedTuple):
 
 FindNodes = Callable[
     [], Iterator[FoundNode | None]
-]  # those that matter most first; None is a step that brought nothing
+]  # the most important nodes first; None after a step without a result
 Schedule = Callable[[Callable[[], None]], None]  # runs a call when its turn has come
 
 
 class NodeCollector:
-    """Collects what *find* finds, as far as one response has room for it."""
+    """Collects the nodes of *find*, as many as one response has room for."""
 
     def __init__(self, find: FindNodes) -> None:
         self.found: list[FoundNode | AnswerLine] = []
@@ -168,7 +168,7 @@ class StreamedResponse(PendingForm):
         self.fill(codec.response_head(id, len(lines)))
 
     def advance(self) -> bool:
-        """Whether another part follows the one that was taken; it is made in the peer's next turn."""
+        """Request the next part, which is made in the peer's next turn; return False if there is none."""
         if not self._rest:
             return False
         self.done, self.data = False, None

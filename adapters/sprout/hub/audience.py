@@ -9,7 +9,7 @@ from .rights import Rights
 
 
 class Audience:
-    """All connections; each is told as much as its *rights* allow."""
+    """All connections; each gets the announcements that its *rights* allow."""
 
     def __init__(self, rights: Rights) -> None:
         self.sessions: dict[SproutConnection, None] = {}

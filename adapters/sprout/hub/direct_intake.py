@@ -74,7 +74,7 @@ class DirectIntake:
         return not delivered and not self._directs.may_be_copy(reply.node.created)
 
     def _is_from_author(self, reply: IncomingReply, session: SproutConnection) -> bool:
-        """Whether *session* is its author's: by who it is, or, if that is unknown, as nobody else can have it."""
+        """Whether *session* is the author's: by its identity or, without one, because the reply cannot be a copy."""
         if session.identity is not None:
             return session.identity.identity == reply.node.author
         can_be_copy = session.link or reply.line.answered

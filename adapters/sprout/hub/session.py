@@ -71,7 +71,7 @@ class SproutSession(SproutConnection):
 
     @property
     def unwritable(self) -> bool:
-        """Whether nodes are refused now, since the log cannot be written; where it is merely slow they wait."""
+        """Whether nodes are refused because the log cannot be written; while it is merely slow, they wait."""
         return self.bus.failing is not None
 
     def handle(self, data: bytes) -> None:
