@@ -73,17 +73,17 @@ class StreamrSession(ClientSession):
             return
         run: PublishRun | None = None
         for data in messages:
-            if run is None or (requested := run.read(data)) is None:
+            if run is None or (request := run.read(data)) is None:
                 if run is not None:
                     run.publish()
                 if (run := self._begin_run(data)) is None:
                     continue
-                requested = run.first
+                request = run.first
             try:
-                run.add(requested)
+                run.add(request)
             except RequestError as error:
                 run.publish()
-                run.refuse(requested, error)
+                self.refuse(request, error)
                 run = None
         if run is not None:
             run.publish()

@@ -306,6 +306,41 @@ def test_the_setting_decides_whether_signatures_are_checked_together(
     assert equations == ([4] if options.get("batch_verification") else [])
 
 
+def test_only_what_resembles_the_first_continues_a_run(broker: Broker, alice: Publisher) -> None:
+    now, speaker = broker.clock(), broker.open()
+    row = alice.message("s", 1, now + 1)
+    first = decode_publish_fast(
+        json.dumps([2, 8, "r", alice.message("s", 1, now), None], separators=(",", ":")).encode()
+    )
+    assert first is not None
+    parts = broker.adapter.parts
+    run = runs.PublishRun.begin(parts.context, parts.publish_handler, speaker, first, speaker)
+    assert run is not None
+    run.add(run.first)
+
+    def continues(place: tuple[int, ...], value: Any) -> bool:
+        frame: Any = [2, 8, "r", [row[0], [*row[1]], *row[2:]], None]
+        at = frame
+        for index in place[:-1]:
+            at = at[index]
+        at[place[-1]] = value
+        wire = json.dumps(frame, separators=(",", ":")).encode()
+        assert decode_publish_fast(wire) is not None, place
+        return run.read(wire) is not None
+
+    varies = {(2,): "other", (3, 1, 2): now + 2, (3, 1, 3): 5, (3, 2): [1, 0], (3, 7): "2", (3, 10): "0x1b"}
+    assert all(continues(*each) for each in varies.items())
+    others: dict[tuple[int, ...], Any] = {
+        (3, 1, 0): "t",
+        (3, 1, 1): 1,
+        (3, 1, 4): alice.address.upper(),
+        (3, 1, 5): "d",
+    }
+    others |= {(3, 3): 28, (3, 5): 2, (3, 6): "key", (3, 9): 1, (3, 10): None, (4,): "token"}
+    for place, value in others.items():
+        assert not continues(place, value), place
+
+
 def test_what_comes_too_fast_is_not_verified(
     make_broker: Callable[..., Broker], alice: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,12 +13,10 @@ import pytest
 from adapters.streamr.rest import responses
 from adapters.streamr.sessions.session import StreamrSession
 from adapters.streamr.wire.checks import MAX_ID, MAX_KEY, MAX_LENGTHS, MAX_NAME
-from adapters.streamr.wire.codec import decode_control, decode_publish_fast
-from adapters.streamr.wire.control import PublishRequest
+from adapters.streamr.wire.codec import _decode_any, decode_control, decode_publish_fast
 from adapters.streamr.wire.errors import StreamrError
 from adapters.streamr.wire.message import decode_message, decode_message_fast
 from adapters.streamr.wire.network import decode_network
-from adapters.streamr.wire.publish_template import PublishTemplate
 from adapters.streamr.wire.tracker import decode_tracker
 
 LONG = "x" * 100_000
@@ -136,14 +134,20 @@ def test_the_quick_way_to_read_a_message_has_the_same_limits(name: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["requestId", "signature"])
-def test_what_goes_on_in_a_run_has_the_same_limits(place: str) -> None:
-    first = decode_control(json.dumps([2, 8, "r", row(), None], separators=(",", ":")).encode())
-    assert isinstance(first, PublishRequest)
+def test_the_quick_way_to_read_a_request_has_the_same_limits(place: str) -> None:
     size = MAX_LENGTHS[place]
     for length, fits in ((size, True), (size + 1, False)):
         text = "z" * length
-        frame = [2, 8, text, row(), None] if place == "requestId" else [2, 8, "r", row(signature=text), None]
-        assert (PublishTemplate(first).read(json.dumps(frame, separators=(",", ":")).encode()) is not None) is fits
+        value = [2, 8, text, row(), None] if place == "requestId" else [2, 8, "r", row(signature=text), None]
+        frame = json.dumps(value, separators=(",", ":")).encode()
+        fast = decode_publish_fast(frame)
+        if fits:
+            assert decode_control(frame) == _decode_any(frame)
+            assert fast is not None or place == "requestId", "a request id near the limit is read the long way"
+            continue
+        assert fast is None
+        with pytest.raises(StreamrError, match=f"Expected {place} to have at most"):
+            decode_control(frame)
 
 
 def test_a_long_content_is_no_long_name(broker: Any, unsigned: Any) -> None:

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from adapters.streamr.wire.codec import decode_control, decode_publish_fast
+from adapters.streamr.wire.codec import _decode_any, decode_publish_fast
 from adapters.streamr.wire.control import PublishRequest
-from adapters.streamr.wire.publish_template import PublishTemplate
 
 FIRST: list[Any] = [2, 8, "r", [32, ["s", 0, 5, 0, "0xA", "c"], [4, 0], 27, 0, 2, "key", "1", None, 2, "0x1b"], "token"]
 UNSIGNED: list[Any] = [2, 8, "r", [32, ["日", 1, 5, 0, "", ""], None, 27, 0, 0, None, "{}", None, 0, None], None]
@@ -47,21 +46,15 @@ def written(frame: list[Any], *, escaped: bool = False) -> bytes:
     return json.dumps(frame, separators=(",", ":"), ensure_ascii=escaped).encode(errors="replace")
 
 
-def alike(first: list[Any]) -> PublishTemplate:
-    request = decode_publish_fast(written(first))
-    assert request is not None
-    return PublishTemplate(request)
-
-
-def agrees(first: list[Any], wire: bytes) -> bool:
+def agrees(wire: bytes) -> bool:
     """Whether *wire* is read; then it is read as otherwise."""
-    said = alike(first).read(wire)
-    if said is None:
+    fast = decode_publish_fast(wire)
+    if fast is None:
         return False
-    request = decode_control(wire)
-    assert isinstance(request, PublishRequest)
-    (request_id, message), known = said, request.message
-    assert (request_id, message, first[4]) == (request.request_id, known, request.session_token)
+    general = _decode_any(wire)
+    assert isinstance(general, PublishRequest)
+    assert fast == general
+    message, known = fast.message, general.message
     assert (message.wire, message.verbatim, message.version) == (known.wire, True, 32)
     assert list(map(type, message.id)) == list(map(type, known.id))
     return True
@@ -81,7 +74,7 @@ def test_what_is_read_is_read_the_same(
         wire = (
             wire[:at] + data.draw(st.sampled_from([b"", b" ", b'"', b"\\", b"0", b",", b"]", b"[", b"1"])) + wire[at:]
         )
-    agrees(first, wire)
+    agrees(wire)
 
 
 @settings(deadline=None)
@@ -101,17 +94,8 @@ def test_what_differs_from_message_to_message_may_differ(
     given = request_id, *place, ref, content, signature if first is FIRST else None
     for where, value in zip(VARIES, given, strict=True):
         put(frame, where, value)
-    assert agrees(first, written(frame))
-
-
-@pytest.mark.parametrize("first", [FIRST, UNSIGNED])
-def test_nothing_else_may(first: list[Any]) -> None:
-    others = [place for place in PLACES if place not in VARIES and place[:2] != (3, 2)]
-    for place in others:
-        frame = deepcopy(first)
-        for value in ("other", 3):
-            put(frame, place, value)
-            assert not agrees(first, written(frame)), place
+    escaped = json.dumps(request_id, ensure_ascii=False) != f'"{request_id}"'
+    assert agrees(written(frame)) is not escaped
 
 
 @pytest.mark.parametrize(
@@ -133,28 +117,21 @@ def test_nothing_else_may(first: list[Any]) -> None:
         ((3, 7), ""),
         ((3, 7), 1),
         ((3, 7), None),
-        ((3, 10), None),
         ((3, 10), 1),
     ],
 )
 def test_what_is_out_of_order_is_left_to_the_long_way(place: tuple[int, ...], value: Any) -> None:
     frame = deepcopy(FIRST)
     put(frame, place, value)
-    assert not agrees(FIRST, written(frame))
-
-
-def test_a_signature_where_there_was_none_is_left_to_the_long_way() -> None:
-    frame = deepcopy(UNSIGNED)
-    put(frame, (3, 10), "0x1b")
-    assert not agrees(UNSIGNED, written(frame))
+    assert not agrees(written(frame))
 
 
 @pytest.mark.parametrize("wire", [b"", b"5", b"{}", b'[2,8,"r",{},null]', b'[2,8,"r"', b"\xff", b"[2,8,2,8,2]"])
 def test_what_is_no_such_frame_is_left_to_the_long_way(wire: bytes) -> None:
-    assert not agrees(FIRST, wire)
+    assert not agrees(wire)
 
 
-def test_what_is_written_with_spaces_or_escapes_is_left_to_the_long_way() -> None:
-    assert not agrees(FIRST, json.dumps(FIRST).encode())
-    assert not agrees(UNSIGNED, written(UNSIGNED, escaped=True))
-    assert agrees(UNSIGNED, written(UNSIGNED))
+def test_what_is_written_with_spaces_is_left_to_the_long_way() -> None:
+    assert not agrees(json.dumps(FIRST).encode())
+    assert agrees(written(UNSIGNED, escaped=True))
+    assert agrees(written(UNSIGNED))
