@@ -183,6 +183,15 @@ def test_long_messages_of_one_millisecond_are_not_held_together(broker: Any) -> 
     assert peak < count * size, "less than what they say, which is half of what they take"
 
 
+def test_the_place_of_a_message_goes_with_its_record(broker: Any) -> None:
+    first = broker.say("s", 1)
+    moved = broker.say("s", 2, sender=first.sender, timestamp=first.timestamp - 1000)
+    broker.core.settle()
+    assert broker.core.index.rows("SELECT seq FROM streamr_places") == [(moved.seq,)]
+    broker.core.index._tables.prune(moved.seq + 1)
+    assert broker.core.index.rows("SELECT seq FROM streamr_places") == []
+
+
 def test_every_statement_uses_an_index(broker: Any) -> None:
     for sql in (*OLDEST_FIRST, *NEWEST_FIRST, BY_TIMESTAMP, BY_POSITION):
         plan = [row[3] for row in broker.core.index.rows(f"EXPLAIN QUERY PLAN {sql}", ("s", 0, 0, PAGE))]
