@@ -51,11 +51,9 @@ class StreamrSettings(BaseModel):
     partitions: int = Field(
         1, ge=1, le=MAX_PARTITIONS, description="Partitions of a stream that `streams` does not name."
     )
-    streams: dict[str, ConfiguredStream] = Field({}, description="What the operator says of streams.")
-    url: str | None = Field(None, description="Where other nodes reach `/network`; else what a node calls it.")
-    batch_verification: bool = Field(
-        False, description="Whether to check signatures that arrive together in one equation."
-    )
+    streams: dict[str, ConfiguredStream] = Field({}, description="Rules and descriptions of streams.")
+    url: str | None = Field(None, description="The URL of `/network` for nodes; by default as they name it.")
+    batch_verification: bool = Field(False, description="Verify signatures that arrive together in one equation.")
     max_outbox: int = Field(MAX_OUTBOX, ge=1 << 16, description="Bytes that may wait for a client that reads slowly.")
 
 
@@ -134,7 +132,7 @@ class StreamrAdapter(Adapter):
         self.parts = Parts.of(self.context, self.known_keys)
 
     def tick(self, now: int) -> None:
-        """A second has passed."""
+        """Do what is due; called once a second. *now* is in ms since 1970."""
         self.parts.participant.tick(now)
         self.parts.publish_handler.tick(now)
 
@@ -223,7 +221,7 @@ class StreamrAdapter(Adapter):
         yield from self.publishers.rows(entries)
 
     def lifetime(self, fact: Fact) -> Lifetime | None:
-        """Keep the newest edition of what users say of a stream."""
+        """Keep the newest record of a stream that users described."""
         return self.streams.lifetime(fact)
 
     def removal_statements(self, fact: Fact) -> Iterable[Statement]:
