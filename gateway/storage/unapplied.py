@@ -14,8 +14,6 @@ from gateway.core.message import Message
 
 from .record import Entry
 
-MAX_UNINDEXED_ENTRIES = 10_000  # entries whose ids are indexed when one is looked up, which then takes some 15 ms
-
 
 class Unapplied:
     """Entries in memory. *ids_of* yields the ids that messages are looked up by, with their sequences."""
@@ -26,7 +24,6 @@ class Unapplied:
         self._entries: list[Entry] = []
         self._channels: defaultdict[str, list[Message]] = defaultdict(list)
         self._ids: dict[str, int] = {}
-        self._indexed = 0  # how many of the oldest entries have their ids in `_ids`; a lookup adds the others
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Add *entries*, a fact or messages of one channel, which were appended to the log."""
@@ -34,8 +31,7 @@ class Unapplied:
         if not self._entries:
             self._first = first.seq
         self._entries += entries
-        if len(self._entries) - self._indexed > MAX_UNINDEXED_ENTRIES:
-            self._index_ids()
+        self._ids.update(self._ids_of(entries))
         if isinstance(first, Message):
             self._channels[first.channel] += cast(Sequence[Message], entries)
 
@@ -49,10 +45,9 @@ class Unapplied:
             del self._channels[channel][:messages]
             if not self._channels[channel]:
                 del self._channels[channel]
-        for id, seq in self._ids_of(gone[: self._indexed]):
+        for id, seq in self._ids_of(gone):
             if self._ids.get(id) == seq:
                 del self._ids[id]
-        self._indexed = max(0, self._indexed - count)
 
     def get(self, seq: int) -> Entry | None:
         """The entry with this sequence."""
@@ -61,8 +56,6 @@ class Unapplied:
 
     def seq(self, id: str) -> int | None:
         """The sequence of the message with a chosen *id*."""
-        if self._indexed < len(self._entries):
-            self._index_ids()
         return self._ids.get(id)
 
     def messages(self, channel: str | None = None) -> Sequence[Message]:
@@ -70,8 +63,3 @@ class Unapplied:
         if channel is None:
             return [entry for entry in self._entries if isinstance(entry, Message)]
         return self._channels.get(channel, ())
-
-    def _index_ids(self) -> None:
-        """Index the ids of all entries."""
-        self._ids.update(self._ids_of(self._entries[self._indexed :]))
-        self._indexed = len(self._entries)

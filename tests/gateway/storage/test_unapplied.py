@@ -1,14 +1,11 @@
-"""What waits for the index is found by its ids, though these are gathered only when somebody asks."""
+"""What waits for the index is found by its ids."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from random import Random
 
-import pytest
-
 from gateway.core.message import Message, Peer
-from gateway.storage import unapplied
 from gateway.storage.record import Entry
 from gateway.storage.unapplied import Unapplied
 
@@ -41,18 +38,3 @@ def test_what_waits_is_found_and_what_has_gone_is_not() -> None:
             assert waiting.seq(f"b{seq}") == (seq if first <= seq <= last else None)
     waiting.remove(last)
     assert vars(waiting)["_ids"] == {}
-
-
-def test_not_too_much_is_gathered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unapplied, "MAX_UNINDEXED_ENTRIES", 10)
-    lumps: list[int] = []
-
-    def watched(entries: Sequence[Entry]) -> Iterator[tuple[str, int]]:
-        lumps.append(len(entries))
-        return chosen(entries)
-
-    waiting = Unapplied(watched)
-    for seq in range(1, 31):
-        waiting.add([message(seq)])
-    assert waiting.seq("a30") == 30
-    assert lumps == [11, 11, 8]
