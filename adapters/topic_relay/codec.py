@@ -105,7 +105,12 @@ Broadcast = tuple[bytes, bytes, str | None]  # its text, its content and its par
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The common beginning, or end, of a peer's packets (*head* or *tail* is empty), with its type and topic."""
+    """The common beginning, or end, of a peer's packets (*head* or *tail* is empty), with its type and topic.
+
+    Without shapes, a broadcast to 10 peers takes twice the CPU time (4.8 us a delivery instead of 2.5) and one to 100
+    as well; a broadcast that comes alone takes 8 % more. Two properties hold them to `_decode_any`: of one packet, and
+    of packets that arrive together.
+    """
 
     head: bytes
     tail: bytes
