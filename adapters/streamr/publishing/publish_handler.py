@@ -15,12 +15,12 @@ from adapters.streamr.wire.validation_errors import invalid_message
 from gateway.access.auth import KEY_PREFIX
 from gateway.core.bounded import BoundedMap
 from gateway.core.errors import Forbidden, RequestError
-from gateway.core.message import LATE_AFTER, Message, Peer
+from gateway.core.message import Message, Peer
 from gateway.core.principal import Principal
 from gateway.core.session import Session
 
 from .conversion import Ids, ids_of, to_bus_message
-from .validation import check, check_signature, is_signed, is_unambiguous
+from .validation import check, check_signature, is_late, is_signed, is_unambiguous
 
 if TYPE_CHECKING:
     from adapters.streamr.context import Context
@@ -106,7 +106,7 @@ class PublishHandler:
             return None
         if not self._is_new(requester, message, channel) and self._is_copy(requester, message, ids):
             return None
-        if signed and message.id.timestamp < self.kept_since:
+        if signed and self.is_beyond_history(message):
             raise invalid_message("The message is older than the history that is kept here", message)
         sender = self.sender(requester, request)
         if self._context.streams.decrypts(message.id.stream_id):
@@ -121,6 +121,10 @@ class PublishHandler:
         """Called once a second: look up since when the history is kept. *now* is in ms."""
         with suppress(RequestError):  # an unreadable index is reported to the next requester that needs it
             self.kept_since = self._context.services.index.kept_since(now)
+
+    def is_beyond_history(self, message: StreamMessage) -> bool:
+        """Whether a copy of *message*, which is signed, could not be recognised any more."""
+        return message.id.timestamp < self.kept_since
 
     def check(self, requester: Requester, request: PublishRequest, verb: str, channel: str) -> None:
         """Raise unless *request* may *verb* on *channel*, and its message is valid but for the signature."""
@@ -231,5 +235,5 @@ class PublishHandler:
     ) -> None:
         self.positions.advance(channel, message.id.publisher_id.lower(), message.id[2:4])
         sent = to_bus_message(message, ids, channel, sender, control)
-        sent.late = message.id.timestamp < self._context.bus.clock() - LATE_AFTER
+        sent.late = is_late(message.id.timestamp, self._context.bus.clock())
         self._context.bus.publish(sent, origin)

@@ -19,11 +19,11 @@ from adapters.streamr.wire.codec import decode_publish_fast
 from adapters.streamr.wire.ids import NAME, channel_of, inbox_of, key_exchange_address
 from gateway.core import jsontext
 from gateway.core.errors import RequestError
-from gateway.core.message import LATE_AFTER, Message, Peer
+from gateway.core.message import Message, Peer
 
 from .conversion import ids_of, to_bus_message
 from .publish_handler import PublishHandler, Requester
-from .validation import MAX_AHEAD, check_signature, is_signed, is_unambiguous
+from .validation import check_signature, is_ahead, is_late, is_signed, is_unambiguous
 
 if TYPE_CHECKING:
     from adapters.streamr.context import Context
@@ -75,9 +75,8 @@ class PublishRun:
         self._verify_together = self._signed and context.batch_verification
         self._plain = message.encryption_type == kinds.NONE
         self._by_other = self._signed and self._publisher != requester.address  # then its author is paced as well
-        self._late = message.id.timestamp < now - LATE_AFTER
-        self._from = max(0 if self._late else now - LATE_AFTER, handler.kept_since if self._signed else 0)
-        self._until = now - LATE_AFTER - 1 if self._late else now + MAX_AHEAD
+        self._now = now
+        self._late = is_late(message.id.timestamp, now)
         self._last = handler.positions.reached(channel, self._publisher)
         self._added: list[PublishRequest] = []
         self._common = _common_fields(request)
@@ -146,7 +145,9 @@ class PublishRun:
         _, _, timestamp, sequence, _, _ = message.id
         return (
             (timestamp, sequence) > self._last
-            and self._from <= timestamp <= self._until
+            and is_late(timestamp, self._now) is self._late
+            and not is_ahead(timestamp, self._now)
+            and not (self._signed and self._handler.is_beyond_history(message))
             and bool(message.signature) is self._signed
             and not (self._added and "inReplyTo" in message.content)  # its parent may be in the run
             and (not self._plain or jsontext.is_json(message.content))

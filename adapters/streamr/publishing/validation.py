@@ -13,6 +13,7 @@ from adapters.streamr.wire.message import StreamMessage
 from adapters.streamr.wire.validation_errors import InvalidMessage, invalid_message, invalid_signature
 from gateway.core import jsontext
 from gateway.core.bus import DIRECT_ID_LIFETIME
+from gateway.core.message import LATE_AFTER
 
 MAX_AHEAD = 300_000  # ms that a timestamp may lie in the future
 DIRECT_SKEW = DIRECT_ID_LIFETIME // 2  # ms, before and after: together, how long the bus remembers direct messages
@@ -70,10 +71,20 @@ def check_key_exchange(message: StreamMessage, now: int) -> None:
 
 def check_time(message: StreamMessage, now: int) -> None:
     """Raise if the timestamp is more than `MAX_AHEAD` in the future."""
-    if message.id.timestamp > now + MAX_AHEAD:
+    if is_ahead(message.id.timestamp, now):
         reason = f"future timestamps are not allowed, max allowed +{MAX_AHEAD} ms"
         text = f"Failed publish to stream {message.id.stream_id}, reason: {reason}"
         raise StreamrError(text, code=FUTURE_TIMESTAMP)
+
+
+def is_ahead(timestamp: int, now: int) -> bool:
+    """Whether *timestamp* is too far in the future to be published; both are in ms."""
+    return timestamp > now + MAX_AHEAD
+
+
+def is_late(timestamp: int, now: int) -> bool:
+    """Whether a message of *timestamp* is history: it is shown live to Streamr clients only. Both are in ms."""
+    return timestamp < now - LATE_AFTER
 
 
 def check_signature(message: StreamMessage) -> None:

@@ -201,11 +201,17 @@ class Room:
 
 
 def after(
-    limit: int, said: list[Any], speak: Callable[[StreamrSession, list[bytes]], None], *, together: bool = False
+    limit: int,
+    said: list[Any],
+    speak: Callable[[StreamrSession, list[bytes]], None],
+    *,
+    together: bool = False,
+    kept_since: int = 0,
 ) -> Any:
     """What there is when the speaker spoke; *together* sets `batch_verification`."""
     with TemporaryDirectory() as data:
         room = Room(Path(data), limit, together)
+        room.broker.adapter.parts.publish_handler.kept_since = kept_since
         try:
             speak(room.speaker, room.texts(said))
             return room.state()
@@ -280,6 +286,14 @@ def test_what_goes_on_is_said_as_a_run(broker: Broker, alice: Publisher, monkeyp
     speaker.receive_all(texts[1:])
     assert sizes == [1, 8, 4]
     assert broker.frames(speaker) == []
+
+
+@pytest.mark.parametrize("who", ["alice", None])
+@pytest.mark.parametrize("edge", [-LATE_AFTER, MAX_AHEAD, -60_000], ids=["late", "ahead", "kept"])
+def test_at_once_and_one_by_one_have_the_same_limits_of_time(edge: int, who: str | None) -> None:
+    said = [HEARD, *says(who, *range(edge - 3, edge + 4))]
+    expected = after(99, said, one_by_one, kept_since=NOW - 60_000)
+    assert after(99, said, at_once, kept_since=NOW - 60_000) == expected
 
 
 @pytest.mark.parametrize("options", [{}, {"batch_verification": False}, {"batch_verification": True}])
