@@ -152,7 +152,7 @@ def test_descriptions_and_permissions_are_bounded(broker: Any, monkeypatch: pyte
     known = broker.adapter.streams
     for name in ("a", "b"):
         known.describe(name, {"partitions": 2})
-    with pytest.raises(InvalidDescription, match="keeps 2"):
+    with pytest.raises(InvalidDescription, match="keeps at most 2"):
         known.describe("c", {"partitions": 2})
     known.grant("a", "stream_get", None)
     with pytest.raises(InvalidDescription, match="at most 1"):
