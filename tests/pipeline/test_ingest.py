@@ -313,7 +313,7 @@ def test_a_log_that_nobody_owns_is_refused(make_run: MakeRun, log: Path) -> None
     with pytest.raises(PipelineError, match="no log"):
         ingest.run(make_run())
     write(log, lines([message(1, START)]))
-    with pytest.raises(PipelineError, match="whose log"):
+    with pytest.raises(PipelineError, match="names the log's gateway"):
         ingest.run(make_run())
 
 

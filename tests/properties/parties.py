@@ -251,8 +251,9 @@ class SproutParty(Party):
 
     def _whisper(self, node: bytes) -> bool:
         self.announce(node)
-        self.house.settle(synced=True)  # the first time with the identity, which has to be on disk
-        self.read()
+        for _ in range(2):  # a request is not handled before answers of more than 64 KiB have been read
+            self.house.settle(synced=True)  # the first time with the identity, which has to be on disk
+            self.read()
         self.last = {forest.node_id(node): node}
         return (
             self.statuses.get(self.said) == b"0"
