@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,10 @@ from gateway.storage.segments import Segments
 from tests.still import Clock, Posted
 
 pytest_plugins = ["tests.quick"]
+
+# A shell that starts the suite in the background has it ignore SIGINT, and so would the programs that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Machines are busy: an example may take as long as it takes.
 settings.register_profile("patient", deadline=None)

@@ -12,6 +12,7 @@ import codecs
 
 from websockets.speedups import apply_mask
 
+from gateway.core.errors import ProtocolError
 from gateway.core.outbox import Close
 
 MAX_MESSAGE = 1 << 20  # bytes; what websockets, the library, allows as well
@@ -29,7 +30,7 @@ Frame = tuple[int, bytes]
 _Utf8 = codecs.getincrementaldecoder("utf-8")
 
 
-class _Violation(Exception):
+class _Violation(ProtocolError):
     """The client violated the protocol; *close* is sent to it."""
 
     def __init__(self, code: int, reason: str) -> None:

@@ -94,16 +94,16 @@ def schema_error(record: Mapping[str, Any]) -> str | None:
     if kind == "message":
         return _field_error(MESSAGE_FIELDS, record) or next(
             (
-                f"its {name} is none"
+                f"its {name} is not valid"
                 for name, check in OPTIONAL_FIELDS.items()
                 if name in record and not check(record[name])
             ),
             None,
         )
     if kind not in FACT_FIELDS:
-        return f"nobody knows the kind {kind[:40]!r}"
+        return f"{kind[:40]!r} is not a kind of record"
     if kind == "peer" and record.get("name") is not None and not is_string(record["name"]):
-        return "its name is none"
+        return "its name is not valid"
     return _field_error(NUMBER_BLOCK_FIELDS if kind == "peer" and "first" in record else FACT_FIELDS[kind], record)
 
 
@@ -112,5 +112,5 @@ def _field_error(checks: Mapping[str, FieldCheck], record: Mapping[str, Any]) ->
         if name not in record:
             return f"it has no {name}"
         if not check(record[name]):
-            return f"its {name} is none"
+            return f"its {name} is not valid"
     return None

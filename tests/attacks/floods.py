@@ -18,7 +18,18 @@ from gateway.clients import ArborNode
 from gateway.clients.sprout import _line
 from gateway.commands.arbor_author import ArborAuthor
 
-from .spoken import RELAY, STREAMR, broadcast, http, message, publish, request, said, subscribe_relay, websocket
+from .client_frames import (
+    RELAY,
+    STREAMR,
+    broadcast,
+    http,
+    message,
+    publish,
+    request,
+    subscribe_relay,
+    text_frame,
+    websocket,
+)
 from .target import Report, Target
 from .unread import community_of
 from .wire import Raw, drive
@@ -65,7 +76,7 @@ def forged_streamr(target: Target, seconds: float) -> Report:
     rows = [message("forged", '"x"', now + n, 0, victim, sign(str(n))) for n in range(BATCH)]
     feed = b"".join(map(publish, rows))
     peers = [websocket(target, STREAMR, feed) for _ in range(4)]
-    listener = websocket(target, STREAMR, said([2, 9, "s", "forged", 0, None]))
+    listener = websocket(target, STREAMR, text_frame([2, 9, "s", "forged", 0, None]))
     listener.turns = 1
     drive([*peers, listener], report, seconds)
     report.hold("nothing forged is on the bus", b'"forged",0,' not in listener.last + listener.first)
@@ -154,7 +165,7 @@ def channels(target: Target, seconds: float) -> Report:
     puts = b"".join(request(target, f"/v1/channels/filled%2F{next(numbers)}", "PUT") for _ in range(NAMES))
     said_ = b"".join(broadcast(f"filled/{next(numbers)}", "x") for _ in range(NAMES))
     listened = b"".join(subscribe_relay(f"filled/{next(numbers)}") for _ in range(NAMES))
-    streams = b"".join(said([2, 9, "s", f"filled/{next(numbers)}", 0, None]) for _ in range(NAMES))
+    streams = b"".join(text_frame([2, 9, "s", f"filled/{next(numbers)}", 0, None]) for _ in range(NAMES))
     peers = [Raw(target.http, puts), websocket(target, RELAY, said_), websocket(target, RELAY, listened)]
     drive([*peers, websocket(target, STREAMR, streams)], report, seconds)
     answer = http(target, "/v1/channels/honest%2Fposts/messages", "POST", b"1")

@@ -25,7 +25,7 @@ from typing import Final
 
 from tests.server import Server
 
-from .spoken import (
+from .client_frames import (
     PING,
     RELAY,
     STREAMR,
@@ -36,9 +36,9 @@ from .spoken import (
     message,
     publish,
     request,
-    said,
     subscribe_relay,
     subscribe_streamr,
+    text_frame,
     websocket,
 )
 from .target import Target
@@ -208,7 +208,7 @@ class Program:
             raise Found("it is not ready")
 
 
-STATUS = said([2, 1, "r", {"streams": {"one::0": {}}}])
+STATUS = text_frame([2, 1, "r", {"streams": {"one::0": {}}}])
 Opening = Callable[[Target, str, str, int], Raw]
 # fmt: off
 OPENINGS: Final[tuple[Opening, ...]] = (

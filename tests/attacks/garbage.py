@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import cycle
 
-from .spoken import BINARY, RELAY, STREAMR, TRACKER, frame, request, websocket
+from .client_frames import BINARY, RELAY, STREAMR, TRACKER, frame, request, websocket
 from .target import Report, Target
 from .wire import Raw, drive
 

@@ -12,7 +12,20 @@ from adapters.sprout.forest.forest import Content, ReplyPosition
 from gateway.clients.sprout import ArborNode, _line
 from gateway.commands.arbor_author import ArborAuthor
 
-from .spoken import PING, RELAY, STREAMR, TRACKER, frame, http, message, publish, request, said, upgrade, websocket
+from .client_frames import (
+    PING,
+    RELAY,
+    STREAMR,
+    TRACKER,
+    frame,
+    http,
+    message,
+    publish,
+    request,
+    text_frame,
+    upgrade,
+    websocket,
+)
 from .target import Report, Target
 from .unread import fill
 from .wire import PATIENCE, Raw, drive
@@ -79,7 +92,7 @@ def tracker(target: Target, seconds: float) -> Report:
     names = [f"amplified/{n}" for n in range(1_000)]
     status = {"streams": {f"{name}::0": {"inboundNodes": [], "outboundNodes": [], "counter": 1} for name in names}}
     one = {"streamKey": "amplified/0::0", "inboundNodes": [], "outboundNodes": [], "counter": 1}
-    many, few = said([2, 1, "r", status]), said([2, 1, "r", {"stream": one}])
+    many, few = text_frame([2, 1, "r", status]), text_frame([2, 1, "r", {"stream": one}])
     peers = [websocket(target, TRACKER.replace("attacker", f"node-{n}"), many + few * 100) for n in range(5)]
     report = Report()
     drive(peers, report, seconds)
@@ -94,7 +107,7 @@ def ids(target: Target, seconds: float) -> Report:
     for n in range(400):
         if time.monotonic() > deadline:
             break
-        asked = said([2, 9, "s", f"{n}{tail}", 0, None])
+        asked = text_frame([2, 9, "s", f"{n}{tail}", 0, None])
         keyed = publish(message(f"SYSTEM/keyexchange/{n}{tail}", '"x"', now))
         for index, text in enumerate((asked, keyed)):
             peers[index] = _told(target, peers[index], text, report)

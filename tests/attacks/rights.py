@@ -7,8 +7,7 @@ from itertools import product
 
 from coincurve import PrivateKey
 
-from .floods import _keccak, sign
-from .spoken import (
+from .client_frames import (
     RELAY,
     STREAMR,
     frame,
@@ -16,13 +15,14 @@ from .spoken import (
     message,
     publish,
     request,
-    said,
     subscribe_relay,
     subscribe_streamr,
+    text_frame,
     texts,
     upgrade,
     websocket,
 )
+from .floods import _keccak, sign
 from .target import Report, Target
 from .wire import Raw, gist
 
@@ -81,11 +81,11 @@ def spoof(target: Target, seconds: float) -> Report:
         for each in (a, b, attacker):
             each.say(subscribe_relay("spoofed"))
             each.hear(b"peers")
-        a.say(said({"type": 6, "topic": "spoofed", "who": "a"}))
+        a.say(text_frame({"type": 6, "topic": "spoofed", "who": "a"}))
         number = _source(b.hear(b'"a"'), "a")
-        attacker.say(said({"type": 6, "topic": "spoofed", "src": number, "who": "attacker"}))
+        attacker.say(text_frame({"type": 6, "topic": "spoofed", "src": number, "who": "attacker"}))
         report.hold("src is the sender's", _source(b.hear(b'"attacker"'), "attacker") != number)
-        b.say(said({"type": 4, "topic": "spoofed", "dst": number, "who": "a secret"}))
+        b.say(text_frame({"type": 4, "topic": "spoofed", "dst": number, "who": "a secret"}))
         a.hear(b"a secret")
         attacker.socket.setblocking(False)
         attacker.pull(1 << 20)
@@ -177,8 +177,8 @@ def _websockets(target: Target, report: Report) -> None:
     now = time.time_ns() // 1_000_000
     asked = {
         (RELAY, "subscribe"): subscribe_relay("kept"),
-        (RELAY, "publish"): said({"type": 6, "topic": "kept", "n": 1}),
-        (RELAY, "direct"): said({"type": 4, "topic": "kept", "dst": 1, "n": 1}),
+        (RELAY, "publish"): text_frame({"type": 6, "topic": "kept", "n": 1}),
+        (RELAY, "direct"): text_frame({"type": 4, "topic": "kept", "dst": 1, "n": 1}),
         (STREAMR, "subscribe"): subscribe_streamr("kept"),
         (STREAMR, "publish"): publish(message("kept", "1", now)),
         (STREAMR, "direct"): publish(message("kept/@1", "1", now)),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import cache, partial
 
-from .spoken import RELAY, upgrade
+from .client_frames import RELAY, upgrade
 from .target import Report, Target
 from .wire import TURN, Crowd, Raw, drive
 

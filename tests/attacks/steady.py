@@ -26,9 +26,9 @@ import psutil
 
 from gateway.machine import TRIM_SECONDS
 
+from .client_frames import http
 from .fuzz_connections import Found, Program
 from .measure import MIB
-from .spoken import http
 from .stage import Stage, attacked
 from .table import BY_NAME
 from .target import Target

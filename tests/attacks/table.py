@@ -6,7 +6,7 @@ from typing import Final
 
 from . import floods, garbage, hoards, rights, silent, unread
 from .attack import Attack
-from .spoken import RELAY, STREAMR
+from .client_frames import RELAY, STREAMR
 
 DROP = 15.0  # seconds: `limits.handshake_seconds`, and some for a busy machine
 SILENT = 17.0

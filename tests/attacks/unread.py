@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from urllib.parse import quote
 
-from .spoken import (
+from .client_frames import (
     PING,
     RELAY,
     STREAMR,

@@ -13,7 +13,7 @@ from gateway.core.message import Message
 from gateway.storage.record import Fact
 from gateway.storage.record_schema import MAX_NUMBER
 
-MAX_LINK = 5  # values of a place in a chain (`author.ChainLink`)
+MAX_LINK = 5  # values of a link in a chain (`author.ChainLink`)
 
 
 def flaw(entry: Message | Fact) -> str | None:
@@ -21,17 +21,17 @@ def flaw(entry: Message | Fact) -> str | None:
     if not isinstance(entry, Message):
         return _fact_flaw(entry)
     if (link := entry.refs.get(NAME)) is not None and not _is_link(link):
-        return "its place in a chain is none"
+        return "its link in the chain of messages is not valid"
     if entry.protocol != NAME or entry.native is None:
         return None
     if entry.wire is None:
-        return "the message is missing"
+        return "its text is missing"
     try:
         stream, partition, timestamp, sequence, publisher, chain = parse_message(entry.wire).id
     except (StreamrError, ValueError) as error:
-        return f"it holds no message: {error}"
+        return f"its text is not a message: {error}"
     native = [stream, partition, timestamp, sequence, publisher.lower(), chain]
-    return None if entry.native.get(NAME) == native else "its id is another"
+    return None if entry.native.get(NAME) == native else "its id is not the id of its text"
 
 
 def _fact_flaw(fact: Fact) -> str | None:

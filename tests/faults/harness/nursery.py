@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from .hasty import hurry
+from .frequent_retention import retain_frequently
 from .shim import Control, library
 
 START_SECONDS = 30.0
@@ -101,15 +101,15 @@ class Nursery:
         self._process.stdout.close()
 
     async def start(
-        self, data: Path, place: Path, settings: dict[str, str], control: Control, *, hasty: bool = False
+        self, data: Path, place: Path, settings: dict[str, str], control: Control, *, retain_often: bool = False
     ) -> Running:
         """Start a gateway on *data*; what it writes goes below *place*. `DidNotStart` where it ends instead.
 
-        A *hasty* one retires and compacts all the time (`hasty`).
+        With *retain_often* it retires and compacts all the time (`frequent_retention`).
         """
         place.mkdir()
         order = {"data": str(data), "place": str(place), "control": str(control.path), "settings": settings}
-        order |= {"hasty": "yes" if hasty else ""}
+        order |= {"retain_often": "yes" if retain_often else ""}
         pid = int(self._order(order)["pid"])
         end = time.monotonic() + START_SECONDS
         while not (line := (place / "stdout").read_text() if (place / "stdout").exists() else "").endswith("\n"):
@@ -189,8 +189,8 @@ def _become(order: dict[str, Any]) -> None:
         os.dup2(opened, descriptor)
         os.close(opened)
     os.environ.update(order["settings"])
-    if order["hasty"]:
-        hurry()
+    if order["retain_often"]:
+        retain_frequently()
     faulthandler.register(ASK_WHERE)
     ctypes.CDLL(None).faults_attach(order["control"].encode(), order["data"].encode())
     sys.argv = ["gateway", "serve", "--data", order["data"], "--port", "0", "--sprout-port", "0"]

@@ -120,7 +120,7 @@ class Run:
         if keep is not None:
             settings["TRELLIS_LOG__KEEP_BYTES"] = str(keep)
         place = self._place / f"life{number}"
-        return await self._nursery.start(self._data, place, settings, control, hasty=keep is not None)
+        return await self._nursery.start(self._data, place, settings, control, retain_often=keep is not None)
 
     async def _lives(self, running: Running, number: int, life: Life, harm: disk.Harm) -> None:
         await self._settled(running, harm)

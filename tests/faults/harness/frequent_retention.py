@@ -1,4 +1,4 @@
-"""What makes retention and compaction hasty in a gateway of the harness: they run all the time, and wait for little."""
+"""Makes retention and compaction run all the time in a gateway of the harness, with short waits."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MIN_FACTS_BYTES: Final = 3_000  # bytes of facts that may be left before they ar
 GRACE_SECONDS: Final = 0.3  # seconds for whoever holds what was forgotten
 
 
-def hurry() -> None:
-    """From now on every gateway of this process is hasty."""
+def retain_frequently() -> None:
+    """From now on every gateway of this process retires and compacts all the time."""
     compaction.GRACE_SECONDS = GRACE_SECONDS
     defaults = Retention.__init__.__kwdefaults__
     assert defaults is not None

@@ -1,4 +1,4 @@
-"""The few words of each protocol that attackers need, made by nobody's client: nothing here checks what it sends."""
+"""Frames and requests of clients, for attackers: nothing here checks what it sends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def frame(payload: bytes | str, opcode: int = TEXT, *, final: bool = True) -> by
     return head + bytes(4) + data
 
 
-def said(value: Any) -> bytes:
+def text_frame(value: Any) -> bytes:
     """The frame of a JSON text."""
     return frame(json.dumps(value, separators=(",", ":")))
 
@@ -79,17 +79,17 @@ def websocket(target: Target, path: str, feed: bytes = b"", headers: Headers = N
 
 def subscribe_relay(topic: str) -> bytes:
     """The topic relay's Subscribe."""
-    return said({"type": 2, "topic": topic})
+    return text_frame({"type": 2, "topic": topic})
 
 
 def broadcast(topic: str, text: str) -> bytes:
     """The topic relay's Broadcast."""
-    return said({"type": 6, "topic": topic, "text": text})
+    return text_frame({"type": 6, "topic": topic, "text": text})
 
 
 def subscribe_streamr(stream: str) -> bytes:
     """A SubscribeRequest."""
-    return said([2, 9, "s", stream, 0, None])
+    return text_frame([2, 9, "s", stream, 0, None])
 
 
 def message(stream: str, content: str, time: int, sequence: int = 0, publisher: str = "", signature: str = "") -> Any:
@@ -100,7 +100,7 @@ def message(stream: str, content: str, time: int, sequence: int = 0, publisher: 
 
 def publish(row: Any) -> bytes:
     """A PublishRequest."""
-    return said([2, 8, "p", row, None])
+    return text_frame([2, 8, "p", row, None])
 
 
 def http(target: Target, path: str, method: str = "GET", body: bytes = b"", headers: Headers = NO_HEADERS) -> bytes:
