@@ -56,6 +56,7 @@ def serve(
     loop: Annotated[str | None, typer.Option(help="asyncio or trio.  [default: asyncio]")] = None,
     log_format: Annotated[str | None, typer.Option(help="console or json.  [default: console]")] = None,
     open_to_all: Annotated[bool, typer.Option("--open-to-all", help="Serve other machines without keys.")] = False,
+    adopt: Annotated[bool, typer.Option("--adopt", help="Serve a log that another gateway began, as its own.")] = False,
 ) -> None:
     """Run the gateway until SIGTERM or Ctrl-C."""
     from .runtime import DataDirectoryInUse
@@ -75,7 +76,7 @@ def serve(
     }
     settings = load_settings(context, config, flags)
     try:
-        run(settings, partial(load, registry(context), config, flags))
+        run(settings, partial(load, registry(context), config, flags), adopt=adopt)
     except (CannotStart, DataDirectoryInUse) as error:
         raise CommandError(str(error)) from None
 

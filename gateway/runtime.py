@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import secrets
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +12,6 @@ from typing import Any
 
 import structlog
 
-from gateway.access.auth import SecretFileError, read_secret, write_secret
 from gateway.access.limits import Throttle
 from gateway.access.manager import AccessManager
 from gateway.core.answer_scheduler import AnswerScheduler
@@ -36,8 +33,8 @@ from gateway.storage.log import SealPolicy
 from gateway.storage.retention import Retention, RetentionLimits
 from gateway.storage.segments import Fault, Segments
 
-from . import machine
-from .adapter import Adapter, Installation, Services
+from . import identity, machine
+from .adapter import Adapter, Services
 from .admission import Admission
 from .certificate import Certificate
 from .fact_cache import GatewayFactCache
@@ -73,7 +70,7 @@ class Gateway:
         for error in permissions.restrict(settings.data):
             logger.warning("other users may read the data", error=str(error), consequence="the permissions stay")
         self._lock = lock(settings.data)
-        self.home = _home(settings.data / "keys", self.version)
+        self.home = identity.load_or_create(settings.data / "keys", self.version)
         self.certificate = Certificate(settings)
         self.access_manager = AccessManager(settings, settings.data / "keys")
         self.access = self.access_manager.access
@@ -362,19 +359,3 @@ def lock(data: Path) -> int:
         os.close(descriptor)
         raise DataDirectoryInUse(f"{data} is in use by another gateway; stop it or choose another --data") from None
     return descriptor
-
-
-def _home(keys: Path, version: str) -> Installation:
-    """The identity of this gateway; generated at the first start."""
-    path = keys / "gateway.json"
-    if not path.exists():
-        write_secret(path, json.dumps({"id": secrets.token_hex(8), "secret": secrets.token_hex(32)}).encode())
-    try:
-        found = json.loads(read_secret(path))
-        return Installation(keys, found["id"], version, bytes.fromhex(found["secret"]))
-    except SecretFileError:
-        raise
-    except (ValueError, KeyError, TypeError) as error:
-        raise SecretFileError(
-            f"{path} does not say which gateway this is ({error}); restore it from a backup"
-        ) from None

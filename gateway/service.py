@@ -12,6 +12,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import anyio
@@ -25,7 +26,7 @@ from gateway.shells.tls import TlsServer
 from gateway.shells.uvicorn_http import FastHttp
 from gateway.shells.uvicorn_websocket import FastWebSocket
 
-from . import machine
+from . import identity, machine
 from .app import create_app
 from .reload import on_hangup
 from .runtime import Gateway
@@ -47,10 +48,11 @@ class CannotStart(Exception):
     """The service cannot start; the text says why, and what to do about it."""
 
 
-def run(settings: Settings, again: Callable[[], Settings] | None = None) -> None:
+def run(settings: Settings, again: Callable[[], Settings] | None = None, *, adopt: bool = False) -> None:
     """Serve until SIGTERM or SIGINT; raise `CannotStart` if that is impossible.
 
-    *again* reads the configuration at each SIGHUP; without it, only keys and certificates are read again.
+    *again* reads the configuration at each SIGHUP; without it, only keys and certificates are read again. With *adopt*
+    a log that another gateway began is served as this gateway's own, from now on.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `on_hangup` handles it
     configure_logging(settings.log_format)
@@ -59,6 +61,7 @@ def run(settings: Settings, again: Callable[[], Settings] | None = None) -> None
     sys.setswitchinterval(SWITCH_SECONDS)
     with _bind(settings.host, settings.port, "--port") as listener:
         try:
+            _check_origin(settings, adopt=adopt)
             app = create_app(settings)
         except SecretFileError as error:
             raise CannotStart(str(error)) from None
@@ -89,6 +92,19 @@ def run(settings: Settings, again: Callable[[], Settings] | None = None) -> None
             if app.state.failure is None:
                 raise
             raise CannotStart(app.state.failure) from None
+
+
+def _check_origin(settings: Settings, *, adopt: bool) -> None:
+    """Raise `CannotStart` if another gateway began the log in the data directory, unless it is to *adopt* it."""
+    if (origin := identity.foreign_origin(settings.data)) is None:
+        return
+    if not adopt:
+        raise CannotStart(
+            f"another gateway ({origin}) began the log in {settings.data}, and its keys are not there: it would get "
+            "another Arbor identity and no API keys. Restore a backup of that gateway (`trellis restore`), or serve "
+            "the log as a new gateway's own from now on with --adopt"
+        )
+    identity.adopt(settings.data, origin, version("trellis-gateway"))
 
 
 def configure_logging(form: str) -> None:

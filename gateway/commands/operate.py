@@ -128,7 +128,8 @@ def _within(path: Path) -> list[Path]:
 
 
 def _import_files(context: typer.Context, files: list[Path], data: Path | None, config: Path | None) -> None:
-    from gateway.runtime import DataDirectoryInUse, clock, lock  # the other commands start faster without them
+    from gateway.identity import foreign_origin  # the other commands start faster without them
+    from gateway.runtime import DataDirectoryInUse, clock, lock
 
     directory = data_directory(context, config, data)
     permissions.make_directory(directory)
@@ -141,6 +142,11 @@ def _import_files(context: typer.Context, files: list[Path], data: Path | None, 
     finally:
         os.close(taken)
     typer.echo(f"{report.records} records imported, {report.skipped} skipped, refused: {len(report.faults)}")
+    if (origin := foreign_origin(directory)) is not None:
+        say(
+            f"the gateway {origin} began this log, and an export has none of its keys: `trellis serve` needs --adopt "
+            "(`trellis backup` and `trellis restore` keep the keys)"
+        )
     _complain(report)
 
 

@@ -29,6 +29,7 @@ from typer.testing import CliRunner
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
+from adapters import ADAPTERS
 from gateway.access.auth import KeyFile
 from gateway.cli import app
 from gateway.clients import SproutClient
@@ -37,6 +38,7 @@ from gateway.commands.arbor_author import ArborAuthor
 from gateway.commands.common import CommandError, table, visible
 from gateway.commands.operate import toml_lines
 from gateway.commands.remote import path_of
+from gateway.config import load
 from gateway.core.message import Message
 from gateway.storage.record import decode, encode
 from gateway.welcome import lines_to_try, prefix, reachable
@@ -520,9 +522,21 @@ def test_a_log_is_verified_exported_and_imported(tmp_path: Path) -> None:
     assert [json.loads(line)["seq"] for line in part.splitlines()] == [3, 4]
     repeated = trellis("import", str(file), "--data", copy)
     assert repeated.stdout.startswith("0 records imported")
-    with Server(Path(copy)) as server:
+    with Server(Path(copy), "--adopt") as server:
         messages = httpx.get(f"http://{server.http}/v1/channels/lobby/messages").json()["messages"]
     assert [message["content"] for message in messages] == [0, 1, 2, 3, 4]
+
+
+def test_the_warehouse_has_one_default() -> None:
+    """The setting, the command and `make pipeline` have the same, so `GET /v1/stats` finds what is written."""
+    default = str(load(ADAPTERS).warehouse)
+    (option,) = (each for each in typer.main.get_command(app).commands["pipeline"].params if each.name == "warehouse")  # type: ignore[attr-defined]
+    assert (option.default, option.envvar) == (default, "TRELLIS_WAREHOUSE")
+    root = Path(__file__).parents[2]
+    recipe = re.search(r"^pipeline: .*\n\t(.*)$", (root / "Makefile").read_text(), re.MULTILINE)
+    assert recipe is not None
+    assert "--warehouse" not in recipe[1]
+    assert f"/{default}/" in (root / ".gitignore").read_text().splitlines()
 
 
 def test_what_peers_signed_is_verified_too(tmp_path: Path) -> None:

@@ -130,5 +130,5 @@ def test_what_was_said_of_a_stream_outlives_kill_9_and_is_exported(tmp_path: Pat
         httpx.post(f"http://{server.http}/api/v1/streams", json={"id": "theirs", "partitions": 2})
     for data in ("empty", "other"):
         trellis("import", "--data", tmp_path / data, tmp_path / "log.jsonl")
-        with Server(tmp_path / data) as server:
+        with Server(tmp_path / data, "--adopt") as server:
             assert httpx.get(f"http://{server.http}/api/v1/streams/s").json() == changed
