@@ -19,6 +19,7 @@ from gateway.core.channels import LIMIT, valid_name
 from .adapter import Adapter
 
 PREFIX = "TRELLIS_"
+WAREHOUSE = "warehouse"  # the directory of the pipeline's tables, for `serve` and `pipeline` alike
 
 
 class Section(BaseModel):
@@ -100,7 +101,7 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
     data: Path = Path("trellis-data")
-    warehouse: Path = Path("warehouse")
+    warehouse: Path = Path(WAREHOUSE)
     tls_cert: Path | None = None
     tls_key: Path | None = None
     loop: Literal["asyncio", "trio"] = "asyncio"

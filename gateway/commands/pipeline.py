@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from gateway.settings import WAREHOUSE
+
 from .common import CommandError
 
 MISSING = "the pipeline is not installed: pip install 'trellis-gateway[pipeline]'"
@@ -22,7 +24,9 @@ def pipeline(
         str | None,
         typer.Option(help="Where the log is: log:DIR or http:URL; for import also grove:DIR or streamr:PATH."),
     ] = None,
-    warehouse: Annotated[str, typer.Option(help="The directory of the tables.")] = "warehouse",
+    warehouse: Annotated[
+        str, typer.Option(envvar="TRELLIS_WAREHOUSE", help="The directory of the tables, as for the gateway.")
+    ] = WAREHOUSE,
     once: Annotated[bool, typer.Option("--once", help="Process what is pending, then exit (the default).")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Continue until stopped.")] = False,
     interval: Annotated[float, typer.Option(min=0, help="Seconds between two polls for new records.")] = 5.0,

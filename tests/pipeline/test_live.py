@@ -23,6 +23,7 @@ import websockets
 
 from gateway.clients import Client, RelayClient, RestClient, SproutClient, StreamrClient
 from gateway.commands.arbor_author import ArborAuthor
+from gateway.http.stats import pipeline_tables
 from gateway.storage.archive import sealed_files
 from pipeline.config import LogSource, Options
 from pipeline.jobs import job
@@ -124,6 +125,10 @@ def test_bronze_is_the_log_record_for_record_whoever_was_killed(spark: Any, tmp_
     contents = {row.content for row in rows if row.kind == "message" and row.channel == "lobby"}
     said = {json.dumps(json.loads(content), sort_keys=True) for content in contents}
     assert {json.dumps(content, sort_keys=True) for content in traffic.kept} <= said, "what was accepted is there"
+    stats = pipeline_tables(warehouse)
+    assert stats is not None
+    shown = {table["table"]: table["rows"] for table in stats["tables"]}
+    assert shown[MESSAGES.name] == len(told), "`GET /v1/stats` finds what the pipeline wrote"
     _check_tables(run, len(told))
     _check_latency(run, [json.loads(line) for line in told if b'"kind":"counts"' in line])
 
