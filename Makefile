@@ -28,7 +28,7 @@ run: env
 	$(BIN)/trellis serve
 
 pipeline: $(SPARK)
-	$(BIN)/trellis pipeline all --source log:trellis-data --warehouse trellis-data/warehouse
+	$(BIN)/trellis pipeline all --source log:trellis-data
 
 demo: env
 	$(BIN)/trellis demo
@@ -74,15 +74,19 @@ attacks: env
 soak: $(SPARK)
 	TRELLIS_SOAK=200 $(BIN)/python -m pytest tests/faults tests/properties/test_direct_machine.py \
 		tests/pipeline/test_live.py tests/pipeline/test_processes.py tests/attacks/test_fuzz_connections.py
+	TRELLIS_SOAK=1 $(BIN)/python -m pytest tests/test_package.py
 	$(BIN)/python -m tests.faults.harness --runs 1000 --jobs $(WORKERS)
 	$(BIN)/python -m tests.attacks.steady --minutes 60
 
 COMPILE = $(BIN)/pip-compile --quiet --allow-unsafe --generate-hashes --no-emit-index-url --no-emit-trusted-host \
 	--no-emit-find-links --strip-extras
 
-# The second lock adds what the pipeline needs, with the same versions as the first.
+# All others have the same versions as the first: what runs, what builds the wheel, and what the pipeline adds.
 lock: env
 	$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
+	$(COMPILE) --extra otel --constraint requirements.lock --output-file requirements-run.lock pyproject.toml
+	$(COMPILE) --only-build-deps --build-deps-for wheel --constraint requirements.lock \
+		--output-file requirements-build.lock pyproject.toml
 	$(COMPILE) --extra pipeline --constraint requirements.lock --output-file requirements-pipeline.lock pyproject.toml
 
 # pip-audit has an environment of its own, because its dependencies are not ours. Strict: a package that the index knows

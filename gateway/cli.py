@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from adapters import ADAPTERS
-from gateway.commands import explain, keys, messaging, operate, tail
+from gateway.commands import backup, explain, keys, messaging, operate, tail
 from gateway.commands.certificates import dev_cert
 from gateway.commands.common import CommandError, ConfigFile, Data, load_settings, registry, say
 from gateway.commands.demo import demo
@@ -88,6 +88,8 @@ app.command()(operate.check_config)
 app.command()(operate.verify)
 app.command()(operate.export)
 app.command("import")(operate.import_)
+app.command()(backup.backup)
+app.command()(backup.restore)
 app.command()(pipeline)
 app.command("dev-cert")(dev_cert)
 app.add_typer(keys.app, name="key")

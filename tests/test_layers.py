@@ -27,12 +27,14 @@ MAY = {
     "gateway.http": STORAGE | {"gateway.access", "gateway.adapter", "gateway.runtime"},
     "gateway.shells": CORE | {"gateway.http", "gateway.adapter", "gateway.runtime"},
     "gateway.clients": set[str](),
+    "gateway.backup": STORAGE,
 }
 SYNCHRONOUS = ("gateway.core", "gateway.storage", "gateway.adapter")  # no await, no network, no event loop
 LIBRARIES = {"gateway.core.jsontext": {"msgspec", "orjson"}}  # which the core needs beside the standard library
 NAMELESS = (  # these name no protocol
     *("gateway.core", "gateway.storage", "gateway.access", "gateway.shells"),
     *("gateway.adapter", "gateway.admission", "gateway.fact_cache", "gateway.metrics", "gateway.runtime"),
+    *("gateway.backup", "gateway.identity"),
 )
 PROTOCOLS = re.compile(r"sprout|arbor|streamr|topic_relay|koshare|ethereum", re.IGNORECASE)
 IO = {

@@ -295,8 +295,8 @@ class Segments:
             path = self.open_path(first)
             if not path.exists():
                 continue
-            good = _good_end(path, end)
             with path.open("r+b") as file:
+                good = good_end(file, end)
                 if (size := file.seek(0, os.SEEK_END)) > good:
                     self.report(Fault(path.name, good, f"{size - good} bytes of a torn tail were cut"))
                     file.truncate(good)
@@ -320,19 +320,18 @@ class Segments:
         return next_seq, 0
 
 
-def _good_end(path: Path, end: int) -> int:
+def good_end(file: BinaryIO, end: int) -> int:
     """The offset where the last good record below sequence *end* ends: what follows was never confirmed."""
     good = offset = 0
-    with path.open("rb") as file:
-        for data in file:
-            offset += len(data)
-            try:
-                seq, _ = verify_line(data)
-            except BadRecord:
-                continue
-            if seq >= end:
-                break
-            good = offset
+    for data in file:
+        offset += len(data)
+        try:
+            seq, _ = verify_line(data)
+        except BadRecord:
+            continue
+        if seq >= end:
+            break
+        good = offset
     return good
 
 

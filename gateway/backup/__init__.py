@@ -1,0 +1,1 @@
+"""Backups: one file with everything that a gateway keeps, and a data directory made from it again."""
