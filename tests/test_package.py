@@ -26,7 +26,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, folder / "tree" / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in BESIDE:
         shutil.copy(ROOT / name, folder / "tree" / name)
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", folder / "tree"]
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist")]
+    command.append(str(folder / "tree"))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "dist"
@@ -61,8 +62,8 @@ def test_the_wheel_alone_in_an_empty_environment_runs_the_demo(built: Path, tmp_
     python = tmp_path / "env" / "bin" / "python"
     (wheel,) = built.glob("*.whl")
     quiet = ["--quiet", "--disable-pip-version-check"]
-    lock = ["--require-hashes", "-r", ROOT / "requirements-run.lock"]
-    for wanted in (lock, ["--no-deps", wheel]):
+    lock = ["--require-hashes", "-r", str(ROOT / "requirements-run.lock")]
+    for wanted in (lock, ["--no-deps", str(wheel)]):
         subprocess.run([python, "-m", "pip", "install", *quiet, *wanted], check=True)
     subprocess.run([python, "-m", "pip", "check", "--disable-pip-version-check"], check=True)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
