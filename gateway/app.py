@@ -11,6 +11,7 @@ import sniffio
 import structlog
 from anyio.abc import TaskGroup
 from fastapi import FastAPI, Request, WebSocket
+from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -22,6 +23,7 @@ from gateway.http import rest
 from gateway.http.callers import admit_request
 from gateway.http.persistent import PersistentConnections
 from gateway.http.problems import problem_of, problem_response
+from gateway.http.unrouted import answer_http_exception
 from gateway.shells import fast, serve
 from gateway.shells.flusher import flusher_of
 from gateway.shells.turns import turns_of
@@ -70,6 +72,7 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
         for router in adapter.routers():
             app.include_router(router)
     app.include_router(rest.router(gateway))
+    app.add_exception_handler(HTTPException, answer_http_exception)
     app.add_middleware(Guard, gateway=gateway)
     app.add_middleware(RawPaths)
     app.add_middleware(PersistentConnections, seconds=settings.limits.keep_alive_seconds)

@@ -8,7 +8,7 @@ secret files from here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from gateway.core.principal import Principal
 
 from .keyfile import DEFAULT_RIGHTS, ApiKey, KeyFile, digest, now_ms
 from .origins import Origins
-from .rights import VERBS, Right, Rights, denials_first, first_match
+from .rights import ALL, VERBS, Right, Rights, denials_first, first_match
 from .secretfile import SecretFileError, read_secret, write_secret
 
 # fmt: off
@@ -194,9 +194,12 @@ class Access:
         needs = f" ({verb} needs {asked} here)" if asked != verb else ""
         return AccessDecision(False, f"no rule of {principal.name} covers it{needs}")
 
-    def has_any_right(self, principal: Principal) -> bool:
-        """Whether *principal* may do anything at all, on any channel."""
-        return not self.enabled or not all(right.denies for right in self._rights(principal))
+    def has_any_right(self, principal: Principal, verbs: Collection[str] = VERBS) -> bool:
+        """Whether *principal* may do any of *verbs* on any channel: whether a rule gives it one of them."""
+        if not self.enabled:
+            return True
+        wanted = {*verbs} if {*verbs} == {"admin"} else {*verbs, ALL}
+        return any(right.verb in wanted for right in self._rights(principal) if not right.denies)
 
     def principals_with(self, verb: str, channels: Iterable[str]) -> list[str]:
         """The principals without a key that have a right of their own to *verb* on any of *channels*."""

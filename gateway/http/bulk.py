@@ -22,16 +22,15 @@ from gateway.core.message import REST
 
 from .bodies import SHORT_BODY, network_of, turn_queue
 from .kit import outcome_unknown, wait_until_synced
+from .media import MAX_CONTENT, NDJSON, TOO_LONG, WHITESPACE, ParsedContent
 from .problems import Problem, problem_of
-from .publish import MAX_CONTENT, TOO_LONG, WHITESPACE, ParsedContent, Publisher, parse_request_content
+from .publish import Publisher, parse_request_content
 
 MAX_UNSENT = 4 << 20  # bytes of results that wait for the disk or the client; above it no line is read
 LINES_PER_TURN = 128  # lines that are taken in one turn of the loop
 STALLED_SECONDS = 60.0  # for a client to read a result; then the connection ends
 NO_MEMORY = "the gateway is short of memory; send this line and the rest again in a moment"
 STOP_SECONDS = 1.0  # in place of `STALLED_SECONDS` while the gateway stops
-
-NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 
 
 class _Result(NamedTuple):
@@ -181,7 +180,7 @@ class BulkResponse(Response):
     async def _content(self, line: bytes | None) -> ParsedContent | Problem:
         """Return the content of *line*, or the problem with it."""
         if line is None:
-            return Problem(413, TOO_LONG)
+            return Problem("content-too-long", TOO_LONG)
         caller = self._publisher.caller
         try:
             if len(line) <= SHORT_BODY:

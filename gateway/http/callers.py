@@ -20,6 +20,8 @@ from .paced import paced_response
 from .problems import Problem, shortened
 
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="trellis"'}
+KNOWING_VERBS = ("subscribe", "history", "publish")  # whoever may do one of these may know that there is a channel
+LISTING_FORBIDDEN = f"not allowed to list channels: that needs a right to {' or '.join(KNOWING_VERBS)} on some channel"
 
 
 class Caller:
@@ -38,7 +40,7 @@ class Caller:
         token = bearer_token(request.headers.get("authorization")) or key
         principal = gateway.access.authenticate(REST, token, address)
         if principal is None:
-            raise Problem(401, "no such key; send one as `Authorization: Bearer KEY`", CHALLENGE)
+            raise Problem("unknown-key", "no such key; send one as `Authorization: Bearer KEY`", CHALLENGE)
         self.principal: Principal = principal
         self._paid = True  # the first thing that is asked is what the request was let in for
 
@@ -59,7 +61,7 @@ class Caller:
 
     def may_know(self, channel: str) -> bool:
         """Whether the caller may know that there is *channel*."""
-        return any(self.may(verb, channel) for verb in ("subscribe", "history", "publish"))
+        return any(self.may(verb, channel) for verb in KNOWING_VERBS)
 
     def check(self, verb: str, channel: str) -> None:
         """Raise `Forbidden` or `Throttled` unless the caller may *verb* on *channel* now.
@@ -73,8 +75,15 @@ class Caller:
         """Raise `Forbidden` unless the caller has the right to *verb* on *channel*."""
         if not self.may(verb, channel):
             if not self.key and self.gateway.access.enabled:
-                raise Problem(401, f"{Forbidden(verb, channel)} without a key", CHALLENGE)
+                raise Problem("key-required", f"{Forbidden(verb, channel)} without a key", CHALLENGE)
             raise Forbidden(verb, channel)
+
+    def authorize_listing(self) -> None:
+        """Raise `Problem` 401 or 403 unless the caller may know any channel at all."""
+        if not self.gateway.access.has_any_right(self.principal, KNOWING_VERBS):
+            if not self.key:
+                raise Problem("key-required", f"{LISTING_FORBIDDEN}; send a key", CHALLENGE)
+            raise Problem("forbidden", f"{LISTING_FORBIDDEN}; use a key that has one")
 
     def pace(self, channel: str) -> None:
         """Raise `Throttled` if the caller asks too often; callers without a key are told apart by their networks."""
@@ -132,7 +141,7 @@ def admit_request(gateway: Gateway, request: Request) -> str:
     """
     headers = request.headers
     if (reason := gateway.access.origin_refusal(headers.get("origin"), headers.get("host"))) is not None:
-        raise Problem(403, reason)
+        raise Problem("foreign-origin", reason)
     client = request.scope.get("client")
     address = network(client[0]) if client else ""
     if gateway.throttle is not None and (wait := gateway.throttle.take_address(address)):
@@ -145,4 +154,4 @@ def path_segment(segment: str) -> str:
     try:
         return decode_segment(segment)
     except UnicodeError:
-        raise Problem(400, f"{shortened(segment)} is not percent-encoded UTF-8") from None
+        raise Problem("malformed-path", f"{shortened(segment)} is not percent-encoded UTF-8") from None

@@ -233,6 +233,6 @@ def open_stream(caller: Caller, channel: str, after: int | None) -> EventStream:
     """Start a stream; raise `Problem` 503 if there are too many connections."""
     gateway = caller.gateway
     if (reason := gateway.admission.capacity_error(caller.principal.address)) is not None:
-        raise Problem(503, reason, {"Retry-After": "10"})
+        raise Problem("too-many-connections", reason, {"Retry-After": "10"})
     gateway.metrics.count("connections", REST)
     return EventStream(EventSession(gateway, caller, channel, after))

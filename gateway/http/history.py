@@ -81,7 +81,8 @@ def find_message(gateway: Gateway, channel: str, id: str) -> Message:
     canonical = gateway.bus.canonical_id(id)
     found = None if canonical is None else gateway.index.message(canonical)
     if found is None or found.channel != channel:
-        raise Problem(404, f"there is no message {shortened(id)} in {channel!r}; GET its /messages lists them all")
+        detail = f"there is no message {shortened(id)} in {channel!r}; GET its /messages lists them all"
+        raise Problem("unknown-message", detail)
     return found
 
 

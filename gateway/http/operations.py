@@ -13,10 +13,9 @@ from gateway.core.message import REST
 from gateway.runtime import Gateway
 
 from . import asyncapi, history, stats, views
-from .bulk import NDJSON
 from .callers import Caller
 from .events import MAX_OUTBOX
-from .publish import MAX_CONTENT
+from .media import MAX_CONTENT, NDJSON
 from .routes import MAX_INTEGER, After, Route
 
 # REST is not an adapter, so its row of `GET /v1/protocols` is here.

@@ -1,13 +1,12 @@
 """Errors as `application/problem+json` (RFC 9457): what happened, and what to do about it.
 
 Every error becomes its wire form here and nowhere else: what the gateway refuses (`RequestError`), invalid parameters
-that FastAPI finds, and bugs.
+that FastAPI finds, and bugs. `gateway.http.problem_types` has the table of all problems.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from http import HTTPStatus
 from typing import Any
 
 from fastapi import Request, Response
@@ -31,6 +30,7 @@ from gateway.core.message import REST
 
 from .bodies import BodyRefused
 from .kit import BODY_CUT_OFF, INTERNAL_ERROR, report_bug, retry_after
+from .problem_types import CODE_OF_STATUS, PROBLEM_TYPES, uri
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -40,18 +40,25 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class Problem(RequestError):
-    """A request refused with an HTTP *status*; *detail* says why, and what to do about it."""
+    """A request that is refused; *code* is that of a row of `PROBLEM_TYPES`, and *detail* is about this occurrence.
 
-    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+    *detail* says why, and what to do about it. *status* is that of the row, unless HTTP allows nothing else here.
+    """
+
+    def __init__(
+        self, code: str, detail: str, headers: Mapping[str, str] | None = None, status: int | None = None
+    ) -> None:
         super().__init__(detail)
-        self.status = status
+        self.code = code
+        self.status = PROBLEM_TYPES[code].status if status is None else status
         self.detail = detail
         self.headers = headers or {}
 
     def body(self, **more: Any) -> bytes:
         """Return the problem as a JSON object; *more* are extension members."""
-        title = HTTPStatus(self.status).phrase
-        return dumps({"type": "about:blank", "title": title, "status": self.status, "detail": self.detail} | more)
+        title = PROBLEM_TYPES[self.code].title
+        named = {"type": uri(self.code), "code": self.code, "title": title, "status": self.status}
+        return dumps(named | {"detail": self.detail} | more)
 
 
 def shortened(name: str) -> str:
@@ -60,38 +67,44 @@ def shortened(name: str) -> str:
 
 
 def _forbidden(error: Forbidden) -> Problem:
-    return Problem(403, f"{error}; use a key with the right `{error.verb}:{error.channel or '*'}`")
+    return Problem("forbidden", f"{error}; use a key with the right `{error.verb}:{error.channel or '*'}`")
 
 
 def _throttled(error: Throttled) -> Problem:
-    return Problem(429, str(error), retry_after(error))
+    return Problem("too-many-requests", str(error), retry_after(error))
 
 
 def _unknown_channel(error: UnknownChannel) -> Problem:
     if not valid_name(str(error)):
-        return Problem(404, f"no channel can be called {shortened(str(error))}: {NAME_RULE}")
-    return Problem(404, f"there is no channel {str(error)!r}; GET /v1/channels lists those that you may see")
+        return Problem("invalid-channel-name", f"no channel can be called {shortened(str(error))}: {NAME_RULE}")
+    detail = f"there is no channel {str(error)!r}; GET /v1/channels lists those that you may see"
+    return Problem("unknown-channel", detail)
 
 
 def _too_many_channels(error: TooManyChannels) -> Problem:
-    return Problem(507, f"{error}; use an existing one: GET /v1/channels lists those that you may see")
+    detail = f"{error}; use an existing one: GET /v1/channels lists those that you may see"
+    return Problem("too-many-channels", detail)
 
 
 def _conflict(error: Conflict) -> Problem:
-    return Problem(422, f"{error}; use another Idempotency-Key for another message")
+    return Problem("idempotency-conflict", f"{error}; use another Idempotency-Key for another message")
 
 
 def _unavailable(error: Unavailable) -> Problem:
-    return Problem(503, f"{error}; nothing was accepted", {"Retry-After": "1"})
+    return Problem("unavailable", f"{error}; nothing was accepted", {"Retry-After": "1"})
 
 
 def _outcome_unknown(error: OutcomeUnknown) -> Problem:
-    return Problem(503, f"{error}; it may be accepted later; repeat it with the same Idempotency-Key to find out")
+    detail = f"{error}; it may be accepted later; repeat it with the same Idempotency-Key to find out"
+    return Problem("outcome-unknown", detail)
+
+
+BODY_CODES = {408: "body-timeout", 413: "content-too-long", 503: "out-of-memory"}
 
 
 PROBLEMS: dict[type[RequestError], Callable[[Any], Problem]] = {
     Problem: lambda problem: problem,
-    BodyRefused: lambda error: Problem(error.status, str(error), error.headers),
+    BodyRefused: lambda error: Problem(BODY_CODES[error.status], str(error), error.headers),
     Forbidden: _forbidden,
     Throttled: _throttled,
     UnknownChannel: _unknown_channel,
@@ -104,7 +117,13 @@ PROBLEMS: dict[type[RequestError], Callable[[Any], Problem]] = {
 
 def problem_of(error: RequestError) -> Problem:
     """Return the problem that *error* is reported as."""
-    return PROBLEMS.get(type(error), lambda other: Problem(400, str(other)))(error)
+    return PROBLEMS.get(type(error), lambda other: Problem("request-refused", str(other)))(error)
+
+
+def problem_of_status(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Problem:
+    """Return the problem for an error of which only the HTTP *status* is known, such as one of FastAPI's own."""
+    code = CODE_OF_STATUS.get(status, "request-refused" if status < 500 else "internal-error")
+    return Problem(code, detail, headers, status)
 
 
 def problem_response(problem: Problem) -> Response:
@@ -128,13 +147,13 @@ def _problem(error: Exception, request: Request) -> Problem:
         case RequestError():
             return problem_of(error)
         case RequestValidationError():
-            return Problem(422, _parameter_faults(error))
+            return Problem("invalid-parameter", _parameter_faults(error))
         case HTTPException():
-            return Problem(error.status_code, error.detail, error.headers)
+            return problem_of_status(error.status_code, error.detail, error.headers)
         case ClientDisconnect():
-            return Problem(400, BODY_CUT_OFF)
+            return Problem("body-cut-off", BODY_CUT_OFF)
     report_bug(error, request, request.app.state.gateway.metrics)
-    return Problem(500, INTERNAL_ERROR)
+    return Problem("internal-error", INTERNAL_ERROR)
 
 
 def _parameter_faults(error: RequestValidationError) -> str:

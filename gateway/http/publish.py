@@ -2,47 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import anyio.to_thread
 
 from gateway.core.contracts import Receipt
 from gateway.core.errors import Conflict
-from gateway.core.jsontext import check, dumps, one_line
+from gateway.core.jsontext import dumps
 from gateway.core.message import REST, Message
 
 from . import views
 from .bodies import SHORT_BODY
 from .callers import Caller
+from .media import ParsedContent, Reader, parse_content
 from .problems import Problem
 
-MAX_CONTENT = 1 << 20  # bytes of one message; a record of the log has room for that and its metadata
 MAX_KEY = 512  # characters of an Idempotency-Key
 
-TOO_LONG = f"a message has at most {MAX_CONTENT} bytes; send less, or in parts"
-WHITESPACE = b" \t\r\n"
 
-
-class ParsedContent(NamedTuple):
-    """The content of a message: JSON text on one line, and the id of the message that it replies to, if any."""
-
-    text: bytes
-    parent: str | None
-
-
-def parse_content(body: bytes) -> ParsedContent:
-    """Return the JSON value in *body*; raise `Problem` 400 unless it is exactly one."""
-    text = body.strip(WHITESPACE)
-    try:
-        return ParsedContent(one_line(text), check(text))
-    except ValueError as error:
-        raise Problem(400, f"the content is not one JSON value: {error}") from None
-
-
-async def parse_request_content(caller: Caller, body: bytes) -> ParsedContent:
+async def parse_request_content(caller: Caller, body: bytes, read: Reader = parse_content) -> ParsedContent:
     """Parse the *body* that *caller* sent; a long one in a thread, which needs a turn (`bodies.turn_queue`)."""
     try:
-        return parse_content(body) if len(body) <= SHORT_BODY else await anyio.to_thread.run_sync(parse_content, body)
+        return read(body) if len(body) <= SHORT_BODY else await anyio.to_thread.run_sync(read, body)
     except Problem:
         caller.charge_malformed(len(body))
         raise
@@ -53,7 +32,7 @@ class Publisher:
 
     def __init__(self, caller: Caller, channel: str, key: str | None) -> None:
         if key is not None and len(key) > MAX_KEY:
-            raise Problem(400, f"an Idempotency-Key has at most {MAX_KEY} characters")
+            raise Problem("invalid-idempotency-key", f"an Idempotency-Key has at most {MAX_KEY} characters")
         self.gateway = caller.gateway
         self.channel = channel
         self.channel_json = dumps(channel)

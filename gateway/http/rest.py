@@ -10,22 +10,23 @@ from typing import Annotated
 
 import anyio
 from fastapi import APIRouter, Header, Path, Query, Request, Response
-from starlette.routing import Match
 
 from gateway.core.channels import MAX_NAME, valid_name
 from gateway.core.errors import UnknownChannel
 from gateway.core.message import REST, Message
 from gateway.runtime import Gateway
 
-from . import history, listing, operations, views, whois
+from . import explanations, history, listing, operations, views, whois
 from .bodies import read_body
-from .bulk import NDJSON, BulkResponse
+from .bulk import BulkResponse
 from .callers import Caller, admit_request, path_segment
 from .events import open_stream
 from .kit import wait_until_synced
-from .problems import Problem, shortened
-from .publish import MAX_CONTENT, Publisher, parse_request_content
+from .media import MAX_CONTENT, NDJSON, TEXT, content_reader, is_ndjson
+from .problems import Problem
+from .publish import Publisher, parse_request_content
 from .routes import MAX_INTEGER, After, ProblemRoute, Route, add_route
+from .unrouted import METHODS, UNROUTED, unrouted
 
 MAX_LIMIT = 256  # messages or channels in one response
 PREPARE_SECONDS = 10.0  # to sign what a new channel needs in every protocol; usually a few milliseconds
@@ -49,7 +50,13 @@ LastEventId = Annotated[
 Key = Annotated[str | None, Query(description="The API key, for an `EventSource`, which cannot send headers.")]
 
 ANY_JSON = {"description": "Any JSON value.", "example": {"text": "hello"}}
-BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": ANY_JSON}}}}
+ANY_TEXT = {"type": "string", "description": "Text, which becomes a JSON string.", "example": "hello"}
+BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": ANY_JSON}, TEXT: {"schema": ANY_TEXT}},
+    }
+}
 PUBLISH = {  # its handler is called without FastAPI (see `routes.RawRoute`), so nothing else describes it
     "parameters": [
         {"name": "channel", "in": "path", "required": True, "schema": {"type": "string"}, "description": CHANNEL},
@@ -59,6 +66,7 @@ PUBLISH = {  # its handler is called without FastAPI (see `routes.RawRoute`), so
         "required": True,
         "content": {
             "application/json": {"schema": ANY_JSON},
+            TEXT: {"schema": ANY_TEXT},
             NDJSON[0]: {"schema": {"type": "string", "description": "One JSON value a line."}},
         },
     },
@@ -74,22 +82,25 @@ class Rest:
     # Messages
 
     async def publish(self, request: Request) -> Response:
-        """Publish one JSON value, or with `application/x-ndjson` one on each line.
+        """Publish one JSON value, a text, or with `application/x-ndjson` a JSON value on each line.
 
-        The response is 201 once the message is on disk. For lines it has one result each, in order, while the body is
+        A text (`text/plain`, and what `curl -d` sends) becomes a JSON string. The response is 201 once the message is
+        on disk. For lines it has one result each, in order, while the body is
         still being sent: read the results as you write. The result of a refused line is its problem.
         """
         headers = request.headers
         caller = Caller(self.gateway, request)
-        lines = headers.get("content-type", "").partition(";")[0].strip().lower() in NDJSON
+        content_type = headers.get("content-type")
+        lines = is_ndjson(content_type)
         channel = caller.resolve_channel("publish", request.path_params["channel"], paced=not lines)
         publisher = Publisher(caller, channel, headers.get("idempotency-key"))
         if not lines or self.gateway.log.failing is not None:  # lines wait for a disk that is merely slow
             self.gateway.bus.check_log()
         if lines:
             return BulkResponse(publisher, request)
+        read = content_reader(content_type)
         async with read_body(request, MAX_CONTENT, self.gateway.bus.read_pacer) as body:
-            taken = publisher.publish(await parse_request_content(caller, body))
+            taken = publisher.publish(await parse_request_content(caller, body, read))
         await wait_until_synced(self.gateway.log, taken.seq)
         return Response(publisher.answer(taken), 201, media_type=views.MEDIA_TYPE)
 
@@ -142,6 +153,7 @@ class Rest:
         A page may end early, even without a channel, if finding more that you may see would take too long.
         """
         caller = Caller(self.gateway, request)
+        caller.authorize_listing()
         caller.pace("")
         caller.charge(limit / listing.BATCH)
         names, more = await listing.visible_channels(caller, after, limit)
@@ -192,14 +204,16 @@ class Rest:
         """Send a message to one peer in a channel; it is never logged, and `delivered` counts its connections."""
         caller = Caller(self.gateway, request)
         name = caller.resolve_channel("direct", channel)
+        read = content_reader(request.headers.get("content-type"))
         async with read_body(request, MAX_CONTENT, self.gateway.bus.read_pacer) as body:
-            content = await parse_request_content(caller, body)
+            content = await parse_request_content(caller, body, read)
             message = Message(name, caller.who, REST, content.text)
             delivered = self.gateway.bus.direct(message, number)
         if message.undelivered and not delivered:
-            raise Problem(404, f"peer {number} cannot get it: too long for {', '.join(message.undelivered)}; send less")
+            unfit = ", ".join(message.undelivered)
+            raise Problem("undeliverable", f"peer {number} cannot get it: too long for {unfit}; send less")
         if not delivered:
-            raise Problem(404, f"peer {number} is not in {name!r}; GET its /peers lists the peers in it")
+            raise Problem("unknown-peer", f"peer {number} is not in {name!r}; GET its /peers lists the peers in it")
         return views.json_response({"id": message.id, "delivered": delivered}, 202)
 
     async def peer(self, request: Request, number: Number) -> Response:
@@ -212,7 +226,7 @@ class Rest:
         caller.charge(whois.COST)
         found = await whois.report(caller, number)
         if found is None:
-            raise Problem(404, f"there is no peer {number}; GET a channel's /peers lists the peers in it")
+            raise Problem("unknown-peer", f"there is no peer {number}; GET a channel's /peers lists the peers in it")
         return views.json_response(found)
 
     # What they need
@@ -221,7 +235,8 @@ class Rest:
         """Return the channel named by *segment*; raise `Problem` 404 if it does not exist and nobody listens to it."""
         name = caller.resolve_channel(verb, segment)
         if not self.gateway.channels.exists(name) and not self.gateway.bus.listener_count(name):
-            raise Problem(404, f"there is no channel {name!r}; PUT creates it, and so does its first message")
+            detail = f"there is no channel {name!r}; PUT creates it, and so does its first message"
+            raise Problem("unknown-channel", detail)
         return name
 
     async def _wait_until_prepared(self, channel: str) -> None:
@@ -234,7 +249,7 @@ class Rest:
             with anyio.move_on_after(PREPARE_SECONDS):
                 await made.wait()
             if pending.data is None:
-                raise Problem(503, NO_ADDRESS_YET % (channel, adapter.title), {"Retry-After": "1"})
+                raise Problem("address-pending", NO_ADDRESS_YET % (channel, adapter.title), {"Retry-After": "1"})
 
 
 # fmt: off
@@ -257,21 +272,19 @@ ROUTES = [  # the most frequent request comes first, because routes are tried in
 def router(gateway: Gateway) -> APIRouter:
     """Return all routes; the last one answers every other path of /v1/ with a problem."""
     routes = APIRouter(route_class=ProblemRoute)
-    for owner, table in ((Rest(gateway), ROUTES), (operations.Operations(gateway), operations.ROUTES)):
+    owners = (
+        (Rest(gateway), ROUTES),
+        (operations.Operations(gateway), operations.ROUTES),
+        (explanations.Explanations(), explanations.ROUTES),
+    )
+    for owner, table in owners:
         for route in table:
             add_route(routes, owner, route)
-    served = list(routes.routes)
 
-    async def not_found(request: Request) -> Response:
-        """Refuse a path that does not exist (404), or a method that it does not have (405)."""
+    async def refuse(request: Request) -> Response:
+        """Refuse a path that does not exist, or a method that it does not have."""
         admit_request(gateway, request)
-        partly = (route for route in served if route.matches(request.scope)[0] == Match.PARTIAL)
-        methods = {method for route in partly for method in getattr(route, "methods", ())}
-        if methods:
-            allow = ", ".join(sorted(methods))
-            raise Problem(405, f"{request.method} is not possible here; allowed: {allow}", {"Allow": allow})
-        raise Problem(404, f"there is nothing at {shortened(request.url.path)}; GET /docs lists all paths")
+        raise unrouted(request)
 
-    methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-    routes.add_api_route("/v1/{path:path}", not_found, methods=methods, include_in_schema=False)
+    routes.add_api_route("/v1/{path:path}", refuse, methods=METHODS, name=UNROUTED, include_in_schema=False)
     return routes

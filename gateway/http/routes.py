@@ -68,8 +68,7 @@ def add_route(router: APIRouter, owner: object, route: Route) -> None:
     content: dict[str, Any] = {} if route.status == 204 else {"content": {route.media_type: {}}}
     done = {"description": "Done."} | content
     responses: dict[int | str, dict[str, Any]] = dict.fromkeys((route.status, *route.others), done)
-    if route.path.startswith(PREFIX):
-        responses |= {"default": PROBLEM, 422: PROBLEM}
+    responses |= {"default": PROBLEM, 422: PROBLEM}
     summary, _, description = cleandoc(route.handler.__doc__ or "").partition("\n")
     register(
         router,

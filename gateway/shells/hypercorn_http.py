@@ -61,7 +61,7 @@ class HypercornConnection(TCPServer):
             if not isinstance(self.stream, trio.SSLStream) and self.gateway.admission.begin_refusal():
                 try:
                     with trio.move_on_after(LINGER_SECONDS), suppress(*DISCONNECTED):
-                        await self.stream.send_all(raw_response(Problem(503, reason, RETRY_HEADERS)))
+                        await self.stream.send_all(raw_response(Problem("too-many-connections", reason, RETRY_HEADERS)))
                     await self._close()
                 finally:
                     self.gateway.admission.end_refusal()

@@ -98,7 +98,7 @@ class FastHttp(TimedHttp):
         if (reason := self._enter()) is None:
             self._start_head_timer()
             return
-        transport.write(raw_response(Problem(503, reason, RETRY_HEADERS)))
+        transport.write(raw_response(Problem("too-many-connections", reason, RETRY_HEADERS)))
         self._refused = self.gateway is not None and self.gateway.admission.begin_refusal()
         if self._refused:
             self._linger()
@@ -287,7 +287,7 @@ class FastHttp(TimedHttp):
         """Send the last response: after input that is no request, the start of another cannot be found."""
         self.answered(400)
         self._forget_requests()
-        self.transport.write(raw_response(Problem(400, msg)))
+        self.transport.write(raw_response(Problem("malformed-request", msg)))
         self._linger()
 
     def _linger(self) -> None:

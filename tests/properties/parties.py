@@ -27,8 +27,9 @@ from gateway.core.session import Session
 from gateway.http import history
 from gateway.http.callers import Caller
 from gateway.http.events import EventSession
+from gateway.http.media import parse_content
 from gateway.http.problems import Problem
-from gateway.http.publish import Publisher, parse_content
+from gateway.http.publish import Publisher
 from tests.properties.house import House
 from tests.still import Clock
 

@@ -25,7 +25,7 @@ from gateway.core.jsontext import one_line
 from gateway.core.message import Message, Peer
 from gateway.core.peers import PeerRegistry
 from gateway.http import views
-from gateway.http.publish import parse_content
+from gateway.http.media import parse_content
 
 SENDER = Peer(7, "toy")
 PEERS = PeerRegistry(0, lambda *_: None, lambda _: None, lambda *_: None, lambda _: None)

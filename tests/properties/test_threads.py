@@ -20,8 +20,8 @@ from gateway.core.frames import payload
 from gateway.core.message import Message
 from gateway.http import history
 from gateway.http.callers import Caller
+from gateway.http.media import parse_content
 from gateway.http.publish import Publisher as RestPublisher
-from gateway.http.publish import parse_content
 from tests.adapters.streamr.conftest import Publisher
 from tests.properties.house import NAMES, House, template
 from tests.properties.parties import NOW, Party, RelayParty, RestParty, SproutParty, StreamrParty

@@ -18,7 +18,7 @@ from fastapi import Request
 from gateway.core.buckets import TokenBuckets
 from gateway.core.budget import Budget
 from gateway.core.read_pacer import MALFORMED_FACTOR, MIN_MALFORMED_SIZE, UNLIMITED, ReadPacer
-from gateway.http import publish
+from gateway.http import media
 from gateway.http.bodies import ALLOWANCE, PACED_EXTENSION, SHARE, SHORT_BODY, BodyRefused, TurnQueue, read_body
 
 BOTH = pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -251,7 +251,7 @@ def test_half_a_line_counts_too_and_is_given_up_where_memory_is_short(local: Any
 
 
 def test_the_server_works_off_one_long_body_at_a_time(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    parse_content, now, most = publish.parse_content, list[int](), list[int]()
+    parse_content, now, most = media.parse_content, list[int](), list[int]()
 
     def counted(body: bytes) -> Any:
         now.append(1)
@@ -262,7 +262,7 @@ def test_the_server_works_off_one_long_body_at_a_time(local: Any, monkeypatch: p
         finally:
             now.pop()
 
-    monkeypatch.setattr(publish, "parse_content", counted)
+    monkeypatch.setattr(media, "parse_content", counted)
     body = b'"' + b"x" * SHORT_BODY + b'"'
     with ThreadPoolExecutor(4) as clients:
         assert list(clients.map(partial(post, local), [body] * 4)) == [201] * 4

@@ -23,7 +23,7 @@ from gateway.access.auth import KeyFile
 from gateway.core.message import Message, Peer
 from gateway.core.outbox import LOW_WATER, MAX_OUTBOX
 from gateway.http import events, listing, views
-from gateway.http.publish import MAX_CONTENT
+from gateway.http.media import MAX_CONTENT
 from gateway.storage.log import SealPolicy
 from gateway.storage.retention import RetentionLimits
 

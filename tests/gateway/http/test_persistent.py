@@ -28,7 +28,7 @@ from tests.npm import require_node
 from tests.server import Server
 
 PATIENCE = 20.0  # seconds
-LIMIT = 1 << 20  # bytes of one message (`gateway.http.publish.MAX_CONTENT`)
+LIMIT = 1 << 20  # bytes of one message (`gateway.http.media.MAX_CONTENT`)
 HANDSHAKE, KEPT = 0.5, 1.2  # seconds
 ENV = {
     "TRELLIS_LIMITS__HANDSHAKE_SECONDS": str(HANDSHAKE),

@@ -24,12 +24,12 @@ from hypothesis import strategies as st
 
 from gateway.access.auth import KeyFile
 from gateway.core import jsontext
-from gateway.http import bodies, bulk, operations, publish, rest
+from gateway.http import bodies, bulk, explanations, media, operations, rest
 from gateway.http.bulk import LineSplitter
 from gateway.storage import log
 
 PATIENCE = 60.0
-ROUTES = rest.ROUTES + operations.ROUTES
+ROUTES = rest.ROUTES + operations.ROUTES + explanations.ROUTES
 NDJSON = {"Content-Type": "application/x-ndjson"}
 LOBBY = "/v1/channels/lobby/messages"
 
@@ -170,7 +170,7 @@ def test_any_name_can_be_a_channel(http: httpx.Client, name: str) -> None:
 
 
 def test_lines_are_answered_in_order_refused_ones_too(http: httpx.Client) -> None:
-    body = b'1\n{"broken\n\n[2]\r\n' + b'"' + b"x" * publish.MAX_CONTENT + b'"\n' + b'"last"'
+    body = b'1\n{"broken\n\n[2]\r\n' + b'"' + b"x" * media.MAX_CONTENT + b'"\n' + b'"last"'
     results = lines(http.post(LOBBY, content=body, headers=NDJSON))
     assert [result.get("status", 201) for result in results] == [201, 400, 201, 413, 201]
     assert [result["line"] for result in results if "status" in result] == [2, 4]
@@ -479,7 +479,7 @@ def test_what_is_no_json_is_refused(http: httpx.Client, body: bytes) -> None:
 
 
 def test_too_much_is_refused(http: httpx.Client) -> None:
-    body = b'"' + b"x" * publish.MAX_CONTENT + b'"'
+    body = b'"' + b"x" * media.MAX_CONTENT + b'"'
     problem(http.post(LOBBY, content=body), 413)
     problem(http.post(LOBBY, content=iter([body])), 413)
     assert http.post(LOBBY, content=body[:1] + body[3:]).status_code == 201
@@ -722,7 +722,9 @@ def test_each_verb_and_channel_needs_its_right(
     say(root)
     listed = client_of(local, secrets["history"]).get("/v1/channels").json()["channels"]
     assert [channel["name"] for channel in listed] == ["lobby"]
-    assert client_of(local, secrets["admin"]).get("/v1/channels").json()["channels"] == []
+    assert "right to subscribe" in problem(client_of(local, secrets["admin"]).get("/v1/channels"), 403)
+    assert "right to subscribe" in problem(client_of(local).get("/v1/channels"), 401)
+    problem(client_of(local, "wrong").get("/v1/channels"), 401)
     challenge = client_of(local).post(LOBBY, content="1")
     assert challenge.headers["www-authenticate"].startswith("Bearer")
 
@@ -775,7 +777,7 @@ def test_every_route_is_described(http: httpx.Client) -> None:
     assert {(method.upper(), path) for path, row in described.items() for method in row} == {
         (method, path) for method, path, *_ in ROUTES
     }
-    for method, path, _, status, *_ in ROUTES:
+    for method, path, _, status, _, more, *_ in ROUTES:
         operation = described[path][method.lower()]
         assert len(operation["summary"]) > 10
         assert str(status) in operation["responses"]
@@ -784,7 +786,7 @@ def test_every_route_is_described(http: httpx.Client) -> None:
         assert all(parameter.get("description") for parameter in operation.get("parameters", []))
         if path.startswith("/v1/"):
             assert "application/problem+json" in operation["responses"]["default"]["content"]
-        assert ("requestBody" in operation) == (method == "POST")
+        assert ("requestBody" in operation) == ("requestBody" in more)
     assert http.get("/docs").status_code == 200
 
 

@@ -38,7 +38,8 @@ def reached(http: str, path: str) -> bytes:
 
 def publish(http: str, content: object) -> int:
     body = json.dumps(content).encode()
-    request = urllib.request.Request(f"http://{http}/v1/channels/lobby/messages", body, method="POST")
+    headers = {"Content-Type": "application/json"}  # urllib calls it a form otherwise
+    request = urllib.request.Request(f"http://{http}/v1/channels/lobby/messages", body, headers, method="POST")
     with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
         return int(answer.status)
 

@@ -1,0 +1,58 @@
+"""Refuses requests that no route takes: unknown paths, wrong methods, and plain HTTP where a WebSocket is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from fastapi import Request, Response
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match, WebSocketRoute
+
+from gateway.core.message import REST
+
+from .problems import Problem, problem_of_status, problem_response, shortened
+
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+UNROUTED = "unrouted"  # the name of routes that take what no other route does
+
+
+def unrouted(request: Request) -> Problem:
+    """Return the problem of a *request* that no route takes."""
+    path = shortened(request.url.path)
+    methods, is_websocket = set[str](), False
+    for route in _flatten(request.app.routes):
+        if getattr(route, "name", None) == UNROUTED:
+            continue
+        if route.matches(request.scope)[0] == Match.PARTIAL:
+            methods |= getattr(route, "methods", None) or set()
+        elif isinstance(route, WebSocketRoute):
+            is_websocket |= route.path_regex.match(request.url.path) is not None
+    if methods:
+        allow = ", ".join(sorted(methods))
+        detail = f"{request.method} is not possible here; allowed: {allow}"
+        return Problem("method-not-allowed", detail, {"Allow": allow})
+    if is_websocket:
+        headers = {"Upgrade": "websocket", "Connection": "Upgrade"}
+        return Problem("upgrade-required", f"{path} is a WebSocket; connect with a WebSocket client", headers)
+    return Problem("not-found", f"there is nothing at {path}; GET /docs lists all paths")
+
+
+def _flatten(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
+    """Yield *routes* and those of included routers, which FastAPI keeps as one route each."""
+    for route in routes:
+        included = getattr(route, "original_router", None)
+        if included is None:
+            yield route
+        else:
+            yield from _flatten(included.routes)
+
+
+async def answer_http_exception(request: Request, error: Exception) -> Response:
+    """Return the problem for an *error* that Starlette raised outside of the routes of REST, and count it."""
+    assert isinstance(error, HTTPException)
+    if error.status_code in (404, 405):
+        problem = unrouted(request)
+    else:
+        problem = problem_of_status(error.status_code, error.detail, error.headers)
+    request.app.state.gateway.metrics.count("refused", REST, str(problem.status))
+    return problem_response(problem)
