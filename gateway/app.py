@@ -27,6 +27,8 @@ from gateway.http.unrouted import answer_http_exception
 from gateway.shells import fast, serve
 from gateway.shells.flusher import flusher_of
 from gateway.shells.turns import turns_of
+from gateway.webhooks import routes as webhook_routes
+from gateway.webhooks.courier import Courier
 
 from .adapter import Adapter, Listener, Refusal
 from .runtime import Gateway
@@ -42,6 +44,7 @@ HEALTH = ("/healthz", "/readyz")  # for health checks, which may use any name of
 def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS) -> FastAPI:
     """Create the ASGI application; the gateway starts and stops with its lifespan."""
     gateway = Gateway(settings, adapters)
+    courier = Courier(gateway)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -55,6 +58,7 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
             if sniffio.current_async_library() == "asyncio":
                 _watch_loop(gateway)
             app.state.listening = await _listen(gateway, tasks, stack)
+            tasks.start_soon(courier.run)
             for link in gateway.links:
                 tasks.start_soon(link.run)
             yield
@@ -71,6 +75,7 @@ def create_app(settings: Settings, adapters: Iterable[type[Adapter]] = ADAPTERS)
             app.add_api_websocket_route(path, _endpoint(gateway, adapter), name=adapter.name)
         for router in adapter.routers():
             app.include_router(router)
+    app.include_router(webhook_routes.router(courier))
     app.include_router(rest.router(gateway))
     app.add_exception_handler(HTTPException, answer_http_exception)
     app.add_middleware(Guard, gateway=gateway)

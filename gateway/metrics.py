@@ -26,10 +26,15 @@ COUNTERS = {
     "given_up": ("Connections closed because too much memory was held for all of them", ()),
     "refused": ("Requests, nodes or messages refused", ("protocol", "reason")),
     "connections": ("Connections accepted", ("protocol",)),
+    "webhook_attempts": ("Attempts to deliver a message to a webhook", ("outcome",)),
     "faults": ("Things that should not happen: failed writes, damaged records, bugs", ("kind",)),
 }
 
-GAUGES = {"tasks": "Tasks of the event loop"}
+GAUGES = {
+    "tasks": "Tasks of the event loop",
+    "webhook_dead_letters": "Messages that receivers of webhooks refused, until somebody deletes or retries them",
+    "webhooks_disabled": "Webhooks that are disabled",
+}
 
 MAX_CHANNELS = 10_000  # that are counted one by one; then the one that was heard of first is forgotten
 

@@ -6,6 +6,7 @@ The sections of the adapters come from the registry (`settings_model`); `gateway
 from __future__ import annotations
 
 from collections.abc import Iterable
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,6 +88,24 @@ class LogSettings(Section):
     keep_bytes: int | None = Field(default=None, gt=0, description="the oldest messages beyond this are retired")
 
 
+class WebhookSettings(Section):
+    """How webhooks are delivered, and which networks they may reach beside public addresses."""
+
+    allow_networks: tuple[str, ...] = ()
+    limit: int = Field(default=100, ge=0, description="the number of webhooks")
+    timeout_seconds: float = Field(default=10.0, gt=0, le=300, description="for one attempt")
+    attempts: int = Field(default=8, ge=1, description="of a message that the receiver refuses")
+    max_dead_letters: int = Field(default=1_000, ge=1, description="of one webhook, before it is disabled")
+    disable_after_hours: float = Field(default=72.0, gt=0, description="of failing, before it is disabled")
+
+    @field_validator("allow_networks")
+    @classmethod
+    def _networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
+        for network in networks:
+            ip_network(network)
+        return networks
+
+
 class Settings(BaseSettings):
     """All settings except the sections of the adapters (see `settings_model`)."""
 
@@ -111,6 +130,7 @@ class Settings(BaseSettings):
     auth: AuthSettings = AuthSettings()
     limits: Limits = Limits()
     log: LogSettings = LogSettings()
+    webhooks: WebhookSettings = WebhookSettings()
 
     @classmethod
     def settings_customise_sources(

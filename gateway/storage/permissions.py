@@ -17,12 +17,12 @@ def make_directory(path: Path) -> None:
 
 
 def restrict(data: Path) -> Iterator[OSError]:
-    """Remove everybody else's permissions from the data directory *data*, its log and its index.
+    """Remove everybody else's permissions from the data directory *data*, its log and its databases.
 
     Yields an error for each file whose permissions cannot be changed.
     """
     log = data / "log"
-    files = [*data.glob("index.sqlite*"), *(log.iterdir() if log.is_dir() else ())]
+    files = [*data.glob("*.sqlite*"), *(log.iterdir() if log.is_dir() else ())]
     for path in (data, log, data / "keys", *files):
         try:
             mode = stat.S_IMODE(path.stat().st_mode)

@@ -27,9 +27,10 @@ from gateway.core import jsontext
 from gateway.http import bodies, bulk, explanations, media, operations, rest
 from gateway.http.bulk import LineSplitter
 from gateway.storage import log
+from gateway.webhooks import routes
 
 PATIENCE = 60.0
-ROUTES = rest.ROUTES + operations.ROUTES + explanations.ROUTES
+ROUTES = rest.ROUTES + operations.ROUTES + explanations.ROUTES + routes.ROUTES
 NDJSON = {"Content-Type": "application/x-ndjson"}
 LOBBY = "/v1/channels/lobby/messages"
 

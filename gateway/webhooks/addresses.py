@@ -1,0 +1,99 @@
+"""Decides which addresses webhooks may reach, so that nobody uses the gateway to reach what only it can reach (SSRF).
+
+Laws of this file. A name is resolved once for each connection, and the connection goes to an address that was checked:
+a name that resolves to something else a moment later (DNS rebinding) gains nothing. Every address that is not public is
+refused, unless the operator lists its network in `webhooks.allow_networks`. Plain HTTP goes to such networks only.
+docs/decisions/0051-webhooks.md has the reasons.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Any, Final
+
+import anyio
+import httpcore
+
+NAT64: Final = IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an IPv4 address
+REFUSED = "its address is not public; the operator may list the network in webhooks.allow_networks"
+PLAIN_REFUSED = "plain HTTP is only sent to webhooks.allow_networks; use https"
+
+
+IpNetwork = IPv4Network | IPv6Network
+
+
+class AddressRefused(Exception):
+    """A receiver has no address that webhooks may reach; the text says why, and does not tell the address."""
+
+
+def unwrap(address: str) -> IPv4Address | IPv6Address:
+    """Return the address that packets to *address* end at: the IPv4 address within, for those that carry one."""
+    ip = ip_address(address.partition("%")[0])
+    if isinstance(ip, IPv4Address):
+        return ip
+    within = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+    if within is None and ip in NAT64:
+        within = IPv4Address(int(ip) & 0xFFFFFFFF)
+    return ip if within is None else within
+
+
+def is_public(address: str) -> bool:
+    """Whether *address* belongs to the public internet."""
+    ip = unwrap(address)
+    special = ip.is_multicast or ip.is_reserved or ip.is_unspecified or ip.is_loopback or ip.is_link_local
+    return ip.is_global and not special and not (isinstance(ip, IPv6Address) and ip.is_site_local)
+
+
+class AddressPolicy:
+    """Which addresses may be reached: those in *allowed*, and with *public* all public ones."""
+
+    def __init__(self, allowed: Iterable[IpNetwork], *, public: bool) -> None:
+        self._allowed = tuple(allowed)
+        self._public = public
+
+    @property
+    def reason(self) -> str:
+        """Why an address is refused."""
+        return REFUSED if self._public else PLAIN_REFUSED
+
+    def permits(self, address: str) -> bool:
+        """Whether *address* may be reached."""
+        ip = unwrap(address)
+        return any(ip in network for network in self._allowed) or (self._public and is_public(address))
+
+
+class GuardedNetwork(httpcore.AsyncNetworkBackend):
+    """Opens TCP connections to addresses that a policy permits."""
+
+    def __init__(self, policy: AddressPolicy) -> None:
+        self._policy = policy
+        self._backend = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Connect to the first permitted address of *host* that answers; raise `AddressRefused` if there is none."""
+        found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+        permitted = [address for address in addresses if self._policy.permits(address)]
+        if not permitted:
+            raise AddressRefused(self._policy.reason)
+        return await self._connect_to_first(permitted, port, timeout, local_address, socket_options)
+
+    async def _connect_to_first(
+        self, addresses: Sequence[str], port: int, timeout: float | None, local: str | None, options: Any
+    ) -> httpcore.AsyncNetworkStream:
+        *others, last = addresses
+        for address in others:
+            try:
+                return await self._backend.connect_tcp(address, port, timeout, local, options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                continue
+        return await self._backend.connect_tcp(last, port, timeout, local, options)
