@@ -138,7 +138,8 @@ class Gateway:
     def _open_storage(self, post: Post, ids: MessageIds) -> None:
         """Open the log and the index, and make the index agree with the log."""
         segments = Segments(self.settings.data / "log")
-        self.index = Index(self.settings.data / "index.sqlite", segments, ids, self.adapters, post)
+        path, search = self.settings.data / "index.sqlite", self.settings.log.search
+        self.index = Index(path, segments, ids, self.adapters, post, search=search)
         self.index.on_fault = self._index_fault
         applied = self.index.catch_up()
         for fault in segments.faults:

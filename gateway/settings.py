@@ -86,6 +86,7 @@ class LogSettings(Section):
     segment_bytes: int = Field(default=64 << 20, ge=4096)
     keep_days: float | None = Field(default=None, gt=0, description="messages older than this are retired")
     keep_bytes: int | None = Field(default=None, gt=0, description="the oldest messages beyond this are retired")
+    search: bool = False
 
 
 class WebhookSettings(Section):

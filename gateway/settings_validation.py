@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 
@@ -31,6 +32,7 @@ def validate_settings(settings: Settings, adapters: Collection[type[Adapter]]) -
         *_ports(settings),
         *_numbers(settings),
         *_retention(settings),
+        *_search(settings),
         *_secrets(settings),
         *_pins(settings, {adapter.name: adapter for adapter in adapters}),
     ]
@@ -118,6 +120,18 @@ def _retention(settings: Settings) -> Iterator[str]:
     keep, segment = settings.log.keep_bytes, settings.log.segment_bytes
     if keep is not None and keep < segment:
         yield f"log.keep_bytes: {keep} is less than one file of the log (log.segment_bytes, {segment})"
+
+
+def _search(settings: Settings) -> Iterator[str]:
+    """Search needs FTS5, which nearly every SQLite has."""
+    if settings.log.search:
+        database = sqlite3.connect(":memory:")
+        try:
+            database.execute("CREATE VIRTUAL TABLE texts USING fts5 (text)")
+        except sqlite3.Error as error:
+            yield f"log.search: the SQLite of this Python cannot search ({error})"
+        finally:
+            database.close()
 
 
 def _secrets(settings: Settings) -> Iterator[str]:

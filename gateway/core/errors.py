@@ -45,6 +45,14 @@ class Conflict(RequestError):
     """The id belongs to an earlier message with other content."""
 
 
+class SearchRefused(RequestError):
+    """A search has no words, or too many."""
+
+
+class SearchTooLong(RequestError):
+    """A search was stopped because it took too long."""
+
+
 class Unavailable(RequestError):
     """The log accepts no messages at the moment; nothing was accepted."""
 

@@ -20,6 +20,8 @@ from gateway.core.errors import (
     Forbidden,
     OutcomeUnknown,
     RequestError,
+    SearchRefused,
+    SearchTooLong,
     Throttled,
     TooManyChannels,
     Unavailable,
@@ -110,6 +112,8 @@ PROBLEMS: dict[type[RequestError], Callable[[Any], Problem]] = {
     UnknownChannel: _unknown_channel,
     TooManyChannels: _too_many_channels,
     Conflict: _conflict,
+    SearchRefused: lambda error: Problem("invalid-query", f"text: {error}"),
+    SearchTooLong: lambda error: Problem("search-timeout", f"{error}; search for rarer words, or a shorter time"),
     Unavailable: _unavailable,
     OutcomeUnknown: _outcome_unknown,
 }

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from gateway.core.channels import MAX_NAME, valid_name
 from gateway.core.errors import UnknownChannel
 from gateway.core.message import REST, Message
-from gateway.runtime import Gateway
+from gateway.runtime import Gateway, clock
 
 from . import explanations, history, listing, operations, views, whois
 from .bodies import read_body
@@ -26,6 +26,8 @@ from .media import MAX_CONTENT, NDJSON, TEXT, content_reader, is_ndjson
 from .problems import Problem
 from .publish import Publisher, parse_request_content
 from .routes import MAX_INTEGER, After, ProblemRoute, Route, add_route
+from .searches import Searches
+from .time_range import parse_cursor, parse_range
 from .unrouted import METHODS, UNROUTED, unrouted
 
 MAX_LIMIT = 256  # messages or channels in one response
@@ -43,6 +45,13 @@ Before = Annotated[int | None, Query(ge=0, le=MAX_INTEGER, description="Only mes
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="The maximum number of results.")]
 Sender = Annotated[int | None, Query(ge=0, le=MAX_INTEGER, description="Only messages of the peer with this number.")]
 Order = Annotated[history.Order, Query(description="`asc`: oldest first; `desc`: newest first.")]
+Since = Annotated[str | None, Query(description="Only messages of the last `10m`; units are s, m, h, d and w.")]
+From = Annotated[str | None, Query(alias="from", description="Only from this time on: RFC 3339, or ms since 1970.")]
+To = Annotated[str | None, Query(description="Only before this time, in the same forms.")]
+Text = Annotated[
+    str | None, Query(description='Only messages with these words and "phrases"; `*` ends a prefix (`log.search`).')
+]
+Cursor = Annotated[str | None, Query(description="Where a page by time begins; `next` has it.")]
 Resume = Annotated[int | None, Query(ge=0, le=MAX_INTEGER, description="As `Last-Event-ID`, in the first request.")]
 LastEventId = Annotated[
     int | None, Header(ge=0, le=MAX_INTEGER, description="The `id` of the last `message` event seen.")
@@ -78,6 +87,7 @@ class Rest:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
+        self._searches = Searches(gateway)
 
     # Messages
 
@@ -113,12 +123,31 @@ class Rest:
         limit: Limit = 100,
         sender: Sender = None,
         order: Order = "asc",
+        since: Since = None,
+        from_: From = None,
+        to: To = None,
+        text: Text = None,
+        cursor: Cursor = None,
     ) -> Response:
-        """Get the messages of a channel, a page at a time; `next` is the address of the next page, or null."""
+        """Get the messages of a channel, a page at a time; `next` is the address of the next page, or null.
+
+        Messages come in the order of sequences, or with `since`, `from` or `to` and without `text` in the order of
+        their timestamps. A page may end early, even without a message, if finding more would take too long.
+        """
         caller = Caller(self.gateway, request)
         name = caller.resolve_channel("history", channel)
         caller.charge(limit / history.PAGE)
-        query = history.HistoryQuery(name, after, before, limit, sender, order)
+        times = parse_range(since, from_, to, clock())
+        query: history.HistoryQuery
+        if text is not None:
+            query = history.TextQuery(name, limit, sender, order, text, times, after, before)
+            await self._searches.run(caller, query)
+        elif times.is_bounded:
+            if after or before is not None:
+                raise Problem("invalid-parameter", "after, before: with since, from or to, follow `next` instead")
+            query = history.TimeQuery(name, limit, sender, order, times, parse_cursor(cursor))
+        else:
+            query = history.SequenceQuery(name, limit, sender, order, after, before)
         return await caller.paced_response(query.slices(self.gateway), views.MEDIA_TYPE, "history", name)
 
     async def message(self, request: Request, channel: Channel, id: Id) -> Response:

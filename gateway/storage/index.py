@@ -22,6 +22,7 @@ from typing import Any
 from gateway.core.errors import Unavailable
 from gateway.core.message import MessageIds
 
+from . import texts
 from .fact_index import FactIndex
 from .facts import number_end
 from .log import SyncedBatch
@@ -40,7 +41,8 @@ RETRY_SECONDS = 1.0  # until a failed batch is tried again; queries find its ent
 class Index(Lookup):
     """Indexes the log and answers queries about it.
 
-    *post* runs a callable on the loop. Call `catch_up` before `start`: it makes the tables agree with the log.
+    *post* runs a callable on the loop; with *search* the words of messages are indexed (`gateway.storage.texts`). Call
+    `catch_up` before `start`: it makes the tables agree with the log.
     """
 
     def __init__(
@@ -50,8 +52,13 @@ class Index(Lookup):
         ids: MessageIds,
         adapters: Sequence[IndexedAdapter] = (),
         post: Callable[[Callable[[], None]], None] = lambda call: call(),
+        *,
+        search: bool = False,
     ) -> None:
-        super().__init__(Tables(path, adapter_schema(adapters)), segments, ids)
+        schema = adapter_schema(adapters) + (texts.SCHEMA if search else "")
+        super().__init__(Tables(path, schema), segments, ids)
+        self.path = path
+        self.searchable = search  # whether the words of messages are indexed
         self._adapters = adapters
         self.facts = FactIndex(self._tables, segments, adapters)
         self._post = post
@@ -306,5 +313,7 @@ class Index(Lookup):
         rows["meta"].append(("next_number", end))
         for row in chain(facts, *(each.rows(entries) for each in self._adapters)):
             rows.setdefault(row.table, []).append(row.values)
+        if self.searchable:
+            rows[texts.COLUMNS] = list(texts.text_rows(entries))
         self._tables.put(rows)
         self._number_end = end

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.core.contracts import Receipt
 from gateway.core.errors import Unavailable
@@ -30,6 +30,22 @@ OFFSET_OF_SEQ = "SELECT offset FROM records WHERE seq = ?"
 SEQ_OF_ID = "SELECT seq FROM known WHERE id = ? ORDER BY seq DESC LIMIT 1"
 ID_BETWEEN = "SELECT 1 FROM known WHERE id >= ? AND id < ? LIMIT 1"
 SEQ_OF_SENDER = "SELECT seq FROM records WHERE channel = ? AND sender = ? ORDER BY seq DESC LIMIT 1"
+
+
+class TimeCursor(NamedTuple):
+    """A place in the order of authors' times: a time (ms), and a sequence among the messages of that time."""
+
+    at: int
+    seq: int
+
+
+class Place(NamedTuple):
+    """Where a message stands: its author's time (ms), its sequence, its offset in its segment, and its sender."""
+
+    at: int
+    seq: int
+    offset: int
+    sender: int
 
 
 class Lookup:
@@ -149,6 +165,32 @@ class Lookup:
                     return found[:limit]
             after, end = (after, page[-1][0]) if newest_first else (page[-1][0], end)
         return found[:limit]
+
+    def by_time(
+        self,
+        channel: str,
+        cursor: TimeCursor,
+        end: int,
+        *,
+        newest_first: bool = False,
+        limit: int = PAGE,
+    ) -> list[Place]:
+        """At most *limit* places of messages of *channel*, in the order of (author's time, sequence), beyond *cursor*.
+
+        *end* is the author's time (ms) that ends it: excluded for oldest first, included for newest first.
+        """
+        operator, order, bound = ("<", "DESC", "at >= ?") if newest_first else (">", "ASC", "at < ?")
+        sql = (
+            f"SELECT at, seq, offset, sender FROM records WHERE channel = ? AND {bound} AND (at, seq) {operator} (?, ?)"
+            f" ORDER BY at {order}, seq {order} LIMIT ?"
+        )
+        places = {row[1]: Place(*row) for row in self.rows(sql, (channel, end, *cursor, limit))}
+        for message in self._unapplied.messages(channel):
+            at, seq = message.timestamp, message.seq
+            beyond = at >= end and (at, seq) < cursor if newest_first else at < end and (at, seq) > cursor
+            if beyond and seq <= self._synced:
+                places[seq] = Place(at, seq, 0, message.sender.number)
+        return sorted(places.values(), reverse=newest_first)[:limit]
 
     def _page(
         self, channel: str, after: int, end: int, sender: int | None, newest_first: bool, limit: int

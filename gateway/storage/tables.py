@@ -22,6 +22,7 @@ from . import permissions
 from .schema import MESSAGES, SCHEMA
 
 MAX_ROWS_PER_STATEMENT = 128  # older SQLite takes 999 values
+SHADOWS = "texts_"  # tables that belong to an FTS5 table, which writes them itself
 META_VALUE = "SELECT value FROM meta WHERE key = ?"
 
 CHECK_SECONDS = 0.25  # for checking every page at a start; damage that is found later is repaired later
@@ -83,7 +84,7 @@ class Tables:
         with self._write:
             self._write.execute("BEGIN")
             for (table,) in self._write.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
-                if table != "meta":
+                if table != "meta" and not table.startswith(SHADOWS):
                     self._write.execute(f"DELETE FROM {table}")
             self._write.execute("DELETE FROM meta WHERE key != 'schema'")
 

@@ -22,7 +22,7 @@ from gateway.core.errors import Forbidden, Throttled, Unavailable
 from gateway.core.message import Peer
 from gateway.core.outbox import LOW_WATER
 from gateway.http import paced, views
-from gateway.http.history import HistoryQuery
+from gateway.http.history import SequenceQuery
 from gateway.http.paced import run_in_turn
 
 Events = list[dict[str, Any]]
@@ -115,7 +115,7 @@ def test_history_is_read_as_it_is_taken(run: Any, still: Any, monkeypatch: pytes
     before: list[int] = []
 
     async def check(answers: AnswerScheduler) -> Events:
-        query = HistoryQuery("lobby", 0, None, 100, None, "asc")
+        query = SequenceQuery("lobby", 100, None, "asc", 0, None)
         response = await paced.paced_response(
             answers, None, "a", query.slices(still.gateway), "application/json", anybody
         )
