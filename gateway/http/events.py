@@ -200,6 +200,19 @@ class EventStream(EventSourceResponse):
             budget.leave(self._session)
             self._session.receive_eof()
 
+    async def _stream_response(self, send: Send) -> None:
+        """Send the stream; leave no frame that holds text: cancelled tasks stay until a garbage collection."""
+        try:
+            await super()._stream_response(send)
+        except BaseException as error:
+            self.body_iterator = _nothing()
+            raise error.with_traceback(None) from None
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""
+
 
 async def _events(session: EventSession) -> AsyncIterator[bytes]:
     while True:

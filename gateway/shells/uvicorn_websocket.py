@@ -67,10 +67,11 @@ class FastWebSocket(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Release what refers to this object."""
         super().connection_lost(exc)
-        self._remove_extension()
+        self._break_cycles()
 
-    def _remove_extension(self) -> None:
-        """Break the reference cycle through the scope, so that the end of the connection frees it at once."""
+    def _break_cycles(self) -> None:
+        """Break the reference cycles through the scope and the parser, so that both are freed at once."""
+        self.conn.parser.close()
         scope: Any = getattr(self, "scope", None)  # missing without a handshake
         if scope is not None:
             scope["extensions"].pop(SESSION_EXTENSION, None)
@@ -89,7 +90,7 @@ class FastWebSocket(WebSocketsSansIOProtocol):
             return
         self.stop_keepalive()
         self.connections.discard(self)
-        self._remove_extension()
+        self._break_cycles()
         transport, self.transport = self.transport, _DetachedTransport()
         connection = WebSocketProtocol(self.loop, self.connections, self.config.ws_max_size)
         transport.set_protocol(connection)
