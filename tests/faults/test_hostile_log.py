@@ -262,11 +262,11 @@ def test_an_id_that_leads_elsewhere_is_refused_and_never_written(tmp_path: Path)
         ({"time": NOW + 10 * importing.DAY}, "in the future"),
         ({"seq": 1 << 44}, "beyond what there can be"),
         ({"time": 1 << 50}, "beyond what there can be"),
-        ({"channel": "bad\x00name"}, "its channel is none"),
+        ({"channel": "bad\x00name"}, "its channel is not valid"),
         ({"kind": "odd"}, "kind"),
-        ({"peer": -1}, "its peer is none"),
-        ({"timestamp": 1 << 63}, "its timestamp is none"),
-        ({"sender": 5}, "its sender is none"),
+        ({"peer": -1}, "its peer is not valid"),
+        ({"timestamp": 1 << 63}, "its timestamp is not valid"),
+        ({"sender": 5}, "its sender is not valid"),
     ],
 )
 def test_what_nobody_can_have_said_is_refused(tmp_path: Path, change: dict[str, Any], why: str) -> None:
@@ -283,6 +283,6 @@ def test_what_is_left_out_is_named(tmp_path: Path) -> None:
     write(tmp_path / "data", lines + bad)
     with running(tmp_path / "data") as here:
         faults = here.gateway.log.segments.faults
-        assert [fault.reason for fault in faults] == ["not a record: its addresses is none"]
+        assert [fault.reason for fault in faults] == ["not a record: its addresses is not valid"]
         assert here.gateway.metrics.counts["faults"]["record",] == 1
     assert isinstance(decode(lines[3]), Fact)
