@@ -61,7 +61,9 @@ class EventSession(Session):
             self.receive_eof()
             raise
         slices = listing.list_slices("peers", map(views.peer, others), **views.peer(self.who), channel=channel)
-        self._welcome: Iterator[bytes] | None = chain((b"event: welcome\ndata: ",), slices, (b"\n\n",))
+        resume = gateway.log.synced_seq if after is None else after  # nothing after it is missed if the stream ends now
+        head = b"id: %d\nevent: welcome\ndata: " % resume
+        self._welcome: Iterator[bytes] | None = chain((head,), slices, (b"\n\n",))
         if len(others) <= listing.BATCH:
             self.send(b"".join(self._welcome))
             self._welcome = None

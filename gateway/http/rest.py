@@ -166,9 +166,9 @@ class Rest:
     ) -> Response:
         """Listen to a channel, from now on or after a message.
 
-        The events are `welcome`, then `message`, `direct`, `joined`, `left` and `gap`. Only a `message` has an id, its
-        sequence. A stream that is resumed with it misses nothing and repeats nothing; `gap` reports messages that
-        retention has removed.
+        The events are `welcome`, then `message`, `direct`, `joined`, `left` and `gap`. The id of a `message` is its
+        sequence, that of `welcome` the sequence where the stream begins; others have none. A stream that is resumed
+        after the last id misses nothing and repeats nothing; `gap` reports messages that retention has removed.
         """
         caller = Caller(self.gateway, request, key)
         name = caller.resolve_channel("subscribe", channel)
